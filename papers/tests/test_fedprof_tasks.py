@@ -195,6 +195,7 @@ def test_configurations(folder):
 
 @pytest.mark.quick("FedProf")
 @pytest.mark.parametrize("method", ["FedAvg-RP", "FedProf"])
+@pytest.mark.network
 def test_participation_by_quality(folder, tmp_path, method):
     """Two seeds of two rounds of ten clients: 20 clients in all; the survey before FedProf's first round is none of them."""
     protocol = trainings.FedProfProtocol("gasturbine", rounds=2, seeds=2, shares=(0.2,))

@@ -14,6 +14,7 @@ from atoll_papers.flare.drivers import timed
 
 @pytest.mark.quick("tcp")
 @pytest.mark.parametrize("kind", ["tcp", "grpc"])
+@pytest.mark.network
 def test_rounds_over_a_driver_are_timed_and_every_byte_arrives(kind: str) -> None:
     pytest.importorskip("cryptography")
     if kind == "grpc":

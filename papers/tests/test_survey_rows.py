@@ -121,6 +121,7 @@ def test_the_contract_holds(row: SurveyRow) -> None:
     "row", [_param(row, not isinstance(row.algorithm, AndersonADMM | FastADMM | DANE | FedNL)) for row in KINDS]
 )
 @pytest.mark.quick("FedAdam*", "SCAFFOLD*", "VRL*", "DGC*", "QSVRG*")
+@pytest.mark.network
 def test_one_by_one_and_in_blocks_are_the_same(row: SurveyRow) -> None:
     torch = pytest.importorskip("torch")
     data = atoll.data.dirichlet(atoll.data.digits(), parties=4, alpha=0.5, seed=1)

@@ -107,6 +107,7 @@ def test_the_recurrent_model_is_pytorchs_lstm_with_the_weights_that_it_is_given(
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.network
 def test_a_cell_runs(folder, tmp_path, kind):
     run = Lab(tmp_path / "lab").train(
         settings(UpcycledMethod("FedAvg", "upcycled", 0.1, 0.3), kind, TINY, tuning=False, seed=0)

@@ -116,6 +116,7 @@ def test_the_rule_of_selection_is_the_best_mean_on_validation_rows_and_cells_are
     assert len(seen) == 22
 
 
+@pytest.mark.network
 def test_personal_models_are_measured_on_the_clients_own_test_rows(tmp_path: Path):
     method = UpcycledMethod("pFedMe", "base", 0.03)
     made = logistic("0,0", rows=60)
@@ -128,6 +129,7 @@ def test_personal_models_are_measured_on_the_clients_own_test_rows(tmp_path: Pat
     assert row["personal/accuracy"] != row["clients/accuracy"]
 
 
+@pytest.mark.network
 def test_the_papers_code_takes_the_softmax_twice():
     """Classes that plain logistic regression fits to any loss stay above ``log(1 + 1/e)`` = 0.3133."""
     kind, rows = "0,0", 60

@@ -170,6 +170,7 @@ def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nvflare") is not None, reason="NVFlare is installed")
+@pytest.mark.network
 def test_without_nvflare_the_extra_is_named(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"needs nvflare, which is not installed"):
         run(tmp_path, FULL)

@@ -77,7 +77,7 @@ def test_a_setting_that_the_app_lacks_is_named() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is not None, reason="Flower is installed")
 def test_without_flower_the_extra_is_named() -> None:
-    from atoll.flower import flower_program
+    from atoll.bridges.flower import flower_program
 
     with pytest.raises(MissingExtraError, match=r"A Flower app needs flwr.*atoll\[flower\]"):
         flower_program("a:app", "b:app")

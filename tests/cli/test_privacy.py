@@ -98,6 +98,7 @@ def test_an_audit_of_own_data_says_what_it_means(capsys, tmp_path):
     )
 
 
+@pytest.mark.network
 def test_a_study_writes_a_page_with_the_plot(capsys, tmp_path):
     page = tmp_path / "cost.html"
     few = ("--mechanism", "ExampleDP", "--parties", 3, "--rounds", 1, "--seeds", 1, "--report", page)

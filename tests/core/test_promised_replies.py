@@ -165,7 +165,7 @@ def test_the_smallest_cohort_of_a_policy_holds_for_what_a_half_has_agreed_to(eng
 
 
 def test_a_half_that_says_nothing_of_its_sum_hides_nobody():
-    from tests.waist.double_masked import DoubleMasked
+    from tests.support.double_masked import DoubleMasked
 
     with pytest.raises((QuorumError, CompositionError), match="noise that 3 replies share"):
         ask(Inline(), [Clip(1.0), SkellamNoise(multiplier=1.0, clip=1.0, step=0.05, least=3)], DoubleMasked(), quorum=3)

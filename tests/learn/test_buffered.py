@@ -62,7 +62,7 @@ def test_a_full_buffer_of_equals_is_synchronous(algorithm):
 
 def test_the_miniature_on_the_waist_gives_the_same():
     """tests/waist/test_fedbuff.py: targets, and half of the way to them at every visit, weighed by 1/sqrt(1 + staleness)."""
-    import test_fedbuff as miniature
+    from tests.waist import test_fedbuff as miniature
 
     rng = np.random.default_rng(1)
     targets = [rng.normal(size=2) for _ in range(6)]

@@ -15,9 +15,10 @@ from atoll.algorithms import FedAvg
 from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
-from atoll.learn import Divergence, GradientDivergence, Training
+from atoll.learn import Training
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
+from atoll.programs import Divergence, GradientDivergence
 from atoll.programs.surveys import local_gradients
 from tests.support.learn_toys import flat, islands, rows
 

@@ -218,8 +218,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a deadline below zero": (lambda: atoll.Synchronous(deadline=-1.0), "deadline=-1.0"),
     "patience of nothing": (lambda: Patience("test/loss", evaluations=0), "evaluations=0"),
     # names
-    "a part that lives elsewhere": (lambda: atoll.FedProx, r"FedProx.*atoll\.learn\.algorithms\.FedProx"),
-    "another part that lives elsewhere": (lambda: atoll.Gossip, r"Gossip.*atoll\.learn\.topology\.Gossip"),
+    "a part that lives elsewhere": (lambda: atoll.FedProx, r"FedProx.*atoll\.algorithms\.FedProx"),
+    "another part that lives elsewhere": (lambda: atoll.Gossip, r"Gossip.*atoll\.topology\.Gossip"),
     "a misspelt part of atoll": (lambda: atoll.FedAverage, "FedAverage.*[Dd]id you mean"),
     "a misspelt algorithm": (lambda: algorithms.Scafold, "Scafold.*[Dd]id you mean 'Scaffold'"),
     "a misspelt partitioner": (lambda: atoll.data.dirichlett, "dirichlett.*[Dd]id you mean 'dirichlet'"),
@@ -326,12 +326,12 @@ def entries() -> list[Any]:
         ".privacy",
         ".stages",
         ".rounds",
-        ".learn.algorithms",
-        ".learn.selection",
-        ".learn.pacing",
-        ".learn.topology",
+        ".algorithms",
+        ".selection",
+        ".pacing",
+        ".topology",
         ".labels",
-        ".labels.views",
+        ".views",
     )
     found = {}
     for room in rooms:

@@ -83,7 +83,7 @@ WRONG = [
     ),
     (
         {"loss": "tests.support.parts_of_mine:twise"},
-        r"has no attribute 'twise'\. Did you mean 'twice'\?.*define it in parts_of_mine",
+        r"has no attribute 'twise'\. Did you mean 'twice'\?.*define it in tests.support.parts_of_mine",
     ),
     ({"model": "nowhere:net"}, r"No module named 'nowhere'.*in the working folder or installed"),
     ({"loss": "nowhere:loss"}, r"'nowhere:loss' cannot be imported: No module named 'nowhere'"),

@@ -12,6 +12,8 @@ import atoll
 from atoll.core.errors import ConfigError
 from atoll.study import privacy_cost
 
+pytestmark = pytest.mark.network
+
 FEW = {"parties": 4, "rounds": 2, "seeds": 1}
 
 

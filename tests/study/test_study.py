@@ -31,6 +31,8 @@ from atoll.study.arms import combinations, label_of, seeds_of
 from atoll.study.baselines import train_alone, train_pooled
 from atoll.study.code import changed_names, digest_code
 
+pytestmark = pytest.mark.network
+
 Typed = Callable[..., tuple[int, dict[str, Any], str]]
 ROWS = digits()
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from packed_trees import BINS, DEPTH, ROWS, TREES, best, gradients, in_one_place, leaves, packed, summed
 
 from atoll.core import Island, Peers
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from tests.support.paillier import decrypt, encrypt, pack, prime, unpack
+from tests.waist.packed_trees import BINS, DEPTH, ROWS, TREES, best, gradients, in_one_place, leaves, packed, summed
 
 
 @task

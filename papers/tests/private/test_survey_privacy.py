@@ -14,6 +14,7 @@ from atoll_papers.survey_privacy import draw, formulas, unprotected
 
 
 @pytest.mark.parametrize("tested", survey_privacy.COMPARED, ids=lambda one: one.name)
+@pytest.mark.network
 def test_every_mechanism_is_a_run_that_can_be_written(tested: survey_privacy.ComparedMechanism) -> None:
     epsilon = None if tested.privacy is None else 4.0
     made = parse_config(tested.settings(epsilon, 0, 1000), "here").made(checking=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import importlib.util
 import sys
@@ -56,7 +57,7 @@ def attach_names(
             names went there.
     """
     homes = {} if isinstance(moved, str) else read_stub(package)
-    names = sorted(homes)
+    names = sorted(name for name in homes if not hasattr(builtins, name))  # `import *` leaves the builtin alone
 
     def find(name: str) -> Any:
         if name in homes:

@@ -12,7 +12,7 @@ PARTS = (
         "What happens to an update on its way to the server.", "Stage",
     ),
     PartKind(
-        "reducer", ("atoll.core.federation.reducer", "atoll.secure"), is_class("atoll.core.federation.reducer:Reducer"),
+        "reducer", ("atoll.core.federation.reducer", "atoll.reducers"), is_class("atoll.core.federation.reducer:Reducer"),
         "How replies are combined.", "Reducer",
     ),
 )  # fmt: skip

@@ -120,7 +120,7 @@ def test_what_it_cannot_promise_is_refused() -> None:
 @pytest.mark.parametrize("name", ["LocalAdam", "LocalAdaGrad", "LocalRMSProp"])
 def test_a_base_that_takes_roots_of_what_noise_changes_is_refused(name: str) -> None:
     """What is kept carries noise of any sign, and the root of a negative mean square would be no number in the second round."""
-    kind = getattr(atoll.learn.algorithms, name)
+    kind = getattr(atoll.algorithms, name)
     with pytest.raises(CompositionError, match=f"{name} takes roots of what it remembers"):
         ClientRelease(base=kind(), tau=1.0, sigma=1.0)
     assert ClientRelease(base=kind(memory="round"), tau=1.0, sigma=1.0).outgoing == ("params",)

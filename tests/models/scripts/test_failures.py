@@ -19,6 +19,8 @@ from atoll.models import script_process as running
 from atoll.models.script_process import MOST
 from atoll.runtime.worker.policies import named_code
 
+pytestmark = pytest.mark.network
+
 HEAD = "import os, sys, threading\nimport numpy as np\nimport atoll.client\n"
 LOOP = (
     HEAD

@@ -20,9 +20,10 @@ from atoll.runtime.bundles.modules import importing
 from tests.support.example_scripts import EXAMPLES, FEDERATED, SCRIPTS, rows_for
 
 QUICK = ("plain_numpy",)
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*is_gradient_checkpointing:FutureWarning"
-)  # of PEFT about Transformers
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+]  # of PEFT about Transformers
 CASES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SCRIPTS]
 
 

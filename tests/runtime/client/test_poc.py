@@ -228,6 +228,7 @@ async def shared(fed):
 """
 
 
+@pytest.mark.network
 def test_a_protocol_of_ones_own_runs_on_ones_own_databases(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name, people in (("north", range(10)), ("south", range(7, 20))):

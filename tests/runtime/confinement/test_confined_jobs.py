@@ -16,6 +16,8 @@ from atoll.runs import yaml
 from atoll.runtime.client.admin import Admin
 from tests.support.walls import SANDBOX, Walled, open_folder, played, told, write_job
 
+pytestmark = pytest.mark.network
+
 CONFINED = {name: ["--confine", "always"] for name in ("server", "north")}
 
 PRISONER = """

@@ -32,7 +32,7 @@ MODEL = {"name": "linear", "features": 4, "outputs": 3}
 PROGRAM = parse_job({"job": "program", "program": "asyncio:sleep"})
 MODULE = """
 from dataclasses import dataclass
-from atoll.learn import FedAvg
+from atoll.algorithms import FedAvg
 from atoll.models.linear_model import Linear
 
 @dataclass(frozen=True, kw_only=True)

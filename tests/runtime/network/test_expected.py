@@ -55,7 +55,7 @@ def islands(classes: int = 3) -> Islands:
     return Islands.from_datasets(parts)
 
 
-A = atoll.learn.algorithms
+A = atoll.algorithms
 S = atoll.learn.selection
 PLAIN = ("FedAvg", "FedProx", "Scaffold", "FedNova", "FedDyn", "FedAdam", "FedAvgM", "FedMirror", "MimeLite", "Mime", "DIANA", "Signum", "LocalSVRG",
          "FedAC", "GIANT", "DINGO", "FedNL", "FedADMM", "PFedMe", "FedSSO", "FLECS", "MFL", "ADIANA", "CEADMM", "FedAQ", "Ditto")  # fmt: skip

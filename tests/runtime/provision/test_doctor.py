@@ -34,6 +34,8 @@ from atoll.runtime.provision.files import write
 from atoll.runtime.provision.keys import load_key, sealed
 from atoll.runtime.transport import transport
 
+pytestmark = pytest.mark.network
+
 Tree = dict[str, Any]
 Load = Callable[[Tree], ProjectConfig]
 

@@ -322,8 +322,8 @@ def test_names_of_segments_that_are_none(names: Any) -> None:
         ({"op": "waits", "role": "a", "for": []}, "answered for 'client-0'"),
         ({"op": "pass", "source": "b", "target": "nobody", "message": 1, "time": 0.0}, "has no role 'nobody'"),
         ({"op": "pass", "source": "nobody", "target": "a", "message": 1, "time": 0.0}, "has no role 'nobody'"),
-        ({"op": "pass", "source": "b", "target": "a", "message": 1, "time": math.nan}, "a message sent at nan"),
-        ({"op": "pass", "source": "b", "target": "a", "message": 1, "time": -1.0}, "a message sent at -1"),
+        ({"op": "pass", "source": "b", "target": "a", "message": 1, "time": math.nan}, "a frame of time nan"),
+        ({"op": "pass", "source": "b", "target": "a", "message": 1, "time": -1.0}, "a frame of time -1"),
         ({"op": "pass", "source": "b", "target": "a"}, "KeyError: 'time'"),
         ({"op": "waits", "role": "b", "for": [["a", "many"]]}, "'had' is 'many'"),
         ({"op": "waits", "role": "b", "for": 5}, "TypeError"),
@@ -386,7 +386,9 @@ def test_a_site_that_never_answers_a_question_is_given_up(on_lost: str, monkeypa
     def script(order: dict[str, Any], position: int) -> Frames:
         return []
 
-    monkeypatch.setattr(f"{__name__}.honest", lambda o, p: [{"op": "answer", "number": o["number"], "names": ["a"]}])
+    monkeypatch.setattr(
+        "tests.support.scripted_sites.honest", lambda o, p: [{"op": "answer", "number": o["number"], "names": ["a"]}]
+    )
     if on_lost == "drop":
         assert play(saved, script, on_lost) == ["a@north"]
         return

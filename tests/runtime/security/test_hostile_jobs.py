@@ -18,6 +18,8 @@ from atoll.runtime.confinement.bubblewrap import program, why_not
 from atoll.runtime.confinement.system_calls import why_open
 from tests.support.walls import DEADLINE, Walled, open_folder, played, told, write_job
 
+pytestmark = pytest.mark.network
+
 SANDBOX = pytest.mark.skipif(
     program() is None or bool(why_not(program() or "")),
     reason="needs bubblewrap, which is not installed or not allowed here",

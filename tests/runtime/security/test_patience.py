@@ -45,7 +45,8 @@ def silent(order: dict[str, Any], position: int) -> list[Any]:
 
 def test_a_silent_site_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "test_engine.honest", lambda o, p: honest(o, p) or [{"op": "answer", "number": o["number"], "names": []}]
+        "tests.support.scripted_sites.honest",
+        lambda o, p: honest(o, p) or [{"op": "answer", "number": o["number"], "names": []}],
     )
 
     async def rounds(fed: Any) -> Any:

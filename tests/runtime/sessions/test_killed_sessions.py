@@ -22,6 +22,8 @@ from tests.support.bridge import Bridge
 from tests.support.certificates import authority
 from tests.support.front_toys import SITES, played, write_data
 
+pytestmark = pytest.mark.network
+
 STEPS, FATAL = 5, 3
 
 

@@ -20,6 +20,8 @@ from atoll.runtime.worker.databases import SiteDatabase, database_of, open_datab
 from atoll.runtime.worker.words import paths_of
 from tests.support.databases import VISITS, Cluster, duckdb_file, sqlite_file
 
+pytestmark = pytest.mark.network
+
 # ---------------------------------------------------------------------- files
 
 

@@ -68,7 +68,7 @@ def test_a_server_that_dies_goes_on_in_both_jobs(
 def test_a_site_is_told_of_every_job_before_the_first_begins(parts: dict[str, Dataset], tmp_path: Path) -> None:
     """What one job may do, another may not: the site sees both."""
     made = {name: site_of(name, part) for name, part in parts.items()}
-    made["b"] = replace(made["b"], policy=SitePolicy(allow=("program", "work_models:*", "FedAvg")))
+    made["b"] = replace(made["b"], policy=SitePolicy(allow=("program", "tests.support.work_models:*", "FedAvg")))
     with pytest.raises(PolicyError, match="FedProx may not run here"):
         held(JOB, {name: (lambda one=one: one) for name, one in made.items()}, tmp_path)
 

@@ -32,7 +32,7 @@ from tests.support.certificates import Authority, authority
 from tests.support.work_toys import joined, sites_of
 
 sys.path.append(str(Path(__file__).parent))  # a job's own code is a module beside it, and has a name as short
-from tests.runtime.worker.whispers import CANARY, OPEN, whisper
+from whispers import CANARY, OPEN, whisper
 
 HERE = authority()
 NAMES = ["north", "south", "west"]
@@ -266,7 +266,7 @@ def played(
     job = parse_job(
         {
             "job": "program",
-            "program": "tests.runtime.worker.whispers:whisper",
+            "program": "whispers:whisper",
             "arguments": {"names": NAMES, **arguments},
         }
     )

@@ -19,7 +19,7 @@ from atoll.core.message.words import Words
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.context import SEED_BYTES, StageContext
-from atoll.core.requests.stage import Guarding, Worded
+from atoll.core.requests.stage import Worded
 from atoll.core.requests.task import Batch, Task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
@@ -77,7 +77,7 @@ def test_no_update_moves_the_sum_further_than_declared(shape, size, scale, step,
     stage = kind(multiplier=1.0, clip=1.0, step=step, inflation=max(1.0, rounded_bound(1.0, step, size)))
     made = stage._rounded(adversarial(shape, size, scale), Keystream(secret(key).secret.bytes(32)))
     moved = sum(int(v) ** 2 for v in made.tolist())
-    assert moved <= facet(stage.released(), Guarding).sensitivity ** 2 * (1 + 1e-12)
+    assert moved <= stage.released().sensitivity ** 2 * (1 + 1e-12)
     assert moved <= (stage.inflation * stage.clip / stage.step) ** 2
 
 
