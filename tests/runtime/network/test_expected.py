@@ -56,7 +56,7 @@ def islands(classes: int = 3) -> Islands:
 
 
 A = atoll.algorithms
-S = atoll.learn.selection
+S = atoll.selection
 PLAIN = ("FedAvg", "FedProx", "Scaffold", "FedNova", "FedDyn", "FedAdam", "FedAvgM", "FedMirror", "MimeLite", "Mime", "DIANA", "Signum", "LocalSVRG",
          "FedAC", "GIANT", "DINGO", "FedNL", "FedADMM", "PFedMe", "FedSSO", "FLECS", "MFL", "ADIANA", "CEADMM", "FedAQ", "Ditto")  # fmt: skip
 ALGORITHMS = {
