@@ -41,6 +41,7 @@ def addresses() -> Iterator[dict[str, str]]:
     server.server_close()
 
 
+@pytest.mark.network
 @built
 @browser
 @pytest.mark.parametrize("way", ["file", "http"])
@@ -64,6 +65,7 @@ def test_who_types_into_the_search_finds_the_page(
     assert title.startswith("Scaffold")
 
 
+@pytest.mark.network
 @built
 @browser
 def test_a_tutorial_shows_what_its_code_printed(addresses: dict[str, str], tmp_path: Path) -> None:

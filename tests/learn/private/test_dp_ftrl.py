@@ -182,7 +182,7 @@ def test_turns_that_are_too_close_and_invitations_before_them_are_refused() -> N
 
 def test_a_round_of_several_sums_is_refused() -> None:
     """A client in two sums of a round would move neighbouring rows, which bands do not count."""
-    with pytest.raises(CompositionError, match="and DINGO has 5 phases"):
+    with pytest.raises(CompositionError, match="and DINGO has 15 phases"):
         job().replace(algorithm=atoll.algorithms.DINGO())
 
 
