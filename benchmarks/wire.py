@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests" / "runtime"))
+sys.path.insert(0, str(HERE.parent))
 
 from atoll.heap import keep_freed_memory  # noqa: E402
 from atoll.runtime.identity import Credentials  # noqa: E402
@@ -43,7 +43,8 @@ from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboa
 from atoll.runtime.transport import transport  # noqa: E402
 from atoll.runtime.transport.base import BLOCK  # noqa: E402
 from atoll.runtime.transport.tls import client_context, server_context  # noqa: E402
-from certificates import Authority  # noqa: E402
+
+from tests.support.certificates import Authority  # noqa: E402
 
 SIZE = 18_000_000
 THREADS = ThreadPoolExecutor(64)

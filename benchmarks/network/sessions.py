@@ -225,8 +225,8 @@ def _echo(sock: socket.socket, context: ssl.SSLContext, times: int) -> None:
 
 def bare(times: int) -> dict[str, Any]:
     """Measure an echo of 100 bytes over mutual TLS between two processes: what nothing can be faster than."""
-    sys.path.insert(0, str(HERE.parents[1] / "tests" / "runtime"))
-    from certificates import authority
+    sys.path.insert(0, str(HERE.parents[1]))
+    from tests.support.certificates import authority
 
     made, contexts = authority(), []
     with tempfile.TemporaryDirectory() as name:
