@@ -203,7 +203,7 @@ def sweep(
         metric=metric,
         engine=engine,
         parallel=parallel,
-        tell=tell or _tell_sweep,
+        tell=tell or functools.partial(_tell, what="sweep"),
         **options,
     )
 
@@ -256,12 +256,8 @@ def _with(job: Any, path: str, value: Any) -> Any:
     return dataclasses.replace(job, **{name: _with(getattr(job, name), rest, value) if rest else value})
 
 
-def _tell(line: str) -> None:
-    sys.stderr.write(f"study: {line}\n")
-
-
-def _tell_sweep(line: str) -> None:
-    sys.stderr.write(f"sweep: {line}\n")
+def _tell(line: str, what: str = "study") -> None:
+    sys.stderr.write(f"{what}: {line}\n")
 
 
 # Combinations of settings, their labels, and seeds.
