@@ -12,6 +12,7 @@ from atoll.core.errors import AtollError, CompositionError, ConfigError, DataErr
 from atoll.core.federation.ending import StopRun
 from atoll.learn import Evaluation, Training
 from atoll.models import CustomLearner
+from atoll.pacing import FedAsync, FedBuff
 from atoll.rounds import Patience, Target
 from atoll.selection import Everyone, Schedule
 from atoll.stages import Clip
@@ -125,6 +126,16 @@ def test_an_update_that_is_not_finite_is_rejected_counted_and_named():
     assert result.metrics[0]["rejected_clients"] == {"client-1": "update/w is not finite"}
     assert result.metrics.column("replied") == [2, 2]
     np.testing.assert_array_equal(result.params["w"], [2.0, 2.0])
+
+
+@pytest.mark.parametrize("pacing", [FedAsync(), FedBuff(buffer=1)], ids=["FedAsync", "FedBuff"])
+def test_an_asynchronous_round_whose_only_update_is_rejected_says_so(pacing):
+    rows = run(job(model=diverging(14), pacing=pacing, selection=atoll.Uniform(3), rounds=4)).metrics
+    assert sum(rows.column("replied")) + sum(rows.column("rejected")) == 4
+    assert [row["rejected_clients"] for row in rows if row["rejected"]] == [
+        {"client-1": "update/w is not finite"}
+    ] * sum(rows.column("rejected"))
+    assert sum(rows.column("rejected")) >= 1
 
 
 def test_when_all_updates_are_rejected_the_training_says_so():

@@ -101,15 +101,16 @@ def test_safa_tells_the_slow_from_the_lost(tmp_path):
 
 @pytest.mark.parametrize("pacing", [FedAsync(), FedBuff(buffer=2)], ids=["FedAsync", "FedBuff"])
 def test_asynchronous_pacings_ask_another_when_a_real_party_is_lost(pacing):
-    """Everyone asked has answered, was lost, or is one of the two at work."""
+    """Everyone asked has answered, was lost at work or with a finished reply (``rejected``), or is one of the two at work."""
     job, data = training(pacing, selection=atoll.Uniform(2), rounds=12)
     found = live(job, data, {2: killed(2)}, on_lost="drop")
     rows = found.history
-    asked, heard, lost = (np.cumsum(rows.column(name)) for name in ("selected", "replied", "crashed"))
-    assert lost[1] == 0
-    assert lost[-1] >= 1
-    assert (asked - heard - lost >= 0).all()
-    assert (asked - heard - lost <= 2).all()
+    names = ("selected", "replied", "crashed", "rejected")
+    asked, heard, lost, unread = (np.cumsum(rows.column(name)) for name in names)
+    assert (lost[1], unread[1]) == (0, 0)
+    assert lost[-1] + unread[-1] >= 1
+    assert (asked - heard - lost - unread >= 0).all()
+    assert (asked - heard - lost - unread <= 2).all()
     assert rows.column("wasted") == rows.column("crashed")
     assert found.devices.answered.sum() == heard[-1]
     assert (

@@ -54,8 +54,9 @@ class Buffered(InFlight):
         parts = []
         for flight, handles in groups_of(taken):
             found = await self._combined(fed, state, flight, handles, log)
+            if found is not None:
+                log.used(handles, found, state["version"])  # also if no reply counts: the row says why
             if found is not None and found.n:
-                log.used(handles, found, state["version"])
                 parts.append((found, self.factor * self.weight(state["version"] - flight.version)))
         state = self.released(fed, state, taken)
         if not parts:
