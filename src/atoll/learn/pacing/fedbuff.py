@@ -54,9 +54,10 @@ class Buffered(InFlight):
         parts = []
         for flight, handles in groups_of(taken):
             found = await self._combined(fed, state, flight, handles, log)
-            if found is not None:
-                log.used(handles, found, state["version"])  # also if no reply counts: the row says why
-            if found is not None and found.n:
+            if found is None:
+                continue
+            log.used(handles, found, state["version"])  # also if no reply counts: the row says why
+            if found.n:
                 parts.append((found, self.factor * self.weight(state["version"] - flight.version)))
         state = self.released(fed, state, taken)
         if not parts:
