@@ -134,6 +134,23 @@ def test_a_late_reply_arrives(tmp_path):
     np.testing.assert_equal(value, [3.0])
 
 
+def test_a_finished_reply_that_was_lost_with_its_site_is_not_waited_for():
+    """The server knows that the site is gone before it asks for the reply that the site kept."""
+    made = world(on_lost="drop")
+
+    async def program(fed):
+        await fed.send(fed.parties, counted, {})
+        here = await fed.arrivals(3)
+        os.kill(made.engine.processes[2].pid, signal.SIGKILL)
+        assert (await fed.ask_all(fed.parties, asked, {}, quorum=2)).senders.names == ["client-0", "client-1"]
+        async with asyncio.timeout(20):
+            return await fed.combine(here)
+
+    found = live(made, program)
+    assert found.senders.names == ["client-0", "client-1"]
+    assert found.rejected == {"client-2": "the party was lost"}
+
+
 def test_what_is_cancelled_leaves_no_state(tmp_path):
     gate = Gate(tmp_path / "gate", "client-0")
 

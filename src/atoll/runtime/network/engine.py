@@ -219,14 +219,20 @@ class Network:
         body = Shared(words(request))
         wanted = "fold" if push == "sum" else push
         for site_link, here in self.sites.grouped(dict.fromkeys(positions.tolist())).items():
-            if site_link.mute or not site_link.alive:
-                self._give_up(site_link)
+            if not self._expect_replies(site_link, request, len(here)):
                 continue
-            site_link.asks(len(here), limits_of(request, DEFAULT_LIMITS))
             names = [self.world.roster.name(p) for p in here] if request.mail else []
             frame = {"op": "launch", "request": bare(request, names), "positions": here, "push": wanted, "body": True}
             site_link.post(frame, body.form(site_link.link))
         return started
+
+    def _expect_replies(self, site_link: SiteLink, request: Request, replies: int) -> bool:
+        """Note that a site will be asked for some replies; return false for a site that will not answer, whose replies are given up: nothing else ends the wait."""
+        if site_link.mute or not site_link.alive:
+            self._give_up(site_link)
+            return False
+        site_link.asks(replies, limits_of(request, DEFAULT_LIMITS))
+        return True
 
     def _drop(self, request: str, positions: list[int], undo: bool) -> None:
         for site_link, here in self.sites.grouped(dict.fromkeys(positions)).items():
@@ -252,8 +258,8 @@ class Network:
         frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
         for site_link, here in self.sites.grouped(parked).items():
             self._replies.reopen(request, here, kind)
-            site_link.asks(len(here), limits_of(request, DEFAULT_LIMITS))
-            site_link.post({**frame, "positions": here})
+            if self._expect_replies(site_link, request, len(here)):
+                site_link.post({**frame, "positions": here})
         await self._replies.wait(request.id, parked)
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
