@@ -126,6 +126,30 @@ def test_of_a_crowd_that_has_left_before_anybody_looked_everyone_is_counted(
     assert last.startswith("40 more connections from somewhere were refused")
 
 
+def test_who_has_called_and_left_is_not_refused_because_the_thread_that_found_it_was_slow(
+    doors: Doors, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(watch: Handshakes) -> None:
+        doors.come("10.0.0.1", 1)
+        doors.come("10.0.0.2", 1)
+        seen = watch._in_time()  # by the stranger's thread, which stops here
+        watch.begun()
+        await asyncio.sleep(0)
+        watch.called("ipv4:10.0.0.2:1")
+        del doors.open["10.0.0.2", 1]
+        watch._look()
+        watch._came(seen)
+        watch._look()
+        assert caplog.messages == []
+        del doors.open["10.0.0.1", 1]
+        watch._look()
+
+    with caplog.at_level(logging.WARNING, "atoll.runtime"):
+        watched(body)
+    (line,) = caplog.messages
+    assert line.startswith("a connection from 10.0.0.1:1 is refused")
+
+
 def test_of_a_throttled_host_connections_end_before_their_handshake_and_of_another_none(
     doors: Doors, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -56,13 +56,15 @@ class Handshakes:
         self._accepted: AcceptedConnections | None = None
         self._one = threading.Lock()  # gRPC's threads look, and so does the loop
         self._met: set[int] = set()  # sockets that a look has found
+        self._found: list[
+            Accepted
+        ] = []  # of these, those that the loop has not taken; whoever runs next on it takes all
         self._ended: set[int] = set()  # of these, those that were ended at once
         self._failed = FailedHandshakes(time.monotonic)
         self._uncalled = 0  # connections, less those that called and those logged as not having called
         self._pending: dict[Remote, _Waiting] = {}  # oldest first
         self._called: set[Remote] = set()
         self._taken: set[int] = set()  # sockets that have waited, called or been ended
-        self._last: list[Accepted] = []
         self._over: set[int] = set()  # those that had been ended at the last look
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -107,32 +109,34 @@ class Handshakes:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _in_time(self) -> list[Accepted] | None:
-        """Return what is new; None if connections come too fast to look at each. Then the next look of the loop finds them."""
+    def _in_time(self) -> bool:
+        """Look at who has come; return false if connections come too fast to look at each. Then the next look of the loop finds them."""
         began = time.monotonic()
         self._allowed = min(_BURST, self._allowed + _SHARE * (began - self._since))
         self._since = began
         if self._allowed <= 0 or self._accepted is None:
-            return None
-        _, new = self._seen(self._accepted)
-        self._allowed -= time.monotonic() - began
-        return new
-
-    def _seen(self, accepted: AcceptedConnections) -> tuple[list[Accepted], list[Accepted]]:
-        """Return what is open, and what of that no look has found before; end those whose host may not begin a handshake."""
+            return False
         with self._one:
-            there = accepted.look()
-            new = [found for found in there if found.number not in self._met]
-            self._met = {found.number for found in there}
-            self._ended |= {found.number for found in new if not self._failed.admits(found.remote[0]) and end(found)}
-        return there, new
+            self._seen(self._accepted)
+        self._allowed -= time.monotonic() - began
+        return True
 
-    def _came(self, new: list[Accepted] | None) -> None:
+    def _seen(self, accepted: AcceptedConnections) -> list[Accepted]:
+        """Return what is open, and keep what of that no look has found before; end those whose host may not begin a handshake. Hold the lock."""
+        there = accepted.look()
+        new = [found for found in there if found.number not in self._met]
+        self._met = {found.number for found in there}
+        self._ended |= {found.number for found in new if not self._failed.admits(found.remote[0]) and end(found)}
+        self._found += new
+        return there
+
+    def _came(self, seen: bool) -> None:
         self._uncalled += 1
-        if new is None:
-            self._unseen = True
-        else:
-            self._take(new)
+        self._unseen |= not seen
+        # All that was found, not what this thread found: the thread that found a connection may come here after that connection has called and left.
+        with self._one:
+            found, self._found = self._found, []
+        self._take(found)
         self._again(_LONG if self._accepted is None else _EVERY)
 
     def _take(self, those: list[Accepted]) -> None:
@@ -157,24 +161,25 @@ class Handshakes:
     def _look(self) -> None:
         self._timer = None
         if self._accepted is not None:
-            self._look_at(self._seen(self._accepted)[0])
+            self._look_at(self._accepted)
         gone = self._uncalled - len(self._pending)
         for _ in range(gone):
             self._refused.say("somewhere", _WHY, f"a connection is refused: {_WHY}")
         self._uncalled -= max(0, gone)
         self._again(_SOON if len(self._pending) > self._most else _EVERY)
 
-    def _look_at(self, there: list[Accepted]) -> None:
+    def _look_at(self, accepted: AcceptedConnections) -> None:
         self._unseen = False
-        self._take(there)
-        known = [*there, *self._last]  # what another thread has found may be on its way here, and older than this
-        self._last = there
+        with self._one:
+            there = self._seen(accepted)
+            found, self._found = self._found, []
+        self._take([*found, *there])
         with self._one:
             self._ended -= self._over
             self._over = set(self._ended)
-        self._called &= {found.remote for found in known}
-        self._taken &= {found.number for found in known}
         still = {found.number for found in there}
+        self._called &= {found.remote for found in there}
+        self._taken &= still
         for remote, waiting in list(self._pending.items()):
             if waiting.found.number not in still:
                 del self._pending[remote]
