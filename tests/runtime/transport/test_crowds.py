@@ -59,7 +59,7 @@ class Doors:
 @pytest.fixture
 def doors(monkeypatch: pytest.MonkeyPatch) -> Doors:
     made = Doors()
-    monkeypatch.setattr(handshakes, "AcceptedConnections", lambda port: made)
+    monkeypatch.setattr(handshakes, "AcceptedConnections", lambda port, host: made)
     monkeypatch.setattr(handshakes, "end", made.end)
     monkeypatch.setattr(handshakes, "time", made)
     return made
@@ -249,6 +249,27 @@ def test_the_sockets_of_a_library_are_found_and_ended(monkeypatch: pytest.Monkey
         assert looking.look() == []
         monkeypatch.setattr(accepted, "_FILES", None)
         assert (has_files(), looking.look()) == (False, [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 127.0.0.2 without being told")
+def test_a_connection_that_this_process_makes_from_another_address_with_the_same_port_is_not_accepted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as place, socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        port = place.getsockname()[1]
+        made = socket.create_connection(elsewhere.getsockname(), source_address=("127.0.0.2", port))
+        came = socket.create_connection(place.getsockname())
+        there, other = place.accept()[0], elsewhere.accept()[0]
+        for host, found in {
+            "127.0.0.1": 1,
+            "::ffff:127.0.0.1": 1,
+            "127.0.0.2": 1,
+            "0.0.0.0": 2,
+            "localhost": 2,
+        }.items():
+            assert len(AcceptedConnections(port, host).look()) == found, host
+        (one,) = AcceptedConnections(port, "127.0.0.1").look()
+        assert one.remote == came.getsockname()
+        for each in (made, came, there, other):
+            each.close()
 
 
 def test_a_crowd_that_says_nothing_is_turned_out_and_who_shows_a_certificate_is_let_in(

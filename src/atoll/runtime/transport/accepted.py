@@ -50,10 +50,11 @@ class AcceptedConnections:
 
     Args:
         port: the port.
+        host: the address that listens there; one that stands for all, a name, or none: any address of this machine.
     """
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, host: str = "") -> None:
+        self._port, self._host = port, _one_address(host)
         self._known: dict[int, Accepted | None] = {}  # number of a socket -> what it is; None for others' sockets
 
     def look(self) -> list[Accepted]:
@@ -71,7 +72,11 @@ class AcceptedConnections:
     def _asked(self, file: int, number: int) -> Accepted | None:
         copy = socket.socket(fileno=os.dup(file))  # the library may close its own at any moment
         with copy:
-            if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.getsockname()[1] != self._port:
+            if copy.family not in (socket.AF_INET, socket.AF_INET6):
+                return None
+            here, port = copy.getsockname()[:2]
+            # A connection that this process has made from another of its addresses may have the same port.
+            if port != self._port or (self._host is not None and plain(here) != self._host):
                 return None
             try:
                 host, far = copy.getpeername()[:2]
@@ -94,6 +99,14 @@ def end(found: Accepted) -> bool:
             copy.shutdown(socket.SHUT_RDWR)
             return True
     return False
+
+
+def _one_address(host: str) -> str | None:
+    try:
+        found = plain(host)
+    except ValueError:  # a name
+        return None
+    return None if ipaddress.ip_address(found).is_unspecified else found
 
 
 def plain(host: str) -> str:

@@ -71,9 +71,9 @@ class Handshakes:
         self._unseen = False  # a connection came at which there was no time to look
         self._allowed, self._since = _BURST, time.monotonic()  # seconds of looking left, and since when
 
-    def at(self, port: int) -> None:
-        """Watch this port."""
-        self._accepted = AcceptedConnections(port) if has_files() else None
+    def at(self, port: int, host: str = "") -> None:
+        """Watch this port of this address."""
+        self._accepted = AcceptedConnections(port, host) if has_files() else None
 
     def begun(self) -> None:
         """Note a connection, and end it if its host may not begin a handshake; gRPC calls this in one of its threads."""

@@ -109,7 +109,7 @@ class GrpcTransport(Transport):
         except RuntimeError as error:
             await server.stop(None)
             raise await _why_not(host, asked_for) from error
-        made.handshakes.at(port)
+        made.handshakes.at(port, host)
         await server.start()
         made.address = joined(host, port)
         return made
