@@ -196,7 +196,7 @@ class FittedModel:
         """The model as a file: numbers and words, no code. Numbers come back to the bit."""
         settings = {one.name: _as_plain(getattr(self.method, one.name)) for one in fields(self.method)}
         arrays = {
-            name: {"values": _as_plain(value), "dtype": np.asarray(value).dtype.str}
+            name: {"values": _in_words(_as_plain(value)), "dtype": np.asarray(value).dtype.str}
             for name, value in self.params.items()
         }
         whole = {
@@ -241,6 +241,13 @@ def _as_plain(value: Any) -> Any:
     if isinstance(value, str | bool) or value is None:
         return value
     return np.asarray(value).tolist()
+
+
+def _in_words(value: Any) -> Any:
+    """Numbers that JSON does not have as words, which `numpy.array` reads: ``"nan"`` and ``"inf"``."""
+    if isinstance(value, list):
+        return [_in_words(one) for one in value]
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _read_array(one: Mapping[str, Any]) -> NDArray[Any]:

@@ -17,10 +17,11 @@ from .rows import FeatureLayout, PartyRows
 if TYPE_CHECKING:
     from atoll.core.event import Event
 
-__all__ = ["AtParty", "FitMethod", "Known", "State", "Sums", "positive"]
+__all__ = ["OWN", "AtParty", "FitMethod", "Known", "State", "Sums", "positive"]
 
 State = dict[str, Any]
-"""What parties and the server know: a tree with ``phase``, and ``done`` at the end."""
+"""What parties and the server know: a tree with ``phase``, and ``done`` at the end. What is below `OWN` the server keeps for itself."""
+OWN = "own"
 Sums = dict[str, NDArray[Any]]
 
 

@@ -19,7 +19,8 @@ from atoll.core.federation.row_rules import required_min_count
 
 from .contacts import Contacts, summed_numbers
 from .fitted import FittedModel
-from .method import Known
+from .method import OWN, Known
+from .numerics import describe_design
 from .ranks import RankSearch
 from .rows import FeatureLayout
 
@@ -276,7 +277,7 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
     state = method.start(known) if state is None else state
     while not state.get("done") and not fed.ending:
         known = Known(layout, fed.rng.child("fit", number).generator(), asking.words, job.least_rows)
-        message = {"layout": layout.packed(), "state": state}
+        message = {"layout": layout.packed(), "state": {name: one for name, one in state.items() if name != OWN}}
         if state["phase"] in method.singly:
             proposals = await asking.singly(contacts.proposed, message)
             state = method.gather(state, proposals, known)
@@ -298,8 +299,15 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
             state = {**state, "done": True, "stopped": True}
         kept = {**kept, "state": state, "number": number, "counts": counts}
         await fed.checkpoint(kept)
-    told = {**counts, "contacts": number, "converged": not state.get("stopped", False)}
-    return FittedModel(method, layout, method.result(state), told)
+    told = {
+        **counts,
+        "contacts": number,
+        "converged": not (state.get("stopped", False) or state.get("separated", False)),
+    }
+    params = method.result(state)
+    if notes := describe_design(layout.features, params):
+        told["notes"] = notes
+    return FittedModel(method, layout, params, told)
 
 
 def _require_rows(counts: Mapping[str, int], least: int) -> None:

@@ -10,20 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.fitting.method import AtParty, Known, State, Sums, positive
+from atoll.fitting.method import OWN, AtParty, Known, State, Sums, positive
+from atoll.fitting.numerics import Design, add_up_products, add_up_rows, invert, scale
 from atoll.fitting.rows import PartyRows
 
-from .glm import newton_step
+from .glm import mark_separation, newton_step
 from .times import SurvivalMethod
 
 __all__ = ["Cox"]
+
+_LARGEST_LOG = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cox(SurvivalMethod):
     """Proportional hazards ``h(t | x) = h_0(t) exp((x - mean) b)``: the maximum of the partial likelihood of all rows (Cox 1972).
 
-    An iteration has two contacts. The first adds up ``e = exp((x - mean) b)`` and ``e x`` of the rows that leave at each time of the grid, from which the server has the risk sets. The
+    Two contacts add up means, then products around them, so that columns are centred and scaled (`atoll.fitting.numerics`). Each iteration has two more. The first adds up ``e = exp((x - mean) b)`` and ``e x`` of the rows that leave at each time of the grid, from which the server has the risk sets. The
     second adds up ``x x'`` with weights that the server now knows, so no party sends a matrix a time. Ties are treated as Efron or Breslow do.
 
     See `SurvivalMethod` for the grid and for minimum counts.
@@ -51,17 +54,19 @@ class Cox(SurvivalMethod):
         del party
         placed = self.placed(rows, state)
         x = rows.x[placed.rows]
+        if state["phase"] == "products":
+            return add_up_products(x, state["mean"])
         if state["phase"] == "moments":
             return {
-                "x": x.sum(axis=0),
-                "n": np.float64(len(x)),
-                "moved": np.float64(placed.moved),
-                "left_out": np.float64(placed.left_out),
+                **add_up_rows(x),
+                "moved": np.array(placed.moved, np.float64),
+                "left_out": np.array(placed.left_out, np.float64),
             }
-        x = x - np.asarray(state["centre"])
+        x = scale(x, state["centre"], state["inverse"])
         seen = placed.place >= 0
         x, place, event = x[seen], placed.place[seen], placed.event[seen]
-        e = np.exp(x @ np.asarray(state["at"]))
+        # A step too far is halved, so it only has to stay finite.
+        e = np.exp(np.clip(x @ np.asarray(state["at"]), -_LARGEST_LOG, _LARGEST_LOG))
         if state["phase"] == "curvature":
             risk = np.cumsum(np.asarray(state["weights"]))[place] - np.where(
                 event, np.asarray(state["tied"])[place], 0.0
@@ -86,23 +91,39 @@ class Cox(SurvivalMethod):
         del known
         if state["phase"] == "moments":
             told = {name: float(sums[name]) for name in ("moved", "left_out")}
-            return {**state, **told, "phase": "risk", "centre": sums["x"] / sums["n"], "at": np.zeros(len(sums["x"]))}
+            n = float(sums["n"])
+            return {**state, **told, "phase": "products", "n": n, "mean": sums["x"] / n}
+        if state["phase"] == "products":
+            design = Design.of_sums(float(state["n"]), state["mean"], sums)
+            own = {OWN: {"design": design.packed()}, "centre": design.centre, "inverse": design.inverse}
+            return {**state, **own, "phase": "risk", "at": np.zeros(len(design.centre))}
+        design = Design.unpacked(state[OWN]["design"])
         if state["phase"] == "curvature":
-            hessian = sums["xx"] - np.asarray(state["outer"]) + self.alpha * np.eye(len(sums["xx"]))
-            next_ = newton_step(state, float(state["asked"]), np.asarray(state["slope"]), hessian, self.tolerance)
+            hessian = sums["xx"] - np.asarray(state["outer"]) + self.alpha * np.diag(design.inverse**2)
+            next_ = newton_step(
+                state,
+                float(state["asked"]),
+                np.asarray(state["slope"]),
+                hessian,
+                self.tolerance,
+                design.free(self.alpha),
+            )
+            if next_["done"]:
+                next_ = self._marked(next_, design)
             keep = {
                 name: one for name, one in next_.items() if name not in ("weights", "tied", "outer", "slope", "asked")
             }
             if next_["done"]:
                 return {**keep, "phase": "baseline", "at": np.asarray(next_["best"]), "done": False}
             return {**keep, "phase": "risk"}
-        return self._at_risk(state, sums)
+        return self._at_risk(state, sums, design)
 
-    def _at_risk(self, state: State, sums: Mapping[str, NDArray[Any]]) -> State:
+    def _at_risk(self, state: State, sums: Mapping[str, NDArray[Any]], design: Design) -> State:
         at, d = np.asarray(state["at"]), np.rint(sums["d"]).astype(np.int64)
         s0, s1 = (np.cumsum(sums[name][::-1], axis=0)[::-1] for name in ("s0", "s1"))
-        loss = -float(sums["events"] @ at) + 0.5 * self.alpha * float(at @ at)
-        slope = -np.asarray(sums["events"]) + self.alpha * at
+        penalty = self.alpha * design.inverse**2
+        loss = -float(sums["events"] @ at) + 0.5 * float(penalty @ at**2)
+        slope = -np.asarray(sums["events"]) + penalty * at
         weights, tied, outer = np.zeros(len(d)), np.zeros(len(d)), np.zeros((len(at), len(at)))
         for j in np.flatnonzero(d):
             share = np.arange(d[j]) / d[j] if self.ties == "efron" else np.zeros(d[j])
@@ -115,9 +136,9 @@ class Cox(SurvivalMethod):
         if state["phase"] == "baseline":
             return {**state, "phase": "solved", "loss": loss, "baseline": np.cumsum(weights), "done": True}
         if "best" in state and not loss <= float(state["loss"]) + 1e-14 * (1 + abs(float(state["loss"]))):
-            made = newton_step(state, loss, slope, outer, self.tolerance)  # the middle, or the end
+            made = newton_step(state, loss, slope, outer, self.tolerance, np.eye(len(at)))  # the middle, or the end
             return (
-                {**made, "phase": "baseline", "at": np.asarray(state["best"]), "done": False}
+                {**self._marked(made, design), "phase": "baseline", "at": np.asarray(state["best"]), "done": False}
                 if made.get("done")
                 else made
             )
@@ -131,22 +152,31 @@ class Cox(SurvivalMethod):
             "outer": outer,
         }
 
+    def _marked(self, state: State, design: Design) -> State:
+        gram = design.basis.T @ design.gram @ design.basis * design.n
+        return state if self.alpha else mark_separation(state, gram, design.n)
+
     def measures(self, state: State) -> dict[str, float]:
         """The partial log-likelihood of the last accepted coefficients."""
         return {"log_likelihood": -float(state["loss"])} if "loss" in state else {}
 
     def result(self, state: State) -> dict[str, Any]:
         """``coef``, ``standard_error``, ``log_likelihood``; ``times`` and the cumulative ``baseline`` hazard at the ``mean``."""
-        hessian = state.get("hessian")
-        errors = (
-            np.full(len(np.asarray(state["at"])), -1.0)
-            if hessian is None
-            else np.sqrt(np.diag(np.linalg.pinv(np.asarray(hessian))))
-        )
+        if "loss" not in state:
+            raise ConfigError(
+                "no contact was left for a Newton step", where="Fit.rounds", remedy="use rounds=20 or more"
+            )
+        design, at = Design.unpacked(state[OWN]["design"]), np.asarray(state["at"])
+        free, hessian = design.free(self.alpha), state[OWN].get("hessian")
+        spread = np.full((len(at) + 1, len(at) + 1), np.nan)
+        if hessian is not None and not state.get("separated", False):
+            spread[:-1, :-1] = free @ invert(np.asarray(hessian)) @ free.T
+            spread[-1] = spread[:, -1] = 0.0
+        coef, _, errors = design.in_units(at, 0.0, spread, self.alpha)
         return {
-            "coef": np.asarray(state["at"]), "standard_error": errors, "log_likelihood": -float(state["loss"]), "times": np.asarray(state["grid"]),
+            "coef": coef, "standard_error": errors[:-1], "log_likelihood": -float(state["loss"]), "times": np.asarray(state["grid"]),
             "baseline": np.asarray(state.get("baseline", np.zeros(len(state["grid"])))), "mean": np.asarray(state["centre"]),
-            "moved": float(state["moved"]), "left_out": float(state["left_out"]),
+            "moved": float(state["moved"]), "left_out": float(state["left_out"]), "separated": bool(state.get("separated", False)), **design.facts(self.alpha),
         }  # fmt: skip
 
     def predict(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> NDArray[Any]:

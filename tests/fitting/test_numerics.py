@@ -1,0 +1,156 @@
+"""Offsets, units and dependent columns: the right value, or a sentence that says what the rows do not determine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import t
+from sklearn import linear_model
+
+from atoll.fitting import GLM, Cox, FittedModel, Ridge
+from atoll.fitting.numerics import solve, two_sided_t
+from tests.support.flowers import SECURE, fit
+
+ROWS = 120
+
+
+def table(seed: int = 0) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    a, b = draw.normal(size=(2, ROWS))
+    b = b + 0.5 * a
+    eta = 0.9 * a - 0.6 * b
+    return pd.DataFrame(
+        {
+            "a": a, "b": b, "cost": 2 + eta + draw.normal(size=ROWS), "ill": (draw.random(ROWS) < 1 / (1 + np.exp(-eta))).astype(int),
+            "visits": draw.poisson(np.exp(0.4 * eta + 1)), "time": np.ceil(9 * draw.exponential(np.exp(-eta))), "event": draw.integers(0, 2, ROWS),
+        }
+    )  # fmt: skip
+
+
+def fitted(model: Any, label: str, rows: pd.DataFrame, columns: Any = ("a", "b"), **how: Any) -> FittedModel:
+    return fit(model, {"north": rows[:70], "south": rows[70:]}, columns=list(columns), label=label, **how)
+
+
+def predictor(found: FittedModel, rows: pd.DataFrame) -> Any:
+    """Linear predictors around their mean, in deviations."""
+    x = rows[list(found.features)].to_numpy()
+    eta = (x - x.mean(axis=0)) @ np.atleast_2d(found["coef"]).T
+    if "intercept" in found.params:
+        eta = eta + x.mean(axis=0) @ np.atleast_2d(found["coef"]).T + found["intercept"]
+    return eta
+
+
+MODELS: dict[str, tuple[Any, str]] = {
+    "ridge": (Ridge(), "cost"), "binomial": (GLM(alpha=0.0), "ill"), "poisson": (GLM(family="poisson", alpha=0.0), "visits"), "cox": (Cox(), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@settings(max_examples=6, deadline=None)
+@given(st.floats(-1e6, 1e6), st.integers(-6, 6), st.sampled_from("ab"))
+def test_a_shift_and_a_unit_change_no_prediction(kind: str, shift: float, power: int, column: str) -> None:
+    model, label = MODELS[kind]
+    rows = table()
+    moved = rows.assign(**{column: (rows[column] + shift) * 10.0**power})
+    before, after = predictor(fitted(model, label, rows), rows), predictor(fitted(model, label, moved), moved)
+    assert np.abs(before - after).max() <= 1e-6 * before.std()
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.sampled_from(["ridge", "binomial", "poisson", "cox"]), st.floats(-6, 6), st.floats(-1e6, 1e6))
+def test_a_common_unit_with_its_penalty_changes_no_prediction(kind: str, power: float, shift: float) -> None:
+    scale = 10.0**power
+    models = {
+        "ridge": lambda alpha: Ridge(alpha=alpha), "binomial": lambda alpha: GLM(alpha=alpha),
+        "poisson": lambda alpha: GLM(family="poisson", alpha=alpha), "cox": lambda alpha: Cox(alpha=alpha),
+    }  # fmt: skip
+    rows, label = table(), MODELS[kind][1]
+    moved = rows.assign(a=(rows.a + shift) * scale, b=rows.b * scale)
+    before = predictor(fitted(models[kind](2.0), label, rows), rows)
+    after = predictor(fitted(models[kind](2.0 * scale**2), label, moved), moved)
+    assert np.abs(before - after).max() <= 1e-6 * before.std()
+
+
+def test_an_offset_keeps_the_slope_that_scikit_learn_finds() -> None:
+    rows = table()
+    exact = linear_model.LinearRegression().fit(rows[["a", "b"]], rows.cost)
+    far = rows.assign(a=rows.a + 1e4, b=rows.b * 1e8)
+    for how in ({}, {k: v for k, v in SECURE.items() if k == "reducer"}):
+        found = fitted(Ridge(), "cost", far, **how)
+        np.testing.assert_allclose(found["coef"] * [1, 1e8], exact.coef_, rtol=1e-9)
+        assert found["r2"] == pytest.approx(exact.score(rows[["a", "b"]], rows.cost), rel=1e-12)
+        assert (found["rank"], found.told["converged"]) == (2, True)
+
+
+def test_r2_of_a_label_with_an_offset() -> None:
+    rows = table()
+    near, far = (fitted(Ridge(), "cost", rows.assign(cost=rows.cost + shift)) for shift in (0.0, 1e8))
+    assert far["r2"] == pytest.approx(near["r2"], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_constant_or_doubled_column_is_said(kind: str) -> None:
+    model, label = MODELS[kind]
+    rows = table().assign(twice=lambda t: 2 * t.a + 7, const=0.1)
+    plain = fitted(model, label, rows)
+    constant = fitted(model, label, rows, ("a", "b", "const"))
+    assert constant["rank"] == 2
+    assert np.ravel(constant["coef"])[2] == 0
+    assert "column 'const' is constant" in constant.told["notes"][0]
+    np.testing.assert_allclose(np.ravel(constant["standard_error"])[:2], np.ravel(plain["standard_error"]), rtol=1e-6)
+    doubled = fitted(model, label, rows, ("a", "b", "twice"))
+    assert (doubled["rank"], np.isinf(doubled["condition"])) == (2, True)
+    assert np.isnan(np.ravel(doubled["standard_error"])).tolist() == [True, False, True]
+    assert "a, twice depend on each other" in doubled.told["notes"][0]
+    np.testing.assert_allclose(predictor(doubled, rows), predictor(plain, rows), atol=1e-9)
+    assert "notes" not in plain.told
+    assert 1 < plain["condition"] < 10
+
+
+@pytest.mark.parametrize("quasi", [False, True])
+def test_separated_classes_have_no_optimum(quasi: bool) -> None:
+    rows = table()
+    rows = rows.assign(ill=(rows.a > 0).astype(int))
+    if quasi:  # a group without any ill row beside rows that overlap
+        rows = rows.assign(a=(rows.b > 1).astype(float), ill=np.where(rows.b > 1, 1, np.arange(ROWS) % 2), b=rows.cost)
+    found = fitted(GLM(alpha=0.0), "ill", rows)
+    assert found["separated"]
+    assert not found.told["converged"]
+    assert np.isnan(found["standard_error"]).all()
+    assert "separates the rows" in found.told["notes"][-1]
+    assert not fitted(GLM(alpha=1e-3), "ill", rows)["separated"]
+
+
+def test_a_hazard_that_only_grows_and_a_group_without_counts_are_separated() -> None:
+    rows = table().assign(time=lambda t: t.a.rank(), event=1)
+    assert fitted(Cox(), "", rows)["separated"]
+    rows = table().assign(visits=lambda t: np.where(t.a > 1, 0, t.visits), a=lambda t: (t.a > 1).astype(float))
+    assert fitted(GLM(family="poisson", alpha=0.0), "visits", rows)["separated"]
+
+
+def test_a_rare_class_is_not_separated() -> None:
+    draw = np.random.default_rng(3)
+    rows = pd.DataFrame({"a": draw.normal(size=4000), "b": draw.normal(size=4000), "ill": 0})
+    rows.loc[[5, 900, 2100, 3000], "ill"] = 1
+    found = fitted(GLM(alpha=0.0), "ill", rows)
+    assert not found["separated"]
+    assert np.isfinite(found["standard_error"]).all()
+
+
+@given(st.floats(0.01, 50), st.integers(1, 400))
+def test_the_tails_of_student(value: float, freedom: int) -> None:
+    assert two_sided_t(value, freedom) == pytest.approx(2 * t.sf(value, freedom), rel=1e-8)
+
+
+@given(st.integers(1, 6), st.integers(0, 1000))
+def test_a_system_in_any_units_is_solved(width: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    root, units = draw.normal(size=(width + 3, width)), 10.0 ** draw.integers(-6, 7, width)
+    exact = draw.normal(size=width)
+    found = solve(root.T @ root * np.outer(units, units), (root.T @ root @ exact) * units)
+    np.testing.assert_allclose(found * units, exact, atol=1e-7)
