@@ -87,7 +87,7 @@ def test_the_task_follows_from_all_tables():
 def test_what_tables_lack_is_named(tmp_path):
     made = frames()
     made["south"] = made["south"].drop(columns="age")
-    with pytest.raises(DataError, match=r"table 'south' lacks age, compared with table 'north'"):
+    with pytest.raises(DataError, match=r"no column 'age' \(in table 'south'\)"):
         from_dataframes(made, target="died")
     with pytest.raises(DataError, match=r"frames is a list.*client's name"):
         from_dataframes(list(made.values()), target="died")

@@ -46,7 +46,7 @@ def test_frames_and_dicts_are_tables() -> None:
         (lambda: DataTable({"a": [object()]}), "column 'a' holds objects"),
         (lambda: DataTable({"a": np.array(3)}), "shape"),
         (lambda: DataTable({"age": [1]})["agee"], "no column 'agee'. Did you mean 'age'"),
-        (lambda: DataTable.stacked([DataTable({"a": [1]}), DataTable({"b": [1]})]), "has the columns b, and table a"),
+        (lambda: DataTable.stacked([DataTable({"a": [1]}), DataTable({"b": [1]})]), "no column .a."),
     ],
 )
 def test_what_is_no_table_is_refused(made: Any, match: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class About:
         labels: the classes' names, in code order, if known.
         features: names of the features in ``x``, if known.
         missing_features: whether features may be missing: NaN in ``x``.
+        categories: of features that were text, the values in the order of their codes.
     """
 
     name: str = "data"
@@ -45,6 +46,7 @@ class About:
     labels: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     missing_features: bool = False
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False, repr=False)
 
 
 # Class names of data sets that meet: one code means one class, even if the rows were read separately.
@@ -93,6 +95,62 @@ def places_in(labels: tuple[str, ...], own: tuple[str, ...]) -> NDArray[np.int64
     return np.array([code.get(label, -1) for label in own], dtype=np.int64)
 
 
+# Columns have names: tables of one data set are matched by them, in any order.
+
+
+def has_named_features(data: Dataset) -> bool:
+    """Whether ``x`` has one named column a feature."""
+    names, x = data.about.features, data._base.get("x")
+    return bool(names) and x is not None and x.ndim == 2 and x.shape[1] == len(names)
+
+
+def require_columns(found: Iterable[str], wanted: Iterable[str], where: str, *, exactly: bool = False) -> None:
+    """Refuse a table that lacks a column, or (``exactly``) has one that the others lack.
+
+    Raises:
+        DataError: names the table, the column, and the nearest name that the table has.
+    """
+    own, needed = list(found), list(wanted)
+    lacking = [name for name in needed if name not in own]
+    extra = [name for name in own if name not in needed]
+    if lacking:
+        name = lacking[0]
+        more = f" ({len(lacking)} are missing: {', '.join(lacking[:8])})" if len(lacking) > 1 else ""
+        raise DataError(
+            f"no column {name!r}{more}.{nearest(name, extra or own)}",
+            where=where,
+            remedy=f"its columns are {', '.join(own[:20])}; give all tables the same columns, in any order",
+        )
+    if extra and exactly:
+        raise DataError(
+            f"column {extra[0]!r} is in no other table.{nearest(extra[0], needed)}",
+            where=where,
+            remedy=f"leave it out: drop=[{extra[0]!r}], or name the columns that you use: features=[...]",
+        )
+
+
+def order_columns(names: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """One order for all tables: theirs if it is the same everywhere, else alphabetical, so that no order of tables or of columns counts."""
+    first = tuple(names[0])
+    return first if all(tuple(each) == first for each in names) else tuple(sorted(first))
+
+
+def unite_categories(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """One coding of a text column: the list that has all values, if there is one such order; else all values, sorted."""
+    found = {tuple(each) for each in lists}
+    whole = {each for each in found if all(set(other) <= set(each) for other in found)}
+    return whole.pop() if len(whole) == 1 else united(found)
+
+
+def _other_kind(column: str, name: str, text: bool) -> DataError:
+    here, there = ("text", "numbers") if text else ("numbers", "text")
+    return DataError(
+        f"column {column!r} holds {here}, and {there} in the other tables",
+        where=f"data set {name!r}",
+        remedy="write the column the same way everywhere, or leave it out with drop=",
+    )
+
+
 def _is_number(label: str) -> bool:
     try:
         return math.isfinite(float(label))
@@ -124,6 +182,7 @@ class Dataset:
         missing: values of ``y`` that mean "no label", such as ``-1``; NaN always does. If a label is missing, a column ``labelled`` says which exist,
             and ``y`` holds 0 in place of the others.
         missing_features: whether features may be missing: NaN in ``x``. Jobs that cannot use them refuse such data.
+        categories: of features that were text, the values in the order of their codes.
 
     Raises:
         DataError: ragged columns, values that are not finite, or labels outside the range.
@@ -159,6 +218,7 @@ class Dataset:
         test: Dataset | None = None,
         missing: Missing = None,
         missing_features: bool = False,
+        categories: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         where = f"data set {name!r}"
         arrays = as_columns(columns, where, missing, missing_features)
@@ -173,7 +233,8 @@ class Dataset:
             if classes is None and labels and task == "classification":
                 classes = len(labels)
             arrays["y"], classes = check_labels(arrays["y"], task, classes, where, there)
-        about = About(name, task, classes, citation, tuple(labels), tuple(features), missing_features)
+        coded = {str(key): tuple(map(str, values)) for key, values in (categories or {}).items()}
+        about = About(name, task, classes, citation, tuple(labels), tuple(features), missing_features, coded)
         self._fill(arrays, None, len(next(iter(arrays.values()))), about, test)
 
     def _fill(
@@ -339,11 +400,13 @@ class Dataset:
         return self._of(self._base, self._rows, self._length, self._about, test)
 
     def require_form(self, test: Dataset) -> None:
-        """Refuse test rows whose features or targets differ in shape from these rows.
+        """Refuse test rows whose features or targets differ in names or shape from these rows.
 
         Raises:
-            DataError: the shapes differ; names the column.
+            DataError: they differ; names the column.
         """
+        if has_named_features(self) and has_named_features(test):
+            require_columns(test._about.features, self._about.features, f"data set {test.name!r}", exactly=True)
         for name in ("x", "y"):
             if name not in self or name not in test:
                 continue
@@ -356,15 +419,16 @@ class Dataset:
                 )
 
     def coded_as(self, about: About) -> Dataset:
-        """Return these rows with the class codes of data with this `About`, if both name their classes.
+        """Return these rows with the class codes and the order of features of data with this `About`, where both have names.
 
         Raises:
-            DataError: these rows have a class that ``about`` lacks, so that one code would mean two classes.
+            DataError: these rows have a class or a text that ``about`` lacks, so that one code would mean two things; or other features.
         """
-        if not named(about) or not named(self._about):
-            return self
-        labels = common_labels(about, self._about, self.y)
-        return self if labels == self._about.labels else self.recoded(labels)
+        rows = self.with_features_of(about)
+        if not named(about) or not named(rows._about):
+            return rows
+        labels = common_labels(about, rows._about, rows.y)
+        return rows if labels == rows._about.labels else rows.recoded(labels)
 
     def recoded(self, labels: tuple[str, ...]) -> Dataset:
         """Return these rows and their test rows with the codes of these classes, which include their own."""
@@ -388,7 +452,44 @@ class Dataset:
             features=fields.features,
             test=self._test,
             missing_features=fields.missing_features,
+            categories=fields.categories,
         )
+
+    def with_features_of(self, about: About) -> Dataset:
+        """Return these rows with the order of features and the codes of text that data with this `About` have.
+
+        Raises:
+            DataError: a feature is missing, there is another, or a row has a text that ``about`` lacks.
+        """
+        own = self._about
+        if not has_named_features(self) or not about.features:
+            return self
+        require_columns(own.features, about.features, f"data set {own.name!r}", exactly=True)
+        words = {name: tuple(about.categories[name]) for name in about.features if name in about.categories}
+        if own.features == about.features and dict(own.categories) == words:
+            return self
+        place = {name: k for k, name in enumerate(own.features)}
+        x = np.array(self["x"][:, [place[name] for name in about.features]])
+        for k, name in enumerate(about.features):
+            mine, theirs = own.categories.get(name), words.get(name)
+            if mine == theirs or np.isnan(x[:, k].astype(np.float64)).all():
+                continue
+            if mine is None or theirs is None:
+                raise _other_kind(name, own.name, mine is not None)
+            there = ~np.isnan(x[:, k].astype(np.float64))
+            old = x[there, k].astype(np.int64)
+            codes = places_in(theirs, mine)[old]
+            if (codes < 0).any():
+                raise DataError(
+                    f"column {name!r} has {private(mine[int(old[codes < 0][0])])}, which the other rows lack",
+                    where=f"data set {own.name!r}",
+                    remedy=f"read both with the same values: categories={{{name!r}: [...]}}",
+                )
+            x[there, k] = codes
+        x.flags.writeable = False
+        columns = {name: x if name == "x" else self[name] for name in self._base}
+        changed = replace(own, features=tuple(about.features), categories=words)
+        return self._of(columns, None, self._length, changed, self._test)
 
     def __repr__(self) -> str:
         shown = [f"{self._length:,} rows"]

@@ -279,10 +279,11 @@ class Islands:
     ) -> Islands:
         """Make one client of each data set; the keys of a mapping become the clients' names.
 
-        If the data sets name their classes differently, as files that were read separately do, labels get common codes of all classes.
+        If the data sets name their classes differently, as files that were read separately do, labels get common codes of all classes. So do features that were text,
+        and features are matched by name: if their orders differ, they are in alphabetical order.
 
         Raises:
-            DataError: there are no data sets, or their columns differ.
+            DataError: there are no data sets, or their columns differ; names the data set and the column.
         """
         keys = np.array(list(datasets)) if isinstance(datasets, Mapping) else None
         parts = list(datasets.values()) if isinstance(datasets, Mapping) else list(datasets)

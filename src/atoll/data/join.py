@@ -10,15 +10,15 @@ import numpy as np
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
-from .dataset import Dataset, named, united
+from .dataset import About, Dataset, has_named_features, named, order_columns, require_columns, unite_categories, united
 from .missing import labelled_rows
 
-__all__ = ["concatenate"]
+__all__ = ["align_features", "concatenate"]
 
 
 @checked_call
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Concatenate data sets with the same columns; `About` and ``test`` are those of the first; features may be missing if they may in one part.
+    """Concatenate data sets with the same columns, matched by name; `About` and ``test`` are those of the first; features may be missing if they may in one part.
 
     If parts name their classes differently, as files that were read separately do, they get common codes of all classes. If some rows have labels, the
     rows of parts without any label are marked as such, in the column ``labelled``.
@@ -28,8 +28,9 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     """
     if not parts:
         raise DataError("no data sets to join", remedy="pass at least one")
-    parts = _in_one_coding(_with_labels(parts))
+    parts = _in_one_coding(_with_labels(align_features(parts)))
     first = parts[0]
+    test = first.test if first.test is None else first.test.with_features_of(first.about)
     for k, part in enumerate(parts[1:], start=1):
         for name in sorted({*first.columns, *part.columns}):
             _check_same(first, part, name, k)
@@ -37,7 +38,42 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     for array in base.values():
         array.flags.writeable = False
     about = replace(first.about, missing_features=any(part.about.missing_features for part in parts))
-    return Dataset._of(base, None, sum(map(len, parts)), about, first.test)
+    return Dataset._of(base, None, sum(map(len, parts)), about, test)
+
+
+def align_features(parts: Sequence[Dataset]) -> list[Dataset]:
+    """Return the data sets with their features in one order, matched by name, and text in one coding.
+
+    The order is that of all parts if it is the same, else alphabetical, so that no order of parts or of columns changes a result.
+
+    Raises:
+        DataError: a part lacks a feature or has another, or a feature is text in one part and numbers in another; names the part.
+    """
+    known = [part for part in parts if has_named_features(part)]
+    about = [part.about for part in known]
+    if all(one.features == about[0].features and one.categories == about[0].categories for one in about):
+        return list(parts)
+    if len(known) < len(parts):
+        bare = next(part for part in parts if not has_named_features(part))
+        raise DataError(
+            "the features have no names, so their order is unknown; other parts have them in different orders",
+            where=f"data set {bare.name!r}",
+            remedy="give its features names: Dataset(..., features=[...])",
+        )
+    _require_features_of_most(about)
+    order = order_columns([one.features for one in about])
+    coded = {name: [one.categories[name] for one in about if name in one.categories] for name in order}
+    words = {name: unite_categories(lists) for name, lists in coded.items() if lists}
+    like = About(features=order, categories=words)
+    return [part.with_features_of(like) for part in parts]
+
+
+def _require_features_of_most(about: Sequence[About]) -> None:
+    """Refuse parts with other features: the one that differs from most is named, whatever their order."""
+    names = [frozenset(one.features) for one in about]
+    usual = about[names.index(max(names, key=names.count))]
+    for one in about:
+        require_columns(one.features, usual.features, f"data set {one.name!r}", exactly=True)
 
 
 def _with_labels(parts: Sequence[Dataset]) -> list[Dataset]:

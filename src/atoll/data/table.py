@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
+from .dataset import order_columns, require_columns
 from .readers.arrow import table_of_parquet
 from .readers.csv import table_of_csv
 from .readers.libraries import table_of_frame
@@ -87,19 +88,16 @@ class DataTable:
 
     @classmethod
     def stacked(cls, parts: Sequence[DataTable], *, name: str = "table") -> DataTable:
-        """The rows of several tables, one below the other; a column that holds text in one of them holds text.
+        """The rows of several tables, one below the other, matched by the names of their columns; a column that holds text in one of them holds text.
 
         Raises:
-            DataError: they have other columns.
+            DataError: a table lacks a column or has another; names both, and the nearest name.
         """
-        names = parts[0].columns
-        for part in parts[1:]:
-            if set(part.columns) != set(names):
-                raise DataError(
-                    f"{part.name} has the columns {', '.join(part.columns)}, and {parts[0].name} {', '.join(names)}",
-                    where=f"table {name!r}",
-                    remedy="give tables of the same columns",
-                )
+        sets = [frozenset(part.columns) for part in parts]
+        usual = parts[sets.index(max(sets, key=sets.count))].columns
+        for part in parts:
+            require_columns(part.columns, usual, f"table {part.name!r}", exactly=True)
+        names = order_columns([part.columns for part in parts])
         columns: dict[str, Array] = {}
         for column in names:
             rows = [part[column] for part in parts]

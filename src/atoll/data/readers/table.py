@@ -92,7 +92,9 @@ def from_table(
         _check_complete({column: table[column] for column in features}, name, row_offset)
     fixed = categories or {}
     columns: dict[str, Array] = {}
+    words: dict[str, tuple[str, ...]] = {}
     if features:
+        words = {c: _words_of(table[c], fixed.get(c)) for c in features if c in fixed or table[c].dtype.kind == "U"}
         coded = [_numeric(table[c], c, fixed.get(c), name, row_offset) for c in features]
         columns["x"] = np.stack(coded, axis=1).astype(np.float32)
     labels: tuple[str, ...] = ()
@@ -103,7 +105,7 @@ def from_table(
     columns |= {column: table[column] for column in keep}
     return Dataset(
         columns, task=task, name=name, citation=citation, labels=labels, features=tuple(features),
-        missing_features=missing_features,
+        missing_features=missing_features, categories={c: known for c, known in words.items() if known},
     )  # fmt: skip
 
 
@@ -262,6 +264,13 @@ def _numeric(values: Array, column: str, fixed: Sequence[str] | None, name: str,
     if fixed is None:
         require_categories(values, column, f"table {name!r}", offset)
     return _coded(values.astype(str), column, fixed, name, offset)[0]
+
+
+def _words_of(values: Array, fixed: Sequence[str] | None) -> tuple[str, ...]:
+    """The values of a coded column, in the order of their codes; nothing of a column in which everything is missing."""
+    if fixed is not None:
+        return tuple(dict.fromkeys(map(str, fixed)))
+    return tuple(map(str, np.unique(values[~holes(values)]).tolist()))
 
 
 def _coded(

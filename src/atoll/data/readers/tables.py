@@ -12,10 +12,10 @@ from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from .._checks import Array
-from ..dataset import Dataset
+from ..dataset import Dataset, order_columns, require_columns
 from ..islands import Islands
-from ..missing import Missing
-from ._words import require_categories
+from ..missing import Missing, known_labels
+from ._words import is_number, require_categories
 from .csv import table_of_csv
 from .libraries import table_of_frame
 from .table import (
@@ -40,7 +40,8 @@ def from_dataframes(
 ) -> Islands:
     """Make a client of each ``pandas.DataFrame``: ``from_dataframes({"north": df1, "south": df2}, target="died")``.
 
-    Text columns and classes get common codes: the sorted distinct values of all tables. Between organisations, where no one sees all tables, the
+    Columns are matched by name, in any order. If you say ``features=``, tables may have other columns besides. If the tables' orders differ, the features are
+    in alphabetical order. Text columns and classes get common codes: the sorted distinct values of all tables. Between organisations, where no one sees all tables, the
     sites agree on codes instead.
 
     Args:
@@ -92,7 +93,8 @@ def from_csv_files(
         if not path.is_file():
             raise DataError(f"{path}: there is no such file", where="files", remedy="give files that exist")
     tables = {name: table_of_csv(path) for name, path in named.items()}
-    return _islands(tables, None if test is None else table_of_csv(test), target, "files", 2, **options)
+    places = {**{name: str(path) for name, path in named.items()}, **({} if test is None else {"test": str(test)})}
+    return _islands(tables, None if test is None else table_of_csv(test), target, "files", 2, places, **options)
 
 
 @checked_call
@@ -145,7 +147,9 @@ def from_csv_folder(
             remedy="give a folder with one file NAME.csv for each client",
         )
     held = None if test is None else table_of_csv(files[test], delimiter=delimiter, decimal=decimal, encoding=encoding)
-    return _islands(tables, held, target, "files", 2, **options)
+    places = {name.removesuffix(".gz").removesuffix(".csv"): str(path) for name, path in files.items() if name != test}
+    places |= {} if test is None else {"test": str(files[test])}
+    return _islands(tables, held, target, "files", 2, places, **options)
 
 
 def _islands(
@@ -154,24 +158,33 @@ def _islands(
     target: str | Sequence[str] | None,
     scheme: str,
     row_offset: int,
+    places: Mapping[str, str] | None = None,
     *,
     task: str | None = None,
     categories: Mapping[str, Sequence[str]] | None = None,
     missing: Missing = None,
     **options: Any,
 ) -> Islands:
-    everyone = {**tables, **({} if test is None else {"test": test})}
+    everyone: dict[str, Mapping[str, Array]] = {**tables, **({} if test is None else {"test": test})}
     if len(everyone) < len(tables) + (test is not None) or not tables:
         raise DataError(
             "a client is named 'test'" if tables else "there are no tables",
             where=scheme,
             remedy="give every client a table and a name other than 'test'",
         )
-    _require_same_columns(everyone)
     targets = [target] if isinstance(target, str) else list(target or ())
+    everyone = dict(
+        _align_tables(
+            everyone,
+            targets,
+            {**options, "categories": categories, "missing": missing},
+            places or {name: f"table {name!r}" for name in everyone},
+        )
+    )
+    options = {**options, "drop": ()}
     if options.get("missing_features"):
         everyone = {name: empty_as_numbers(table, targets) for name, table in everyone.items()}
-    used = _used(next(iter(tables.values())), targets, options)
+    used = _used(next(iter(everyone.values())), targets, options)
     labels = _labels(everyone, targets, missing)
     listed = categories or {}
     features = [column for column in used if column not in targets]
@@ -217,19 +230,66 @@ def _used(table: Mapping[str, Array], targets: Sequence[str], options: Mapping[s
     return [column for column in table if column in {*chosen, *targets}]
 
 
-def _require_same_columns(tables: Tables) -> None:
-    first, columns = next((name, list(table)) for name, table in tables.items())
-    for name, table in tables.items():
-        if set(table) != set(columns):
-            lacks, more = sorted(set(columns) - set(table)), sorted(set(table) - set(columns))
-            said = "; ".join(
-                [*([f"lacks {', '.join(lacks)}"] if lacks else []), *([f"has also {', '.join(more)}"] if more else [])]
-            )
-            raise DataError(
-                f"table {name!r} {said}, compared with table {first!r}",
-                where=f"table {name!r}",
-                remedy="give all tables the same columns, or leave columns out with drop= before you pass them",
-            )
+def _align_tables(
+    tables: Tables, targets: Sequence[str], options: Mapping[str, Any], places: Mapping[str, str]
+) -> dict[str, dict[str, Array]]:
+    """Return the tables with the same columns in one order, matched by name, without those that are left out.
+
+    Columns beside those that the job names are left out. The order is that of all tables if it is the same, else alphabetical.
+
+    Raises:
+        DataError: a table lacks a column or has another; names the table, the column and the nearest name. Or a column is text here and numbers there.
+    """
+    drop, keep, features = (list(options.get(name) or ()) for name in ("drop", "keep", "features"))
+    every = dict.fromkeys(column for table in tables.values() for column in table)
+    for column in drop:
+        require_columns(every, [column], next(iter(places.values())))
+    if options.get("features") is not None:
+        wanted = [*features, *targets, *keep]
+        for name, table in tables.items():
+            require_columns(table, wanted, places[name])
+        kept = {name: {c: table[c] for c in table if c in set(wanted)} for name, table in tables.items()}
+    else:
+        kept = {name: {c: values for c, values in table.items() if c not in drop} for name, table in tables.items()}
+        sets = [frozenset(table) for table in kept.values()]
+        usual = list(kept.values())[sets.index(max(sets, key=sets.count))]
+        for name, table in kept.items():
+            require_columns(table, [*targets, *keep], places[name])
+        for name, table in kept.items():
+            require_columns(table, usual, places[name], exactly=True)
+    clients = [tuple(table) for name, table in kept.items() if name != "test"]
+    order = order_columns(clients)
+    aligned = {name: {column: table[column] for column in order} for name, table in kept.items()}
+    listed = {*keep, *(options.get("categories") or {})}
+    for column in (column for column in order if column not in listed):
+        known = {name: table[column][~holes(table[column])] for name, table in aligned.items()}
+        if column in targets:
+            known = {name: values[known_labels(values, options.get("missing"))] for name, values in known.items()}
+        _require_one_kind(column, known, places)
+    return aligned
+
+
+def _require_one_kind(column: str, known: Mapping[str, Array], places: Mapping[str, str]) -> None:
+    """Refuse a column that holds words in one table and numbers in another; nothing says of which kind an empty column is.
+
+    Args:
+        column: its name.
+        known: its values that exist, by table.
+        places: the tables' places, for errors.
+
+    Raises:
+        DataError: names both tables.
+    """
+    full = {name: values for name, values in known.items() if len(values)}
+    texts = {name: np.unique(values).tolist() for name, values in full.items() if values.dtype.kind == "U"}
+    words = next((name for name, found in texts.items() if not any(map(is_number, found))), None)
+    numbers = next((name for name, values in full.items() if values.dtype.kind in "iuf"), None)
+    if words is not None and numbers is not None:
+        raise DataError(
+            f"column {column!r} holds text, and numbers in {places[numbers]}",
+            where=places[words],
+            remedy=f"write the column the same way everywhere, leave it out with drop=, or list its values: categories={{{column!r}: [...]}}",
+        )
 
 
 def _texts(

@@ -1,0 +1,123 @@
+"""Columns have names: tables of one data set are matched by them, whatever their order."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import atoll
+from atoll.core.errors import DataError
+from atoll.data import Dataset, DataTable, Islands, concatenate, from_csv_files, from_csv_folder, read_csv
+
+NORTH = {"bmi": [20.5, 21.5, 22.5], "age": [60, 61, 62], "smoker": ["ex", "never", "ex"], "y": ["no", "yes", "no"]}
+SOUTH = {"bmi": [24.5, 25.5], "age": [70, 71], "smoker": ["former", "never"], "y": ["yes", "no"]}
+
+
+def write(path, table, order=None):
+    columns = list(order or table)
+    lines = [",".join(columns), *(",".join(str(table[c][i]) for c in columns) for i in range(len(table["y"])))]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def rows_by_name(islands, client):
+    """The oracle: each row as the file has it, text by name."""
+    shard, about = islands.shard(client), islands.about
+    found = {
+        name: [about.categories[name][int(v)] for v in column] if name in about.categories else column.tolist()
+        for name, column in zip(about.features, shard["x"].T, strict=True)
+    }
+    return found | {"y": [about.labels[code] for code in shard["y"]]}
+
+
+READERS = {
+    "from_csv_folder": lambda d: from_csv_folder(d, target="y"),
+    "from_csv_files": lambda d: from_csv_files([d / "north.csv", d / "south.csv"], target="y"),
+    "from_datasets": lambda d: Islands.from_datasets(
+        {n: read_csv(d / f"{n}.csv", target="y") for n in ("north", "south")}
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(st.permutations(list(NORTH)), st.permutations(list(NORTH)))
+def test_rows_are_those_of_the_files_whatever_the_order_of_columns(tmp_path_factory, reader, mine, other):
+    folder = tmp_path_factory.mktemp("tables")
+    write(folder / "north.csv", NORTH, mine)
+    write(folder / "south.csv", SOUTH, other)
+    islands = READERS[reader](folder)
+    assert rows_by_name(islands, "north") == NORTH
+    assert rows_by_name(islands, "south") == SOUTH
+
+
+def test_test_rows_are_matched_by_name_and_in_the_clients_codes(tmp_path):
+    train = read_csv(write(tmp_path / "north.csv", NORTH), target="y")
+    turned = {"y": ["no", "yes"], "smoker": ["never", "never"], "age": [80, 81], "bmi": [30.5, 31.5]}
+    held = read_csv(write(tmp_path / "held.csv", turned), target="y")
+    rows = [[30.5, 80, 1], [31.5, 81, 1]]
+    assert train.with_test(held).test["x"].tolist() == rows
+    assert Islands.from_datasets([train], test=held).test["x"].tolist() == rows
+    assert atoll.data.iid(train, parties=2, seed=0).with_test(held).test["x"].tolist() == rows
+    assert atoll.data.iid(train, parties=2, seed=0).with_public(held).public["x"].tolist() == rows
+    unknown = read_csv(write(tmp_path / "held.csv", turned | {"smoker": ["pipe", "pipe"]}), target="y")
+    with pytest.raises(DataError, match=r"column 'smoker' has .*which the other rows lack.*held"):
+        train.with_test(unknown)
+
+
+def test_extra_columns_are_left_out_if_the_job_names_what_it_uses(tmp_path):
+    write(tmp_path / "north.csv", NORTH)
+    write(tmp_path / "south.csv", SOUTH | {"phone": [1, 2]})
+    with pytest.raises(DataError, match=r"column 'phone' is in no other table.*south\.csv.*drop=\['phone'\]"):
+        from_csv_folder(tmp_path, target="y")
+    used = ["bmi", "smoker"]
+    islands = from_csv_folder(tmp_path, target="y", features=used)
+    assert islands.about.features == tuple(used)
+    assert rows_by_name(islands, "south") == {name: SOUTH[name] for name in [*used, "y"]}
+    write(tmp_path / "north.csv", NORTH | {"phone": ["a", "b", "c"]})
+    assert from_csv_folder(tmp_path, target="y", drop=["phone"]).about.features == ("bmi", "age", "smoker")
+
+
+def test_a_misspelt_column_is_named_with_file_folder_and_nearest_name(tmp_path):
+    write(tmp_path / "north.csv", NORTH)
+    write(tmp_path / "south.csv", {("bmi_" if name == "bmi" else name): values for name, values in SOUTH.items()})
+    with pytest.raises(DataError, match=rf"no column 'bmi'\. Did you mean 'bmi_'\? \(in {tmp_path}/south\.csv\)"):
+        from_csv_folder(tmp_path, target="y")
+    with pytest.raises(DataError, match=r"no column 'bmi'\. Did you mean 'bmi_'\? \(in data set 'south'\)"):
+        READERS["from_datasets"](tmp_path)
+    parts = [DataTable.read(tmp_path / f"{name}.csv") for name in ("north", "south")]
+    with pytest.raises(DataError, match=r"no column 'bmi'\. Did you mean 'bmi_'\? \(in table 'south\.csv'\)"):
+        DataTable.stacked(parts)
+
+
+def test_a_column_is_text_everywhere_or_nowhere(tmp_path):
+    write(tmp_path / "north.csv", NORTH)
+    write(tmp_path / "south.csv", SOUTH | {"smoker": [0, 1]})
+    with pytest.raises(DataError, match=r"column 'smoker' holds text, and numbers in .*south\.csv"):
+        from_csv_folder(tmp_path, target="y")
+    with pytest.raises(DataError, match=r"column 'smoker' holds numbers, and text in the other tables"):
+        READERS["from_datasets"](tmp_path)
+
+
+def test_an_empty_column_has_no_kind(tmp_path):
+    write(tmp_path / "north.csv", NORTH)
+    write(tmp_path / "south.csv", SOUTH | {"smoker": ["", ""]})
+    parts = {n: read_csv(tmp_path / f"{n}.csv", target="y", missing_features=True) for n in ("north", "south")}
+    for islands in (from_csv_folder(tmp_path, target="y", missing_features=True), Islands.from_datasets(parts)):
+        assert np.isnan(islands.shard("south")["x"][:, 2]).all()
+        assert islands.about.categories == {"smoker": ("ex", "never")}
+
+
+def test_an_order_that_all_tables_share_stays_and_features_without_names_have_one(tmp_path):
+    write(tmp_path / "north.csv", NORTH)
+    write(tmp_path / "south.csv", SOUTH)
+    assert from_csv_folder(tmp_path, target="y").about.features == ("bmi", "age", "smoker")
+    named = [Dataset({"x": np.eye(2), "y": [0, 1]}, features=order) for order in (("a", "b"), ("b", "a"))]
+    assert concatenate(named)["x"].tolist() == [[1, 0], [0, 1], [0, 1], [1, 0]]
+    with pytest.raises(DataError, match="the features have no names, so their order is unknown"):
+        concatenate([*named, Dataset({"x": np.eye(2), "y": [0, 1]})])
+
+
+def test_tables_stack_by_name():
+    parts = [DataTable({"b": [1.0], "a": ["x"]}), DataTable({"a": ["y"], "b": [2.0]})]
+    whole = DataTable.stacked(parts)
+    assert {name: whole[name].tolist() for name in whole.columns} == {"a": ["x", "y"], "b": [1.0, 2.0]}
