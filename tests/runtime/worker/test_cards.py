@@ -19,8 +19,11 @@ from atoll.core.errors import CompositionError, DataError, MessageError, PolicyE
 from atoll.data import Dataset, Islands
 from atoll.runtime.worker import DataCard, RemoteIslands, card_of, merge_cards
 from atoll.runtime.worker.agreement import lone_classes, recoded
+from atoll.runtime.worker.at_server import _in_order
+from atoll.runtime.worker.at_site import _in_agreed_codes
 from atoll.runtime.worker.cards import Column
 from atoll.runtime.worker.remote import example_rows
+from atoll.runtime.worker.sitedata import site_data
 
 X, Y = Column("float32", (3,)), Column("int64")
 
@@ -57,8 +60,6 @@ def test_a_card_from_a_network_is_checked(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "match"),
     [
-        (card(("p",), features=("u", "v", "w")), card(("p",), features=("u", "w", "v")),
-         r"at site 'a' feature 2 is column 'v', and at site 'b' it is 'w'"),
         (card(("p",), features=("u", "v", "w")), card(("p",), features=("u", "v")),
          r"at site 'a' there is a column 'w', and at site 'b' there is none"),
         (card(("p",), features=("u", "v")), card(("p",), features=("u", "v", "id")),
@@ -80,6 +81,27 @@ def test_a_card_from_a_network_is_checked(change: dict[str, Any]) -> None:
 def test_sites_that_disagree_are_named_with_the_column(a: DataCard, b: DataCard, match: str) -> None:
     with pytest.raises(DataError, match=match):
         merge_cards({"site 'a'": a, "site 'b'": b})
+
+
+def test_sites_may_have_their_columns_in_any_order() -> None:
+    rows = {
+        "b": Dataset({"x": [[1.0, 9.0], [2.0, 8.0]], "y": [0.5, 1.5]}, features=("v", "u")),
+        "a": Dataset({"x": [[7.0, 3.0]], "y": [2.5]}, features=("u", "v")),
+    }
+    for names in (("a", "b"), ("b", "a")):
+        cards = {name: card_of(rows[name]) for name in names}
+        agreed = merge_cards(cards)
+        assert agreed.features == ("u", "v")
+        found = {
+            name: _in_agreed_codes(site_data(rows[name], name), agreed).shard(name)["x"].tolist() for name in names
+        }
+        assert found == {"a": [[7.0, 3.0]], "b": [[9.0, 1.0], [8.0, 2.0]]}
+    assert merge_cards({"one": card_of(rows["b"]), "two": card_of(rows["b"])}).features == ("v", "u")
+
+
+def test_scales_of_columns_are_compared_by_name() -> None:
+    assert _in_order((3, 0), ("v", "u"), ("u", "v")) == [0, 3]
+    assert _in_order((3, 0), (), ("u", "v")) == (3, 0)
 
 
 def test_labels_are_united_in_a_stated_order() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.errors import DataError
-from atoll.data.dataset import united
+from atoll.core.errors import DataError, nearest
+from atoll.data.dataset import About, order_columns, united
 
 from .cards import MOST_CLASSES, DataCard
 
@@ -23,7 +23,7 @@ def merge_cards(cards: Mapping[str, DataCard]) -> DataCard:
 
     Class names are united. If all sites have the same names in the same order, that order stays; otherwise numbers are
     sorted by value, words by spelling. That is the coding of all rows together (see `atoll.data.readers.table.from_table`). A
-    site without names uses its codes as they are. Features may be missing if they may at one site.
+    site without names uses its codes as they are. Named features are in the order that all sites have, or in alphabetical order. Features may be missing if they may at one site.
 
     Args:
         cards: owner, as errors name it (``"site 'a'"``), -> card.
@@ -41,6 +41,7 @@ def merge_cards(cards: Mapping[str, DataCard]) -> DataCard:
         next(iter(cards.values())),
         labelled=known.pop() if len(known) == 1 else "part",
         missing_features=any(card.missing_features for card in cards.values()),
+        features=order_columns([card.features for card in cards.values()]),
     )
     negatives = {card.negative for card in cards.values() if card.negative is not None}
     if len(negatives) > 1:
@@ -104,7 +105,7 @@ def _require_same(a: str, first: DataCard, b: str, other: DataCard) -> None:
 
 
 def _require_features(a: str, first: DataCard, b: str, other: DataCard) -> None:
-    if first.features == other.features:
+    if not first.features and not other.features:
         return
     if not first.features or not other.features:
         named, bare = (a, b) if first.features else (b, a)
@@ -114,15 +115,22 @@ def _require_features(a: str, first: DataCard, b: str, other: DataCard) -> None:
         )  # fmt: skip
     for name in first.features:
         if name not in other.features:
-            raise _differ(a, b, f"there is a column {name!r}", "there is none", _SAME_COLUMNS.format(name))
+            raise _differ(
+                a,
+                b,
+                f"there is a column {name!r}",
+                f"there is none.{nearest(name, other.features)}",
+                _SAME_COLUMNS.format(name),
+            )
     for name in other.features:
         if name not in first.features:
-            raise _differ(b, a, f"there is a column {name!r}", "there is none", _SAME_COLUMNS.format(name))
-    at = next(i for i, (p, q) in enumerate(zip(first.features, other.features, strict=False)) if p != q)
-    raise _differ(
-        a, b, f"feature {at + 1} is column {first.features[at]!r}", f"it is {other.features[at]!r}",
-        "put the columns in the same order",
-    )  # fmt: skip
+            raise _differ(
+                b,
+                a,
+                f"there is a column {name!r}",
+                f"there is none.{nearest(name, first.features)}",
+                _SAME_COLUMNS.format(name),
+            )
 
 
 _SAME_COLUMNS = "give every site the same columns, or leave {0!r} out where it is (drop)"
@@ -200,13 +208,14 @@ def _is_whole(label: str) -> bool:
 
 
 def recoded(data: Any, own: DataCard, agreed: DataCard) -> Any:
-    """Return a data set with its labels in the codes of the agreed card.
+    """Return a data set with its labels in the codes, and its features in the order, of the agreed card.
 
     Args:
         data: a ``Dataset`` whose card is ``own``.
         own: its card.
         agreed: the agreed card.
     """
+    data = data.with_features_of(About(features=agreed.features, categories=data.about.categories))
     about = {"classes": agreed.classes, "labels": agreed.labels}
     if own.bare and not agreed.bare and "y" in agreed.columns:
         form = agreed.columns["y"]

@@ -172,13 +172,23 @@ def _look_at_units(job: JobConfig, gathered: Gathered) -> None:
         DataError: there is one, and the job rejects what stands far outside.
     """
     hellos = gathered.hellos
-    names = next((hello.card.features for hello in hellos.values() if hello.card is not None), ())
-    for words in other_units({site: hello.scales for site, hello in hellos.items()}, names):
+    named = {site: hello.card.features for site, hello in hellos.items() if hello.card is not None}
+    names = next(iter(named.values()), ())
+    for words in other_units(
+        {site: _in_order(hello.scales, named.get(site, ()), names) for site, hello in hellos.items()}, names
+    ):
         if job.on_outlier == "reject":
             raise DataError(
                 words, where="data cards", remedy="give every site's column the same unit, or set on_outlier: warn"
             )
         logger.warning("%s: is it in another unit?", words)
+
+
+def _in_order(scales: Sequence[int], own: Sequence[str], names: Sequence[str]) -> Sequence[int]:
+    """Return a site's scales in another order of its columns, which have names."""
+    if len(own) != len(scales) or set(own) != set(names):
+        return scales
+    return [scales[own.index(name)] for name in names]
 
 
 async def _dismiss(channels: Mapping[str, Any]) -> None:

@@ -273,13 +273,13 @@ def _require_fit(prepared: Prepared, data: SiteData, agreed: DataCard | None) ->
 
 
 def _in_agreed_codes(data: SiteData, agreed: DataCard | None) -> Any:
-    """Return the site's rows with their labels in the agreed codes."""
+    """Return the site's rows with their labels in the agreed codes and their features in the agreed order."""
     own = data.card
     if own is None or agreed is None or not isinstance(data.population, Islands):
         return data.population
     islands = data.population
     same = agreed.task != "classification" or not agreed.labels or own.labels == agreed.labels
-    if same and (not own.bare or agreed.bare):
+    if same and own.features == agreed.features and (not own.bare or agreed.bare):
         return islands
     shards = {str(shard.name): shard.dataset() for shard in islands}
     return Islands.from_datasets({name: recoded(rows, card_of(rows), agreed) for name, rows in shards.items()})
