@@ -239,12 +239,12 @@ def test_a_lone_row_is_seen_without_a_minimum_count_and_not_with_one() -> None:
     x = np.concatenate([draw.normal(size=(40, 2)) + 3, draw.normal(size=(40, 2)) + 20, [[99.0, -99.0]]])
     state = {"phase": "lloyd", "centres": np.array([[0.0, 0.0], [20.0, 20.0], [90.0, -90.0]])}
     open_, _ = told_by(KMeans(clusters=3), x, state, 1)
-    assert open_["sums"][2].tolist() == [99.0, -99.0]  # the attack: a cluster of one is the row
+    assert (open_["sums"][2] + state["centres"][2]).tolist() == [99.0, -99.0]  # the attack: a cluster of one is the row
     hidden, _ = told_by(KMeans(clusters=3), x, state, 5)
     assert hidden["sizes"][2] == 0
     assert ((hidden["sizes"] == 0) | (hidden["sizes"] >= 5)).all()
     # Nor does it follow from the sum of all rows, which scaling asks for: a second cluster is hidden with it.
-    left = x.sum(axis=0) - hidden["sums"].sum(axis=0)
+    left = x.sum(axis=0) - (hidden["sums"] + hidden["sizes"][:, None] * state["centres"]).sum(axis=0)
     assert (hidden["sizes"] == 0).sum() == 2
     assert np.abs(left - [99.0, -99.0]).max() > 10
 

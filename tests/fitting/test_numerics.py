@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import t
 from sklearn import linear_model
 
-from atoll.fitting import GLM, Cox, FittedModel, Ridge
+from atoll.fitting import GLM, SVM, Cox, FittedModel, KaplanMeier, KMeans, Ridge
 from atoll.fitting.numerics import solve, two_sided_t
 from tests.support.flowers import SECURE, fit
 
@@ -154,3 +154,52 @@ def test_a_system_in_any_units_is_solved(width: int, seed: int) -> None:
     exact = draw.normal(size=width)
     found = solve(root.T @ root * np.outer(units, units), (root.T @ root @ exact) * units)
     np.testing.assert_allclose(found * units, exact, atol=1e-7)
+
+
+def test_clusters_far_from_zero_are_those_near_it() -> None:
+    draw = np.random.default_rng(6)
+    x = np.concatenate([draw.normal(size=(30, 2)), draw.normal(size=(30, 2)) + 6])
+    near, far = (
+        fit(
+            KMeans(clusters=2, centres=(x[[0, 40]] + shift).tolist()),
+            {
+                "one": pd.DataFrame(x[:25] + shift, columns=["a", "b"]),
+                "two": pd.DataFrame(x[25:] + shift, columns=["a", "b"]),
+            },
+            columns=["a", "b"],
+        )
+        for shift in (0.0, 1e8)
+    )
+    np.testing.assert_allclose(far["centres"] - 1e8, near["centres"], atol=1e-6)
+    inertia = far.score(pd.DataFrame(x + 1e8, columns=["a", "b"]))
+    assert inertia == pytest.approx(near.score(pd.DataFrame(x, columns=["a", "b"])), rel=1e-6)
+
+
+def test_the_width_of_a_kernel_is_scikit_learns_with_any_offset() -> None:
+    rows = table()
+    for shift in (0.0, 1e8):
+        moved = rows.assign(a=rows.a + shift, b=rows.b + shift)
+        found = fitted(SVM(), "ill", moved)
+        assert found["gamma"] == pytest.approx(1 / (2 * moved[["a", "b"]].to_numpy().var()), rel=1e-6)
+
+
+@pytest.mark.parametrize("n", range(2, 101, 2))
+def test_the_median_of_even_numbers_of_events_is_the_middle_one(n: int) -> None:
+    rows = pd.DataFrame({"time": np.arange(1.0, n + 1), "event": 1})
+    found = fit(KaplanMeier(), {"one": rows[::2], "two": rows[1::2]}, columns=[])
+    assert found["median"].tolist() == [n / 2]  # S(t) = 1 - t / n
+
+
+def test_a_median_that_is_not_reached_is_no_number() -> None:
+    rows = pd.DataFrame({"time": np.arange(1.0, 9), "event": [1, 0, 0, 0, 0, 0, 0, 0]})
+    assert np.isnan(fit(KaplanMeier(), {"one": rows[:4], "two": rows[4:]}, columns=[])["median"]).all()
+
+
+def test_large_counts_are_reached_by_halved_steps() -> None:
+    draw = np.random.default_rng(8)
+    rows = table().assign(visits=lambda t: draw.poisson(np.exp(9 + 0.8 * t.a)))
+    found = fitted(GLM(family="poisson", alpha=0.0), "visits", rows, ["a"])
+    pooled = linear_model.PoissonRegressor(alpha=0.0, tol=1e-12, max_iter=1000, solver="newton-cholesky")
+    pooled.fit(rows[["a"]], rows.visits)
+    assert found.told["converged"]
+    np.testing.assert_allclose(found["coef"][0], pooled.coef_, rtol=1e-7)

@@ -20,6 +20,8 @@ from .times import SurvivalMethod
 
 __all__ = ["KaplanMeier"]
 
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True, kw_only=True)
 class KaplanMeier(SurvivalMethod):
@@ -93,14 +95,16 @@ class KaplanMeier(SurvivalMethod):
         return {**state, **told, "phase": "solved", "counts": np.maximum(np.asarray(sums["counts"]), 0.0), "done": True}
 
     def result(self, state: State) -> dict[str, Any]:
-        """``times``; ``events``, ``at_risk``, ``survival``, ``standard_error`` ``(groups, times)``; ``median`` (-1 if not reached); ``logrank`` and ``p_value``."""
+        """``times``; ``events``, ``at_risk``, ``survival``, ``standard_error`` ``(groups, times)``; ``median`` (NaN if not reached); ``logrank`` and ``p_value``."""
         grid, counts = np.asarray(state["grid"]), np.asarray(state["counts"])
         events, leaving = counts[:, 0], counts.sum(axis=1)
         at_risk = np.cumsum(leaving[:, ::-1], axis=1)[:, ::-1]
         some, left = np.maximum(at_risk, 1.0), np.maximum(at_risk - events, 0.0)
         survival = np.cumprod(1 - np.minimum(events / some, 1.0), axis=1)
         greenwood = np.cumsum(np.where(left > 0, events / (some * np.maximum(left, 1.0)), 0.0), axis=1)
-        median = [float(grid[np.flatnonzero(row <= 0.5)[0]]) if (row <= 0.5).any() else -1.0 for row in survival]
+        # A product of fractions that is 1/2 can be rounded to a little more, which is no later median.
+        reached = survival <= 0.5 * (1 + _ROUNDING)
+        median = [float(grid[row.argmax()]) if row.any() else np.nan for row in reached]
         made = {
             "times": grid, "groups": np.array(state["groups"], dtype=np.str_), "events": events, "at_risk": at_risk, "survival": survival,
             "standard_error": survival * np.sqrt(greenwood), "median": np.array(median),

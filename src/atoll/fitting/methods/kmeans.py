@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.fitting.method import AtParty, FitMethod, Known, State, Sums, positive
+from atoll.fitting.numerics import add_up_rows
 from atoll.fitting.rows import PartyRows
 from atoll.statistics.disclosure.suppression import hidden
 
@@ -26,9 +27,13 @@ _LOCAL_ROUNDS = 100
 
 
 def distances(x: Points, centres: Points) -> Points:
-    """Squared distances, ``(rows, centres)``."""
-    found = (x * x).sum(axis=1)[:, None] - 2 * x @ centres.T + (centres * centres).sum(axis=1)
-    return np.asarray(np.maximum(found, 0.0))
+    """Squared distances, ``(rows, centres)``.
+
+    Each is a sum of squares of differences. The shorter ``|x|^2 - 2 x c + |c|^2`` loses all digits where the columns have an offset.
+    """
+    return (
+        np.stack([((x - one) ** 2).sum(axis=1) for one in centres], axis=1) if len(centres) else np.zeros((len(x), 0))
+    )
 
 
 def plus_plus(x: Points, weights: Points, k: int, draw: np.random.Generator) -> Points:
@@ -194,7 +199,9 @@ class KMeans(FitMethod):
     def reply(self, rows: PartyRows, state: State, party: AtParty) -> Sums:
         """Sums and sizes of the clusters, and the squared distances."""
         if state["phase"] == "moments":
-            return {"x": rows.x.sum(axis=0), "xx": (rows.x**2).sum(axis=0), "n": np.float64(len(rows))}
+            return add_up_rows(rows.x)
+        if state["phase"] == "spread":
+            return {"xx": ((rows.x - np.asarray(state["mean"])) ** 2).sum(axis=0)}
         centres, x = np.asarray(state["centres"], dtype=np.float64), rows.x
         if self.scheme == "minibatch" and len(x) > self.batch:
             x = x[party.rng.choice(len(x), self.batch, replace=False)]
@@ -207,23 +214,26 @@ class KMeans(FitMethod):
         member[:, hidden(member.sum(axis=0), rows.least)] = (
             0.0  # and others, so that the sum of all rows gives no small one away
         )
-        made = {"sums": member.T @ x, "sizes": member.sum(axis=0), "error": (away * member).sum()}
+        # Sums are told around the centre, so that the next one is a small move of it.
+        moves = np.stack([m @ (x - c) for m, c in zip(member.T, centres, strict=True)])
+        made = {"sums": moves, "sizes": member.sum(axis=0), "error": (away * member).sum()}
         if self.tolerance:
-            told = x[member.any(axis=1)]
+            told = x[member.any(axis=1)] - np.asarray(state["start"], dtype=np.float64).mean(axis=0)
             made |= {"x": told.sum(axis=0), "xx": (told**2).sum(axis=0)}
         return made
 
     def step(self, state: State, sums: Mapping[str, NDArray[Any]], known: Known) -> State:
         """The next centres."""
         if state["phase"] == "moments":
-            mean = sums["x"] / sums["n"]
-            std = np.sqrt(np.maximum(sums["xx"] / sums["n"] - mean**2, 0.0))
+            return {"phase": "spread", "mean": sums["x"] / sums["n"], "n": float(sums["n"])}
+        if state["phase"] == "spread":
+            mean, std = np.asarray(state["mean"]), np.sqrt(sums["xx"] / float(state["n"]))
             return self._begun(mean + std * known.draw.normal(size=(self.clusters, len(mean))))
         centres, sizes, turn = np.asarray(state["centres"], dtype=np.float64), sums["sizes"], int(state["turn"]) + 1
         total = sizes[:, None]
         if self.scheme == "minibatch":
             sizes = np.asarray(state["sizes"]) + sizes
-            moved = centres + np.where(total > 0, (sums["sums"] - total * centres) / np.maximum(sizes[:, None], 1), 0.0)
+            moved = centres + np.where(total > 0, sums["sums"] / np.maximum(sizes[:, None], 1), 0.0)
             return {
                 **state,
                 "centres": moved,
@@ -232,7 +242,7 @@ class KMeans(FitMethod):
                 "inertia": float(sums["error"]),
                 "done": turn >= self.iterations,
             }
-        moved = np.where(total > 0, sums["sums"] / np.maximum(total, 1), centres)
+        moved = np.where(total > 0, centres + sums["sums"] / np.maximum(total, 1), centres)
         least = 0.0
         if self.tolerance:
             n = max(1.0, float(sizes.sum()))

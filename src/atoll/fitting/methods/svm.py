@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.fitting.method import AtParty, FitMethod, Known, State, Sums, positive
+from atoll.fitting.numerics import add_up_rows
 from atoll.fitting.rows import PartyRows, typed
 
 __all__ = ["SVM"]
@@ -62,20 +63,26 @@ class SVM(FitMethod):
             )
 
     def start(self, known: Known) -> State:
-        """Ask for the variance first."""
+        """Ask for the variance first: means, then squares around them."""
         del known
-        return {"phase": "moments"}
+        return {"phase": "means"}
 
     def reply(self, rows: PartyRows, state: State, party: AtParty) -> Sums:
-        """Sums of all numbers and of their squares."""
-        del state, party
-        return {"x": rows.x.sum(), "xx": (rows.x**2).sum(), "n": np.float64(rows.x.size)}
+        """Sums of the columns, and of squares around their means."""
+        del party
+        if state["phase"] == "means":
+            return add_up_rows(rows.x)
+        moved = rows.x - np.asarray(state["mean"])
+        return {"xx": (moved**2).sum(axis=0), "off": moved.sum(axis=0)}
 
     def step(self, state: State, sums: Mapping[str, NDArray[Any]], known: Known) -> State:
-        """The kernel's width."""
-        del state
-        n = float(sums["n"])
-        variance = float(sums["xx"]) / n - (float(sums["x"]) / n) ** 2
+        """The means, then the kernel's width: the variance of all numbers is that within columns and that of their means."""
+        if state["phase"] == "means":
+            n = float(sums["n"])
+            return {"phase": "squares", "mean": sums["x"] / n, "n": n}
+        off = np.asarray(sums["off"]) / float(state["n"])
+        means = np.asarray(state["mean"]) + off
+        variance = float((np.asarray(sums["xx"]) / float(state["n"]) - off**2).mean() + means.var())
         return {"phase": "vectors", "gamma": self.gamma or 1 / (known.features * variance if variance > 0 else 1.0)}
 
     def _machine(self, gamma: float) -> Any:
