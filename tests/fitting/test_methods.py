@@ -92,6 +92,30 @@ def test_naive_bayes_of_categories() -> None:
     assert found.estimator().predict(table[["p", "q"]]).tolist() == pooled.predict(codes).tolist()
 
 
+def test_naive_bayes_of_categories_weighs_classes_by_their_rows() -> None:
+    few = np.flatnonzero((Y != 2) | (np.arange(150) % 5 == 0))
+    table = pd.DataFrame({"p": np.array(["s", "m", "l"])[np.digitize(X[few, 0], [5.0, 5.6])], "y": Y[few]})
+    data = {"one": table[:40], "two": table[40:]}
+    found = fit(NaiveBayes(features="categorical"), data, columns=["p"], label="y", encode="ordinal")
+    codes = table[["p"]].replace({"l": "0", "m": "1", "s": "2"}).astype(int).to_numpy()
+    pooled = naive_bayes.CategoricalNB(min_categories=3).fit(codes, table.y)
+    inner = found.estimator().named_steps["model"]
+    np.testing.assert_allclose(inner.predict_proba(codes), pooled.predict_proba(codes), rtol=1e-12)
+
+
+def test_the_step_of_one_shot_clusters_averages_proposals() -> None:
+    from atoll.fitting.methods.kmeans import spread_out
+
+    told = [
+        {"centres": np.array([[0.0], [10.0]]), "sizes": np.ones(2)},
+        {"centres": np.array([[2.0]]), "sizes": np.array([9.0])},
+    ]
+    assert spread_out(told, 2, "KMeans").tolist() == [
+        [1.0],
+        [10.0],
+    ]  # Dennis, Li and Smith 2021, algorithm 2: no weights
+
+
 @BOTH
 def test_logistic_regression_of_three_classes(how: dict[str, Any]) -> None:
     found = fit(GLM(alpha=0.5), label="y", **how)

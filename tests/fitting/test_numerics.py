@@ -203,3 +203,27 @@ def test_large_counts_are_reached_by_halved_steps() -> None:
     pooled.fit(rows[["a"]], rows.visits)
     assert found.told["converged"]
     np.testing.assert_allclose(found["coef"][0], pooled.coef_, rtol=1e-7)
+
+
+def test_coefficients_are_those_of_textbook_least_squares() -> None:
+    rows = table()
+    x = np.column_stack([rows.a, rows.b, np.ones(ROWS)])
+    inverse = np.linalg.inv(x.T @ x)
+    best = inverse @ x.T @ rows.cost
+    rest = rows.cost - x @ best
+    errors = np.sqrt(np.diag(inverse) * (rest @ rest) / (ROWS - 3))
+    told = fitted(Ridge(), "cost", rows).coefficients
+    assert list(told) == ["a", "b", "(intercept)"]
+    for one, estimate, error in zip(told.values(), best, errors, strict=True):
+        reach = t.ppf(0.975, ROWS - 3) * error
+        expected = (estimate, error, estimate - reach, estimate + reach, 2 * t.sf(abs(estimate / error), ROWS - 3))
+        assert tuple(one.values()) == pytest.approx(expected, rel=1e-9)
+
+
+def test_coefficients_of_hazards_and_classes() -> None:
+    rows = table()
+    hazard = fitted(Cox(), "", rows).coefficients["a"]
+    assert hazard["ratio"] == pytest.approx(np.exp(hazard["estimate"]))
+    assert hazard["ratio_low"] < hazard["ratio"] < hazard["ratio_high"]
+    three = fitted(GLM(), "ill", rows.assign(ill=np.arange(ROWS) % 3)).coefficients
+    assert [*three][:4] == ["a [0]", "b [0]", "(intercept) [0]", "a [1]"]

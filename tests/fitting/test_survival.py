@@ -72,6 +72,19 @@ def test_cox_regression_is_that_of_all_rows(ties: str, how: str) -> None:
         assert max(up, down) < best
 
 
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_a_penalised_hazard_is_the_maximum_of_its_definition(ties: str) -> None:
+    found, alpha, step = fit(Cox(ties=ties, alpha=30.0)), 30.0, 1e-4
+
+    def value(b: Any) -> float:
+        return partial_likelihood(b, ties) - alpha * float(b @ b) / 2
+
+    for e in step * np.eye(3):
+        up, down = (value(found["coef"] + sign * e) for sign in (1, -1))
+        assert abs(up - down) / (2 * step) < 1e-5
+        assert max(up, down) < value(found["coef"])
+
+
 def test_cox_regression_is_that_of_statsmodels() -> None:
     # GOLD: statsmodels 0.15.0, PHReg(time, x, event, ties="efron").fit(method="newton", maxiter=100): params, bse, llf
     found = fit(Cox())

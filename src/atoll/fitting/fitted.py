@@ -17,6 +17,7 @@ from atoll.core.persistence.files import as_json
 from atoll.data import Dataset
 
 from .method import FitMethod
+from .numerics import quantile_for, two_sided_normal, two_sided_t
 from .rows import FeatureLayout, rows_of, typed
 
 __all__ = ["FittedModel", "pipeline_of"]
@@ -127,6 +128,31 @@ class FittedModel:
         """Names of the features."""
         return self.layout.features
 
+    @property
+    def coefficients(self) -> dict[str, dict[str, float]]:
+        """What R and statsmodels print of a linear model, by column: ``estimate``, ``error``, ``low`` and ``high`` (95%), ``p``; of `Cox` also the hazard ``ratio`` with its interval.
+
+        The intercept is ``(intercept)``; with several classes a name is ``column [class]``. What the rows do not determine is NaN. Other methods have none.
+        """
+        if "standard_error" not in self.params or "coef" not in self.params:
+            return {}
+        coef, errors = (np.atleast_2d(np.asarray(self.params[name])) for name in ("coef", "standard_error"))
+        names = list(self.features)
+        if "intercept" in self.params:
+            coef, errors = (
+                np.concatenate([whole, np.reshape(self.params[name], (-1, 1))], axis=1)
+                for whole, name in ((coef, "intercept"), (errors, "intercept_error"))
+            )
+            names.append("(intercept)")
+        freedom = float(self.params["freedom"]) if "freedom" in self.params else None
+        wide = quantile_for(0.05, freedom) if freedom is None or freedom > 0 else np.nan
+        made = {}
+        for k, (row, spread) in enumerate(zip(coef, errors, strict=True)):
+            for name, estimate, error in zip(names, row.tolist(), spread.tolist(), strict=True):
+                key = f"{name} [{self.layout.classes[k]}]" if len(coef) > 1 else name
+                made[key] = _tell_coefficient(estimate, error, wide, freedom, hazard="baseline" in self.params)
+        return made
+
     def predict(self, data: Any) -> NDArray[Any]:
         """Predictions for a table, data set, frame or array: classes, numbers, clusters, risks, or the rows in components.
 
@@ -190,6 +216,8 @@ class FittedModel:
             "features": list(self.features)[:_SHORT] if short else list(self.features),
             **dict(self.told),
             "params": params,
+            **({"coefficients": told} if (told := self.coefficients) else {}),
+            **{name: _as_plain(self.params[name]) for name in ("rank", "condition") if name in self.params},
         }
 
     def to_json(self) -> bytes:
@@ -241,6 +269,21 @@ def _as_plain(value: Any) -> Any:
     if isinstance(value, str | bool) or value is None:
         return value
     return np.asarray(value).tolist()
+
+
+def _tell_coefficient(
+    estimate: float, error: float, wide: float, freedom: float | None, *, hazard: bool
+) -> dict[str, float]:
+    low, high = estimate - wide * error, estimate + wide * error
+    p = np.nan
+    if error > 0:
+        p = two_sided_normal(estimate / error) if freedom is None else two_sided_t(estimate / error, freedom)
+    made = {"estimate": estimate, "error": error, "low": low, "high": high, "p": p}
+    if hazard:
+        with np.errstate(over="ignore"):
+            ratios = np.exp([estimate, low, high]).tolist()
+        made |= dict(zip(("ratio", "ratio_low", "ratio_high"), ratios, strict=True))
+    return made
 
 
 def _in_words(value: Any) -> Any:

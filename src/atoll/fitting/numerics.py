@@ -22,6 +22,7 @@ __all__ = [
     "add_up_rows",
     "describe_design",
     "invert",
+    "quantile_for",
     "is_separated",
     "solve",
     "two_sided_normal",
@@ -153,10 +154,6 @@ class Design:
         """
         return np.eye(len(self.centre))[:, self.inverse > 0] if penalty else self.basis
 
-    def scaled(self, x: Numbers) -> Numbers:
-        """Rows in standard deviations from the centre."""
-        return scale(x, self.centre, self.inverse)
-
 
 def scale(x: Numbers, centre: Any, inverse: Any) -> Numbers:
     """``(x - centre) * inverse``."""
@@ -256,6 +253,16 @@ def describe_design(features: Sequence[str], params: Mapping[str, Any]) -> list[
 def two_sided_normal(value: float) -> float:
     """``P(|N(0, 1)| > value)``."""
     return math.erfc(abs(value) / math.sqrt(2))
+
+
+def quantile_for(tail: float, freedom: float | None) -> float:
+    """The value that is exceeded in size with chance ``tail``, of Student's t, or of the normal if ``freedom`` is ``None``; by bisection."""
+    low, high = 0.0, 1e6
+    for _ in range(100):
+        middle = (low + high) / 2
+        over = two_sided_normal(middle) if freedom is None else two_sided_t(middle, freedom)
+        low, high = (middle, high) if over > tail else (low, middle)
+    return (low + high) / 2
 
 
 def two_sided_t(value: float, freedom: float) -> float:
