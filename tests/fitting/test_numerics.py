@@ -96,7 +96,7 @@ def test_r2_of_a_label_with_an_offset() -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_constant_or_doubled_column_is_said(kind: str) -> None:
     model, label = MODELS[kind]
-    rows = table().assign(twice=lambda t: 2 * t.a + 7, const=0.1)
+    rows = table().assign(twice=lambda t: 2 * t.a + 7, const=1234.567)
     plain = fitted(model, label, rows)
     constant = fitted(model, label, rows, ("a", "b", "const"))
     assert constant["rank"] == 2
