@@ -121,3 +121,4 @@ def test_tables_stack_by_name():
     parts = [DataTable({"b": [1.0], "a": ["x"]}), DataTable({"a": ["y"], "b": [2.0]})]
     whole = DataTable.stacked(parts)
     assert {name: whole[name].tolist() for name in whole.columns} == {"a": ["x", "y"], "b": [1.0, 2.0]}
+    assert whole.columns == DataTable.stacked(parts[::-1]).columns == ("a", "b")
