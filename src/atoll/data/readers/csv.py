@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.calls import checked_call
-from atoll.core.errors import DataError
+from atoll.core.errors import DataError, nearest
 from atoll.core.redaction import private
 
 from .._checks import Array
@@ -36,6 +36,7 @@ def read_csv(
     categories: Mapping[str, Sequence[str]] | None = None,
     missing: Missing = None,
     missing_features: bool = False,
+    text: Sequence[str] = (),
     delimiter: str = ",",
     decimal: str = ".",
     encoding: str = "utf-8",
@@ -59,6 +60,7 @@ def read_csv(
         categories: maps a column to its values in code order.
         missing: values of the target that mean "no label", such as -1, besides the words above.
         missing_features: whether features may be missing; they become NaN, which trees can use.
+        text: columns that stay text, such as keys: "007" is not the number 7 there.
         delimiter: the separator of the values.
         decimal: the decimal sign, "." or ",".
         encoding: the encoding of the text.
@@ -69,7 +71,7 @@ def read_csv(
         DataError: there is no header, lines differ in length, columns are unknown, features are missing, text is not a
             category, or the target may be classes or amounts; names the line.
     """
-    table = table_of_csv(path, delimiter=delimiter, decimal=decimal, encoding=encoding)
+    table = table_of_csv(path, text=text, delimiter=delimiter, decimal=decimal, encoding=encoding)
     label = name or Path(path).name.split(".")[0]
     return from_table(
         table,
@@ -88,25 +90,41 @@ def read_csv(
 
 
 def table_of_csv(
-    path: str | Path, *, delimiter: str = ",", decimal: str = ".", encoding: str = "utf-8"
+    path: str | Path,
+    *,
+    text: Sequence[str] = (),
+    delimiter: str = ",",
+    decimal: str = ".",
+    encoding: str = "utf-8",
 ) -> dict[str, Array]:
-    """Return the columns of a CSV file: numbers if every value is one, else text."""
+    """Return the columns of a CSV file: numbers if every value is one, else text.
+
+    Args:
+        path: the file.
+        text: columns that stay text even if all their values are numbers, with "" where a value is missing.
+        delimiter: the separator of the values.
+        decimal: the decimal sign.
+        encoding: the encoding of the file.
+
+    Raises:
+        DataError: the file has no such column, or is not a table.
+    """
     where = Path(path).name
     if decimal not in (".", ","):
         raise DataError(f"decimal={decimal!r}", where=where, remedy="use '.' or ','")
     try:
-        text = content(path).decode(encoding)
+        written = content(path).decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(
             f"not {encoding} text: {private(error)}",
             where=where,
             remedy=f"set its encoding, perhaps encoding={likely_encoding(error)!r}",
         ) from error
-    if not text.strip("\ufeff \t\r\n"):
+    if not written.strip("\ufeff \t\r\n"):
         raise DataError(
             "the file is empty", where=where, remedy="remove it, or fill it: a line of column names, then rows"
         )
-    lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter)
+    lines = csv.reader(io.StringIO(written.removeprefix("\ufeff"), newline=""), delimiter=delimiter)
     try:
         header = _header(next(lines, []), where)
         body = _body(lines, len(header), where)
@@ -118,7 +136,15 @@ def table_of_csv(
         )
     if not body:
         raise DataError("there are no rows below the header", where=where, remedy="give at least one row")
-    return {column: _typed(values, decimal) for column, values in zip(header, zip(*body, strict=True), strict=True)}
+    unknown = next((column for column in text if column not in header), None)
+    if unknown is not None:
+        raise DataError(
+            f"there is no column {unknown!r}.{nearest(unknown, header)}", where=where, remedy=f"choose from {header}"
+        )
+    return {
+        column: _words(values) if column in text else _typed(values, decimal)
+        for column, values in zip(header, zip(*body, strict=True), strict=True)
+    }
 
 
 def _header(line: Sequence[str], where: str) -> list[str]:
@@ -141,6 +167,12 @@ def _body(lines: Any, width: int, where: str) -> list[list[str]]:
             )
         body.append(line)
     return body
+
+
+def _words(values: Sequence[str]) -> Array:
+    """Return text as it stands, "" where it is missing."""
+    text = np.array([v.strip() for v in values], dtype=np.str_)
+    return np.where(np.isin(text, _MISSING), "", text)
 
 
 def _typed(values: Sequence[str], decimal: str) -> Array:

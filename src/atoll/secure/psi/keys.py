@@ -1,0 +1,206 @@
+"""Keys as text: which rows of two tables are the same, and in which order both sides put them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.redaction import private
+
+__all__ = ["RowKeys", "normalise_key", "order_keys"]
+
+Reading = Literal["text", "number"]
+
+_OUTER = re.compile(r"^[\s\ufeff]+|[\s\ufeff]+$")
+_NUMBER = re.compile(r"([+-]?)0*(\d+?)(?:\.(\d*?)0*)?", re.ASCII)
+_BETWEEN = "\x1f"
+"""Between the parts of a composite key: the unit separator of ASCII, which no part may hold."""
+
+
+def normalise_key(value: Any) -> str:
+    """The text of one key: without outer blanks and byte order marks, in the normal form C of Unicode; "" for null.
+
+    A whole number is written without a point, so that 7, 7.0, "7" and " 7" are one key, while "007" is another one.
+
+    Raises:
+        DataError: the text cannot be written as UTF-8.
+    """
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return ""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    try:
+        text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+        text = unicodedata.normalize("NFC", _OUTER.sub("", text))
+        text.encode("utf-8")
+    except UnicodeError as error:
+        raise DataError(f"the key {private(value)} is not UTF-8", where="keys", remedy="correct the value") from error
+    return text
+
+
+def order_keys(keys: Sequence[str], seed: int = 0) -> NDArray[np.uint64]:
+    """``u`` of each key: the big-endian number of BLAKE2b with 8 bytes of ``"seed:key"`` in UTF-8.
+
+    All sides sort shared rows by it, so nobody's file order shows, and ``u / 2^64`` splits rows alike everywhere.
+    """
+    digests = (hashlib.blake2b(f"{seed}:{key}".encode(), digest_size=8).digest() for key in keys)
+    return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """The distinct keys of one party, in the order of u.
+
+    Attributes:
+        names: the keys, ``(keys,)``.
+        places: the first row of each.
+        rows: for each row of the table, the place of its key in ``names``; -1 for null.
+        seed: the seed of u.
+    """
+
+    names: tuple[str, ...]
+    places: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        table: Mapping[str, Any],
+        columns: str | Sequence[str],
+        *,
+        seed: int = 0,
+        key: Reading | None = None,
+        where: str = "keys",
+        row_offset: int = 0,
+    ) -> RowKeys:
+        """Read the keys of a table.
+
+        Args:
+            table: maps a column to its values.
+            columns: the column of the keys, or several, whose values together are the key. A row with a null in one has no key.
+            seed: the seed of the order.
+            key: how two texts of one number in a column, such as "7" and "007", count: "text" as two keys, "number" as one.
+            where: the table, for errors.
+            row_offset: added to row numbers in errors.
+
+        Raises:
+            DataError: a column is unknown, or has two texts of one number and ``key`` does not say what they are.
+            ConfigError: ``key`` is unknown, or there is no column.
+
+        Warns:
+            UserWarning: two keys differ in capitals alone.
+        """
+        columns = [columns] if isinstance(columns, str) else list(columns)
+        if key not in (None, "text", "number") or not columns:
+            raise ConfigError(
+                f"key={key!r} of columns {columns}", where=where, remedy="name a column, and 'text' or 'number'"
+            )
+        unknown = [column for column in columns if column not in table]
+        if unknown:
+            raise DataError(
+                f"there is no column {unknown[0]!r}", where=where, remedy=f"choose from {[str(name) for name in table]}"
+            )
+        parts = [_texts(table[column], column, key, where, row_offset) for column in columns]
+        found = parts[0] if len(parts) == 1 else [_joined(row, where) for row in zip(*parts, strict=True)]
+        first: dict[str, int] = {}
+        for row, text in enumerate(found):
+            if text:
+                first.setdefault(text, row)
+        _warn_of_capitals(first, where, row_offset)
+        u = order_keys(list(first), seed)
+        names = [text for _, text in sorted(zip(u.tolist(), first, strict=True))]
+        place = {text: i for i, text in enumerate(names)}
+        rows = np.array([place.get(text, -1) for text in found], dtype=np.int64)
+        return cls(tuple(names), np.array([first[text] for text in names], dtype=np.int64), rows, seed)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def require_distinct(
+        self, repeats: Literal["first"] | None = None, where: str = "keys", row_offset: int = 0
+    ) -> None:
+        """Refuse keys that stand in several rows, unless the first row of each is to count.
+
+        Raises:
+            DataError: a key stands in two rows; names them.
+        """
+        known = self.rows[self.rows >= 0]
+        again = np.flatnonzero(np.bincount(known, minlength=len(self)) > 1)
+        if len(again) and repeats != "first":
+            rows = (np.flatnonzero(self.rows == again[0])[:2] + row_offset).tolist()
+            raise DataError(
+                f"{len(again)} keys stand in several rows, one in rows {rows[0]} and {rows[1]}",
+                where=where,
+                remedy="leave one row of each key, or take the first with repeats='first'",
+            )
+
+    def shape(self) -> dict[str, int]:
+        """How many keys have which form, with 9 for a digit, A and a for letters: what you look at where nothing is shared."""
+        forms = Counter(
+            "".join("9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c for c in name)
+            for name in self.names
+        )
+        return dict(forms.most_common(5))
+
+
+def _texts(values: Any, column: str, key: Reading | None, where: str, offset: int) -> list[str]:
+    """The texts of one column, by the chosen reading of numbers."""
+    texts = [normalise_key(value) for value in (values.tolist() if isinstance(values, np.ndarray) else values)]
+    if key == "text":
+        return texts
+    seen: dict[str, tuple[str, int]] = {}
+    numbers = []
+    for row, text in enumerate(texts):
+        number = _number_of(text)
+        numbers.append(text if number is None else number)
+        if number is None or key == "number":
+            continue
+        other, before = seen.setdefault(number, (text, row))
+        if other != text:
+            raise DataError(
+                f"column {column!r} has {private(other)} at row {before + offset} and {private(text)} at row {row + offset}: one number, two texts",
+                where=where,
+                remedy="say whether keys are text (two keys) or numbers (one key): key='text' or key='number' (--key)",
+            )
+    return numbers if key == "number" else texts
+
+
+def _number_of(text: str) -> str | None:
+    """The shortest text of a plain decimal number, ``None`` for any other text."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    sign, whole, fraction = found.groups()
+    short = whole + (f".{fraction}" if fraction else "")
+    return f"-{short}" if sign == "-" and short != "0" else short
+
+
+def _joined(parts: tuple[str, ...], where: str) -> str:
+    if any(_BETWEEN in part for part in parts):
+        raise DataError(
+            "a part of a composite key holds the unit separator U+001F", where=where, remedy="remove it from the values"
+        )
+    return _BETWEEN.join(parts) if all(parts) else ""
+
+
+def _warn_of_capitals(first: Mapping[str, int], where: str, offset: int) -> None:
+    folded: dict[str, str] = {}
+    pairs = [(text, other) for text in first if (other := folded.setdefault(text.casefold(), text)) != text]
+    if pairs:
+        text, other = pairs[0]
+        warnings.warn(
+            f"{where}: {len(pairs)} keys differ from another key in capitals alone, first in rows {first[other] + offset} and {first[text] + offset}; they are different keys",
+            UserWarning,
+            stacklevel=3,
+        )
