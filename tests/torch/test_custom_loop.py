@@ -12,7 +12,7 @@ from torch import nn
 import atoll
 from atoll.algorithms import FedAvg, FedAvgM, FedProx, FedSSO, Mime, Scaffold, Upcycled
 from atoll.core.algebra import tree as T
-from atoll.core.errors import CompositionError
+from atoll.core.errors import CompositionError, DataError, QuorumError
 from atoll.selection import Everyone
 from atoll.torch import CustomLoop
 from tests.support.torch_toys import seeded
@@ -53,3 +53,65 @@ def test_what_an_algorithm_does_around_the_steps_is_done(kind: Any) -> None:
     ours = atoll.simulate(job.replace(model=CustomLoop(model, _descent)), ISLANDS, engine="inline")
     for want, got in zip(T.leaves(theirs.params), T.leaves(ours.params), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def _loop_of(told: Any) -> Any:
+    def loop(model: nn.Module, shard: Any, config: dict[str, Any], rng: Any) -> Any:
+        with torch.no_grad():
+            for p in model.parameters():
+                p += len(shard)
+        return told(len(shard))
+
+    return loop
+
+
+def _trained(told: Any, sizes: tuple[int, ...] = (4, 8, 12), **settings: Any) -> Any:
+    data = {
+        f"c{n}": atoll.data.Dataset({"x": np.ones((n, 2), np.float32), "y": np.arange(n) % 2}, classes=2) for n in sizes
+    }
+    still = seeded(lambda: nn.Linear(2, 2))
+    nn.init.zeros_(still.weight)
+    job = atoll.Training(
+        model=CustomLoop(still, _loop_of(told)),
+        selection=Everyone(),
+        rounds=1,
+        evaluation=atoll.Evaluation(server=False),
+        **settings,
+    )
+    return atoll.simulate(job, data, engine="inline")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("reducer", [None, atoll.reducers.SecureAggregation()], ids=["plain", "masked"])
+def test_a_metric_that_is_not_defined_is_left_out_and_the_update_stays(bad: float, reducer: Any) -> None:
+    made = _trained(lambda n: {"auc": bad if n == 4 else n / 100}, **({"reducer": reducer} if reducer else {}))
+    row = made.metrics[-1]
+    assert row["replied"] == 3
+    assert row["rejected"] == 0
+    np.testing.assert_allclose(made.params["weight"], (16 + 64 + 144) / 24, rtol=1e-5)  # all three updates
+    assert row["auc"] == pytest.approx((8 * 0.08 + 12 * 0.12) / 20)  # the mean of the other two
+    assert row["partial_metrics"] == {"auc": "20 of 24 examples"}
+
+
+def test_a_metric_that_no_client_has_is_not_zero() -> None:
+    row = _trained(lambda n: {"auc": float("nan"), "hits": n}).metrics[-1]
+    assert "auc" not in row
+    assert row["partial_metrics"] == {"auc": "0 of 24 examples"}
+    assert row["hits"] == pytest.approx(224 / 24)
+
+
+def test_a_metric_of_every_client_is_told_without_a_word() -> None:
+    assert "partial_metrics" not in _trained(lambda n: {"hits": n}).metrics[-1]
+
+
+@pytest.mark.parametrize("value", [None, "good", np.ones(2)], ids=["none", "text", "array"])
+def test_a_metric_that_is_no_number_is_named(value: Any) -> None:
+    with pytest.raises(DataError, match=r"metric 'm' as a .*return one number for each metric"):
+        _trained(lambda n: {"m": value})
+
+
+def test_a_round_of_replies_without_examples_is_refused() -> None:
+    with pytest.raises(QuorumError, match=r"all 1 replies are of 0 examples.*on_failure"):
+        _trained(lambda n: {}, sizes=(0,))
+    skipped = _trained(lambda n: {}, sizes=(0,), pacing=atoll.pacing.Synchronous(on_failure="skip"))
+    assert "0 examples" in skipped.metrics[-1]["failed"]

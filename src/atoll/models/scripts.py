@@ -35,7 +35,7 @@ from atoll.learn.capabilities import TRAINING
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
-from atoll.learn.local.reports import Reporting, as_reports
+from atoll.learn.local.reports import Reporting, as_metrics, as_reports
 from atoll.learn.local.update import finished, started
 from atoll.learn.offered import SupportsScores, require_fit
 from atoll.learn.round.scoring import as_parts
@@ -430,9 +430,7 @@ class ScriptLearner(Reporting):
                 where=f"{self.script.script} at {island.name}",
                 remedy="give the metric another name",
             )
-        told = {
-            name: Mean(np.float64(value), examples=rows, role="metric") for name, value in answer["metrics"].items()
-        }
+        told = as_metrics(answer["metrics"], rows)
         loss = {"n": rows, **({"loss_sum": answer["metrics"]["loss"] * rows} if "loss" in answer["metrics"] else {})}
         return {**reply, **told, **as_reports({name: self._loss_of(loss, int(rows), name) for name in asked})}
 
@@ -493,7 +491,7 @@ class ScriptLearner(Reporting):
             raise TaskError(
                 f"the script replied with {wrong}",
                 where=where,
-                remedy="reply with task.reply, which checks what it sends",
+                remedy="count the rows that the model was trained on, and call task.reply(model, examples=n) with n of 0 or more; metrics are single numbers by name",
             )
         return reply
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +23,7 @@ from atoll.learn.capabilities import TRAINING
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.own_loss import LossSignature
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
-from atoll.learn.local.reports import Reporting, as_reports, training_passes
+from atoll.learn.local.reports import Reporting, as_metrics, as_reports, training_passes
 from atoll.learn.local.update import finished, started
 from atoll.learn.offered import require_fit
 from atoll.learn.round.scoring import as_parts
@@ -88,7 +89,23 @@ class CustomLoop:
                 where=getattr(self.fn, "__name__", "custom loop"),
                 remedy="return a dict of numbers, or nothing",
             )
-        return made, {name: float(value) for name, value in (metrics or {}).items()}
+        return made, {str(name): _number(str(name), value) for name, value in (metrics or {}).items()}
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a metric of a loop as a number.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"the training loop returned metric {name!r} as a {type(value).__name__}",
+            where="CustomLoop",
+            remedy="return one number for each metric, such as loss.item(), or leave the metric out",
+        ) from error
 
 
 class _CustomLearner(Reporting):
@@ -151,7 +168,8 @@ class _CustomLearner(Reporting):
         if "loss" in asked:
             ends = {**params_of(trained), **buffers_of(trained)}
             own = metrics.get("loss")
-            told["loss"] = self._told("loss", {}, ends, island.data) if own is None else (np.float64(own), n)
+            kept = (np.float64(own), n) if own is not None and math.isfinite(own) else (np.float64(0.0), 0.0)
+            told["loss"] = self._told("loss", {}, ends, island.data) if own is None else kept
         work = LocalWork(n, epochs_done(self.algorithm, epochs))
         reply, state = finished(self.algorithm, {**local, "params": params_of(trained)}, broadcast, client, work)
         if state is not None:
@@ -165,7 +183,7 @@ class _CustomLearner(Reporting):
                 where="CustomLoop",
                 remedy="give the metric another name",
             )
-        reply.update({name: Mean(np.float64(value), examples=n, role="metric") for name, value in metrics.items()})
+        reply.update(as_metrics(metrics, n))
         return {**reply, **as_reports({name: told[name] for name in asked})}
 
     def _check_report(self, name: str, options: dict[str, Any]) -> None:

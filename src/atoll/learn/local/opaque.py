@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree, items
 from atoll.core.capability import Capability
@@ -19,7 +19,7 @@ from ..learner import LearnerSettings
 from ..offered import require_fit
 from ..round.scoring import measured, own_model
 from .partial import asked_epochs, coming_epochs, whole_times
-from .reports import Reporting, as_reports, training_passes
+from .reports import Reporting, as_metrics, as_reports, training_passes
 from .update import finished, started
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class OpaqueLearner(Reporting):
         sums = self.evaluate(trained, data)
         if "loss_sum" in sums or "loss" in sums:
             loss = sums.get("loss_sum", sums.get("loss", 0.0)) / max(1.0, sums["n"])
-            reply = {**reply, "loss": Mean(np.float64(loss), examples=float(len(data)), role="metric")}
+            reply = {**reply, **as_metrics({"loss": loss}, float(len(data)))}
         return {**reply, **as_reports({name: self._loss_of(sums, len(data), name) for name in asked})}
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:

@@ -21,6 +21,7 @@ In declared work, a profile is one pass over the data. So is every report of a s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Aggregate, Parts
+from atoll.core.algebra.aggregate import Aggregate, Mean, Parts
 from atoll.core.algebra.rng import mix_keys, shuffles
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Reporting",
     "TRAINED",
+    "as_metrics",
     "as_reports",
     "key_of",
     "report_of",
@@ -159,6 +161,20 @@ def key_of(report: str) -> str:
 def report_of(key: str) -> str:
     """Return the inverse of ``key_of``."""
     return key.removeprefix("report/")
+
+
+def as_metrics(told: Mapping[str, float], examples: float) -> dict[str, Aggregate]:
+    """Return a client's own metrics as a reply: means over its examples.
+
+    A metric that is NaN or infinite, such as the AUC of one class, has no weight, so that the update beside it counts and the mean is over the other
+    clients. The reply keeps its form, which masks need; ``account`` says in the round's row over how many examples the mean is.
+    """
+    return {
+        name: Mean(np.float64(value), examples=examples, role="metric")
+        if math.isfinite(value)
+        else Mean(np.float64(0.0), examples=0.0, role="metric")
+        for name, value in told.items()
+    }
 
 
 def as_reports(told: Mapping[str, tuple[Tree, float]]) -> dict[str, Aggregate]:
@@ -277,7 +293,8 @@ class Reporting:
                 where="reports",
                 remedy='let `evaluate` return a "loss"',
             )
-        return np.float64(found / sums["n"]), float(n)
+        # A loss that is not defined is no reason to lose the update beside it: it counts like that of a client without rows.
+        return (np.float64(found / sums["n"]), float(n)) if math.isfinite(found) else (np.float64(0.0), 0.0)
 
     def _with_reports(
         self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int

@@ -54,10 +54,12 @@ __all__ = [
     "fitted_to_mock",
     "fitted_to_sum",
     "folded",
+    "leave_out_metrics",
     "lengths",
     "outgoing",
     "received_model",
     "released",
+    "require_examples",
     "round_info",
     "shares",
 ]
@@ -326,6 +328,8 @@ class Phases:
     def _account(self, row: dict[str, Any], combined: Combined) -> None:
         """Write a phase into the round's row. Crashed and late clients are those of the last phase; copies sent add up."""
         account(row, combined)
+        if self.context.learner_metrics is None:
+            leave_out_metrics(row, combined)
         found, copies = outcome_columns(self.fed, combined), row.get("synchronised", 0)
         row.update(found)
         if found:
@@ -350,7 +354,7 @@ class Phases:
             terms["quorum"] = len(self.fed.parties)
         if context.selection.picks:
             terms["accept"] = lambda arrived: context.selection.take(arrived, size, state["selection"])
-        return await self.fed.sum(
+        combined = await self.fed.sum(
             self.invited,
             self.context.learner.train,
             message,
@@ -362,6 +366,7 @@ class Phases:
             expects=lambda: reply_form(context, state, phase, message.get("reports")),
             **terms,
         )
+        return combined if context.aggregation.noisy else require_examples(combined)
 
     def _failed(self, error: QuorumError) -> QuorumError:
         """Return the error that ends a training after a round with too few replies."""
@@ -426,6 +431,43 @@ def account(row: dict[str, Any], combined: Combined) -> None:
             row[name] = row.get(name, 0) + combined.counts[name]
     if "key_set_ups" in combined.counts:
         row["key_set_ups"] = row.get("key_set_ups", 0) + combined.counts["key_set_ups"]
+
+
+def require_examples(combined: Combined) -> Combined:
+    """Return the sums if a mean of the updates has a weight: without one, the round would end with the old model as if it had learned.
+
+    Raises:
+        QuorumError: clients replied, and each of them with 0 examples.
+    """
+    means = [
+        name for name, kind in combined.kinds.items() if kind == "mean" and combined.roles[name] in ("update", "side")
+    ]
+    weighed = [name for name in combined.kinds if name not in means and combined.roles[name] in ("update", "side")]
+    if not combined.n or not means or weighed or any(combined.weight[name] for name in means):
+        return combined
+    error = QuorumError(
+        f"all {combined.n} replies are of 0 examples, so that there is no mean of the updates",
+        where=", ".join(means),
+        remedy="look at the rows of these clients: a script says how many it used, task.reply(model, examples=n), and a client without rows has 0; "
+        'Synchronous(on_failure="skip") leaves such rounds out',
+    )
+    error.combined = replace(combined, value={}, weight={}, kinds={}, roles={})
+    raise error
+
+
+def leave_out_metrics(row: dict[str, Any], combined: Combined) -> None:
+    """Say which metrics that clients name themselves are means over some of the examples, and leave out those over none.
+
+    ``row["partial_metrics"]`` maps a metric to the examples behind its mean; it is absent if every metric counts all of them.
+    """
+    counted = {name for name, kind in combined.kinds.items() if kind == "mean"}
+    whole = max((combined.weight[name] for name in counted), default=0.0)
+    for name in combined.of("metric"):
+        weight = combined.weight[name]
+        if name in counted and weight < whole * (1 - 1e-9):
+            row["partial_metrics"] = {**row.get("partial_metrics", {}), name: f"{weight:g} of {whole:g} examples"}
+            if not weight:
+                row.pop(name, None)
 
 
 def shares(counts: Mapping[str, int]) -> dict[str, float]:
