@@ -1,4 +1,4 @@
-"""Missing labels."""
+"""Missing labels, and values that single precision would lose."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
 
-__all__ = ["Missing", "declared", "known_labels", "known_rows", "labelled_rows", "without_hidden"]
+__all__ = [
+    "Missing",
+    "declared",
+    "known_labels",
+    "known_rows",
+    "labelled_rows",
+    "require_single_precision",
+    "without_hidden",
+]
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -122,3 +130,40 @@ def known_rows(data: Any, who: str) -> Any:
         )
     rows = data.dataset() if hasattr(data, "dataset") else data
     return rows.take(there.astype(bool))
+
+
+_MERGED, _COARSE = 0.01, 1e-6
+
+
+def require_single_precision(values: Array, column: str, where: str) -> None:
+    """Refuse a feature whose different values become equal in single precision, such as timestamps in seconds: 128 of them are one number.
+
+    A column is refused if more than one in a hundred of its different values become equal to another, and rounding moves them by more than 1e-6 of the
+    distance between its quartiles (of its deviation, where that is 0). Numbers with a few more digits than single precision has lose nothing that matters.
+
+    Args:
+        values: ``(rows,)``; NaN is missing.
+        column: its name.
+        where: the place, for errors.
+
+    Raises:
+        DataError: names the column, and what to do.
+    """
+    if values.dtype.kind not in "iuf" or values.dtype.itemsize <= (4 if values.dtype.kind == "f" else 2):
+        return
+    single = values.astype(np.float32)
+    if np.array_equal(single.astype(np.float64), values.astype(np.float64), equal_nan=values.dtype.kind == "f"):
+        return
+    known = np.isfinite(single)
+    wide = values[known].astype(np.float64)
+    quarters = np.percentile(wide, [25, 75])
+    spread = float(quarters[1] - quarters[0]) or float(wide.std())
+    if np.abs(wide - single[known]).max() <= _COARSE * spread:
+        return
+    different = len(np.unique(values[known]))
+    if len(np.unique(single[known])) < (1 - _MERGED) * different:
+        raise DataError(
+            f"column {column!r} has values that differ, but are equal in single precision (float32)",
+            where=where,
+            remedy="subtract a fixed number from the column at all parties, such as the first day of a timestamp, and use larger units, such as days",
+        )

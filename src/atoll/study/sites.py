@@ -186,7 +186,7 @@ def compare_trees(
     alone = {}
     for shard in islands:
         data = Islands.from_datasets({shard.name: shard.dataset()})
-        alone[shard.name] = measured(data, ordinary)[1] if len(set(shard.y.tolist())) > 1 else float("nan")
+        alone[shard.name] = measured(data, ordinary)[1] if len(set(shard.y.tolist())) > 1 else None
     measure, federated, ensemble = measured(islands, {**settings, **more})
     union = islands.pooled()
 

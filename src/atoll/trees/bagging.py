@@ -21,7 +21,7 @@ from . import columns as C
 from .histogram import first_guess
 from .model_files import trees_of
 from .objectives import TreeLoss
-from .parties import PartyCache
+from .parties import PartyCache, features_of
 from .tree import Ensemble, Tree, base_score
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def grow_trees(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     """The trees of one round at one party, and its number of rows as their weight."""
     xgboost = need("xgboost", "trees", "Trees(scheme='bagging')", where="atoll.trees")
     data = known_rows(island.data, "trees")
-    x, y = np.asarray(data["x"]), np.asarray(data["y"])
+    x, y = features_of(data), np.asarray(data["y"])
     objective = TreeLoss(message["objective"], int(message["outputs"]))
     rows = xgboost.DMatrix(x, objective.targets(y), base_margin=margins_of(data, x, message, _start(message)))
     settings = {**message["settings"], "objective": objective.name, "seed": int(island.rng.generator().integers(2**31))}

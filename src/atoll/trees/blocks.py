@@ -17,6 +17,7 @@ from atoll.core.errors import MessageError, QuorumError
 from atoll.core.requests.task import task
 from atoll.data.missing import known_rows
 
+from .parties import features_of
 from .sketch import SketchSizes, cuts_of_blocks, ordered
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def runs_before(counts: NDArray[np.int64], ends: NDArray[np.uint32]) -> NDArray[
 @task
 def count_runs(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     """Rows, runs and different values of each feature, ``(3, features)``."""
-    x = np.asarray(known_rows(island.data, "trees")["x"])
+    x = features_of(known_rows(island.data, "trees"))
     runs = [runs_of(x[:, f]) for f in np.asarray(message["features"])]
     made = [[rows.sum(), len(values), len(np.unique(values))] for values, rows in runs]
     return {"counts": Parts(np.array(made, np.int64).T)}
@@ -90,7 +91,7 @@ def count_runs(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
 @task
 def send_ends(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     """The first and the last value of each feature, see `cuts.ordered`, ``(2, features)``; 0 where all are missing."""
-    x = np.asarray(known_rows(island.data, "trees")["x"])
+    x = features_of(known_rows(island.data, "trees"))
     runs = [runs_of(x[:, f])[0] for f in np.asarray(message["features"])]
     made = [ordered(values[[0, -1]]) if len(values) else np.zeros(2, np.uint32) for values in runs]
     return {"ends": Parts(np.array(made, np.uint32).T)}
@@ -99,7 +100,7 @@ def send_ends(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
 @task
 def send_blocks(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     """The values that a queue holds with others, of one feature after the other, see `sorted_blocks`; ``sizes`` says how many each feature has."""
-    x = np.asarray(known_rows(island.data, "trees")["x"])
+    x = features_of(known_rows(island.data, "trees"))
     asked = zip(*(np.asarray(message[name]).tolist() for name in ("features", "starts", "queues")), strict=True)
     made = [sorted_blocks(*runs_of(x[:, f]), start, queue) for f, start, queue in asked]
     block, values, rows = (np.concatenate(column) for column in zip(*made, strict=True))

@@ -135,6 +135,8 @@ class Growth:
             self._split(node, sums[node])
 
     def _split(self, node: int, sums: NDArray[np.float64]) -> None:
+        if sums.shape[1] < 2:
+            return  # all values of each feature are equal: nothing can split, and the node is a leaf
         whole = self.total[node]
         left = self._candidates(sums, whole)
         right = whole - left

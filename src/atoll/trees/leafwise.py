@@ -19,6 +19,7 @@ from . import columns as C
 from .bagging import margins_of
 from .model_files import OBJECTIVES, lightgbm_trees
 from .objectives import SOFTMAX, TreeLoss
+from .parties import features_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +32,7 @@ def grow_leafwise(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     """The tree of one round at one party (one an output), and its number of rows as their weight."""
     lightgbm = need("lightgbm", "lightgbm", "Trees(scheme='lightgbm')", where="atoll.trees")
     data = known_rows(island.data, "trees")
-    x = np.asarray(data["x"]).astype(np.float32, copy=False)
+    x = features_of(data).astype(np.float32, copy=False)
     objective = TreeLoss(message["objective"], int(message["outputs"]))
     targets = objective.targets(np.asarray(data["y"]))
     margin = margins_of(data, x, message, np.asarray(message["base"], np.float64))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["LOGISTIC", "OBJECTIVES", "SOFTMAX", "SQUARED", "TreeLoss", "objective_of"]
 
 _LEAST = 1e-16
+_LEAST_SHARE = 1e-6
 LOGISTIC, SQUARED, SOFTMAX = "binary:logistic", "reg:squarederror", "multi:softprob"
 OBJECTIVES = (LOGISTIC, SQUARED, SOFTMAX)
 
@@ -51,13 +52,15 @@ class TreeLoss:
     def first_guess(self, sums: NDArray[np.float64], rows: float) -> NDArray[np.float64]:
         """The margins before the first tree, ``(outputs,)``: the mean label, its log-odds, or centred log shares of the classes.
 
+        A class without rows counts with a share of 1e-6, as in XGBoost: a site may lack one of several classes.
+
         Raises:
-            DataError: a class has no rows.
+            DataError: there are two classes, and one has no rows.
         """
         share = sums / rows
         if self.name == SQUARED:
             return share
-        shares = np.array([1 - share[0], share[0]]) if self.name == LOGISTIC else share
+        shares = np.array([1 - share[0], share[0]]) if self.name == LOGISTIC else np.maximum(share, _LEAST_SHARE)
         if not (shares > 0).all():
             raise DataError(
                 f"no party has a row of class {int(np.argmin(shares))}",

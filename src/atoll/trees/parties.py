@@ -12,7 +12,7 @@ import numpy as np
 
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.requests.task import task
-from atoll.data.missing import known_rows
+from atoll.data.missing import known_rows, require_single_precision
 
 from . import columns as C
 from .kernel import gradient_histogram, split_rows
@@ -22,7 +22,7 @@ from .sketch import binned, count_parts
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["BinnedRows", "PartyCache", "add_gradients", "count_labels", "count_values"]
+__all__ = ["BinnedRows", "PartyCache", "add_gradients", "count_labels", "count_values", "features_of"]
 
 
 # What a process keeps of a party's rows between requests: all of it can be made again.
@@ -71,6 +71,19 @@ def _identify(data: Any) -> Hashable:
     return digest.digest()
 
 
+def features_of(rows: Any) -> NDArray[Any]:
+    """The features of a party's rows, ``(rows, features)``, which trees compare in single precision.
+
+    Raises:
+        DataError: single precision confuses the values of a feature, see `require_single_precision`.
+    """
+    x = np.asarray(rows["x"])
+    names = tuple(rows.about.features) if hasattr(rows, "about") else ()
+    for f in range(x.shape[1]):
+        require_single_precision(x[:, f], names[f] if names else f"x{f}", "trees")
+    return x
+
+
 @task
 def count_labels(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
     """The number of rows, and what the first guess is made of, see `TreeLoss.label_sums`."""
@@ -82,7 +95,7 @@ def count_labels(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
 @task
 def count_values(island: Any, message: dict[str, Any]) -> dict[str, Sum]:
     """How many values of each feature that is asked for lie in which intervals, see `cuts.count_parts`."""
-    x = np.asarray(known_rows(island.data, "trees")["x"])[:, np.asarray(message["features"])]
+    x = features_of(known_rows(island.data, "trees"))[:, np.asarray(message["features"])]
     return {"counts": Sum(count_parts(x, starts=np.asarray(message["starts"]), bits=np.asarray(message["bits"])))}
 
 
@@ -203,7 +216,7 @@ def _rows_of(data: Any, message: dict[str, Any]) -> BinnedRows:
 
     def make() -> BinnedRows:
         rows = known_rows(data, "trees")
-        x, y = np.asarray(rows["x"]), np.asarray(rows["y"])
+        x, y = features_of(rows), np.asarray(rows["y"])
         margin = np.tile(base.astype(np.float32), (len(x), 1))
         bins = binned(x, np.split(cuts, np.cumsum(counts)[:-1]), absent)
         return BinnedRows(

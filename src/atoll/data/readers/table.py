@@ -13,7 +13,7 @@ from atoll.core.redaction import private
 
 from .._checks import Array, resolve_task
 from ..dataset import Dataset
-from ..missing import Missing, known_labels
+from ..missing import Missing, known_labels, require_single_precision
 from ._words import first_word, is_number, require_categories
 
 __all__ = [
@@ -96,6 +96,8 @@ def from_table(
     if features:
         words = {c: _words_of(table[c], fixed.get(c)) for c in features if c in fixed or table[c].dtype.kind == "U"}
         coded = [_numeric(table[c], c, fixed.get(c), name, row_offset) for c in features]
+        for column, values in zip(features, coded, strict=True):
+            require_single_precision(values, column, f"table {name!r}")
         columns["x"] = np.stack(coded, axis=1).astype(np.float32)
     labels: tuple[str, ...] = ()
     if targets:
