@@ -15,7 +15,7 @@ import atoll.models
 from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.labels import FixMatch, Method, Supervised
-from atoll.labels.losses import seen
+from atoll.labels.losses import mixed, seen
 from atoll.labels.methods.base import local_sgd
 from atoll.labels.methods.fixmatch import FixMatchLoss
 from atoll.labels.methods.freematch import FreeMatchLoss
@@ -205,3 +205,52 @@ def test_settings_without_sense_are_refused() -> None:
 def test_a_model_in_numpy_has_no_losses_of_a_method() -> None:
     with pytest.raises(CompositionError, match=r"trains on a loss of its own.*knows only the training's loss"):
         trained(fixmatch(), model=atoll.models.linear(64, CLASSES))
+
+
+def _toy_batch() -> dict[str, Any]:
+    """Six rows that are their own logits: sure ones (5, 0, 0) and unsure ones (.1, 0, 0), with labels, without, and as padding."""
+    high, low = [5.0, 0.0, 0.0], [0.1, 0.0, 0.0]
+    x = torch.tensor([high, [0.0, 2.0, 0.0], high, low, [0.0, 5.0, 0.0], high])
+    labelled = torch.tensor([True, True, False, False, False, False])
+    return {
+        "x": x,
+        "target": torch.tensor([1, 1, 0, 0, 0, 0]),
+        "labelled": labelled,
+        "keys": torch.arange(6),
+        "real": torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0]),
+    }
+
+
+def _own_logits(rows: Any, params: Any = None, *, training: bool = True) -> Any:
+    del params, training
+    return rows
+
+
+def _entropy(logits: Any, label: int) -> float:
+    z = np.asarray(logits, np.float64)
+    return float(np.log(np.exp(z).sum()) - z[label])
+
+
+def test_fixmatch_divides_by_all_rows_without_a_label_sure_or_not() -> None:
+    """Sohn et al. 2020, equation 4: the sum over sure rows is divided by mu B, the number of unlabelled rows, so that it is small while few are sure."""
+    batch = _toy_batch()
+    found = FixMatchLoss(None, None, 0.9, 2.0)(model=_own_logits, **batch)
+    z = batch["x"].numpy()
+    labelled = (_entropy(z[0], 1) + _entropy(z[1], 1)) / 2
+    hidden = (_entropy(z[2], 0) + _entropy(z[4], 1)) / 3  # row 3 is unsure, yet counts; row 5 is padding
+    assert float(found) == pytest.approx(labelled + 2.0 * hidden, rel=1e-6)
+
+
+def test_semifl_mixes_the_other_rows_label_in_with_the_rest_of_the_weight() -> None:
+    """Diao et al. 2022, section 3.3: the mixed row must say w of its own pseudo-label and 1 - w of the other row's."""
+    batch = _toy_batch()
+    rows, other, share = (made.numpy() for made in mixed(batch["x"], batch["keys"], 2, batch["real"], 0.75))
+    z, guess = batch["x"].numpy(), [1, 1, 0, 0, 1, 0]  # labels where there are, else the global model's
+    pairs = {i: (guess[i], guess[other[i]], float(share[i])) for i in (2, 4)}  # the sure ones
+    assert any(own != its for own, its, _ in pairs.values()), "the draw has two different labels in one mixture"
+    assert all(w < 0.99 for *_, w in pairs.values())
+    blended = [w * _entropy(rows[i], own) + (1 - w) * _entropy(rows[i], its) for i, (own, its, w) in pairs.items()]
+    labelled = (_entropy(z[0], 1) + _entropy(z[1], 1)) / 2
+    hidden = (_entropy(z[2], 0) + _entropy(z[4], 1)) / 2  # SemiFL divides by the sure rows
+    found = SemiFLLoss(None, None, 0.9, 2.0, 0.75)(model=_own_logits, **batch, broadcast={"params": {}})
+    assert float(found) == pytest.approx(labelled + 2.0 * (hidden + sum(blended) / 2), rel=1e-6)

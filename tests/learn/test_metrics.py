@@ -138,6 +138,15 @@ def test_calibration_by_hand():
     assert found["calibration_error"] == pytest.approx((4 * 0.05 + 0.6) / 5)
 
 
+def test_a_confidence_on_an_edge_lies_in_the_bin_below_it():
+    """Guo et al. 2017, section 2: bin m is ((m - 1) / M, m / M]. Of two classes, equal scores are a confidence of exactly 1/2, the end of the first of two bins."""
+    edge, above = [0.0, 0.0], [math.log(3.0), 0.0]
+    summary = Calibration(2).of(np.array([edge, edge, above]), [0, 1, 0])
+    assert summary["n"].tolist() == [2.0, 1.0]
+    assert summary["confidence"] == pytest.approx([1.0, 0.75])
+    assert Calibration(2).result(summary)["calibration_error"] == pytest.approx((0.0 + 0.25) / 3)
+
+
 def test_of_equal_scores_the_first_ranks_first():
     scores = np.zeros((3, 3))
     assert TopKAccuracy(1).result(TopKAccuracy(1).of(scores, [0, 1, 2]))["top_1_accuracy"] == pytest.approx(1 / 3)

@@ -70,6 +70,19 @@ def test_the_difference_is_that_of_the_weights_of_rows():
     assert analyse(data, params=w).divergence == pytest.approx(np.linalg.norm(expected))
 
 
+@pytest.mark.parametrize("weights", ["equal", "examples"])
+def test_the_triangle_bound_weighs_clients_as_the_average_does(weights):
+    """By hand, for one full-batch step: ``sum_k w_k ||g_k - C||`` with ``w_k = 1/K`` or ``n_k / n``."""
+    data, w = islands(UNEQUAL), somewhere(3)
+    model, pooled = learner(data), data.pooled()
+    central = flat(model.loss_gradient(w, pooled.x, pooled.y)[1])
+    gaps = np.array([np.linalg.norm(flat(model.loss_gradient(w, s.x, s.y)[1]) - central) for s in data])
+    shares = np.array(UNEQUAL) / sum(UNEQUAL) if weights == "examples" else np.full(3, 1 / 3)
+    found = analyse(data, params=w, weights=weights)
+    assert found.triangle_bound == pytest.approx(shares @ gaps, rel=1e-9)
+    assert abs(np.array(UNEQUAL) / sum(UNEQUAL) @ gaps - gaps.mean()) > 0.01, "the two weights give different bounds"
+
+
 def batch_means(model, w, x, y, size):
     return [
         flat(model.loss_gradient(w, x[list(b)], y[list(b)])[1]) for b in itertools.combinations(range(len(y)), size)

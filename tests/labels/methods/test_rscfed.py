@@ -17,6 +17,7 @@ from atoll.core.algebra.aggregate import Part
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.labels import Supervised
 from atoll.labels.methods.rscfed import RSCFed, WarmTeacher, consensus_weights, sub_consensus
+from atoll.learn.algorithm import RoundInfo
 from atoll.reducers import SecureAggregation
 from tests.support.killed_trainings import killed_training
 from tests.support.label_toys import gap, images, islands, net, trained
@@ -75,6 +76,29 @@ def test_a_stray_model_loses_its_say() -> None:
     means = [float(sub_consensus(models, np.full(3, beta), [[0, 1, 2]])["w"][0]) for beta in (0.0, 1.0, 10.0, 1000.0)]
     assert means == sorted(means, reverse=True)
     assert means[-1] < 1.3
+
+
+def test_each_reply_of_a_subset_has_its_own_beta() -> None:
+    """Liang et al. 2022, equation 5, by hand: the subset (0, 2) of three replies, whose betas differ by a factor of 20."""
+    models, betas = parts([[1.0], [50.0], [4.0]], [10, 99, 20]), np.array([2.0, 7.0, 40.0])
+    plain = (10 * 1.0 + 20 * 4.0) / 30
+    raw = np.array([10 * np.exp(-2.0 * abs(1.0 - plain) / 10), 20 * np.exp(-40.0 * abs(4.0 - plain) / 20)])
+    expected = float(raw @ [1.0, 4.0] / raw.sum())
+    assert sub_consensus(models, betas, [[0, 2]])["w"] == pytest.approx([expected], rel=1e-6)
+
+
+@pytest.mark.parametrize("beta_labelled", [1.0, None])
+def test_a_round_weighs_replies_with_labels_by_their_own_beta(beta_labelled: float | None) -> None:
+    """Clients with labels stray most and are few: the authors' beta for them is 100 times smaller. Without one, all have the same."""
+    models, known = parts([[0.0], [1.0], [6.0]], [10, 10, 10]), [0.0, 0.0, 1.0]
+    method = rscfed(groups=1, size=None, beta=30.0, beta_labelled=beta_labelled)
+    sums = {"update": models, "labels": [Part(np.float32(there), 1.0) for there in known]}
+    state = method.init({"w": np.zeros(1, np.float32)})
+    folded = method.fold(state, sums, RoundInfo(1, 3, 3, 3), "train")["params"]["w"]
+    betas = np.array([30.0, 30.0, 30.0 if beta_labelled is None else beta_labelled])
+    assert folded == pytest.approx(sub_consensus(models, betas, [[0, 1, 2]])["w"], rel=1e-6)
+    others = [sub_consensus(models, np.full(3, beta), [[0, 1, 2]])["w"][0] for beta in (30.0, 1.0, 0.0)]
+    assert beta_labelled is None or all(abs(folded[0] - other) > 0.01 for other in others)
 
 
 def test_with_all_labels_one_group_and_no_beta_it_is_the_algorithm_inside() -> None:

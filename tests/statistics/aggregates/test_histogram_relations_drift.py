@@ -10,7 +10,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.statistics.aggregates.drift import drift_of, largest
+from atoll.statistics.aggregates.drift import Drift, drift_of, largest
 from atoll.statistics.aggregates.histogram import counts_in, edges_of
 from atoll.statistics.aggregates.relations import Relations
 
@@ -79,3 +79,21 @@ def test_equal_distributions_do_not_drift_and_the_largest_comes_first() -> None:
     assert far is not None
     assert same.plain() == {"psi": 0.0, "ks": None, "js": 0.0, "verdict": "stable"}
     assert [row[:2] for row in largest({"a": {"sex": same}, "b": {"sex": far}})] == [("b", "sex"), ("a", "sex")]
+
+
+def test_an_empty_bin_counts_as_a_ten_thousandth_on_either_side() -> None:
+    """By hand: ``(.5 - .0001) ln(.5 / .0001)`` for a category that one side lacks; the index is symmetric."""
+    expected = (0.5 - 1e-4) * np.log(0.5 / 1e-4) + (0.5 - 1.0) * np.log(0.5 / 1.0)
+    lacks = drift_of([4, 0], [6, 6], ["f", "m"], ordered=False)
+    other = drift_of([6, 6], [4, 0], ["f", "m"], ordered=False)
+    assert lacks is not None
+    assert other is not None
+    assert [lacks.psi, other.psi] == pytest.approx([expected, expected], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("psi", "verdict"), [(0.0999, "stable"), (0.1, "moderate"), (0.25, "moderate"), (0.2501, "large")]
+)
+def test_verdicts_change_where_the_table_says(psi: float, verdict: str) -> None:
+    shares = np.array([0.5, 0.5])
+    assert Drift(psi, None, 0.0, ("f", "m"), shares, shares).verdict == verdict
