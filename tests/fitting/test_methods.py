@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from sklearn import cluster, decomposition, linear_model, mixture, naive_bayes, svm
 
+import atoll
 from atoll.core.errors import AtollError, ConfigError, DataError
-from atoll.fitting import GLM, PCA, SVM, GaussianMixture, KMeans, NaiveBayes, Ridge, TruncatedSVD
+from atoll.fitting import GLM, PCA, SVM, Fit, GaussianMixture, KMeans, NaiveBayes, Ridge, TruncatedSVD
 from tests.support.flowers import COLUMNS, SECURE, X, Y, fit, frame, parties
 
 BOTH = pytest.mark.parametrize("how", [{}, SECURE], ids=["plain", "secure"])
@@ -259,3 +260,32 @@ def test_what_cannot_be_is_refused(model: Any, settings: dict[str, Any], error: 
 def test_settings_out_of_range_are_named(kind: Any, settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         kind(**settings)
+
+
+@pytest.mark.parametrize(
+    ("model", "encode"),
+    [
+        (GLM(), "onehot"),
+        (NaiveBayes(), "onehot"),
+        (NaiveBayes(features="multinomial"), "onehot"),
+        (NaiveBayes(features="categorical"), "ordinal"),
+    ],
+)
+def test_agreed_classes_need_no_order(model: Any, encode: str) -> None:
+    # scikit-learn sorts classes; in the agreed order ("yes", "no") predictions were those of the other class.
+    rng = np.random.default_rng(0)
+    label = np.array(["no", "yes"])[rng.integers(2, size=200)]
+    ward = np.where((label == "yes") ^ (rng.random(200) < 0.1), "east", "west")
+    tables = {"p": {"y": label[:90], "ward": ward[:90]}, "q": {"y": label[90:], "ward": ward[90:]}}
+    found = {}
+    for classes in (["no", "yes"], ["yes", "no"]):
+        job = Fit(
+            model=model, label="y", columns=["ward"], encode=encode, categories={"y": classes, "ward": ["east", "west"]}
+        )
+        made = atoll.simulate(job, tables, engine="inline", progress=False).outcome
+        found[classes[0]] = made.predict({"ward": ward}).tolist()
+        assert np.mean(made.predict({"ward": ward}) == label) > 0.8
+        coded = (ward == "west").astype(float)[:, None]
+        rows = coded.astype(int) if encode == "ordinal" else np.concatenate([1 - coded, coded], axis=1)
+        assert made.method.estimator(made.params, made.layout.classes).predict(rows).tolist() == found[classes[0]]
+    assert found["no"] == found["yes"]

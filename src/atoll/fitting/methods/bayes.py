@@ -119,22 +119,26 @@ class NaiveBayes(FitMethod):
     def estimator(self, params: Mapping[str, Any], classes: Sequence[str]) -> Any:
         """`sklearn.naive_bayes.GaussianNB`, ``MultinomialNB`` or ``CategoricalNB``."""
         bayes, labels = need("sklearn.naive_bayes", "sklearn", "an estimator"), typed([*classes])
-        counts = np.array(params["class_count"])
+        counts, places = np.array(params["class_count"]), np.arange(len(labels))
+        # scikit-learn sorts the classes that it is fitted to; the parameters have them in their agreed order.
         if self.features == "gaussian":
-            made = bayes.GaussianNB(var_smoothing=self.var_smoothing).fit(np.array(params["mean"]), labels)
+            made = bayes.GaussianNB(var_smoothing=self.var_smoothing).fit(np.array(params["mean"]), places)
             made.theta_, made.var_, made.epsilon_ = (
                 np.array(params["mean"]),
                 np.array(params["variance"]),
                 float(params["epsilon"]),
             )
-            made.class_count_, made.class_prior_ = counts, counts / counts.sum()
+            made.class_count_, made.class_prior_, made.classes_ = counts, counts / counts.sum(), labels
             return made
         found = np.array(params["feature_count"])
         if self.features == "multinomial":  # one row a class, with its rows as weight, has the same counts
-            return bayes.MultinomialNB(alpha=self.alpha).fit(found / counts[:, None], labels, sample_weight=counts)
+            made = bayes.MultinomialNB(alpha=self.alpha).fit(found / counts[:, None], places, sample_weight=counts)
+            made.classes_ = labels
+            return made
         levels = [int(n) for n in params["levels"]]
         rows = np.zeros((len(labels), len(levels)), np.int64)
-        made = bayes.CategoricalNB(alpha=self.alpha, min_categories=levels).fit(rows, labels)
+        made = bayes.CategoricalNB(alpha=self.alpha, min_categories=levels).fit(rows, places)
+        made.classes_ = labels
         made.class_count_, made.class_log_prior_ = counts, np.log(counts) - np.log(counts.sum())
         made.category_count_ = [found[:, j, :n] for j, n in enumerate(levels)]
         smooth = [one + self.alpha for one in made.category_count_]

@@ -224,8 +224,9 @@ class GLM(FitMethod):
             return made
         made = linear.LogisticRegression(C=1 / self.alpha if self.alpha else np.inf)
         labels = typed([*classes])
-        made.fit(np.zeros((len(labels), coef.shape[1])), labels)
-        made.coef_, made.intercept_ = coef, intercept
+        # scikit-learn sorts the classes that it is fitted to; the coefficients have them in their agreed order.
+        made.fit(np.zeros((len(labels), coef.shape[1])), np.arange(len(labels)))
+        made.coef_, made.intercept_, made.classes_ = coef, intercept, labels
         return made
 
     def predict(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> NDArray[Any]:
