@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, Sta
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
-from atoll.fitting import Columns, Fit, FittedModel, KMeans, NaiveBayes, Ridge
+from atoll.fitting import GLM, SVM, Columns, Fit, FittedModel, KMeans, NaiveBayes, Ridge
 from atoll.reducers import SecureAggregation
 from atoll.statistics.disclosure.coarsening import coarsen
 
@@ -160,3 +161,33 @@ def test_parties_with_other_columns_are_named() -> None:
     empty = {"north": WHOLE[:2].assign(age=np.nan)}
     with pytest.raises(DataError, match="column 'age' has no value"):
         fit(data=empty)
+
+
+@pytest.mark.parametrize("impute", ["", "mean"])
+def test_a_saved_fit_predicts_raw_rows_as_scikit_learn_does(impute: str, tmp_path: Path) -> None:
+    whole = WHOLE if impute else WHOLE[~WHOLE.isna().any(axis=1) & (WHOLE.ward != "")]
+    data = {"north": whole[:90], "south": whole[90:]}
+    label = (whole.age > 50).map({True: "old", False: "young"})
+    data = {name: part.assign(kind=label[part.index]).drop(columns="stay") for name, part in data.items()}
+    found = fit(GLM(), data, label="kind", impute=impute, scale="standard")
+    found.save(tmp_path / "fit.json")
+    again = FittedModel.load(tmp_path / "fit.json")
+    turned = whole[["ward", "stay", "pressure", "age"]]
+    frame = whole.replace({"ward": {"": np.nan}})
+    np.testing.assert_allclose(again.predict_proba(turned), found.estimator().predict_proba(frame), rtol=0, atol=1e-9)
+    model = again.to_sklearn()
+    np.testing.assert_allclose(model.predict_proba(turned), again.predict_proba(turned), rtol=0, atol=0)
+    assert model.predict(turned).tolist() == found.estimator().predict(frame).tolist()
+    assert (model.classes_.tolist(), model.feature_names_in_.tolist()) == (
+        ["old", "young"],
+        ["age", "pressure", "ward"],
+    )
+    with pytest.raises(DataError, match=r"column 'ward' has .*'hart'.* Did you mean 'heart'"):
+        model.predict(turned.assign(ward="hart"))
+    with pytest.raises(DataError, match=r"no column 'age'.* Did you mean 'aged'"):
+        model.predict(turned.rename(columns={"age": "aged"}))
+    if not impute:
+        with pytest.raises(DataError, match="1 values of column 'age' are missing"):
+            model.predict(turned[:5].assign(age=[1.0, 2.0, np.nan, 3.0, 4.0]))
+    with pytest.raises(CompositionError, match="SVM has no probabilities"):
+        fit(SVM(), data, label="kind", impute=impute, columns=["age", "pressure"]).predict_proba(turned)

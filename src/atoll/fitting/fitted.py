@@ -15,6 +15,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.core.persistence.files import as_json
 from atoll.data import Dataset
+from atoll.data.model_columns import Answer, ModelColumns, ModelEstimator, TableModel
 
 from .method import FitMethod
 from .numerics import quantile_for, two_sided_normal, two_sided_t
@@ -161,6 +162,41 @@ class FittedModel:
         """
         rows = rows_of(self._table(data), self.layout, "predict", labelled=False)
         return self.method.predict(self.params, rows, self.layout.classes)
+
+    def predict_proba(self, data: Any) -> NDArray[Any]:
+        """Probabilities of the classes ``layout.classes``, ``(rows, classes)``; the argument is that of `predict`.
+
+        Raises:
+            CompositionError: the method has none.
+        """
+        if not self.method.probable:
+            return self.table_model().predict_proba(data)
+        rows = rows_of(self._table(data), self.layout, "predict", labelled=False)
+        return self.method.probabilities(self.params, rows, self.layout.classes)
+
+    @property
+    def columns(self) -> ModelColumns:
+        """The columns that the model takes; what may be missing the layout says."""
+        columns = (*self.layout.numbers, *self.layout.levels)
+        words = {name: tuple(map(str, values)) for name, values in self.layout.levels.items()}
+        task = "classification" if self.layout.classes else ("regression" if self.layout.label else "")
+        return ModelColumns(columns, words, True, "float64", (), task, tuple(self.layout.classes))
+
+    def table_model(self) -> TableModel:
+        """The model as one that predicts rows of tables, and refuses texts that it does not know."""
+        return TableModel(type(self.method).__name__, self.columns, self._answer, self.method.probable)
+
+    def to_sklearn(self) -> ModelEstimator:
+        """A fitted scikit-learn estimator that predicts what `predict` does, and refuses texts that it does not know; `estimator` gives scikit-learn's own class."""
+        return self.table_model().to_sklearn()
+
+    def _answer(self, data: Any, where: str) -> Answer:
+        table = self.columns.select(self._table(data), where)
+        rows = rows_of(table, self.layout, table.name, labelled=False)
+        found = self.method.predict(self.params, rows, self.layout.classes)
+        return Answer(
+            found, self.method.probabilities(self.params, rows, self.layout.classes) if self.method.probable else None
+        )
 
     def score(self, data: Any) -> float:
         """How good the model is on a table that has the label too: `FitMethod.measure`."""

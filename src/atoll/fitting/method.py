@@ -148,6 +148,15 @@ class FitMethod(Checked):
         """Predictions for rows, ``(rows,)``: those of the estimator."""
         return np.asarray(self.estimator(params, classes).predict(rows.x))
 
+    @property
+    def probable(self) -> bool:
+        """Whether the method has probabilities of classes."""
+        return False
+
+    def probabilities(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> NDArray[Any]:
+        """The probabilities of the classes, ``(rows, classes)``, of a method that is ``probable``: those of the estimator."""
+        return np.asarray(self.estimator(params, classes).predict_proba(rows.x))
+
     def score(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> float:
         """How good the model is on rows; see ``measure``."""
         raise NotImplementedError

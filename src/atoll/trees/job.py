@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared
 from atoll.core.validation import Checked, require_parts
 from atoll.data.missing import known_rows
+from atoll.data.model_columns import ModelColumns
 
 from .model_files import model_file, model_file_name
 from .objectives import TreeLoss, objective_of
@@ -228,7 +229,8 @@ class Trees(Checked, Job):
                 remedy=f"use names among {', '.join(names[:20])}",
             )
         missing = bool(seen.about.missing_features)
-        return _PreparedTrees(self, objective_of(self.objective, seen.about), names, test, missing)
+        columns = ModelColumns.of(seen)
+        return _PreparedTrees(self, objective_of(self.objective, seen.about), names, test, missing, columns)
 
 
 def _require_ascending(name: str, values: Sequence[float]) -> None:
@@ -243,8 +245,16 @@ def _require_ascending(name: str, values: Sequence[float]) -> None:
 
 
 class _PreparedTrees(Prepared):
-    def __init__(self, job: Trees, objective: TreeLoss, features: tuple[str, ...], test: Any, missing: bool) -> None:
-        self.job, self.objective, self.features, self.missing = job, objective, features, missing
+    def __init__(
+        self,
+        job: Trees,
+        objective: TreeLoss,
+        features: tuple[str, ...],
+        test: Any,
+        missing: bool,
+        columns: ModelColumns | None,
+    ) -> None:
+        self.job, self.objective, self.features, self.missing, self.columns = job, objective, features, missing, columns
         self.test = None if test is None else known_rows(test, "trees")
 
     async def program(self, fed: Federation) -> Ensemble:
@@ -256,6 +266,10 @@ class _PreparedTrees(Prepared):
         if self.job.scheme == "histogram":
             return await grow_together(*given, missing=self.missing)
         return await grow_apart(*given)
+
+    def outcome(self, value: Ensemble) -> Ensemble:
+        """The trees with what they know of the rows that they take."""
+        return replace(value, columns=self.columns)
 
     def facts(self, outcome: Ensemble) -> Mapping[str, Any]:
         """The number of trees, the most important features, and the score on the server's test rows."""

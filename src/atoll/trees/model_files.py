@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .objectives import LOGISTIC, SOFTMAX, SQUARED
+from atoll.core.errors import DataError
+from atoll.data.model_columns import ModelColumns
+
+from .objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 from .tree import Ensemble, Tree
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OBJECTIVES",
+    "ensemble_of",
     "lightgbm_model",
     "lightgbm_trees",
     "model_file",
@@ -33,6 +37,10 @@ __all__ = [
     "trees_of",
     "xgboost_model",
 ]
+
+
+_OWN = "atoll"
+"""Where a file holds `ModelColumns`: an attribute of XGBoost's, a line of LightGBM's header. Both libraries pass over it."""
 
 
 # LightGBM's model files: written without LightGBM, and read.
@@ -57,6 +65,7 @@ def lightgbm_model(ensemble: Ensemble) -> bytes:
         "version": "v4", "num_class": outputs, "num_tree_per_iteration": outputs, "label_index": 0,
         "max_feature_idx": len(names) - 1, "objective": OBJECTIVES[objective.name] + more,
         "feature_names": " ".join(names), "feature_infos": " ".join(["none"] * len(names)),
+        **({_OWN: ensemble.columns.packed()} if ensemble.columns else {}),
     }  # fmt: skip
     first = {tree.group: t for t, tree in reversed(list(enumerate(ensemble.trees)))}
     trees = [
@@ -117,7 +126,7 @@ def _read_section(section: str, group: int) -> Tree:
 
     def column(name: str, leaves: str = "") -> Any:
         made = np.zeros(len(at))
-        if splits:
+        if splits and name in numbers:  # what our own files leave out is not needed to predict
             made[inner] = numbers[name][at[inner]]
         if leaves in numbers and len(numbers[leaves]):
             made[~inner] = numbers[leaves][~at[~inner]]
@@ -171,7 +180,7 @@ def xgboost_model(ensemble: Ensemble) -> bytes:
         "trees": trees,
     }
     learner = {
-        "attributes": {},
+        "attributes": {_OWN: ensemble.columns.packed()} if ensemble.columns else {},
         "feature_names": list(ensemble.features),
         "feature_types": ["float"] * len(ensemble.features),
         "gradient_booster": {"model": model, "name": "gbtree"},
@@ -256,3 +265,64 @@ def model_file(ensemble: Ensemble) -> bytes:
 def model_file_name(library: str) -> str:
     """The usual name of such a file."""
     return "model.txt" if library == "lightgbm" else "model.json"
+
+
+def ensemble_of(document: bytes, where: str) -> Ensemble:
+    """Read a model file of XGBoost or LightGBM, of which `model_file` is the inverse to within rounding.
+
+    Args:
+        document: the content of the file.
+        where: its name, for errors.
+
+    Raises:
+        DataError: the file is something else, or has an objective that is not one of ours.
+    """
+    try:
+        return _read_xgboost(document, where) if document.lstrip()[:1] == b"{" else _read_lightgbm(document, where)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"no trees can be read: {type(error).__name__} {error}",
+            where=where,
+            remedy="give a model file of atoll trees, of XGBoost (JSON) or of LightGBM (text)",
+        ) from error
+
+
+def _read_xgboost(document: bytes, where: str) -> Ensemble:
+    learner = json.loads(document)["learner"]
+    named, told = learner["objective"]["name"], learner["learner_model_param"]
+    objective = _require_objective(named, max(1, int(told["num_class"])), where)
+    # One number; from XGBoost 3 on a list, with a number for each class.
+    score = np.array([float(one) for one in str(told["base_score"]).strip("[]").split(",")])
+    logistic = objective.name == LOGISTIC
+    base = np.broadcast_to(np.log(score / (1 - score)) if logistic else score, objective.outputs).astype(np.float64)
+    width = int(told["num_feature"])
+    names = tuple(learner.get("feature_names") or (f"x{k}" for k in range(width)))
+    trees = trees_of(document)
+    return Ensemble(
+        objective, base, names, trees, (len(trees),), "xgboost", _read_columns(learner["attributes"], where)
+    )
+
+
+def _read_lightgbm(document: bytes, where: str) -> Ensemble:
+    text = document.decode()
+    header = dict(line.split("=", 1) for line in text.partition("Tree=")[0].splitlines() if "=" in line)
+    ours = {theirs: name for name, theirs in OBJECTIVES.items()}
+    outputs = int(header["num_tree_per_iteration"])
+    objective = _require_objective(ours.get(header["objective"].split()[0], ""), outputs, where)
+    trees, columns = lightgbm_trees(text, outputs), _read_columns(header, where)
+    names = columns.features if columns else tuple(header["feature_names"].split())
+    return Ensemble(objective, np.zeros(outputs), names, trees, (len(trees),), "lightgbm", columns)
+
+
+def _require_objective(name: str, outputs: int, where: str) -> TreeLoss:
+    if name not in OBJECTIVES:
+        raise DataError(
+            f"the trees have the objective {name!r}", where=where, remedy=f"give trees of {', '.join(OBJECTIVES)}"
+        )
+    return TreeLoss(name, outputs if name == SOFTMAX else 1)
+
+
+def _read_columns(told: Mapping[str, Any], where: str) -> ModelColumns | None:
+    return ModelColumns.unpacked(str(told[_OWN]), where) if _OWN in told else None

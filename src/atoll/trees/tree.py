@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 from atoll.data.missing import known_rows
+from atoll.data.model_columns import Answer, ModelColumns, ModelEstimator, TableModel
 
 from .objectives import LOGISTIC, SQUARED, TreeLoss
 
@@ -73,6 +74,7 @@ class Ensemble:
         trees: in the order in which they were grown.
         rounds: how many trees there were after each round.
         library: ``"xgboost"`` or ``"lightgbm"``: whose arithmetic (single or double precision) and model file the trees have.
+        columns: what the trees know of the rows that they take: codes of text, missing values, classes. ``None`` of trees that nobody described.
     """
 
     objective: TreeLoss
@@ -81,22 +83,24 @@ class Ensemble:
     trees: Sequence[Tree] = ()
     rounds: Sequence[int] = ()
     library: str = "xgboost"
+    columns: ModelColumns | None = None
 
     @property
     def base_score(self) -> float:
         """XGBoost's base score: the prediction before the first tree; 0 with several outputs, see `model_file`."""
         return base_score(self.objective, self.base)
 
-    def margins(self, x: ArrayLike) -> NDArray[Any]:
+    def margins(self, x: Any) -> NDArray[Any]:
         """The margins of rows, ``(rows, outputs)``.
 
         Args:
-            x: ``(rows, features)``; NaN is a feature that is missing.
+            x: ``(rows, features)``; NaN is a feature that is missing. Or a table, a frame or a dict of columns, which are matched by name.
 
         Raises:
-            DataError: the rows have another number of features.
+            DataError: the rows have another number of features, or a table lacks one.
         """
-        rows = np.asarray(x, np.float32)
+        named = isinstance(x, Mapping) or hasattr(x, "columns")
+        rows = np.asarray(self._described().matrix(x) if named else x, np.float32)
         if rows.ndim != 2 or rows.shape[1] != len(self.features):
             raise DataError(
                 f"rows of shape {rows.shape[1:]} for trees over {len(self.features)} features",
@@ -108,10 +112,44 @@ class Ensemble:
             made[:, tree.group] += tree.value[tree.leaves(rows)]
         return made
 
-    def predict(self, x: ArrayLike) -> NDArray[np.float32]:
-        """Predictions: probabilities of the second class, ``(rows,)``, of all classes, ``(rows, classes)``, or numbers, ``(rows,)``."""
+    def predict(self, x: Any) -> NDArray[np.float32]:
+        """Predictions as XGBoost's: probabilities of the second class, ``(rows,)``, of all classes, ``(rows, classes)``, or numbers, ``(rows,)``.
+
+        Classes are those of ``to_sklearn().predict(x)``. For the argument, see `margins`.
+        """
         made = self.objective.predict(self.margins(x))
         return made[:, 0] if self.objective.outputs == 1 else made
+
+    def predict_proba(self, x: Any) -> NDArray[np.float32]:
+        """The probabilities of the classes, ``(rows, classes)``; a table is matched by the names of its columns.
+
+        Raises:
+            CompositionError: the trees predict numbers.
+        """
+        return self.table_model().predict_proba(x)
+
+    def to_sklearn(self) -> ModelEstimator:
+        """A fitted scikit-learn estimator, whose ``predict`` gives classes (or numbers) and whose ``predict_proba`` gives these probabilities."""
+        return self.table_model().to_sklearn()
+
+    def table_model(self) -> TableModel:
+        """The trees as a model that predicts rows of tables."""
+        return TableModel("trees", self._described(), self._answer, self.objective.name != SQUARED)
+
+    def _answer(self, rows: Any, where: str) -> Answer:
+        columns = self._described()
+        made = self.predict(columns.matrix(rows, where))
+        if self.objective.name == SQUARED:
+            return Answer(made)
+        return columns.decide(np.stack([1 - made, made], axis=1) if made.ndim == 1 else made)
+
+    def _described(self) -> ModelColumns:
+        if self.columns is not None:
+            return self.columns
+        outputs = self.objective.outputs
+        classes = () if self.objective.name == SQUARED else tuple(map(str, range(max(2, outputs))))
+        task = "classification" if classes else "regression"
+        return ModelColumns(tuple(self.features), missing=True, task=task, classes=classes)
 
     def importance(self) -> dict[str, float]:
         """Map each feature to the share of the gain that its splits have."""

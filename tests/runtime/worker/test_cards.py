@@ -17,6 +17,8 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, DataError, MessageError, PolicyError
 from atoll.data import Dataset, Islands
+from atoll.data.model_columns import ModelColumns
+from atoll.data.readers.table import from_table
 from atoll.runtime.worker import DataCard, RemoteIslands, card_of, merge_cards
 from atoll.runtime.worker.agreement import lone_classes, recoded
 from atoll.runtime.worker.at_server import _in_order
@@ -168,6 +170,16 @@ def test_rows_stay_where_they_are() -> None:
     rows = example_rows(remote.card) if remote.card is not None else None
     assert rows is not None
     assert not np.any(rows.x)
+
+
+def test_an_outline_knows_the_codes_of_text() -> None:
+    table = {"ward": np.array(["icu", "east", "icu"]), "age": np.array([1.0, 2.0, 3.0]), "y": np.array(["a", "b", "a"])}
+    words = {"ward": ["icu", "east"], "y": ["b", "a"]}
+    data = from_table(table, target="y", categories=words)
+    islands = Islands.from_datasets({"north": data})
+    remote = RemoteIslands(["north"], [3], card_of(islands, {"ward": words["ward"]}))
+    assert ModelColumns.of(remote.outline()) == ModelColumns.of(islands)
+    assert remote.outline().shard(0).about.categories == {"ward": ("icu", "east")}
 
 
 def test_the_servers_own_rows_must_be_of_the_sites_form() -> None:

@@ -116,6 +116,11 @@ class NaiveBayes(FitMethod):
         added = self.var_smoothing * float(whole.max())
         return {"class_count": counts, "mean": mean, "variance": squares / counts[:, None] + added, "epsilon": added}
 
+    @property
+    def probable(self) -> bool:
+        """Every class has a probability."""
+        return True
+
     def estimator(self, params: Mapping[str, Any], classes: Sequence[str]) -> Any:
         """`sklearn.naive_bayes.GaussianNB`, ``MultinomialNB`` or ``CategoricalNB``."""
         bayes, labels = need("sklearn.naive_bayes", "sklearn", "an estimator"), typed([*classes])

@@ -237,6 +237,19 @@ class GLM(FitMethod):
         place = (z[:, 0] > 0).astype(np.int64) if z.shape[1] == 1 else z.argmax(axis=1)
         return np.asarray(typed([*classes])[place])
 
+    @property
+    def probable(self) -> bool:
+        """Counts have no classes."""
+        return self.family == "binomial"
+
+    def probabilities(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> NDArray[Any]:
+        """``1 / (1 + e^-z)`` of the second of two classes, the softmax of several."""
+        del classes
+        z = rows.x @ np.asarray(params["coef"]).T + np.asarray(params["intercept"])
+        z = np.concatenate([np.zeros_like(z), z], axis=1) if z.shape[1] == 1 else z
+        weights = np.exp(z - z.max(axis=1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
     def score(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> float:
         """The share of right classes; for counts, minus the mean absolute error."""
         found = self.predict(params, rows, classes)

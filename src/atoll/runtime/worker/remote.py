@@ -62,7 +62,7 @@ class RemoteIslands:
         self.test = test
         self.tags = Tags(np.zeros(len(names), np.uint8))
         task, classes = ("unlabelled", None) if card is None else (card.task, card.classes)
-        named = () if card is None else (card.labels, card.features, card.missing_features)
+        named = () if card is None else (card.labels, card.features, card.missing_features, card.categories)
         self.about = About(name, task, classes, "", *named)
         if test is not None and card is not None:
             _require_fit(test, card)
@@ -171,7 +171,10 @@ def example_rows(card: DataCard) -> Dataset:
     elif card.task == "binary":
         columns["y"] = np.array([card.negative or 0, 1], dtype=np.int64)
     classes = card.classes if card.task == "classification" else None
-    return Dataset(columns, task=card.task, classes=classes, name="example", labels=card.labels, features=card.features, missing_features=card.missing_features)  # fmt: skip
+    return Dataset(
+        columns, task=card.task, classes=classes, name="example", labels=card.labels, features=card.features,
+        missing_features=card.missing_features, categories=card.categories,
+    )  # fmt: skip
 
 
 def _zeros(column: Column) -> NDArray[Any]:
