@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from atoll.core.errors import DataError
-from atoll.data import Dataset, concatenate, hash_words, scaled
+from atoll.data import Dataset, concatenate, hash_words, iid, scaled
 
 
 def toy(n=10, **options):
@@ -166,6 +166,29 @@ def test_a_split_without_a_seed_keeps_the_order():
 def test_other_seeds_split_otherwise():
     data = Dataset({"x": np.arange(100)})
     assert data.split(0.5, 0)[0].x.tolist() != data.split(0.5, 1)[0].x.tolist()
+
+
+def test_rows_that_are_taken_keep_the_test_rows_and_those_of_clients_have_none():
+    data = toy(12, test=toy(4))
+    for some in (data.take([3, 1]), data.take(slice(0, 6)), data.take(np.arange(12) % 2 == 0), data.split(0.5, 0)[0]):
+        assert some.test is data.test
+    assert data.split(0.5, 0)[1].test is None
+    assert data.split(0.5, None)[1].test is None
+    assert iid(data.take(slice(0, 8)), parties=2, seed=0).test is data.test
+    assert iid(data, parties=2, seed=0).shard(0).dataset().test is None
+
+
+def test_joined_rows_keep_the_test_rows_of_all_parts():
+    data = toy(12, test=toy(4))
+    assert concatenate([data.take(slice(0, 6)), data.take(slice(6, 12))]).test is data.test  # one test set, once
+    both = concatenate([toy(3, test=toy(2)), toy(3), toy(3, test=toy(5))])
+    assert both.test.y.tolist() == [0, 1, 0, 1, 2, 0, 1]
+    one, other = (
+        Dataset({"x": np.zeros((2, 1)), "y": [0, 1]}, labels=names, test=Dataset({"x": np.zeros((1, 1)), "y": [1]}, labels=names))
+        for names in (("a", "b"), ("b", "c"))
+    )  # fmt: skip
+    joined = concatenate([one, other])
+    assert (joined.about.labels, joined.test.y.tolist()) == (("a", "b", "c"), [1, 2])
 
 
 def test_columns_can_be_added():

@@ -144,6 +144,8 @@ def test_intervals_are_paired() -> None:
     assert not E.paired_gain(ours, [0.99, 0.86, 0.90]).helped
     one = E.paired_gain([0.9], [0.1])
     assert (one.interval, one.helped) == (None, False)
+    equal = E.paired_gain([0.8, 0.9, 0.7], [0.7, 0.8, 0.6])  # differences of 0.1 up to rounding: no spread, no interval
+    assert (equal.interval, equal.helped) == (None, False)
     with pytest.raises(DataError, match="one finite score a seed"):
         E.paired_gain([0.9, np.nan], [0.1, 0.2])
 

@@ -318,6 +318,31 @@ def count_rows(islands: Any, seed: int) -> dict[str, float]:
     return {"test/accuracy": float(np.bincount(y).max() / len(y)), "seed used": seed}
 
 
+def of_first(islands: Any, seed: int) -> dict[str, float]:
+    return {"test/accuracy": 0.7 + 0.1 * seed}
+
+
+def a_tenth_more(islands: Any, seed: int) -> dict[str, float]:
+    return {"test/accuracy": of_first(islands, seed)["test/accuracy"] + 0.1}
+
+
+@pytest.mark.parametrize(
+    ("arm", "seeds", "told"),
+    [
+        (a_tenth_more, 3, "+0.1 (no interval: the 3 seeds differ in nothing)"),
+        (of_first, 2, "+0 (no interval: the 2 seeds differ in nothing)"),
+        (a_tenth_more, 1, "+0.1 (no interval: one seed)"),
+    ],
+    ids=["equal differences", "no difference", "one seed"],
+)
+def test_seeds_that_show_no_spread_give_no_interval(arm: Any, seeds: int, told: str, tmp_path: Path) -> None:
+    """A width of 0 would say that every further seed gives the same: nothing of the kind was seen."""
+    found = run_study({"first": of_first, "other": arm}, partition, seeds=seeds, folder=tmp_path, tell=silent)
+    (one,) = found.differences
+    assert (one.low, one.high, one.p, one.test) == (None, None, None, "")
+    assert told in str(found)
+
+
 def test_a_function_is_an_arm(tmp_path: Path) -> None:
     made = run_study(
         {"FedAvg": job(), "majority": count_rows}, partition, seeds=[2, 5], folder=tmp_path / "s", tell=silent

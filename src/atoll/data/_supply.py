@@ -113,7 +113,7 @@ class Supply(ABC):
     def sample(self) -> Dataset:
         """Rows that represent the population: their columns, dtypes and ranges."""
         clients = np.unique(np.linspace(0, self.count - 1, min(self.count, _SAMPLED_CLIENTS)).astype(np.int64))
-        parts = [source.take(rows) for source, rows in (self.locate(int(c)) for c in clients)]
+        parts = [source._view(rows) for source, rows in (self.locate(int(c)) for c in clients)]
         return concatenate([p for p in parts if len(p)] or parts[:1])
 
 

@@ -342,7 +342,7 @@ class Dataset:
         return found
 
     def take(self, rows: ArrayLike | slice) -> Dataset:
-        """Return a view of some rows, in the given order; a column is copied when you access it.
+        """Return a view of some rows, in the given order, with the same test rows; a column is copied when you access it.
 
         Args:
             rows: row numbers, a boolean mask or a slice.
@@ -350,6 +350,12 @@ class Dataset:
         Raises:
             DataError: a row number outside ``0..len-1`` or a mask of another length.
         """
+        made = self._view(rows)
+        made._test = self._test
+        return made
+
+    def _view(self, rows: ArrayLike | slice) -> Dataset:
+        """Return a view of some rows without the test rows, which are the server's: what a client has."""
         if isinstance(rows, slice):
             start, stop, step = rows.indices(self._length)
             if self._rows is None and step == 1:
@@ -366,7 +372,7 @@ class Dataset:
     def split(self, fraction: float, seed: int | Rng | None) -> tuple[Dataset, Dataset]:
         """Split into (train, test).
 
-        The training part has ``floor((1 - fraction) * rows)`` rows.
+        The training part has ``floor((1 - fraction) * rows)`` rows, and keeps the server's test rows if there are some.
 
         Args:
             fraction: share of the test rows, between 0 and 1.
@@ -384,9 +390,9 @@ class Dataset:
                 remedy="choose a fraction between 0 and 1 that leaves both parts a row",
             )
         if seed is None:
-            return self.take(slice(0, train)), self.take(slice(train, n))
+            return self.take(slice(0, train)), self._view(slice(train, n))
         order = root(seed).child("split").generator().permutation(n)
-        return self.take(np.sort(order[:train])), self.take(np.sort(order[train:]))
+        return self.take(np.sort(order[:train])), self._view(np.sort(order[train:]))
 
     def with_test(self, test: Dataset | None) -> Dataset:
         """Return the same rows with another test set at the server, in these rows' class codes.

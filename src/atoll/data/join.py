@@ -18,7 +18,9 @@ __all__ = ["align_features", "concatenate"]
 
 @checked_call
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Concatenate data sets with the same columns, matched by name; `About` and ``test`` are those of the first; features may be missing if they may in one part.
+    """Concatenate data sets with the same columns, matched by name; `About` is that of the first; features may be missing if they may in one part.
+
+    Test rows are those of all parts; parts that share one test set, as several `take` of one data set do, count once.
 
     If parts name their classes differently, as files that were read separately do, they get common codes of all classes. If some rows have labels, the
     rows of parts without any label are marked as such, in the column ``labelled``.
@@ -28,9 +30,11 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     """
     if not parts:
         raise DataError("no data sets to join", remedy="pass at least one")
-    parts = _in_one_coding(_with_labels(align_features(parts)))
+    given = {id(part.test): part.test for part in parts if part.test is not None}
+    parts = _in_one_coding(_with_labels(align_features([part.with_test(None) for part in parts])))
     first = parts[0]
-    test = first.test if first.test is None else first.test.with_features_of(first.about)
+    tests = [test.coded_as(first.about) for test in given.values()]
+    test = tests[0] if len(tests) == 1 else concatenate(tests) if tests else None
     for k, part in enumerate(parts[1:], start=1):
         for name in sorted({*first.columns, *part.columns}):
             _check_same(first, part, name, k)

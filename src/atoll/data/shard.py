@@ -74,7 +74,7 @@ class Shard:
 
     def dataset(self) -> Dataset:
         """Return the rows as a `Dataset` (a view)."""
-        return self.source.take(self.rows)
+        return self.source._view(self.rows)
 
     def __getitem__(self, column: str) -> Array:
         source, rows = self._locate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "grouped",
     "main_metric",
     "plot_bands",
+    "shows_no_spread",
     "shown_difference",
     "shown_mean",
     "text_of",
@@ -36,6 +37,8 @@ _SEEDS = ("seed", "data.partition.seed", "data.corruption_seed")
 
 _ASIDE = ("name", "folder", "workers")
 _NAMED = re.compile(r"(.+)_seed-\d+")
+_ROUNDING = 1e-12
+"""Deviation of differences, relative to the values, below which they are equal."""
 _MAIN = ("test/accuracy", "test/rmse", "test/loss")
 
 
@@ -99,7 +102,7 @@ class Difference:
         n: pairs of runs with the same seed, or the runs of the smaller group.
         mean: mean difference, the group's minus the first's.
         sd: standard deviation of the paired differences.
-        low, high: 95 % confidence interval of the mean difference.
+        low, high: 95 % confidence interval of the mean difference; ``None`` with one run, and where all differences are equal: they show no spread.
         p: two-sided p-value; one test for each group, without a correction for their number.
         test: ``"paired t"`` if the groups share at least two seeds, else ``"Welch's t"``; empty with too few runs.
     """
@@ -208,6 +211,8 @@ def _compare_groups(first: Group, other: Group, metric: str) -> Difference:
     if len(seeds) > 1:
         pairs = [b[seed] - a[seed] for seed in seeds]
         mean, sd = statistics.fmean(pairs), statistics.stdev(pairs)
+        if shows_no_spread(sd, [a[seed] for seed in seeds], [b[seed] for seed in seeds]):
+            return Difference(other.label, first.label, len(pairs), mean, 0.0)
         low, high, p = _t_test(mean, sd / len(pairs) ** 0.5, len(pairs) - 1)
         return Difference(other.label, first.label, len(pairs), mean, sd, low, high, p, "paired t")
     if not a or not b:
@@ -216,16 +221,21 @@ def _compare_groups(first: Group, other: Group, metric: str) -> Difference:
     if n < 2:
         return Difference(other.label, first.label, n, mean)
     parts = [statistics.variance(values.values()) / len(values) for values in (a, b)]
+    if shows_no_spread(sum(parts) ** 0.5, a.values(), b.values()):
+        return Difference(other.label, first.label, n, mean, 0.0)
     spread = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
-    freedom = sum(parts) ** 2 / spread if spread else n - 1
+    freedom = sum(parts) ** 2 / spread
     low, high, p = _t_test(mean, sum(parts) ** 0.5, freedom)
     return Difference(other.label, first.label, n, mean, None, low, high, p, "Welch's t")
 
 
+def shows_no_spread(deviation: float, *values: Iterable[float]) -> bool:
+    """Whether a deviation is 0 up to rounding: the runs tell nothing of how far another seed would be, so an interval of width 0 would be wrong."""
+    return deviation <= _ROUNDING * max((abs(each) for some in values for each in some), default=0.0)
+
+
 def _t_test(mean: float, error: float, freedom: float) -> tuple[float | None, float | None, float | None]:
     """The 95 % interval and the two-sided p-value; ``None`` without SciPy."""
-    if error == 0.0:
-        return mean, mean, 1.0 if mean == 0.0 else 0.0
     try:
         t: Any = need("scipy.stats", "report", "a test of differences", where="atoll.report").t
     except MissingExtraError:
@@ -276,6 +286,9 @@ def shown_difference(one: Difference) -> str:
     """A difference with its interval and its test."""
     if one.mean is None:
         return "unknown"
+    if one.n < 2 or (one.sd == 0.0 and one.low is None):
+        why = "one seed" if one.n < 2 else f"the {one.n} seeds differ in nothing"
+        return f"{one.mean:+.4g} (no interval: {why})"
     interval = "" if one.low is None or one.high is None else f" [{one.low:+.3g}, {one.high:+.3g}]"
     p = "" if one.p is None else f", p = {one.p:.2g} ({one.test}, {one.n} seeds)"
     return f"{one.mean:+.4g}{interval}{p}"

@@ -65,6 +65,10 @@ def macro_f1(scores: ArrayLike, labels: ArrayLike) -> float:
 # Whether a method beats a baseline, over seeds that both ran.
 
 
+_ROUNDING = 1e-12
+"""Deviation of differences, relative to the scores, below which they are equal."""
+
+
 @dataclass(frozen=True)
 class PairedGain:
     """A method against a baseline, seed by seed.
@@ -72,7 +76,7 @@ class PairedGain:
     Attributes:
         gain: median of the differences, method minus baseline.
         mean: mean of the differences.
-        interval: of the mean, at ``level``; ``None`` with one seed.
+        interval: of the mean, at ``level``; ``None`` with one seed, and where all differences are equal: they show no spread.
         level: such as 0.95.
         differences: one a seed.
     """
@@ -85,7 +89,7 @@ class PairedGain:
 
     @property
     def helped(self) -> bool:
-        """Whether the whole interval is above 0; ``False`` with one seed, which shows nothing of the spread."""
+        """Whether the whole interval is above 0; ``False`` without an interval, since nothing shows how far another seed would be."""
         return self.interval is not None and self.interval[0] > 0
 
 
@@ -113,7 +117,7 @@ def paired_gain(scores: Sequence[float], baseline: Sequence[float], *, level: fl
         )
     d = a - b
     interval = None
-    if len(d) > 1:
+    if len(d) > 1 and d.std(ddof=1) > _ROUNDING * max(np.abs(a).max(), np.abs(b).max()):
         half = t_quantile((1 + level) / 2, len(d) - 1) * float(d.std(ddof=1)) / math.sqrt(len(d))
         interval = (float(d.mean()) - half, float(d.mean()) + half)
     return PairedGain(float(np.median(d)), float(d.mean()), interval, level, tuple(d.tolist()))
