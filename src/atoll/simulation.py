@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +62,7 @@ class Result:
         data: the federated data set.
         prepared: the job, prepared for the data.
         folder: the run folder, if there is one.
+        notices: what you should know of the result, a sentence each: settings without effect, replies that did not count, numbers that were cut off.
     """
 
     outcome: Any
@@ -73,6 +76,7 @@ class Result:
     data: Any = field(repr=False)
     prepared: Prepared = field(repr=False)
     folder: Path | None = None
+    notices: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "outcome":
@@ -152,6 +156,7 @@ def result_of_run(job: Job, data: Any, prepared: Prepared, value: Any, fed: Fede
     from .rounds.history import History
 
     engine = fed.world.engine
+    notices = (*prepared.notices(list(fed.records)), *_cut_off(fed.world))
     return Result(
         prepared.outcome(value),
         History(fed.records),
@@ -164,7 +169,17 @@ def result_of_run(job: Job, data: Any, prepared: Prepared, value: Any, fed: Fede
         data,
         prepared,
         fed.world.folder,
+        notices,
     )
+
+
+def _cut_off(world: World) -> list[str]:
+    """Say which sums have cut off numbers, where no record does."""
+    return [
+        f"{clamped} of {coded} numbers did not fit the range of a secure sum and were cut off, so its totals are wrong ({slot}): use a larger "
+        "value_range in FixedPoint, or leave it out"
+        for slot, (clamped, coded) in world.clamped.items()
+    ]
 
 
 if TYPE_CHECKING:  # for editors and type checkers alone: what `simulate` takes, and what comes of each kind of job
@@ -310,6 +325,14 @@ def described(
     return PythonRun(name, seed, settings_of(job, islands, **how))
 
 
+def _outside() -> int:
+    """The level of the frame that called Atoll, for a warning."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "atoll":
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _in_folder(
     run: PythonRun,
     job: Job,
@@ -391,5 +414,7 @@ def simulated(
         value, fed = run_in(made, admitted(prepared, job.title))
         close_spending(made)
     watch.explain(fed, shown)
+    for line in _cut_off(made):  # a program returns what it likes, and nobody may look at the result's notices
+        warnings.warn(line, RuntimeWarning, stacklevel=_outside())
     result = result_of_run(job, islands, prepared, value, fed, time.perf_counter() - begin)
     return (result if shown is None else replace(result, folder=shown)), value

@@ -94,6 +94,14 @@ class Prepared:
         del outcome
         return {}
 
+    def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """What whoever reads the result should know of it, a sentence each: settings without effect, replies that did not count, a loss that grew.
+
+        Args:
+            rows: the records of the run.
+        """
+        return notices_of(rows)
+
     def sections(self, outcome: Any) -> Sequence[Mapping[str, Any]]:
         """Tables and pictures of the outcome for a report, as plain data; see `atoll.report.page`."""
         del outcome
@@ -103,6 +111,33 @@ class Prepared:
         """The files of the outcome for the run folder: maps a file name to its content."""
         del outcome
         return {}
+
+
+def notices_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the records of any job say of replies that did not count, of rounds that failed, and of numbers that were cut off."""
+    found = []
+    rejected = [(row, dict(row.get("rejected_clients") or {})) for row in rows if row.get("rejected")]
+    if rejected:
+        count, first = sum(int(row["rejected"]) for row, _ in rejected), rejected[0]
+        who = next(iter(first[1].items()), None)
+        why = "" if who is None else f", first in round {first[0].get('round')} of {who[0]}: {who[1]}"
+        found.append(f"{count} replies were rejected in {len(rejected)} of {len(rows)} rounds{why}")
+    errors = [(row, name, text) for row in rows for name, text in dict(row.get("errors") or {}).items()]
+    if errors:
+        row, name, text = errors[0]
+        found.append(
+            f"{len(errors)} tasks raised and did not count, first in round {row.get('round')} at {name}: {text}"
+        )
+    failed = [row for row in rows if "failed" in row]
+    if failed:
+        row = failed[0]
+        found.append(f"{len(failed)} of {len(rows)} rounds failed, first round {row.get('round')}: {row['failed']}")
+    partial = {name: text for row in rows for name, text in dict(row.get("partial_metrics") or {}).items()}
+    found += [f"{name} counts {text} in some rounds: it is not a number elsewhere" for name, text in partial.items()]
+    most = max((float(row.get("clamped") or 0.0) for row in rows), default=0.0)
+    if most:
+        found.append(f"up to {most:.2g} of a round's numbers did not fit their words and were cut off (`clamped`)")
+    return found
 
 
 class Job:

@@ -119,6 +119,9 @@ class World:
         self.asked: str | None = None  # why every job here should end, once requested
         self.running = {"": RunningJob()}  # the jobs that run here, by slot
         self.jobs: dict[str, InnerJob] = {}  # those that the program declares, prepared, by slot
+        self.clamped: dict[
+            str, tuple[int, int]
+        ] = {}  # numbers that a reducer's words cut off, and all, by slot; until a record says so
         self._sealing: Sealing | None = None
         self._secret_key: bytes | None = None
         self._noted: set[type[Event]] = set()

@@ -56,6 +56,10 @@ class Learner(Protocol):
     ``Reporting`` is a base class for learners that report, with the task ``report``). ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
     aggregates of the evaluation (see ``evaluate``) for the party's own data.
 
+    ``takes_device = False`` says that it computes where it likes: a training then refuses ``device=`` and ``compile="always"`` (``compiles = False``: only the
+    latter). ``notices``, a sequence of
+    sentences, is what the result says of it.
+
     `atoll.learn.offered` has a small protocol for everything else that a learner may offer: scores, gradients of scores and of the loss, personal models,
     curvature, margins, releases under privacy, and rounds of gossip in blocks.
     """
@@ -118,6 +122,34 @@ def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[st
     Raises:
         ConfigError: no adapter knows this kind of model.
     """
+    made = _adapted(model, settings, data, adapters)
+    _require_device(made, model, settings)
+    return made
+
+
+def _require_device(made: Learner, model: Any, settings: LearnerSettings) -> None:
+    """Refuse a device, or native code, for a model that computes elsewhere: it would train on the CPU without a word.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    placed = getattr(made, "takes_device", True)
+    name = getattr(model, "__name__", type(model).__name__)
+    if not placed and settings.device not in ("cpu", "auto"):
+        raise ConfigError(
+            f"device={settings.device!r} has no effect on {name}, which does not compute on a device of Atoll's choice",
+            where="Training.device",
+            remedy="leave device out, or give a PyTorch module (a loop or a script of yours moves its own model)",
+        )
+    if not getattr(made, "compiles", placed) and settings.compile == "always":
+        raise ConfigError(
+            f"compile='always' has no effect on {name}: Atoll makes native code of PyTorch modules alone",
+            where="Training.compile",
+            remedy="leave compile out, or give a PyTorch module",
+        )
+
+
+def _adapted(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[str, str] | None) -> Learner:
     known = dict(_ADAPTERS) if adapters is None else dict(adapters)
     if hasattr(model, "learner"):
         made: Learner = model.learner(settings, data)
@@ -128,7 +160,7 @@ def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[st
             adapter: Adapter = load_object(where)
             return adapter(model, settings, data)
     if callable(model):
-        return adapt(_made(model), replace(settings, factory=model), data, known)
+        return _adapted(_made(model), replace(settings, factory=model), data, known)
     raise ConfigError(
         f"a model of type {type(model).__name__} cannot be trained",
         where="Training.model",

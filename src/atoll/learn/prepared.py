@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +28,7 @@ from .algorithm import Helped, Labelled, Phased
 from .cross_site import Across
 from .explain import Explainable, exposures_of
 from .offered import let_go
+from .selection.uniform import Uniform
 from .wrapped import shown_name
 
 if TYPE_CHECKING:
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
     from .topology.base import Topology
 
 __all__ = [
+    "DEFAULT_SELECTION",
     "MEASURES",
     "TrainingMeasures",
     "news_of",
+    "notices_of_training",
     "Best",
     "PreparedTraining",
     "Trained",
@@ -308,6 +312,7 @@ class PreparedTraining(Prepared):
         entrusted: what is released of a client with noise that the server adds.
         against: from whom noise protects; those whom it trusts may see replies without it.
         labels: the report's section on labels, from the training's records; ``None`` if no label is missing.
+        notices: what the result says of the training's settings, from its records.
     """
 
     def __init__(
@@ -322,7 +327,9 @@ class PreparedTraining(Prepared):
         entrusted: Sequence[Event] = (),
         against: str = "server",
         labels: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,
+        notices: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] = lambda rows: (),
     ) -> None:
+        self._notices = notices
         self.learner, self.tasks, self._begin, self._most, self.claim = learner, tasks, begin, most, claim
         self.against = against
         self._counted, self._entrusted, self._labels = counted, entrusted, labels
@@ -361,6 +368,10 @@ class PreparedTraining(Prepared):
         best = {} if outcome.best is None else {"best": {"metric": outcome.best.metric, "value": outcome.best.value}}
         return {"model_round": outcome.round, **best, **({"privacy": dict(promised)} if promised else {})}
 
+    def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """Return which settings had no effect, which replies did not count, and whether the loss grew."""
+        return [*super().notices(rows), *self._notices(rows)]
+
     def sections(self, outcome: Trained) -> Sequence[Mapping[str, Any]]:
         """Return who has which labels, if some are missing, and the matrices of the cross-site evaluation."""
         labels = [] if self._labels is None else [self._labels(list(outcome.history))]
@@ -374,6 +385,59 @@ class PreparedTraining(Prepared):
         if outcome.cross_site is not None:
             found["cross_site.json"] = as_json(outcome.cross_site.plain()).encode()
         return found
+
+
+DEFAULT_SELECTION = Uniform()
+"""The selection rule of a training that names none: at most ten clients a round, of which the result says nothing if there are fewer."""
+_DIVERGED = 10.0
+"""A loss this many times as large as that of equal chances, or as the first one, is no result."""
+
+
+def notices_of_training(
+    context: Context, task: str, classes: int | None, rows: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Return what the result of a training says of its settings: more clients than there are, another precision, a loss that has grown.
+
+    Args:
+        context: the training's context, with its learner.
+        task: the data's task.
+        classes: their number of classes.
+        rows: the records.
+    """
+    most = max((len(group) for group in context.groups), default=0)  # clients of one server
+    rule, pacing = context.selection, context.pacing
+    asked = [
+        (
+            f"{type(rule).__name__} asks for {{}} clients a round",
+            None if rule is DEFAULT_SELECTION else rule.most_asked,
+            most,
+        ),
+        (
+            f"{type(pacing).__name__} lets {{}} clients work at the same time",
+            getattr(pacing, "concurrency", None),
+            most,
+        ),
+        ("Evaluation asks for {} clients", context.evaluation.clients, len(context.clients)),
+    ]
+    for what, count, there in asked:
+        if isinstance(count, int) and count > there:
+            yield f"{what.format(count)}, and there are {there}: all of them take part"
+    yield from getattr(context.learner, "notices", ())
+    yield from _grown(rows, math.log(classes) if task == "classification" and classes and classes > 1 else None)
+
+
+def _grown(rows: Sequence[Mapping[str, Any]], chance: float | None) -> Iterator[str]:
+    for name in ("test/loss", "loss"):
+        found = [float(row[name]) for row in rows if isinstance(row.get(name), int | float)]
+        if not found:
+            continue
+        last, usual = found[-1], f"{found[0]:.4g} after the first round"
+        known = _DIVERGED * found[0] if len(found) > 1 and found[0] > 0 else math.inf
+        if chance is not None and _DIVERGED * chance < known:
+            known, usual = _DIVERGED * chance, f"{chance:.4g} of equal chances"
+        if last > known or not math.isfinite(last):
+            yield f"{name} ended at {last:.4g}, against {usual}: the training diverged; use a smaller learning rate"
+            return
 
 
 class RunningTraining(Explainable, Repeated, Protocol):

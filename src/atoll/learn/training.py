@@ -22,7 +22,6 @@ from atoll.learn.algorithms.fedavg import FedAvg
 from atoll.learn.pacing.base import Pacing
 from atoll.learn.pacing.synchronous import Synchronous
 from atoll.learn.selection.base import Selection
-from atoll.learn.selection.uniform import Uniform
 from atoll.privacy import Budget
 from atoll.rounds.stop import StopRule
 
@@ -37,6 +36,7 @@ from .local.own_loss import LOSS_NAMES
 from .local.release import promises_privacy
 from .offered import SupportsReports, offered_by
 from .prepared import (
+    DEFAULT_SELECTION,
     MEASURES,
     PreparedTraining,
     Trained,
@@ -45,6 +45,7 @@ from .prepared import (
     labels_section_of,
     most_released,
     news_of,
+    notices_of_training,
     require_held_labels,
     require_rows_of_helpers,
     run_training,
@@ -107,7 +108,7 @@ class Training(Checked, Job):
     model: Annotated[Any, Named("model")]
     algorithm: Algorithm = field(default_factory=FedAvg)
     topology: Topology = field(default_factory=Star)
-    selection: Selection = field(default_factory=Uniform)
+    selection: Selection = field(default_factory=lambda: DEFAULT_SELECTION)
     aggregation: Aggregation = field(default_factory=Renormalised)
     pacing: Pacing = field(default_factory=Synchronous)
     uplink: Sequence[Stage] = ()
@@ -325,6 +326,9 @@ class Training(Checked, Job):
             entrusted=entrusted_to_server(context, job.topology),
             against=job.topology.against if job.claim is None else job.claim.adversary,
             labels=labels_section_of(job, data),
+            notices=lambda rows: notices_of_training(
+                context, getattr(seen, "task", ""), getattr(seen, "classes", None), rows
+            ),
         )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:

@@ -100,6 +100,7 @@ class IdleModel:
 class IdleLearner(Reporting):
     """The idle model as a learner; its parameters are ``{"w": (parameters,)}``, zero at the start."""
 
+    takes_device = False
     lacks: ClassVar[Mapping[Capability, str]] = {RELEASES: "sees no data that it could protect"}
 
     def __init__(self, model: IdleModel, algorithm: Algorithm) -> None:

@@ -72,6 +72,7 @@ def linear(features: int, outputs: int, loss: str = "auto", l2: float = 0.0) -> 
 class LinearLearner(Reporting):
     """A linear model as a learner."""
 
+    takes_device = False
     releases = True
     per_example = True
     reports = ("loss", "sketch")

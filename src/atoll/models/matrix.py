@@ -58,6 +58,7 @@ class MatrixRegression:
 class MatrixRegressionLearner(Reporting):
     """Matrix regression as a learner; its parameters are ``{"X": (rows, columns)}``, zero at the start."""
 
+    takes_device = False
     releases = True
     reports = ("loss", "sketch")
     curved = True

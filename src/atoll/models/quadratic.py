@@ -43,6 +43,7 @@ class Quadratic:
 class QuadraticLearner(Reporting):
     """A quadratic as a learner; its parameters are ``{"w": (dim,)}``, zero at the start."""
 
+    takes_device = False
     releases = True
     reports = ("loss", "sketch")
     curved = True

@@ -344,6 +344,7 @@ class ScriptLearner(Reporting):
     """
 
     offers: ClassVar[frozenset[Capability]] = frozenset({TRAINING})
+    takes_device = False
     metrics = None  # the script names them
     wants_round = True
     reports = ("loss",)

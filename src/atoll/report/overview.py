@@ -21,7 +21,7 @@ _MEASURES = 4
 
 
 def of_result(result: Result) -> Overview:
-    """The result of a run in six lines."""
+    """The result of a run in six lines, and what to know of it."""
     rows, job = result.metrics.rows, result.job
     rounds = f"{len(rows)} of {job.most_rounds}" if job.most_rounds else str(len(rows))
     engine = result.engine.get("name", "")
@@ -32,6 +32,7 @@ def of_result(result: Result) -> Overview:
         "rounds": f"{rounds}; ended: {result.reason}",
         "measured": _describe_measures(job, rows) or "nothing",
         **_describe_promise(result),
+        **({"notices": "; ".join(result.notices)} if result.notices else {}),
         "sent": f"{up} up, {down} down",
         "took": f"{result.seconds:.3g} s on {on}",
         "next": ".metrics  .outcome  .to_pandas()  .plot()  .report()",

@@ -117,5 +117,6 @@ def result_of(folder: RunFolder) -> dict[str, Any]:
         "devices": manifest.get("devices"),
         "model": str(folder.model_file) if folder.model_file.exists() else None,
         "report": str(folder.report_file) if folder.report_file.exists() else None,
+        **({"notices": manifest["notices"]} if manifest.get("notices") else {}),
         **({"result": manifest["result"]} if "result" in manifest else {}),
     }

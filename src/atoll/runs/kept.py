@@ -149,6 +149,7 @@ class Kept:
             engine=result.engine,
             bytes=result.bytes,
             devices=result.devices.summary(),
+            notices=list(result.notices),
             **result.prepared.facts(result.outcome),
         )
         for tracker in self.trackers:

@@ -113,6 +113,7 @@ class _CustomLearner(Reporting):
 
     reports = ("loss", "profile")
     metrics = None  # the loop names them
+    compiles = False
     offers: ClassVar[frozenset[Capability]] = frozenset({TRAINING})
 
     def __init__(self, loop: CustomLoop, settings: LearnerSettings) -> None:

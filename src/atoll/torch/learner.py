@@ -35,7 +35,7 @@ from .blocks.pool import Privates, TrainedBatch
 from .blocks.source import rows_of
 from .evaluate import evaluate, evaluate_many, layer_of, profile, profile_many, pullback, score
 from .local import LocalTraining
-from .models import buffers_of, init, load, params_of
+from .models import buffers_of, init, load, params_of, precision_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -313,6 +313,7 @@ class TorchLearner(Reporting):
 
     reports = ("loss", "profile", "sketch")
     takes_losses = True
+    takes_device = True
 
     def __init__(self, model: nn.Module, settings: LearnerSettings, task: str = "") -> None:
         self.model = model
@@ -324,6 +325,7 @@ class TorchLearner(Reporting):
             if isinstance(settings.loss, str) and settings.loss == "auto"
             else settings.loss,
             "device": settings.device,
+            "dtype": precision_of(model),
             "compile": settings.compile,
             "buffers": settings.buffers,
             "protected": settings.protected,
@@ -346,6 +348,17 @@ class TorchLearner(Reporting):
         self.train = Task("atoll.torch:train", self._train, load=load_of(self.algorithm), **blocks)
         self.measure = Task("atoll.torch:measure", self._measure, many=self._measure_many)
         self.report = replace(self.survey("atoll.torch:report"), many=self._report_many)
+
+    @property
+    def notices(self) -> list[str]:
+        """Return what the result says of the model: parameters that are trained in another precision than their own."""
+        used = self._options["dtype"]
+        kinds = {str(p.dtype).removeprefix("torch.") for p in self.model.parameters() if p.requires_grad} - {used}
+        if not kinds:
+            return []
+        return [
+            f"the parameters of type {', '.join(sorted(kinds))} were trained in {used}, as all parameters of a model are"
+        ]
 
     @property
     def choices(self) -> dict[str, Any]:

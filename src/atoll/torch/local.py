@@ -89,6 +89,12 @@ class LocalTraining(ClientTraining):
         _one_of("compile", compile, ("auto", "always", "never"))
         _one_of("buffers", buffers, ("averaged", "local"))
         _one_of("dtype", dtype, tuple(_DTYPES))
+        if dtype == "float64" and device_of(device).type == "mps":
+            raise ConfigError(
+                f"a model in double precision with device={device!r}: MPS computes in single precision alone",
+                where="Training.device",
+                remedy="use device='cpu', or a model.float()",
+            )
         super().__init__(
             FunctionalModule(model, loss, device_of(device), _DTYPES[dtype], measured, others),
             algorithm,

@@ -13,7 +13,7 @@ from torch import nn
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, nearest
 
-__all__ = ["NamedInputs", "array_of", "buffers_of", "init", "load", "params_of"]
+__all__ = ["NamedInputs", "array_of", "buffers_of", "init", "load", "params_of", "precision_of"]
 
 
 def params_of(module: nn.Module) -> dict[str, np.ndarray]:
@@ -23,6 +23,12 @@ def params_of(module: nn.Module) -> dict[str, np.ndarray]:
     first name.
     """
     return {name: array_of(p) for name, p in module.named_parameters() if p.requires_grad}
+
+
+def precision_of(module: nn.Module) -> str:
+    """Return in which precision a model is trained: double if all its trainable parameters are double, else single."""
+    kinds = {p.dtype for p in module.parameters() if p.requires_grad}
+    return "float64" if kinds == {torch.float64} else "float32"
 
 
 def buffers_of(module: nn.Module) -> dict[str, np.ndarray]:

@@ -115,6 +115,8 @@ class Scope:
         """Append a record of metrics, stamped with the clock and, unless the metrics have a ``round``, with its own number."""
         entry = {"slot": self.slot, "clock": self.clock.now(), "round": len(self.records) + 1, **metrics}
         self.records.append(entry)
+        if "clamped" in metrics:
+            self.world.clamped.pop(self.slot, None)
         if self.world.on_record is not None:
             try:
                 self.world.on_record(entry)

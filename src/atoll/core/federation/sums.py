@@ -49,6 +49,9 @@ class Sums(Scope):
             found = await reducer.reduce(reduction)
             result = require_quorum(reduction.result(found), len(parties), terms.quorum, request.id)
             kept = found
+            if found.counts.get("clamped"):  # a program may not look: the end of the run says it, unless a record does
+                before = self.world.clamped.get(self.slot, (0, 0))
+                self.world.clamped[self.slot] = (before[0] + found.counts["clamped"], before[1] + found.counts["coded"])
             return result
         except QuorumError as error:
             # A sum of fewer replies than the quorum reveals more of each party than it agreed to: count it, but reveal it to no one.

@@ -55,6 +55,7 @@ class OpaqueLearner(Reporting):
         CompositionError: the algorithm changes the local step, which is impossible here.
     """
 
+    takes_device = False
     offers: ClassVar[frozenset[Capability]] = frozenset({TRAINING})
 
     def __init__(self, name: str, settings: LearnerSettings) -> None:

@@ -333,6 +333,12 @@ class Selection(Checked):
         """Return the number of replies wanted in a round."""
         return population
 
+    @property
+    def most_asked(self) -> int | None:
+        """How many clients a round shall invite, if the rule names a number: if there are fewer, the result says so."""
+        count = getattr(self, "count", None)
+        return count if isinstance(count, int) else None
+
     def turns(self, population: int, rounds: int) -> tuple[int, int]:
         """Return in how many rounds one client is invited at most, and how many rounds lie from one of them to the next, at least.
 

@@ -114,6 +114,11 @@ class WithLabels(Selection):
         """Return that of the base, or ``least`` if that is more."""
         return max(self.base.cohort_size(population), min(self.least, population))
 
+    @property
+    def most_asked(self) -> int | None:
+        """Return that of the base."""
+        return self.base.most_asked
+
     def turns(self, population: int, rounds: int) -> tuple[int, int]:
         """A client with labels may be invited in every round."""
         del population
