@@ -380,7 +380,9 @@ def reproduce(name: str, lab: Lab, *, quick: bool = False) -> dict[str, Any]:
         claims = entry.run(lab, quick)
     except NotKept as training:
         raise CheckpointError(
-            f"the training {str(training)!r} is not kept", where=str(lab.folder), remedy="run without --kept"
+            f"the training {str(training)!r} is not kept",
+            where=str(lab.folder),
+            remedy="run it without kept=True, which trains",
         ) from None
     return {"name": name, "claims": [claim.plain() for claim in claims], "seconds": round(lab.seconds, 3)}
 

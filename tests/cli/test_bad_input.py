@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import atoll
 from atoll.cli import run
+from atoll.cli.output import name_options
+from atoll.core.errors import CheckpointError
 from atoll.runs import RunFolder, yaml
+from tests.project.test_remedies import commands
 
 Typed = Callable[..., tuple[int, dict[str, Any], str]]
 
@@ -218,3 +223,87 @@ def test_command_lines_that_cannot_be_parsed(typed: Typed, words: list[str], sai
     assert code == 2
     assert said in result["error"]["what"]
     assert "--help" in result["error"]["remedy"]
+
+
+# Remedies at the command line name the options of the command that was typed.
+
+
+SEMICOLONS, COMMAS = "age;died\n40,5;0\n50,1;1\n60,2;1\n30,3;0\n", 'age,died\n"40,5",0\n"50,1",1\n'
+
+
+def _remedied(typed: Typed, *words: str | Path) -> tuple[int, str]:
+    code, result, _ = typed(*words)
+    return code, str(result.get("error", {}).get("remedy"))
+
+
+def test_a_file_with_semicolons_is_read_as_its_remedies_say(typed: Typed, tmp_path: Path) -> None:
+    """A hospital's German files: following each remedy leads to statistics."""
+    file = tmp_path / "north.csv"
+    file.write_text(SEMICOLONS, encoding="utf-8")
+    code, remedy = _remedied(typed, "stats", file)
+    assert (code, "--delimiter ';'" in remedy) == (3, True)
+    code, result, _ = typed("stats", file, "--delimiter", ";")
+    assert code == 0
+    assert result["global"]["age"]["kind"] != "number", "the decimal comma makes text of it"
+    code, result, _ = typed("stats", file, "--delimiter", ";", "--decimal", ",")
+    assert code == 0
+    assert result["global"]["age"]["mean"] == pytest.approx(45.275)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("trees", "FILE", "--label", "died", "--test", "FILE"), SEMICOLONS),
+        (("trees", "FILE", "--label", "died", "--test", "FILE"), COMMAS),
+        (("labels", "compare", "FILE", "--target", "died", "--keep", "1"), SEMICOLONS),
+        (("labels", "compare", "FILE", "--target", "died", "--keep", "1"), COMMAS),
+        (("fit", "glm", "FILE", "--label", "died"), SEMICOLONS),
+    ],
+)
+def test_no_remedy_names_what_the_command_does_not_take(
+    words: tuple[str, ...], text: str, typed: Typed, tmp_path: Path
+) -> None:
+    file = tmp_path / "north.csv"
+    file.write_text(text, encoding="utf-8")
+    code, remedy = _remedied(typed, *[str(file) if word == "FILE" else word for word in words])
+    assert code == 3
+    taken = commands()[" ".join(words[: 2 if words[0] == "labels" else 1])]
+    assert set(re.findall(r"--[a-z-]+", remedy)) <= taken
+    assert not re.search(r"\b(delimiter|decimal|encoding|drop|keep|categories)=", remedy), remedy
+
+
+@pytest.mark.parametrize(
+    ("remedy", "options", "told"),
+    [
+        ("set delimiter=';'", {"delimiter"}, "set --delimiter ';'"),
+        ("write commas, or set delimiter=';'", set(), "write commas"),
+        ("set delimiter=';'", set(), "correct the file: values between commas"),
+        ("correct it, or leave it out with drop=['a']; or list them: categories={'a': [...]}", {"categories"},
+         "correct it; or list them: --categories a=VALUE,VALUE"),
+        ("continue it with resume=True", {"resume"}, "continue it with --resume"),
+        ("continue it with resume=True", set(), "continue it with resume=True"),
+        ("use Synchronous(quorum=3, decimal=',')", {"quorum"}, "use Synchronous(quorum=3, decimal=',')"),
+    ],
+)  # fmt: skip
+def test_arguments_are_said_as_options(remedy: str, options: set[str], told: str) -> None:
+    assert name_options(remedy, options).startswith(told)
+
+
+def test_settings_of_a_file_stay_settings() -> None:
+    assert name_options("set delimiter=';'", {"folder"}, settings=True) == "set delimiter=';'"
+
+
+def test_a_folder_with_a_run_says_how_to_continue_where_the_reader_is(config: Path, typed: Typed) -> None:
+    assert typed("run", config, "--folder", "mine", "--no-report")[0] == 0
+    code, remedy = _remedied(typed, "run", config, "--folder", "mine", "--no-report")
+    assert code != 0
+    assert "--resume" in remedy
+    with pytest.raises(CheckpointError, match="already contains") as found:
+        atoll.simulate(sum_programs, {"a": 1}, folder="mine", progress=False)
+    assert "resume=True" in str(found.value.remedy)
+    assert "--" not in str(found.value.remedy)
+
+
+async def sum_programs(fed: Any) -> int:
+    """A program of one's own."""
+    return len(fed.parties)

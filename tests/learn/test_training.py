@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.aggregation import EqualWeights
 from atoll.algorithms import FedAvg, FedNova
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
@@ -13,8 +14,9 @@ from atoll.core.federation.ending import StopRun
 from atoll.learn import Evaluation, Training
 from atoll.models import CustomLearner
 from atoll.pacing import FedAsync, FedBuff
+from atoll.reducers import SecureAggregation
 from atoll.rounds import Patience, Target
-from atoll.selection import Everyone, Schedule
+from atoll.selection import Everyone, Schedule, Uniform
 from atoll.stages import Clip
 from tests.support.learn_toys import flat, islands
 
@@ -195,6 +197,13 @@ def test_stages_leave_the_number_of_steps_alone(engine):
             CompositionError,
             r"downlink: .*Clip.* is not an instance of Stage .*use for example atoll.stages",
         ),
+        (
+            {"aggregation": SecureAggregation()},
+            CompositionError,
+            r"aggregation: .*Remedy: it belongs elsewhere: reducer=Sec",
+        ),
+        ({"aggregation": EqualWeights}, CompositionError, r"is a class .*Remedy: make one: aggregation=EqualWeights"),
+        ({"uplink": [Uniform(1)]}, CompositionError, r"Remedy: it belongs elsewhere: selection=Uniform\(...\)"),
         ({"budget": 3.0}, CompositionError, "budget: 3.0 is not an instance of Budget"),
         ({"stop": Target("test/loss", 1.0)}, CompositionError, "stop=Target.* is not a list of StopRule"),
         ({"callbacks": [3]}, CompositionError, "callbacks=.3. is not a list of Callable"),

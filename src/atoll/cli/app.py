@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from atoll.core.errors import AtollError
 from atoll.runs.stopping import INTERRUPTED, own_display
 
-from .output import Output, only_json_on_stdout, show_error, show_usage
+from .output import Output, name_options, only_json_on_stdout, show_error, show_usage
 
 __all__ = ["EXTRAS", "GROUPS", "INSPECT", "INTERRUPT_CODE", "OPERATE", "SIMULATE", "app", "main", "run"]
 
@@ -91,7 +92,7 @@ def _outcome(words: list[str], output: Output, debug: bool) -> int:
     except Exception as error:
         if debug and not output.json:
             raise
-        return show_error(error, output, debug)
+        return show_error(_at_command(error, words), output, debug)
     if code == INTERRUPT_CODE and not output.answered:  # Ctrl-C twice, or outside a training
         output.fail({"kind": "Interrupted", "what": INTERRUPTED, "exit_code": INTERRUPT_CODE})
         output.note(f"[bold]Stopped at once.[/bold] {output.if_stopped}".rstrip())
@@ -101,6 +102,32 @@ def _outcome(words: list[str], output: Output, debug: bool) -> int:
 def _named(kind: type[Exception], name: str) -> type[Exception]:
     """The base class of that name: Typer includes the argument parser in some versions and depends on a library in others."""
     return next(base for base in kind.__mro__ if base.__name__ == name)
+
+
+def _at_command(error: Exception, words: list[str]) -> Exception:
+    """The same error for a reader who typed a command: its remedy names options of that command in place of Python's arguments."""
+    if not isinstance(error, AtollError) or not error.remedy:
+        return error
+    options, arguments = words_of(words)
+    said = name_options(error.remedy, options, settings=bool({"config", "job"} & arguments))
+    if said == error.remedy:
+        return error
+    told = copy.copy(error)
+    told.remedy = said
+    return told
+
+
+def words_of(words: Sequence[str]) -> tuple[set[str], set[str]]:
+    """The options that a typed command takes, without their dashes, and the names of its arguments."""
+    found: Any = typer.main.get_command(app)
+    for word in words:
+        if not hasattr(found, "commands"):
+            break
+        if word in found.commands:
+            found = found.commands[word]
+    given = getattr(found, "params", [])
+    options = {name.lstrip("-") for one in given for name in (*one.opts, *one.secondary_opts) if name.startswith("--")}
+    return options, {one.name for one in given if one.param_type_name == "argument"}
 
 
 def known_codes() -> dict[str, int]:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-__all__ = ["Json", "Root", "find_run", "find_runs", "output_of", "sharing"]
+__all__ = ["Decimal", "Delimiter", "Encoding", "Json", "Root", "find_run", "find_runs", "output_of", "sharing"]
 
 Json = Annotated[bool, typer.Option("--json", help="Exactly one JSON object on stdout; progress on stderr.")]
 Root = Annotated[Path, typer.Option("--root", help="The folder of the run folders.", metavar="FOLDER")]
+Delimiter = Annotated[str, typer.Option("--delimiter", help="Separator of the values of CSV files, such as ';'.")]
+Decimal = Annotated[str, typer.Option("--decimal", help="Decimal sign of CSV files: . or ,")]
+Encoding = Annotated[str, typer.Option("--encoding", help="Encoding of CSV files, such as latin-1.")]
 
 
 def output_of(context: typer.Context) -> Output:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +32,7 @@ __all__ = [
     "CHECKPOINT_COUNTS",
     "Output",
     "PlainTable",
+    "name_options",
     "only_json_on_stdout",
     "require_folder",
     "show_error",
@@ -155,6 +159,62 @@ def show_error(error: Exception, output: Output, debug: bool) -> int:
     output.console.print(Panel(lines, title=title, title_align="left", border_style="red"))
     _traceback(error, output, debug)
     return error.exit_code
+
+
+_OF_READERS = (
+    "delimiter", "decimal", "encoding", "categories", "missing", "missing_features", "drop", "features", "task", "classes", "labels",
+)  # fmt: skip
+"""Arguments of readers of files, which a command has as an option or not at all."""
+_ARGUMENT = re.compile(r"(?<![\w(.\[{'\"-])([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\{[^{}]*\}|\[[^][]*\]|[\w.]+|(?!=))")
+
+
+def name_options(remedy: str, options: Collection[str], settings: bool = False) -> str:
+    """Return a remedy with options of a command where it names arguments of Python: ``decimal=','`` becomes ``--decimal ','``.
+
+    Alternatives, which ``, or`` and ``;`` separate, with an argument of a reader that the command does not take are left out. If none is left, the file itself can be corrected.
+
+    Args:
+        remedy: what to do.
+        options: names of the command's options.
+        settings: whether the command reads a file of settings, in which arguments of readers stand.
+    """
+
+    def told(match: re.Match[str]) -> str:
+        name = match[1].replace("_", "-")
+        return match[0] if name not in options or not _outside_calls(match) else f"--{name}{_as_word(match[2])}"
+
+    def lacks(part: str) -> bool:
+        names = [match[1] for match in _ARGUMENT.finditer(part) if _outside_calls(match)]
+        return not settings and any(name in _OF_READERS and name.replace("_", "-") not in options for name in names)
+
+    pieces = re.split(r"(; (?:or )?|,? or |, (?=leave))(?![^(\[{]*[)\]}])", remedy)
+    parts, joints = pieces[::2], ["", *pieces[1::2]]
+    left = [(joint, part) for joint, part in zip(joints, parts, strict=True) if not lacks(part)]
+    if not left:
+        return "correct the file: values between commas, decimal points, UTF-8, and one kind of value in a column"
+    text = left[0][1].removeprefix("else ") + "".join(joint + part for joint, part in left[1:])
+    return _ARGUMENT.sub(told, text)
+
+
+def _outside_calls(match: re.Match[str]) -> bool:
+    before = match.string[: match.start()]
+    return before.count("(") == before.count(")")
+
+
+def _as_word(value: str) -> str:
+    """A value of Python as the word after an option."""
+    if value in ("", "True"):
+        return ""
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return f" {shlex.quote(value)}"
+    if isinstance(found, dict):
+        return "".join(f" {shlex.quote(str(name))}=VALUE,VALUE" for name in found)
+    if isinstance(found, list):
+        return " " + shlex.quote(",".join(map(str, found)))
+    word = shlex.quote(str(found))
+    return f" {word}" if word != str(found) or word.isalnum() or len(word) > 1 else f" '{word}'"
 
 
 def _show_defect(error: Exception, output: Output, debug: bool) -> int:

@@ -51,6 +51,8 @@ def require_parts(
         CompositionError: names the first such part.
     """
     kind = type(whole).__name__
+    lists = several or {}
+    slots = {**single, **lists, **(optional or {})}
     given = {name: part for name, part in (optional or {}).items() if getattr(whole, name) is not None}
     for name, (base, example) in {**single, **given}.items():
         value = getattr(whole, name)
@@ -60,15 +62,29 @@ def require_parts(
                 if isinstance(value, type)
                 else f"{value!r} is not an instance of {base.__name__}"
             )
-            raise CompositionError(f"{name}: {what}", where=f"{kind}.{name}", remedy=f"use for example {example}")
-    for name, (base, example) in (several or {}).items():
+            remedy = _place_of(value, name, slots, lists) or f"use for example {example}"
+            raise CompositionError(f"{name}: {what}", where=f"{kind}.{name}", remedy=remedy)
+    for name, (base, example) in lists.items():
         value = getattr(whole, name)
-        if not isinstance(value, Sequence) or not all(isinstance(part, base) for part in value):
+        parts = value if isinstance(value, Sequence) else [value]
+        if parts is not value or not all(isinstance(part, base) for part in parts):
+            wrong = next((part for part in parts if not isinstance(part, base)), None)
             raise CompositionError(
                 f"{name}={value!r} is not a list of {base.__name__}",
                 where=f"{kind}.{name}",
-                remedy=f"use for example [{example}]",
+                remedy=_place_of(wrong, name, slots, lists) or f"use for example [{example}]",
             )
+
+
+def _place_of(value: Any, name: str, slots: Mapping[str, tuple[Any, str]], lists: Mapping[str, Any]) -> str:
+    """Return where a part belongs that is in the wrong slot; empty if it belongs into none."""
+    own = value if isinstance(value, type) else type(value)
+    home = next((slot for slot, (base, _) in slots.items() if inspect.isclass(base) and issubclass(own, base)), "")
+    if not home or (home == name and own is not value):
+        return ""
+    made = f"{own.__name__}(...)" if own is value or inspect.signature(own).parameters else f"{own.__name__}()"
+    made = f"[{made}]" if home in lists else made
+    return f"make one: {home}={made}" if home == name else f"it belongs elsewhere: {home}={made}"
 
 
 def numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:

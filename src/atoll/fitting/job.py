@@ -74,7 +74,7 @@ class Fit(Checked, Job):
             self,
             {
                 "model": (FitMethod, "atoll.fitting.KMeans(clusters=3)"),
-                "reducer": (Reducer, "atoll.core.federation.reducer.Plain()"),
+                "reducer": (Reducer, "atoll.reducers.SecureAggregation()"),
             },
         )
         for name, words in _WORDS.items():

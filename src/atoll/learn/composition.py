@@ -154,7 +154,7 @@ _PARTS: dict[str, tuple[Any, str]] = {
     "selection": (Selection, "atoll.Uniform(10)"),
     "aggregation": (Aggregation, "atoll.aggregation.Renormalised()"),
     "pacing": (Pacing, "atoll.Synchronous()"),
-    "reducer": (Reducer, "atoll.core.federation.reducer.Plain()"),
+    "reducer": (Reducer, "atoll.reducers.SecureAggregation()"),
     "evaluation": (Evaluation, "atoll.Evaluation(every=5)"),
 }
 _OPTIONAL: dict[str, tuple[Any, str]] = {

@@ -98,7 +98,7 @@ class Script:
         if self.between not in ("keep", "release", "restart"):
             raise ConfigError(f"between={self.between!r}", where="Script", remedy="use keep, release or restart")
         if self.speaks not in ("atoll", "nvflare"):
-            raise ConfigError(f"speaks={self.speaks!r}", where="Script", remedy="use atoll or nvflare")
+            raise ConfigError(f"speaks={self.speaks!r}", where="Script", remedy="use 'atoll' or 'nvflare'")
         if not 0 < self.patience < math.inf:
             raise ConfigError(f"patience={self.patience}", where="Script", remedy="use seconds above 0, such as 600.0")
         if self.alive < 1:

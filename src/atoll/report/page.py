@@ -141,7 +141,9 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
     try:
         write_bytes(target, page.encode("utf-8", "replace"))
     except CheckpointError as error:
-        raise CheckpointError(error.what, where=error.where, remedy="free space or choose another --output") from error
+        raise CheckpointError(
+            error.what, where=error.where, remedy="free space, or name a file in another folder"
+        ) from error
     return target
 
 

@@ -110,7 +110,7 @@ class RunFolder:
             raise CheckpointError(
                 "the run was started from Python, and only the script has its model and its data",
                 where=str(self.config_file),
-                remedy=f"make the same call with folder={str(self.path)!r}, resume=True",
+                remedy=f"make the same call again in Python: atoll.simulate(..., folder={str(self.path)!r}, resume=True)",
             )
         from .config import parse_config
 
@@ -281,7 +281,7 @@ def new_folder(root: str | Path, name: str, today: datetime | None = None) -> Ru
             number += 1
     except OSError as error:
         raise CheckpointError(
-            f"could not make a run folder: {error.strerror or error}", where=str(root), remedy="choose another --folder"
+            f"could not make a run folder: {error.strerror or error}", where=str(root), remedy="choose another folder"
         ) from error
 
 

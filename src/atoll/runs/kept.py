@@ -224,7 +224,7 @@ def _prepare_folder(config: RunConfig | PythonRun, folder: RunFolder, resume: bo
             raise CheckpointError(
                 "the folder already contains a run",
                 where=str(folder.path),
-                remedy="resume it (--resume), or choose another",
+                remedy="continue it with resume=True, or choose another folder",
             )
         # A run from Python is resumed with the objects themselves, which its checkpoint checks.
         changed = [] if isinstance(config, PythonRun) else not_the_same(folder.config(), config)
@@ -232,7 +232,7 @@ def _prepare_folder(config: RunConfig | PythonRun, folder: RunFolder, resume: bo
             raise ConfigError(
                 f"{', '.join(changed)} differ from the run in the folder",
                 where=str(folder.config_file),
-                remedy=f"resume it with its own settings (atoll run {folder.path} --resume), or start a new run",
+                remedy=f"continue it with its own settings (`atoll run {folder.path} --resume`), or start a new run",
             )
     elif (
         not isinstance(config, PythonRun)

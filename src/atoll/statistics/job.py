@@ -104,7 +104,7 @@ class Statistics(Checked, Job):
     quorum: int | None = None
 
     def __post_init__(self) -> None:
-        require_parts(self, {"reducer": (Reducer, "atoll.core.federation.reducer.Plain()")})
+        require_parts(self, {"reducer": (Reducer, "atoll.reducers.SecureAggregation()")})
         for name in ("columns", "text", "by"):
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(one, str) for one in value):

@@ -95,7 +95,7 @@ class Trees(Checked, Job):
     reducer: Reducer = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        require_parts(self, {"reducer": (Reducer, "atoll.core.federation.reducer.Plain()")})
+        require_parts(self, {"reducer": (Reducer, "atoll.reducers.SecureAggregation()")})
         for name, good, remedy in self._bounds():
             if not good:
                 raise ConfigError(f"{name}={getattr(self, name)!r}", where="Trees", remedy=remedy)

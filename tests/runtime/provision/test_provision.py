@@ -236,6 +236,11 @@ def test_revocation_lists_every_certificate_so_far(made: Provisioned, tree: dict
     others = [certificate(made.folder / name).serial_number for name in EVERYBODY if name != "north"]
     assert [revoked(serial) for serial in (first, second, third)] == [True, True, False]
     assert not any(revoked(serial) for serial in others)
+    gone = provision(project, made.folder, revoke=["south"], now=NOW)
+    assert (
+        "south's certificate was revoked: delete south from project.yaml, or take it back in with --renew south"
+        in gone.notes
+    )
 
 
 def test_a_new_authority_is_trusted_beside_the_old(made: Provisioned, tree: dict[str, Any], loaded: Load) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from atoll.cli.app import EXTRAS, app
-from atoll.cli.arguments import Json, output_of
+from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
 
 
 @app.command("fit", rich_help_panel=EXTRAS)
@@ -37,6 +37,9 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of draws.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="File for the model.", metavar="FILE")] = None,
+    delimiter: Delimiter = ",",
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
     json: Json = False,
 ) -> None:
     """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
@@ -54,12 +57,13 @@ def command(
         if not equals:
             raise ConfigError(f"--set {text}", remedy="write NAME=VALUE, such as clusters=3")
         given[name.strip()] = yaml.parse(value, f"--set {text}")
-    tables = words.tables_of(files)
+    form = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
+    tables = words.tables_of(files, **form)
     job: dict[str, Any] = {
         "label": label, "columns": words.words_of(columns), "impute": impute, "scale": scale, "encode": encode, "categories": words.lists_of(categories),
         "min_count": min_count,
     }  # fmt: skip
-    held = next(iter(words.tables_of([test]).values())) if test is not None else None
+    held = next(iter(words.tables_of([test], **form).values())) if test is not None else None
     found, model = compare_fits(tables, held, method_of(method, given), job, secure=secure, seed=seed)
     if out is not None:
         model.save(out)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from atoll.cli.app import EXTRAS, app
-from atoll.cli.arguments import Json, output_of
+from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
 
 
 @app.command("stats", rich_help_panel=EXTRAS)
@@ -41,6 +41,9 @@ def command(
         Path | None, typer.Option("--records", help="Folder of the sites' records of answers.", metavar="FOLDER")
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page.", metavar="FILE")] = None,
+    delimiter: Delimiter = ",",
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
     json: Json = False,
 ) -> None:
     """Describe the columns of several sites' files as a federation would, and compare the result with pooled rows."""
@@ -49,7 +52,7 @@ def command(
     from atoll.runs.config import job_class
     from atoll.simulation import simulate
 
-    tables = words.tables_of(files)
+    tables = words.tables_of(files, delimiter=delimiter, decimal=decimal, encoding=encoding)
     conditions = words.conditions_of(where, tables)
     made: dict[str, Any] = {
         "columns": words.words_of(columns), "bins": bins, "ranges": words.ranges_of(ranges), "quantiles": words.shares_of(quantiles),

@@ -78,7 +78,7 @@ class CheckpointStore:
             raise CheckpointError(
                 f"the folder already contains {len(found)} generation(s) of a run",
                 where=str(self.folder),
-                remedy="resume it (--resume), or choose another folder",
+                remedy="continue the run there with resume=True, or choose another folder",
             )
         first: CheckpointError | None = None
         for path in found:

@@ -148,7 +148,7 @@ def read_data(
     if "x" not in whole:
         raise DataError(
             f"there are no features: the columns are {', '.join(whole.columns)}",
-            where=f"data set {whole.name!r}", remedy="name the column of texts: --text COLUMN",
+            where=f"data set {whole.name!r}", remedy="name the column of texts: text=",
         )  # fmt: skip
     return whole
 
@@ -197,7 +197,7 @@ def _bundled_names() -> tuple[str, ...]:
 
 def _of_table(data: str, target: str | None, text: str | None, party: str | None, missing: Missing) -> Dataset:
     if target is None:
-        raise DataError("the target column is not set", where=Path(data).name, remedy="name it: --target COLUMN")
+        raise DataError("the target column is not set", where=Path(data).name, remedy="name it: target=")
     keep = tuple(column for column in (text, party) if column is not None)
     made = read_csv(data, target=target, features=() if text else None, keep=keep, missing=missing)
     return made if party is None else _add_owner(made, party)

@@ -34,18 +34,18 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
     """
     found, first = np.unique(values, return_index=True)
     words = [str(value) for value in found]
-    unless = f"or, if these are names, list them: categories={{{column!r}: [...]}}"
+    unless = f"or list its values if they are names: categories={{{column!r}: [...]}}"
     if any("," in word for word in words) and all(map(_COMMA.fullmatch, words)):
         raise DataError(
             f"column {column!r} has numbers with a comma, such as {private(next(w for w in words if ',' in w))}",
             where=where,
-            remedy=f"set decimal=',' if it is the decimal sign, else remove it; {unless}",
+            remedy=f"if the comma is the decimal sign set decimal=',', else remove it; {unless}",
         )
     if all(map(_DATE.fullmatch, words)):
         raise DataError(
             f"column {column!r} has dates or times, such as {private(words[0])}, whose codes would not be amounts",
             where=where,
-            remedy=f"turn them into numbers first (days since a day), leave the column out with drop= or keep=, {unless}",
+            remedy=f"turn them into numbers first (days since a day), leave the column out with drop=[{column!r}]; {unless}",
         )
     others = [k for k, word in enumerate(words) if not is_number(word)]
     if others and 2 * len(others) <= len(words):
@@ -53,7 +53,7 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
         raise DataError(
             f"column {column!r} has numbers, but {private(values[row])} at row {row + offset}",
             where=where,
-            remedy=f"correct the value, or leave the column out with drop=; {unless}",
+            remedy=f"correct the value, or leave the column out with drop=[{column!r}]; {unless}",
         )
 
 

@@ -118,7 +118,7 @@ def table_of_csv(
         raise DataError(
             f"not {encoding} text: {private(error)}",
             where=where,
-            remedy=f"set its encoding, perhaps encoding={likely_encoding(error)!r}",
+            remedy=f"write the file as UTF-8, or set its encoding, perhaps encoding={likely_encoding(error)!r}",
         ) from error
     if not written.strip("\ufeff \t\r\n"):
         raise DataError(
@@ -150,7 +150,11 @@ def table_of_csv(
 def _header(line: Sequence[str], where: str) -> list[str]:
     other = next((sign for sign in ";\t|," if len(line) == 1 and sign in line[0]), None)
     if other is not None:
-        raise DataError(f"the header is one column, {private(line[0])}", where=where, remedy=f"set delimiter={other!r}")
+        raise DataError(
+            f"the header is one column, {private(line[0])}",
+            where=where,
+            remedy=f"write the values with commas between them, or set delimiter={other!r}",
+        )
     return [column.strip() for column in line]
 
 

@@ -287,7 +287,7 @@ class FitTransformers(Checked, Job):
     reducer: Reducer = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        require_parts(self, {"reducer": (Reducer, "atoll.core.federation.reducer.Plain()")})
+        require_parts(self, {"reducer": (Reducer, "atoll.reducers.SecureAggregation()")})
         if not hasattr(self.pipeline, "steps") or len(self.pipeline.steps) < 2:
             raise ConfigError(
                 f"pipeline is a {type(self.pipeline).__name__}",

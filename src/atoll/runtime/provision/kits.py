@@ -87,7 +87,9 @@ def newer(project: ProjectConfig, name: str, folder: Path, authority: Authority)
     if there != _settings(project, name):
         said.append(f"{name}'s kit no longer matches project.yaml; renew it with --renew {name}")
     if not authority.ledger.valid(name):
-        said.append(f"{name}'s certificate was revoked; renew it with --renew {name}")
+        said.append(
+            f"{name}'s certificate was revoked: delete {name} from project.yaml, or take it back in with --renew {name}"
+        )
     return said
 
 

@@ -171,7 +171,7 @@ def _texts(values: Any, column: str, key: Reading | None, where: str, offset: in
             raise DataError(
                 f"column {column!r} has {private(other)} at row {before + offset} and {private(text)} at row {row + offset}: one number, two texts",
                 where=where,
-                remedy="say whether keys are text (two keys) or numbers (one key): key='text' or key='number' (--key)",
+                remedy="say whether keys are text (two keys) or numbers (one key): key='text' or key='number'",
             )
     return numbers if key == "number" else texts
 
