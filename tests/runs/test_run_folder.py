@@ -71,7 +71,9 @@ def test_the_same_seed_gives_the_same_bytes(done: RunFolder, settings: dict[str,
 
 
 def test_a_folder_is_not_taken_over(done: RunFolder, settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"the folder already contains a run .* Remedy: continue it with resume=True"):
+    with pytest.raises(
+        CheckpointError, match=r"the folder already contains a run .* Remedy: continue it with resume=True"
+    ):
         execute(parse_config(settings), done)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
