@@ -55,7 +55,7 @@ WRONG = [
         r"metrics\[0\]\.k=1\.5 should be a valid integer",
     ),
     ({"evaluation": {"metrics": ["Accuracy", "Confusion"]}}, r"evaluation\.metrics\[1\]\.classes is missing"),
-    ({"evaluation": {"metrics": "TopKAccuracy"}}, r"evaluation\.metrics='TopKAccuracy' should be a valid list"),
+    ({"evaluation": {"metrics": "TopKAccuracy"}}, r"evaluation\.metrics='TopKAccuracy' should be a list"),
     ({"evaluation": {"metrics": [{"name": "TopKAccuracy", "k": 0}]}}, r"evaluation\.metrics\[0\]\.k=0"),
     ({"evaluation": {"every": 0}}, r"evaluation\.every=0, clients_every=None"),
     ({"algorithm": {"name": "FedAvg", "lr": -1.0}}, r"algorithm\.lr=-1\.0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import difflib
 import os
 import re
 import shlex
@@ -236,10 +237,45 @@ def _traceback(error: Exception, output: Output, debug: bool) -> None:
         output.console.print("".join(traceback.format_exception(error)), markup=False)
 
 
+_VERBS = {
+    "`atoll abort JOB` ends a job": "stop cancel kill end terminate interrupt",
+    "`atoll jobs` lists the jobs, `atoll logs JOB` says how far one is": "status ps job list ls show queue progress top history",
+    "`atoll sites` lists the sites and whether they are connected": "clients nodes members who",
+    "`atoll logs JOB -f` follows a job": "log tail follow watch",
+    "`atoll result JOB` fetches what a job has made": "results get fetch download output pull",
+    "`atoll delete JOB` removes a job that has ended": "rm remove purge clean",
+    "`atoll events` shows who did what": "audit trail",
+    "`atoll resume JOB` continues a job, `atoll clone JOB` runs it once more": "restart retry rerun continue",
+    "`atoll submit JOB` hands a job to a server": "send push deploy create",
+    "`atoll run CONFIG.yaml` simulates a training on this machine": "train simulate start simulation simulator fl",
+    "`atoll server KIT` serves a project": "serve superlink hub",
+    "`atoll site KIT --data SPEC` joins a project": "client join node supernode connect",
+    "`atoll provision PROJECT` makes the kits of all parties": "init setup new kit certificates startup",
+    "`atoll doctor` checks an installation or a kit": "check ping verify preflight_check preflight version",
+    "`atoll trees FILE... --label COLUMN` grows trees over several sites' files": "xgboost lightgbm boost forest tree gbm",
+    "`atoll fit METHOD FILE...` fits a model over several sites' files": "glm cox km kmeans pca svm ridge svd gmm bayes regression logistic survival",
+    "`atoll stats FILE...` describes the columns of several sites' files": "describe summary statistics explore",
+    "`atoll sweep CONFIG.yaml` compares settings": "grid search tune hpo",
+}
+
+
+def meant(word: str) -> tuple[str, bool]:
+    """Return the command for a word that other tools use, as a sentence, and whether it is known; else what is spelt alike, or nothing."""
+    from .commands import known
+
+    told = next((sentence for sentence, words in _VERBS.items() if word.lower() in words.split()), "")
+    near = difflib.get_close_matches(word.lower(), known(), n=1, cutoff=0.7)
+    return (told, True) if told else (f"write `atoll {near[0]}`" if near else "", False)
+
+
 def show_usage(error: Any, output: Output) -> int:
     """Print why a command line cannot be parsed; return exit code 2."""
     what = error.format_message() if hasattr(error, "format_message") else "aborted"
-    remedy = "see `atoll --help`, or `atoll COMMAND --help`"
+    unknown = re.fullmatch(r"No such command '([\w-]+)'\.?.*", what)
+    verb, told = meant(unknown[1]) if unknown else ("", False)
+    if unknown and told:
+        what = f"No such command {unknown[1]!r}."
+    remedy = f"{verb}; all commands: `atoll --help`" if verb else "see `atoll --help`, or `atoll COMMAND --help`"
     output.fail({"kind": "UsageError", "what": what, "where": "command line", "remedy": remedy, "exit_code": 2})
     lines = Text(what).append("\nremedy: ", style="bold").append(remedy)
     output.console.print(

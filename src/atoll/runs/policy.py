@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.rooms import job_kinds
+
 from .parts import part_class, refusing
+from .registries import registry
 from .schema import Section, collect, names_at, refused
 
 if TYPE_CHECKING:
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
 else:
     StagePart = part_class("uplink stage")
 
-__all__ = ["PolicyConfig", "PrivacyConfig", "parse_demand", "parse_policy", "policies_of"]
+__all__ = ["PolicyConfig", "PrivacyConfig", "parse_demand", "parse_policy", "policies_of", "require_known_names"]
 
 
 class PrivacyConfig(Section):
@@ -68,6 +74,8 @@ class PolicyConfig(Section):
     def _accepted(self) -> PolicyConfig:
         with refusing(list(type(self).model_fields), "SitePolicy"):
             self.build("policy")
+            require_known_names(self.allow)
+            _require_tasks({"tasks": self.tasks, "free": self.free})
         return self
 
     def build(self, path: str) -> SitePolicy:
@@ -86,6 +94,51 @@ class PolicyConfig(Section):
             "min_count": self.min_count,
         }
         return SitePolicy(stages, self.largest_reply, self.smallest_cohort, **more)
+
+
+_ROOMS = ("algorithms", "labels", "fitting", "mechanisms")
+"""Packages whose names are names of algorithms and methods."""
+_SCHEMES = ("histogram", "bagging", "lightgbm", "forest")
+"""Of ``trees``; see ``Trees.names``."""
+
+
+def require_known_names(allow: Iterable[str], where: str = "SitePolicy") -> None:
+    """Refuse a name in ``allow`` that no job has: a misspelt one would refuse what it means to let in.
+
+    Raises:
+        ConfigError: the name, and the nearest.
+    """
+    from atoll.core.requests.policy import ROW_FEATURES
+
+    names = [name for name in allow if ":" not in name]
+    if not names:
+        return
+    known = {*job_kinds(), *_SCHEMES, ROW_FEATURES, *registry("algorithm").extra}
+    known |= {name for room in _ROOMS for name in importlib.import_module(f"atoll.{room}").__all__}
+    for name in names:
+        if not any(fnmatchcase(one, name) for one in known):
+            raise ConfigError(
+                f"allow={name!r} is no kind of job, algorithm or method.{nearest(name, known)}",
+                where=where,
+                remedy="see `atoll algorithms`; kinds of jobs are "
+                f"{', '.join(sorted(job_kinds()))}, and code of a job's own is module:name",
+            )
+
+
+def _require_tasks(given: Mapping[str, Iterable[str]]) -> None:
+    """Refuse a name of a task that no task can have.
+
+    Raises:
+        ConfigError: the name.
+    """
+    for setting, names in given.items():
+        for name in names:
+            if not set(name) & set(":*?["):
+                raise ConfigError(
+                    f"{setting}={name!r} is the name of no task",
+                    where="SitePolicy",
+                    remedy="write module:function, or a pattern such as 'atoll.*'",
+                )
 
 
 def policies_of(policy: PolicyConfig | None, own: Mapping[str, PolicyConfig], names: Iterable[str]) -> Policies | None:

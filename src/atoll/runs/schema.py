@@ -282,6 +282,16 @@ def closest(wrong: str, valid: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
+_MAPPING = "should be a mapping of settings"
+_WORDS = {
+    **dict.fromkeys(("model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"), _MAPPING),
+    **dict.fromkeys(("list_type", "tuple_type", "iterable_type", "set_type"), "should be a list, such as [a, b]"),
+    **dict.fromkeys(("is_instance_of", "is_subclass_of", "callable_type"), "cannot be written in a file of settings"),
+    **dict.fromkeys(("string_type", "string_sub_type"), "should be text"),
+}
+"""What the messages of the library would say with names of classes, or of Python."""
+
+
 def collect(error: ValidationError, given: Any, names: Callable[[Loc], list[str]]) -> list[Problem]:
     """Translate pydantic's errors.
 
@@ -305,14 +315,15 @@ def collect(error: ValidationError, given: Any, names: Callable[[Loc], list[str]
         elif row["type"] == "missing":
             problems[loc] = Problem(loc, "is missing", f"add {loc[-1]}: ... to {{owner}}")
         else:
-            text = row["msg"].removeprefix("Input ").removeprefix("Value error, ")
+            text = _WORDS.get(row["type"], row["msg"].removeprefix("Input ").removeprefix("Value error, "))
             before = problems.get(loc)
             said = (
                 f"={row['input']!r} {text}"
                 if before is None
                 else f"{before.text}, or {text.removeprefix('should be ')}"
             )
-            problems[loc] = Problem(loc, said, "correct the value")
+            remedy = "write NAME: VALUE below it" if text == _MAPPING else "correct the value"
+            problems[loc] = Problem(loc, said, remedy)
     return list(problems.values())
 
 

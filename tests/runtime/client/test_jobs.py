@@ -66,6 +66,8 @@ async def _failing(world: World, tmp_path: Path) -> None:
     assert "the site's own log has the words" in told["error"]["remedy"]
     assert "site-" in told["error"]["where"]
     ended = (await world.admin.jobs())[-1]
+    told = await typed(world, "submit", str(write_job(tmp_path / "w", arguments={"rounds": 2})), "--wait")
+    assert (told["state"], told["result"]["round"]) == ("finished", 2)  # a wait ends with what was found
     assert (ended["state"], ended["attempts"]) == ("failed", 1)  # it would fail again
     assert "site-" in line_of(ended)  # as `atoll jobs` shows it
     with pytest.raises(ConfigError, match="sights"):

@@ -66,7 +66,7 @@ def test_a_helper_gets_a_kit_whose_certificate_says_what_it_plays(kits: Path) ->
         ({"ca": "dealer"}, "helpers.ca='ca' is not a name"),
         ({"North": "dealer"}, r"helpers.North='North' is already the name at sites\[0\].name"),
         ({"keys": {"rol": "dealer"}}, r"rol='dealer' is not a setting. Did you mean 'role'\?"),
-        (["keys"], r"helpers=\['keys'\] should be a valid dictionary"),
+        (["keys"], r"helpers=\['keys'\] should be a mapping of settings"),
     ],
 )
 def test_what_is_wrong_is_named(tree: dict[str, Any], loaded: Load, helpers: Any, said: str) -> None:

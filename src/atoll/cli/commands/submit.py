@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, ending, open_kit, waited
+from atoll.core.errors import AtollError
 
 if TYPE_CHECKING:
     from atoll.runtime.client.admin import Admin
+
+_SHOWN = 24
+"""Most numbers that stand below a finished job."""
 
 
 @app.command("submit", rich_help_panel=OPERATE)
@@ -36,6 +42,43 @@ def command(
     async def body(admin: Admin) -> dict[str, Any]:
         found = await admin.submit(job, settings or ())
         output.note(f"job {found['job']} is submitted")
-        return await waited(admin, found, output) if wait else found
+        if not wait:
+            output.note(f"Follow it: atoll logs {found['job']} -f")
+            return found
+        ended = await waited(admin, found, output)
+        if ended["state"] != "finished":
+            return ended
+        try:
+            return {**ended, "result": await reached(admin, ended["job"])}
+        except AtollError as error:  # the job has finished all the same
+            output.note(f"Its numbers could not be read: {escape(str(error))}")
+            return ended
 
-    return ending(asked(open_kit(kit, passphrase_file), server, body), output)
+    ended = asked(open_kit(kit, passphrase_file), server, body)
+    code = ending(ended, output)
+    for name, value in ended.get("result", {}).items():
+        output.say(f"  {escape(name)}: {escape(value if isinstance(value, str) else f'{value:.6g}')}")
+    if ended["state"] == "finished":
+        output.note(f"Model, measures and report: atoll result {ended['job']}")
+    return code
+
+
+async def reached(admin: Admin, job: str) -> dict[str, Any]:
+    """What a finished job has found, in short: numbers and words by name, from its records and its manifest.
+
+    Args:
+        admin: the connection.
+        job: its id.
+    """
+    from atoll.report.scalars import flat
+    from atoll.runs import RunFolder
+
+    with tempfile.TemporaryDirectory(prefix="atoll-result-") as place:
+        await admin.result(job, Path(place), replace=True, files=("manifest.json", "metrics.jsonl", "config.yaml"))
+        folder = RunFolder(place)
+        manifest, rows = folder.manifest(), folder.metrics()
+    last = {name: value for row in rows for name, value in row.items()}
+    measures = {name: value for name, value in last.items() if "/" in name or name in ("round", "loss", "epsilon")}
+    found = {**flat({"": measures}), **flat(manifest.get("result") or {})}
+    kept = {name.lstrip("./"): value for name, value in found.items() if isinstance(value, int | float | str)}
+    return dict(list(kept.items())[:_SHOWN])

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -273,7 +273,13 @@ class Admin:
         return dict((await self.one("resume", job=job, token=secrets.token_hex(16)))["job"])
 
     async def result(
-        self, job: str, out: Path, *, replace: bool = False, withheld: dict[str, str] | None = None
+        self,
+        job: str,
+        out: Path,
+        *,
+        replace: bool = False,
+        withheld: dict[str, str] | None = None,
+        files: Sequence[str] = (),
     ) -> list[Path]:
         """Fetch the results of a job into a folder: a new or an empty one, or one that you fetched this job into before.
 
@@ -282,13 +288,14 @@ class Admin:
             out: the folder.
             replace: replace files of the same names, whatever the folder holds.
             withheld: takes the names in the job's folder at the server that are not sent, and what they are.
+            files: names of files to fetch; all of them by default.
 
         Raises:
             AtollError: there are no results yet, they did not arrive complete, or the folder holds something else.
         """
         if not replace:
             require_free(out, job)
-        answers, found = self.ask("result", job=job), []
+        answers, found = self.ask("result", job=job, **({"files": list(files)} if files else {})), []
         async for answer in answers:
             if "file" in answer:
                 claim(out, job)

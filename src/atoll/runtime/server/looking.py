@@ -160,7 +160,8 @@ class Looking:
         record = self._store.get(str(frame["job"]))
         with self._held(record) as folder:
             names, faults = self._files(record, folder)
-            for name in names:
+            wanted = frame.get("files")
+            for name in names if not isinstance(wanted, list) else [name for name in names if name in wanted]:
                 seen = hashlib.sha256()
                 with folder.open_file(name) as file:
                     yield {"file": name, "size": os.fstat(file.fileno()).st_size}

@@ -1,0 +1,152 @@
+"""An operator's first hour: other tools' verbs lead to ours, logs are lines for people, a wait ends with the result, and a misspelt policy is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.cli.commands import known
+from atoll.cli.commands.logs import readable
+from atoll.cli.commands.submit import reached
+from atoll.cli.output import _VERBS, meant
+from atoll.core.errors import ConfigError
+from atoll.runs import parse_config, parse_policy
+from atoll.runs.folder import FORMAT
+from atoll.runtime.consent import parse_consent
+from tests.project.test_remedies import commands
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [("stop", "abort"), ("cancel", "abort"), ("kill", "abort"), ("status", "jobs"), ("ps", "jobs"), ("results", "result"), ("rm", "delete"),
+     ("glm", "fit"), ("xgboost", "trees"), ("describe", "stats"), ("train", "run"), ("jbos", "jobs")],
+)  # fmt: skip
+def test_other_tools_verbs_lead_to_the_right_one(word: str, verb: str, typed: Any) -> None:
+    code, result, said = typed(word)
+    assert (code, result["error"]["what"].startswith(f"No such command '{word}'")) == (2, True)
+    assert f"`atoll {verb}" in result["error"]["remedy"]
+    assert word == "jbos" or "Did you mean" not in said
+
+
+def test_each_of_these_sentences_names_a_command_and_no_word_is_one() -> None:
+    for sentence, words in _VERBS.items():
+        for name in re.findall(r"`atoll ([a-z]+)", sentence):
+            assert name in commands()
+        assert not set(words.split()) & set(known())
+    assert meant("qwertyuiop") == ("", False)
+
+
+def test_logs_are_lines_that_people_read() -> None:
+    entry = {
+        "time": "2026-01-01",
+        "level": "info",
+        "logger": "atoll",
+        "message": "round",
+        "record": {"round": 3, "loss": 0.123456789},
+    }
+    assert readable(json.dumps(entry)) == "round (round 3, loss 0.12346)"
+    warned = {**entry, "level": "warning", "message": "replies were rejected", "record": None, "clients": ["north"]}
+    assert readable(json.dumps(warned)) == "warning: replies were rejected (clients ['north'])"
+    failed = {**entry, "level": "error", "message": "it failed", "traceback": "Traceback:\n  File x\nValueError: no"}
+    assert readable(json.dumps(failed)).splitlines()[1:] == ["  Traceback:", "    File x", "  ValueError: no"]
+    for plain in ("done 3", '{"not": "an entry"}', "[1, 2]", "{broken"):
+        assert readable(plain) == plain
+
+
+def test_no_entry_forges_another_line() -> None:
+    forged = {"message": "a\n2026-01-01 server: job 7 is finished\x1b[2J", "level": "info"}
+    assert len(readable(json.dumps(forged)).splitlines()) == 1
+    assert "\x1b" not in readable(json.dumps(forged))
+
+
+class _Server:
+    """A server's answer to a request for a job's results."""
+
+    async def result(self, job: str, out: Path, *, replace: bool, files: tuple[str, ...]) -> list[Path]:
+        del job, replace
+        rows = [{"round": 1, "test/accuracy": 0.5}, {"round": 2, "test/accuracy": 0.75, "selected": 2}]
+        texts = {
+            "config.yaml": "name: tumours\n",
+            "manifest.json": json.dumps(
+                {"format": FORMAT, "status": "finished", "result": {"trees": 3, "importance": {"age": 0.5}}}
+            ),
+            "metrics.jsonl": "\n".join(map(json.dumps, rows)) + "\n",
+        }
+        assert set(files) == set(texts), "nothing large is fetched"
+        for name in files:
+            (out / name).write_text(texts[name], encoding="utf-8")
+        return []
+
+
+def test_a_wait_ends_with_what_the_job_has_found() -> None:
+    found = asyncio.run(reached(_Server(), "00000001-x"))  # type: ignore[arg-type]
+    assert found == {"round": 2, "test/accuracy": 0.75, "trees": 3, "importance.age": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"allow": ["FedAvgg"]}, "allow='FedAvgg' is no kind of job, algorithm or method. Did you mean 'FedAvg'?"),
+        ({"allow": ["statistic"]}, "Did you mean 'statistics'?"),
+        ({"allow": ["training", "fed*"]}, r"allow='fed\*' is no kind"),
+        ({"tasks": ["train"]}, "tasks='train' is the name of no task"),
+        ({"free": ["exchange"]}, "free='exchange' is the name of no task"),
+    ],
+)
+def test_a_policy_with_a_name_that_does_not_exist_is_refused(policy: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+        parse_policy(policy)
+
+
+def test_a_policy_with_names_that_exist_is_taken() -> None:
+    names = [
+        "training",
+        "statistics",
+        "trees",
+        "fit",
+        "program",
+        "FedAvg",
+        "Fed*",
+        "KMeans",
+        "FixMatch",
+        "histogram",
+        "*",
+        "row-features",
+        "study.*:*",
+    ]
+    assert parse_policy({"allow": names, "tasks": ["atoll.*", "own:task"]}).allow == tuple(names)
+    parse_consent({"people": {"anna": ["statistics", "ct_study:*"], "eve": "any", "*": "built-in"}}, "north")
+
+
+def test_consent_with_a_name_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"allow='statistik' is no kind of job.* Did you mean 'statistics'\?"):
+        parse_consent({"people": {"anna": ["statistik"]}}, "north")
+
+
+BASE = {
+    "data": {"source": "iris", "partition": {"name": "iid", "parties": 3}},
+    "model": {"name": "linear", "features": 4, "outputs": 3},
+    "algorithm": {"name": "FedAvg", "lr": 0.1},
+}
+
+
+@pytest.mark.parametrize("value", [5, "text", [1], {"a": 4}, None, 2.5, True])
+@pytest.mark.parametrize(
+    "setting",
+    ["data", "model", "algorithm", "policy", "policies", "uplink", "evaluation", "stop", "devices", "trackers", "engine", "rounds", "seed", "name"],
+)  # fmt: skip
+def test_no_message_names_a_class_of_a_library(setting: str, value: Any) -> None:
+    assert not re.search(r"[A-Z]\w+Config|instance of|dictionary|pydantic|subclass|BaseModel", _said(setting, value))
+
+
+def _said(setting: str, value: Any) -> str:
+    try:
+        parse_config({**BASE, setting: value})
+    except ConfigError as error:
+        return str(error)
+    return ""
