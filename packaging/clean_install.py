@@ -36,6 +36,7 @@ USES = {
     "dp": "from atoll.privacy import Budget; import dp_accounting; Budget(epsilon=1.0, method='dp-accounting-pld')",
     "trees": "import xgboost",
     "lightgbm": "from atoll.trees import Trees; atoll.simulate(Trees(scheme='lightgbm', rounds=1), data, engine='inline')",
+    "compare": "import sklearn, statsmodels.api; from atoll.study.pooled import fit_pooled",
     "report": "assert '<svg' in result.report('report.html').read_text()",
     "arrow": "import pyarrow, pyarrow.parquet",
     "tensorboard": "from atoll.report.tensorboard import TensorBoard; atoll.simulate(job.replace(callbacks=[TensorBoard('logs')]), data)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ def test_a_federation_finds_what_all_rows_give(capsys: Any, folder: Path, method
         return
     assert told["difference"] < 1e-8
     assert told["federated"] == pytest.approx(told["pooled"], rel=1e-9, abs=1e-9)
+
+
+def test_without_the_library_people_read_how_to_install_it(
+    capsys: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [one for one in sys.modules if one.startswith("statsmodels")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "statsmodels", None)
+    assert run([word for word in asked(folder, "glm", *CALLS["glm"]) if word != "--json"]) == 0
+    assert 'pip install "atoll[compare]"' in capsys.readouterr().err
 
 
 def test_sums_alone_give_the_same_and_the_model_is_saved(capsys: Any, folder: Path) -> None:

@@ -51,6 +51,18 @@ def test_the_federated_trees_are_compared_and_saved(capsys, folder, more):
     assert auc(table[:, 5], booster.predict(named)) == pytest.approx(found["federated"], abs=1e-6)
 
 
+def test_without_xgboost_nothing_is_called_pooled(capsys, folder, monkeypatch):
+    from atoll.study import sites
+
+    monkeypatch.setattr(sites, "find_spec", lambda name: None)
+    assert run(asked(folder)) == 0
+    assert json.loads(capsys.readouterr().out)["pooled"] is None
+    assert run([word for word in asked(folder) if word != "--json"]) == 0
+    told = capsys.readouterr()
+    assert 'pip install "atoll[trees]"' in told.err
+    assert told.out.split()[-2:] == ["pooled", "-"]
+
+
 def test_of_more_rows_than_xgboost_queues_they_are_still_its_trees_and_masked_sums_show_what_the_order_does(
     capsys, tmp_path
 ):

@@ -309,6 +309,7 @@ def table_of_sites(found: dict[str, Any], title: str, shown: Callable[[Any], str
     table.add_column(title)
     table.add_column(found["measure"], justify="right")
     alone = {f"{name} alone": value for name, value in found["alone"].items()}
-    for name, value in {**alone, "federated": found["federated"], "pooled": found["pooled"]}.items():
-        table.add_row(name, shown(value))
+    library = f"pooled, by {found['pooled_by']}" if found.get("pooled_by") else "pooled"
+    for name, value in {**alone, "federated": found["federated"], library: found["pooled"]}.items():
+        table.add_row(name, "-" if value is None else shown(value))
     return table

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import AtollError, ConfigError, nearest
+from atoll.core.errors import AtollError, ConfigError, MissingExtraError, nearest
+
+from .pooled import fit_pooled
 
 if TYPE_CHECKING:
     from atoll.core.federation.reducer import Reducer
@@ -59,7 +61,7 @@ def compare_fits(
 ) -> tuple[dict[str, Any], FittedModel]:
     """Fit over all sites, for each site alone, and over all rows in one place.
 
-    Clusters and mixtures in one place begin where the federation began, so that the difference is that of the sums.
+    All rows in one place are fitted by an independent library, see `atoll.study.pooled`: clusters and mixtures begin there where the federation began.
 
     Args:
         tables: one a site.
@@ -70,8 +72,9 @@ def compare_fits(
         seed: of draws.
 
     Returns:
-        ``measure``, its value ``alone`` by site (``None`` where a site cannot fit alone), ``federated``, ``pooled``; the largest ``difference`` of a parameter from that of
-        all rows (``None`` if shapes differ); what the result ``told``; short ``params``. And the federation's model.
+        ``measure``, its value ``alone`` by site (``None`` where a site cannot fit alone), ``federated``, ``pooled`` by a library, whose name is ``pooled_by``; the largest ``difference`` of
+        the federation from it, see `PooledFit`, and its ``pooled_coefficients``. Where the library is not installed or cannot fit such rows, these are ``None``, and ``pooled_note`` says why. What the
+        result ``told``; short ``params``. And the federation's model.
     """
     from atoll.data import DataTable
     from atoll.runs.config import job_class
@@ -91,14 +94,27 @@ def compare_fits(
         name: _score_alone(lambda table=table: fitted({"one": table}, plain, min_count=1).score(rows))
         for name, table in tables.items()
     }
-    same = {field.name for field in fields(model)} & {"centres", "means"} if "start" in federated.params else set[str]()
-    begun = replace(plain, **{name: np.asarray(federated["start"]).tolist() for name in same})
-    pooled = fitted({"all": whole}, begun, min_count=1)
     found = {
-        "method": type(model).__name__, "measure": model.measure, "alone": alone, "federated": federated.score(rows), "pooled": pooled.score(rows),
-        "difference": _greatest_difference(federated.params, pooled.params), **federated.plain(short=True),
+        "method": type(model).__name__, "measure": model.measure, "alone": alone, "federated": federated.score(rows),
+        **_fit_in_one_place(federated, whole, rows, settings), **federated.plain(short=True),
     }  # fmt: skip
     return found, federated
+
+
+def _fit_in_one_place(
+    federated: FittedModel, whole: DataTable, rows: DataTable, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a library finds on all rows, or why it does not."""
+    try:
+        one = fit_pooled(federated, whole, rows, settings.get("impute", ""), settings.get("scale", ""))
+    except MissingExtraError as error:
+        note = f"{error.what}: {error.remedy}"
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
+        note = f"the library cannot fit these rows: {error}"
+    else:
+        told = {"pooled_coefficients": one.coefficients} if one.coefficients else {}
+        return {"pooled": one.score, "pooled_by": one.library, "difference": one.difference, **told}
+    return {"pooled": None, "pooled_by": None, "difference": None, "pooled_note": note}
 
 
 def _without_noise(model: FitMethod) -> FitMethod:
@@ -112,17 +128,6 @@ def _score_alone(score: Any) -> float | None:
     except AtollError:
         return None
     return value if math.isfinite(value) else None
-
-
-def _greatest_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:
-    found = []
-    for name, value in ours.items():
-        mine, other = np.asarray(value), np.asarray(theirs[name])
-        if mine.shape != other.shape:
-            return None
-        if mine.dtype.kind == "f":
-            found.append(float(np.abs(mine - other).max(initial=0.0)))
-    return max(found, default=0.0)
 
 
 # Trees of a federation beside those of each site alone and of all rows in one place: what ``atoll trees`` shows.
@@ -157,7 +162,8 @@ def compare_trees(
         missing_features: whether cells of features may be empty.
 
     Returns:
-        ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows, and ``pooled_shuffled``, a list, where ``pooled`` depends on the order of
+        ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows (``pooled`` of histograms is XGBoost's, and without it ``None`` with a
+        ``pooled_note``), and ``pooled_shuffled``, a list, where ``pooled`` depends on the order of
         the rows and ``federated`` does not; and the federation's trees.
     """
     from atoll.data import Islands
@@ -193,7 +199,11 @@ def compare_trees(
     def pooled(rows: Dataset) -> float:
         return measured(Islands.from_datasets({"all": rows}), ordinary)[1]
 
-    found = {"measure": measure, "alone": alone, "federated": federated, "pooled": pooled(union)}
+    found: dict[str, Any] = {"measure": measure, "alone": alone, "federated": federated}
+    if settings["scheme"] == "histogram" and not beside_xgboost:
+        note = 'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'
+        return {**found, "pooled": None, "pooled_note": note}, ensemble
+    found["pooled"] = pooled(union)
     if secure and beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:
         orders = [np.random.default_rng([seed, k]).permutation(len(union)) for k in range(_ORDERS)]
         found["pooled_shuffled"] = [pooled(union.take(order)) for order in orders]

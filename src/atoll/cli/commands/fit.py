@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
@@ -68,8 +69,7 @@ def command(
     if out is not None:
         model.save(out)
         found["model"] = str(out)
-    output_of(context).give(found, table_of_sites(found, "fitted on", _shown))
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6g}"
+    output = output_of(context)
+    if "pooled_note" in found:
+        output.note(escape(found["pooled_note"]))
+    output.give(found, table_of_sites(found, "fitted on", "{:.6g}".format))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
@@ -54,4 +55,7 @@ def command(
     if "pooled_shuffled" in found:
         shuffled = found["pooled_shuffled"]
         table.add_row("pooled, in other orders", f"{min(shuffled):.4f} to {max(shuffled):.4f}")
-    output_of(context).give(found, table)
+    output = output_of(context)
+    if "pooled_note" in found:
+        output.note(escape(found["pooled_note"]))
+    output.give(found, table)
