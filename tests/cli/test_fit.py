@@ -64,6 +64,38 @@ def test_a_federation_finds_what_all_rows_give(capsys: Any, folder: Path, method
     assert told["federated"] == pytest.approx(told["pooled"], rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("method", "more", "said"),
+    [
+        ("glm", ("--set", "alpha=0.1"), ["column", "estimate", "error", "low", "high", "p"]),
+        ("cox", (), ["ratio", "ratio low", "ratio high"]),
+        ("km", (), ["at risk", "survival", "median"]),
+        ("kmeans", (), ["cluster", "rows"]),
+    ],
+)
+def test_people_read_what_r_prints(
+    capsys: Any, folder: Path, method: str, more: tuple[str, ...], said: list[str]
+) -> None:
+    words = [*asked(folder, method, *CALLS[method], *more)[:-1], "--html", str(folder / "page.html")]
+    assert run(words) == 0
+    told = capsys.readouterr()
+    assert all(word in told.out for word in said)
+    assert "Page:" in told.err
+    assert ("<svg" in (folder / "page.html").read_text().split("<h2>")[1]) == (method != "kmeans")
+
+
+def test_coefficients_as_r_has_them_are_in_the_answer(capsys: Any, folder: Path) -> None:
+    told = found(capsys, folder, "glm", *CALLS["glm"], "--set", "alpha=0.1")
+    assert list(told["coefficients"]) == ["p", "q", "(intercept)"]
+    for name, one in told["coefficients"].items():
+        assert set(one) == {"estimate", "error", "low", "high", "p"}
+        assert told["pooled_coefficients"][name]["error"] == pytest.approx(one["error"], rel=1e-6)
+    assert (told["rank"], told["difference"] < 1e-9) == (2, True)
+    assert told["condition"] > 1
+    (curve,) = found(capsys, folder, "km")["curves"].values()
+    assert len(curve["time"]) == len(curve["survival"]) == len(curve["high"])
+
+
 def test_without_the_library_people_read_how_to_install_it(
     capsys: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +126,7 @@ def test_sums_alone_give_the_same_and_the_model_is_saved(capsys: Any, folder: Pa
         (("kmeans", "--secure", *PAIR), "each party's own clusters are no sum"),
         (("glm",), "GLM needs a label"),
         (("km", "--out", "no/such/m.json"), "there is no such folder"),
+        (("km", "--html", "no/such/m.html"), "--html no/such/m.html: there is no such folder"),
         (("km", "--min-count", "5"), "times of single rows would be told"),
     ],
 )

@@ -287,14 +287,18 @@ def show_usage(error: Any, output: Output) -> int:
 # What ``atoll fit`` and ``atoll trees`` share: the file of a model, and a federation beside each site alone and all rows in one place.
 
 
-def require_folder(out: Path) -> None:
+def require_folder(out: Path, option: str = "--out") -> None:
     """Refuse a file in a folder that does not exist, before anything is trained.
+
+    Args:
+        out: the file.
+        option: what named it.
 
     Raises:
         ConfigError: there is no such folder.
     """
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no such folder", remedy="name a file in a folder that exists")
+        raise ConfigError(f"{option} {out}: there is no such folder", remedy="name a file in a folder that exists")
 
 
 def table_of_sites(found: dict[str, Any], title: str, shown: Callable[[Any], str]) -> PlainTable:

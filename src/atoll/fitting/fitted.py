@@ -18,7 +18,7 @@ from atoll.data import Dataset
 from atoll.data.model_columns import Answer, ModelColumns, ModelEstimator, TableModel
 
 from .method import FitMethod
-from .numerics import quantile_for, two_sided_normal, two_sided_t
+from .page import Readings, read_coefficients, read_curves
 from .rows import FeatureLayout, rows_of, typed
 
 __all__ = ["FittedModel", "pipeline_of"]
@@ -60,7 +60,7 @@ def _values_of_categories(layout: FeatureLayout, name: str) -> NDArray[Any]:
 def _make_example(layout: FeatureLayout, values: dict[str, NDArray[Any]]) -> Any:
     """Two rows of the right kinds, from which transformers learn names and shapes."""
     rows = {**{name: np.zeros(2) for name in layout.numbers}, **{name: values[name][[0, 0]] for name in layout.levels}}
-    return need("pandas", "sklearn", "a pipeline by names of columns").DataFrame(rows)
+    return need("pandas", "compare", "a pipeline by names of columns").DataFrame(rows)
 
 
 def _steps_of_numbers(layout: FeatureLayout) -> list[tuple[str, Any]]:
@@ -76,7 +76,8 @@ def _steps_of_categories(layout: FeatureLayout, values: list[NDArray[Any]]) -> l
     if layout.encode == "ordinal":
         coder = preprocessing.OrdinalEncoder(categories=values, handle_unknown="use_encoded_value", unknown_value=-1)
     else:
-        coder = preprocessing.OneHotEncoder(categories=values, handle_unknown="ignore", sparse_output=False)
+        drop = "first" if layout.encode == "dummy" else None
+        coder = preprocessing.OneHotEncoder(categories=values, drop=drop, handle_unknown="ignore", sparse_output=False)
     steps = [("impute", impute.SimpleImputer(strategy="most_frequent"))] if layout.fill else []
     return [*steps, ("encode", coder)]
 
@@ -130,29 +131,20 @@ class FittedModel:
         return self.layout.features
 
     @property
-    def coefficients(self) -> dict[str, dict[str, float]]:
+    def coefficients(self) -> Readings:
         """What R and statsmodels print of a linear model, by column: ``estimate``, ``error``, ``low`` and ``high`` (95%), ``p``; of `Cox` also the hazard ``ratio`` with its interval.
 
-        The intercept is ``(intercept)``; with several classes a name is ``column [class]``. What the rows do not determine is NaN. Other methods have none.
+        The intercept is ``(intercept)``; with several classes a name is ``column [class]``. What the rows do not determine is NaN. Other methods have none. ``coefficients.to_pandas()`` is a frame.
         """
-        if "standard_error" not in self.params or "coef" not in self.params:
-            return {}
-        coef, errors = (np.atleast_2d(np.asarray(self.params[name])) for name in ("coef", "standard_error"))
-        names = list(self.features)
-        if "intercept" in self.params:
-            coef, errors = (
-                np.concatenate([whole, np.reshape(self.params[name], (-1, 1))], axis=1)
-                for whole, name in ((coef, "intercept"), (errors, "intercept_error"))
-            )
-            names.append("(intercept)")
-        freedom = float(self.params["freedom"]) if "freedom" in self.params else None
-        wide = quantile_for(0.05, freedom) if freedom is None or freedom > 0 else np.nan
-        made = {}
-        for k, (row, spread) in enumerate(zip(coef, errors, strict=True)):
-            for name, estimate, error in zip(names, row.tolist(), spread.tolist(), strict=True):
-                key = f"{name} [{self.layout.classes[k]}]" if len(coef) > 1 else name
-                made[key] = _tell_coefficient(estimate, error, wide, freedom, hazard="baseline" in self.params)
-        return made
+        return read_coefficients(self)
+
+    @property
+    def curves(self) -> Readings:
+        """The curves of `KaplanMeier` by group, as lists: ``time``, ``at_risk``, ``events``, ``survival``, ``error`` (Greenwood), ``low`` and ``high`` (95%). Other methods have none.
+
+        The interval is R's: ``S exp(-+ 1.96 error / S)``, at most 1; NaN where nobody is left. ``curves.to_pandas()`` is a frame.
+        """
+        return read_curves(self)
 
     def predict(self, data: Any) -> NDArray[Any]:
         """Predictions for a table, data set, frame or array: classes, numbers, clusters, risks, or the rows in components.
@@ -305,21 +297,6 @@ def _as_plain(value: Any) -> Any:
     if isinstance(value, str | bool) or value is None:
         return value
     return np.asarray(value).tolist()
-
-
-def _tell_coefficient(
-    estimate: float, error: float, wide: float, freedom: float | None, *, hazard: bool
-) -> dict[str, float]:
-    low, high = estimate - wide * error, estimate + wide * error
-    p = np.nan
-    if error > 0:
-        p = two_sided_normal(estimate / error) if freedom is None else two_sided_t(estimate / error, freedom)
-    made = {"estimate": estimate, "error": error, "low": low, "high": high, "p": p}
-    if hazard:
-        with np.errstate(over="ignore"):
-            ratios = np.exp([estimate, low, high]).tolist()
-        made |= dict(zip(("ratio", "ratio_low", "ratio_high"), ratios, strict=True))
-    return made
 
 
 def _in_words(value: Any) -> Any:

@@ -26,7 +26,7 @@ __all__ = ["Fit"]
 _WORDS = {
     "impute": ("", "mean", "median", "most_frequent"),
     "scale": ("", "standard", "minmax", "robust"),
-    "encode": ("onehot", "ordinal"),
+    "encode": ("onehot", "dummy", "ordinal"),
 }
 
 
@@ -44,7 +44,8 @@ class Fit(Checked, Job):
         categories: the values of a column of categories, where they are agreed; otherwise the parties tell those that at least ``min_count`` of their rows have.
         impute: what fills missing numbers: ``"mean"``, ``"median"`` or ``"most_frequent"``; categories get the most frequent. By default missing values are refused.
         scale: ``"standard"`` (mean and standard deviation), ``"minmax"`` (smallest and largest value) or ``"robust"`` (median and quartiles) for columns of numbers.
-        encode: categories become ``"onehot"`` features or one ``"ordinal"`` feature. An unknown value is all zeros, or -1.
+        encode: categories become ``"onehot"`` features, ``"dummy"`` features (without the first value, to which coefficients then compare the others, as R does) or one ``"ordinal"``
+            feature. An unknown value is all zeros, or -1.
         min_count: the smallest number of rows behind what a party tells. What has fewer is left out, as each method says. ``None`` is the largest that the
             parties' policies require, 1 if none does.
         reducer: how replies are combined; with a secure reducer the server sees only sums, exactly.
@@ -182,6 +183,12 @@ class _PreparedFit(Prepared):
     def facts(self, outcome: FittedModel) -> Mapping[str, Any]:
         """Return what is short of the parameters."""
         return {"result": outcome.plain(short=True)}
+
+    def sections(self, outcome: FittedModel) -> Sequence[Mapping[str, Any]]:
+        """Return coefficients, curves, clusters or components, as tables and pictures."""
+        from .page import sections_of
+
+        return sections_of(outcome)
 
     def files(self, outcome: FittedModel) -> Mapping[str, bytes]:
         """Return the model as JSON."""

@@ -231,9 +231,14 @@ def describe_design(features: Sequence[str], params: Mapping[str, Any]) -> list[
     constant, free = (names[np.asarray(params[name], dtype=np.int64)].tolist() for name in ("constant", "undetermined"))
     notes = [f"column {name!r} is constant: its coefficient is 0 and has no standard error" for name in constant]
     if free:
+        coded = (
+            " (of a column of categories, encode='dummy' leaves one value out)"
+            if any("=" in name for name in free)
+            else ""
+        )
         notes.append(
             f"rank {int(params['rank'])} of {len(names)} columns: {', '.join(free)} depend on each other, so their coefficients are one choice of many and have no standard "
-            "errors; predictions are the same for each. Leave a column out, or give alpha"
+            f"errors; predictions are the same for each. Leave a column out{coded}, or give alpha"
         )
     if bool(params.get("separated", False)):
         notes.append(

@@ -29,7 +29,7 @@ class FeatureLayout:
         classes: values of the label, if it is a class.
         extra: columns that the method reads beside the features, such as times.
         groups: extra column of categories -> its values.
-        encode: ``"onehot"`` (a feature a value) or ``"ordinal"`` (the value's place).
+        encode: ``"onehot"`` (a feature a value), ``"dummy"`` (a feature each value but the first) or ``"ordinal"`` (the value's place).
         fill: column -> what a missing value becomes; empty if missing values are refused. For a category, its value.
         centre: what is subtracted from the numbers, ``(numbers,)``; empty if they are not scaled.
         spread: what they are then divided by.
@@ -51,7 +51,8 @@ class FeatureLayout:
         """Names of the features: a column, or ``column=value``."""
         if self.encode == "ordinal":
             return (*self.numbers, *self.levels)
-        return (*self.numbers, *(f"{name}={value}" for name, values in self.levels.items() for value in values))
+        first = int(self.encode == "dummy")
+        return (*self.numbers, *(f"{name}={value}" for name, values in self.levels.items() for value in values[first:]))
 
     @property
     def prepared(self) -> bool:
@@ -177,7 +178,7 @@ def _matrix(table: DataTable, layout: FeatureLayout, where: str) -> Numbers:
         if layout.encode == "ordinal":
             made.append(codes[:, None].astype(np.float64))
         else:
-            made.append((codes[:, None] == np.arange(len(values))).astype(np.float64))
+            made.append((codes[:, None] == np.arange(int(layout.encode == "dummy"), len(values))).astype(np.float64))
     return np.concatenate(made, axis=1)
 
 

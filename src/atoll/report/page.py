@@ -10,6 +10,8 @@ kind            what it has
 ``histogram``   ``edges`` (bins + 1) and ``series`` of ``{"name", "values"}`` (bins)
 ``bars``        ``labels`` and ``series`` of ``{"name", "values"}``, side by side
 ``points``      ``labels`` in order and ``series`` of ``{"name", "values"}``, joined by lines
+``intervals``   ``labels``, ``values``, ``low`` and ``high``; ``line``, a value to compare with; ``log``, whether the axis is
+``steps``       ``series`` of ``{"name", "x", "values", "low", "high"}``, curves that step down; ``across`` and ``up`` name the axes
 ``matrix``      ``labels`` and ``values`` in [-1, 1], ``(labels, labels)``
 ==============  ==========================================================================
 """
@@ -27,7 +29,7 @@ from atoll.core.extras import need
 from atoll.core.overview import human_bytes
 from atoll.core.persistence.files import write_bytes
 
-from .drawing import INK, SERIES, SURFACE, figure
+from .drawing import INK, MUTED, SERIES, SURFACE, figure
 from .facts import Facts, facts_of
 from .figures import (
     bytes_figure,
@@ -53,9 +55,13 @@ def drawn(sections: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _draw_section(one: Mapping[str, Any]) -> str:
-    kinds = {"histogram": _draw_histogram, "bars": _draw_bars, "points": _draw_points, "matrix": _draw_matrix}
+    kinds = {
+        "histogram": _draw_histogram, "bars": _draw_bars, "points": _draw_points, "matrix": _draw_matrix, "intervals": _draw_intervals, "steps": _draw_steps,
+    }  # fmt: skip
     draw = kinds[one["kind"]]
-    size = (5.3, 5.3) if one["kind"] == "matrix" else (5.3, 2.9)
+    size = (5.3, 5.3 if one["kind"] == "matrix" else 2.9)
+    if one["kind"] == "intervals":
+        size = (5.3, 1.1 + 0.26 * max(4, len(one["labels"])))
 
     def panel(axis: Any) -> None:
         draw(axis, one)
@@ -88,6 +94,40 @@ def _draw_points(axis: Any, one: Mapping[str, Any]) -> None:
     for k, each in enumerate(one["series"]):
         axis.plot(range(len(one["labels"])), each["values"], color=SERIES[k % len(SERIES)], marker="o", markersize=4)
     _label_ticks(axis, one["labels"])
+
+
+def _draw_intervals(axis: Any, one: Mapping[str, Any]) -> None:
+    values, places = np.asarray(one["values"], dtype=np.float64), np.arange(len(one["labels"]))[::-1]
+    ends = np.stack(
+        [values - np.asarray(one["low"], dtype=np.float64), np.asarray(one["high"], dtype=np.float64) - values]
+    )
+    if one.get("log"):
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.xaxis.set_minor_formatter(lambda value, _: f"{value:g}" if ends.max() < 4 * values.max() else "")
+    axis.axvline(float(one.get("line", 0.0)), color=MUTED, linewidth=1.0, linestyle="--")
+    axis.errorbar(values, places, xerr=ends, fmt="o", color=SERIES[0], markersize=5, capsize=3, linewidth=1.6)
+    axis.set_yticks(places, [str(label)[:28] for label in one["labels"]], fontsize=8)
+    axis.set_ylim(-0.6, len(places) - 0.4)
+
+
+def _draw_steps(axis: Any, one: Mapping[str, Any]) -> None:
+    for k, each in enumerate(one["series"]):
+        colour = SERIES[k % len(SERIES)]
+        x, *bands = (
+            np.array([np.nan if v is None else v for v in each[name]], dtype=np.float64)
+            for name in ("x", "values", "low", "high")
+        )
+        axis.step(x, bands[0], where="post", color=colour, label=str(each["name"]))
+        # Each band goes on to the next time, also where nobody is left then and there is no interval.
+        along, (_, low, high) = np.repeat(x, 2)[1:], (np.repeat(band, 2)[:-1] for band in bands)
+        axis.fill_between(along, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.set_ylim(0, 1.03)
+    axis.set_xlim(left=0)
+    axis.set_xlabel(str(one["across"]))
+    axis.set_ylabel(str(one["up"]))
+    if len(one["series"]) > 1:
+        axis.legend(fontsize=8)
 
 
 def _draw_matrix(axis: Any, one: Mapping[str, Any]) -> None:

@@ -58,6 +58,7 @@ def compare_fits(
     *,
     secure: bool,
     seed: int,
+    page: Path | None = None,
 ) -> tuple[dict[str, Any], FittedModel]:
     """Fit over all sites, for each site alone, and over all rows in one place.
 
@@ -70,6 +71,7 @@ def compare_fits(
         settings: of `atoll.fitting.Fit`.
         secure: whether the server sees sums alone.
         seed: of draws.
+        page: file for a report of the federation's fit, with a picture.
 
     Returns:
         ``measure``, its value ``alone`` by site (``None`` where a site cannot fit alone), ``federated``, ``pooled`` by a library, whose name is ``pooled_by``; the largest ``difference`` of
@@ -81,14 +83,17 @@ def compare_fits(
     from atoll.secure.masking import SecureAggregation
     from atoll.simulation import simulate
 
-    def fitted(data: Mapping[str, DataTable], method: FitMethod, **more: Any) -> FittedModel:
+    def fitted(data: Mapping[str, DataTable], method: FitMethod, html: Path | None = None, **more: Any) -> FittedModel:
         job = job_class("fit")(**{**settings, "model": method, **more})
-        made: FittedModel = simulate(job, data, engine="inline", seed=seed, progress=False).outcome
+        result = simulate(job, data, engine="inline", seed=seed, progress=False)
+        if html is not None:
+            result.report(html)
+        made: FittedModel = result.outcome
         return made
 
     whole = DataTable.stacked(list(tables.values()), name="all")
     rows = whole if test is None else test
-    federated = fitted(tables, model, **({"reducer": SecureAggregation()} if secure else {}))
+    federated = fitted(tables, model, page, **({"reducer": SecureAggregation()} if secure else {}))
     plain = _without_noise(model)
     alone = {
         name: _score_alone(lambda table=table: fitted({"one": table}, plain, min_count=1).score(rows))
@@ -96,7 +101,7 @@ def compare_fits(
     }
     found = {
         "method": type(model).__name__, "measure": model.measure, "alone": alone, "federated": federated.score(rows),
-        **_fit_in_one_place(federated, whole, rows, settings), **federated.plain(short=True),
+        **_fit_in_one_place(federated, whole, rows, settings), **federated.plain(short=True), **({"curves": curves} if (curves := federated.curves) else {}),
     }  # fmt: skip
     return found, federated
 

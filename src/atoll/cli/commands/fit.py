@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.markup import escape
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
+
+if TYPE_CHECKING:
+    from atoll.cli.output import PlainTable
 
 
 @app.command("fit", rich_help_panel=EXTRAS)
@@ -26,7 +30,7 @@ def command(
     columns: Annotated[str | None, typer.Option("--columns", help="Features: age,pressure. By default all.")] = None,
     impute: Annotated[str, typer.Option("--impute", help="mean, median or most_frequent.")] = "",
     scale: Annotated[str, typer.Option("--scale", help="standard, minmax or robust.")] = "",
-    encode: Annotated[str, typer.Option("--encode", help="onehot or ordinal.")] = "onehot",
+    encode: Annotated[str, typer.Option("--encode", help="onehot, dummy (as R) or ordinal.")] = "onehot",
     categories: Annotated[
         list[str], typer.Option("--categories", help="Agreed values of a column: ward=surgery,internal.")
     ] = [],  # noqa: B006
@@ -38,6 +42,9 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of draws.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="File for the model.", metavar="FILE")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with tables and a picture.", metavar="FILE")
+    ] = None,
     delimiter: Delimiter = ",",
     decimal: Decimal = ".",
     encoding: Encoding = "utf-8",
@@ -47,11 +54,13 @@ def command(
     from atoll.cli import describing as words
     from atoll.cli.output import require_folder, table_of_sites
     from atoll.core.errors import ConfigError
+    from atoll.fitting.page import sections_of
     from atoll.runs import yaml
     from atoll.study.sites import compare_fits, method_of
 
-    if out is not None:
-        require_folder(out)
+    for option, file in (("--out", out), ("--html", html)):
+        if file is not None:
+            require_folder(file, option)
     given: dict[str, Any] = {}
     for text in settings:
         name, equals, value = text.partition("=")
@@ -65,11 +74,28 @@ def command(
         "min_count": min_count,
     }  # fmt: skip
     held = next(iter(words.tables_of([test], **form).values())) if test is not None else None
-    found, model = compare_fits(tables, held, method_of(method, given), job, secure=secure, seed=seed)
+    found, model = compare_fits(tables, held, method_of(method, given), job, secure=secure, seed=seed, page=html)
     if out is not None:
         model.save(out)
         found["model"] = str(out)
     output = output_of(context)
     if "pooled_note" in found:
         output.note(escape(found["pooled_note"]))
-    output.give(found, table_of_sites(found, "fitted on", "{:.6g}".format))
+    if html is not None:
+        output.note(f"Page: {html}")
+    shown: list[Any] = [table_of_sites(found, "fitted on", "{:.6g}".format)]
+    for section in sections_of(model):
+        shown += ["", f"[bold]{escape(section['title'])}.[/bold] {escape(section.get('text', ''))}"]
+        shown += [_make_table(one["head"], one["rows"]) for one in section["tables"]]
+    output.give(found, Group(*shown))
+
+
+def _make_table(head: list[str], rows: list[list[str]]) -> PlainTable:
+    from atoll.cli.output import PlainTable
+
+    table = PlainTable(header_style="bold")
+    for place, name in enumerate(head):
+        table.add_column(escape(name), justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
