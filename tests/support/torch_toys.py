@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Part
 from atoll.torch import LocalTraining, params_of
 
 
@@ -78,9 +79,17 @@ def broadcast_of(model: nn.Module, **more: Any) -> dict[str, Any]:
 def worst(want: Any, got: Any) -> float:
     """The largest difference, relative to the largest entry of the leaf."""
     gaps = [0.0]
-    for a, b in zip(T.leaves(want), T.leaves(got), strict=True):
+    for a, b in zip(_numbers(want), _numbers(got), strict=True):
         gaps.append(float(np.abs(np.asarray(a) - np.asarray(b)).max(initial=0)) / (float(np.abs(a).max()) + 1e-12))
     return max(gaps)
+
+
+def _numbers(tree: Any) -> list[Any]:
+    """The leaves of a tree, and of the values of single replies in it."""
+    found: list[Any] = []
+    for leaf in T.leaves(tree):
+        found += _numbers(leaf.value) if isinstance(leaf, Part) else [leaf]
+    return found
 
 
 def compare(training: LocalTraining, shards: list[Any], broadcast: Any, clients: Any = None) -> float:

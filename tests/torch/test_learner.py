@@ -133,7 +133,7 @@ def test_export_and_buffers() -> None:
     model = seeded(lambda: Images(nn.BatchNorm2d(4)))
     learner = TorchLearner(model, _settings())
     buffers = learner.buffers()
-    assert set(buffers) == {"norm.running_mean", "norm.running_var"}
+    assert set(buffers) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     moved = {name: value + 2.0 for name, value in buffers.items()}
     exported = learner.export({**params_of(model), **moved})
     assert float(exported.norm.running_mean[0]) == 2.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from atoll.core.algebra import tree as T
+from atoll.core.capability import SINGLE_REPLIES
 from atoll.core.facets import facet
 
 from .algorithm import Private
@@ -173,6 +174,11 @@ class Context:
     def learner_metrics(self) -> frozenset[str] | None:
         """Names of the metrics in a client's reply besides the algorithm's own; ``None`` if the learner's own code names them."""
         return metrics_of(self.learner)
+
+    @property
+    def singly(self) -> bool:
+        """Whether the server sees single replies."""
+        return SINGLE_REPLIES in self.reducer.offers
 
     @property
     def protected(self) -> bool:

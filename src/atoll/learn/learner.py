@@ -30,7 +30,8 @@ class LearnerSettings:
         loss: a name such as ``"cross_entropy"``, a callable, or ``"auto"``: chosen from the data's task.
         device: cpu, cuda, mps or auto.
         compile: auto, always or never.
-        buffers: how to treat buffers of normalisation layers: ``"averaged"`` or ``"local"``.
+        buffers: how to treat buffers that training changes: ``"averaged"`` or ``"local"``.
+        singly: whether the server sees single replies; see `atoll.learn.local.release.buffer_replies`.
         factory: makes the model; its initial weights then follow the run's seed.
         protected: whether something in the training makes replies private, so that nothing may leave beside what it protects.
         volume: client updates expected in the whole run; it decides whether compiling pays off.
@@ -44,6 +45,7 @@ class LearnerSettings:
     factory: Callable[[], Any] | None = None
     volume: int | None = None
     protected: bool = False
+    singly: bool = True
 
 
 class Learner(Protocol):
@@ -73,7 +75,7 @@ class Learner(Protocol):
         ...
 
     def buffers(self) -> Tree:
-        """Return running statistics that travel with the parameters and are averaged; empty for most models."""
+        """Return the buffers that travel with the parameters: statistics, which are averaged, and counters, which the server keeps; empty for most models."""
         ...
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
@@ -189,4 +191,7 @@ def _made(factory: Callable[[], Any]) -> Any:
     if torch is None:
         return factory()
     with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(
+            0
+        )  # buffers and frozen parameters do not travel: they are the same in every process
         return factory()

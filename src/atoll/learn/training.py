@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from atoll.core.capability import SINGLE_REPLIES
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.facets import facet
 from atoll.core.federation.reducer import Plain, Reducer
@@ -218,6 +219,7 @@ class Training(Checked, Job):
             buffers=self.buffers,
             volume=self.rounds * self.pacing.updates(self.selection, len(data)),
             protected=promises_privacy(self.algorithm, self.up, self.aggregation),
+            singly=SINGLE_REPLIES in self.reducer.offers,
         )
         made = adapt(self.model, settings, data)
         self.check(made, data)

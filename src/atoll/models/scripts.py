@@ -21,7 +21,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.addresses import load_object
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Aggregate, Mean, Parts
+from atoll.core.algebra.aggregate import Aggregate, Parts
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree, items
 from atoll.core.calls import checked_call
@@ -35,6 +35,7 @@ from atoll.learn.capabilities import TRAINING
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
+from atoll.learn.local.release import BUFFERS, buffer_replies
 from atoll.learn.local.reports import Reporting, as_metrics, as_reports
 from atoll.learn.local.update import finished, started
 from atoll.learn.offered import SupportsScores, require_fit
@@ -196,7 +197,7 @@ class ScriptBody:
         return T.map(np.array, self.arrays) if self.learner is None else self.learner.init(rng)
 
     def buffers(self) -> Tree:
-        """Return running statistics that travel."""
+        """Return the buffers that travel."""
         return {} if self.learner is None else self.learner.buffers()
 
 
@@ -235,6 +236,7 @@ def _made(factory: Any) -> Any:
     if torch is None:
         return factory()
     with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # what does not travel is the same in every process
         return factory()
 
 
@@ -351,7 +353,7 @@ class ScriptLearner(Reporting):
 
     def __init__(self, script: Script, settings: LearnerSettings, data: Any) -> None:
         require_fit(settings.algorithm, "Script", self.offers)
-        self.script, self.algorithm = script, settings.algorithm
+        self.script, self.algorithm, self.singly = script, settings.algorithm, settings.singly
         self.body = body_of(script.model, settings, data)
         file = script.file()
         self.order = ScriptOrder(
@@ -375,8 +377,13 @@ class ScriptLearner(Reporting):
         return self.body.init(rng)
 
     def buffers(self) -> Tree:
-        """Return the running statistics, averaged like the parameters."""
+        """Return the buffers that travel: all that the script may write."""
         return self.body.buffers()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return how each of the model's buffers travels, as sentences."""
+        return tuple(getattr(self.body.learner, "notes", ()))
 
     def check(self, data: Any) -> None:
         """Accept all data: the script decides what it reads."""
@@ -415,7 +422,8 @@ class ScriptLearner(Reporting):
             stream = island.rng.child("again", again) if again else island.rng
             answer = self._answer(island, "train", given, broadcast, stream)
             given = answer["model"]
-        buffers = {name: given[name] for name in broadcast.get("buffers", {})}
+        received = broadcast.get(BUFFERS, {})
+        buffers = {name: given[name] for name in received}
         trained = {name: value for name, value in given.items() if name not in buffers}
         rows = _rows(island) if answer["examples"] is None else answer["examples"]
         work = LocalWork(rows, epochs_done(self.algorithm, epochs))
@@ -423,7 +431,7 @@ class ScriptLearner(Reporting):
         if state is not None:
             island.state = state
         if buffers:
-            reply["buffers"] = Mean(buffers, examples=rows, role="buffer")
+            reply |= buffer_replies(received, buffers, rows, singly=self.singly)
         taken = sorted(answer["metrics"].keys() & reply.keys())
         if taken:
             raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.facets import facet
 from atoll.core.requests.task import Task, Workload
 from atoll.learn.algorithm import LocalWork, Stateful
@@ -23,15 +23,17 @@ from atoll.learn.capabilities import TRAINING
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.own_loss import LossSignature
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
+from atoll.learn.local.release import BUFFERS, buffer_replies
 from atoll.learn.local.reports import Reporting, as_metrics, as_reports, training_passes
 from atoll.learn.local.update import finished, started
 from atoll.learn.offered import require_fit
 from atoll.learn.round.scoring import as_parts
 
 from .backend import device_of
+from .buffers import BufferRules, require_known
 from .evaluate import evaluate, layer_of, profile
 from .learner import loss_of_task
-from .models import array_of, buffers_of, init, load, params_of
+from .models import array_of, init, load, params_of
 from .network import FunctionalModule
 
 if TYPE_CHECKING:
@@ -125,6 +127,8 @@ class _CustomLearner(Reporting):
         loss = loop.loss if settings.loss == "auto" else settings.loss
         LossSignature.of(loss).refuse_training("CustomLoop", "take it in the loop, and give a loss to evaluate")
         self.network = FunctionalModule(self.model, loss, self.device, torch.float32)
+        self.rules, self.singly = BufferRules(settings.buffers), settings.singly
+        self.plan = self.rules.all_of(self.network)
         self.algorithm = settings.algorithm
         self.train = Task("atoll.torch:custom", self._train, load=self._load)
         self.measure = Task("atoll.torch:measure", self._measure)
@@ -135,8 +139,17 @@ class _CustomLearner(Reporting):
         return params_of(self.model if self.factory is None else init(self.factory, rng))
 
     def buffers(self) -> Tree:
-        """Return the running statistics, averaged like the parameters."""
-        return buffers_of(self.model) if self.network.normalises() else {}
+        """Return the buffers that travel: all that the loop may write; see `atoll.torch.buffers`."""
+        return self._buffers_of(self.model, self.plan.sent)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return how each of the model's buffers travels, as sentences."""
+        return self.rules.notes(self.network)
+
+    @staticmethod
+    def _buffers_of(module: nn.Module, names: Collection[str]) -> dict[str, np.ndarray]:
+        return {name: array_of(value) for name, value in module.named_buffers() if name in names}
 
     def check(self, data: Any) -> None:
         """Do nothing: the loop decides what it reads."""
@@ -150,33 +163,41 @@ class _CustomLearner(Reporting):
         return load(self.model, params).eval()
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        broadcast = message["broadcast"]
-        client = (
-            facet(self.algorithm, Stateful).client_init(broadcast["params"]) if island.state is None else island.state
-        )
+        broadcast, client = message["broadcast"], island.state
+        buffers = dict(broadcast.get(BUFFERS, {}))
+        if client is not None and self.plan.local:
+            buffers, client = {**buffers, **client["buffers"]}, client["algorithm"]
+        client = facet(self.algorithm, Stateful).client_init(broadcast["params"]) if client is None else client
         local = started(self.algorithm, broadcast, client)
-        given = {**local["params"], **broadcast.get("buffers", {})}
+        given = {**local["params"], **buffers}
         asked, n = self._asked(message), float(len(island.data))
-        received = {**broadcast["params"], **broadcast.get("buffers", {})}
+        received = {**broadcast["params"], **buffers}
         told = {
             name: self._told(name, options, received, island.data) for name, options in asked.items() if name != "loss"
         }
+        known = set(self.model.state_dict(keep_vars=True))
         trained, metrics = load(self.model, given).to(self.device), dict[str, float]()
         epochs = asked_epochs(self.algorithm, message)
         for time in range(whole_times(self.algorithm, epochs)):
             stream = island.rng.child("again", time) if time else island.rng
             trained, metrics = self.loop.run(trained, island.data, stream.key)
         if "loss" in asked:
-            ends = {**params_of(trained), **buffers_of(trained)}
+            ends = {**params_of(trained), **self._buffers_of(trained, self.plan.names)}
             own = metrics.get("loss")
             kept = (np.float64(own), n) if own is not None and math.isfinite(own) else (np.float64(0.0), 0.0)
             told["loss"] = self._told("loss", {}, ends, island.data) if own is None else kept
         work = LocalWork(n, epochs_done(self.algorithm, epochs))
         reply, state = finished(self.algorithm, {**local, "params": params_of(trained)}, broadcast, client, work)
+        before = {**self._buffers_of(self.model, known), **buffers}
+        after = self._buffers_of(trained, known)
+        require_known(self.plan, [m for m in after if not np.array_equal(after[m], before[m])], self.network.title)
+        if self.plan.local:
+            state = {"algorithm": state, "buffers": {name: after[name] for name in self.plan.local}}
         if state is not None:
             island.state = state
-        if "buffers" in broadcast:
-            reply["buffers"] = Mean(buffers_of(trained), examples=n, role="buffer")
+        if BUFFERS in broadcast:
+            sent = ({name: some[name] for name in self.plan.sent} for some in (before, after))
+            reply |= buffer_replies(*sent, n, singly=self.singly)
         taken = sorted(metrics.keys() & reply.keys())
         if taken:
             raise ConfigError(
@@ -224,6 +245,12 @@ def body_of(
     """
     loop = CustomLoop(given, _never, loss=loss_of_task(module, getattr(data, "task", "")))
     learner = loop.learner(replace(settings, factory=None), data)
+    if learner.plan.local:
+        raise CompositionError(
+            f"buffers of the model ({', '.join(learner.plan.local)}) would stay at the clients, and a script is sent whole models",
+            where="Training.buffers",
+            remedy="leave out buffers='local' and rules 'local', and let the script keep what is its own",
+        )
     return learner, *untold_of(module, {**params_of(module), **learner.buffers()})
 
 

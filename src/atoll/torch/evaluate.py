@@ -96,13 +96,9 @@ def pullback(
 ) -> dict[str, NDArray[Any]]:
     """Return the gradient of ``sum(slope * scores)`` by the parameters, in evaluation mode; ``slope`` has one row for each input."""
     pool = _inputs_alone(network, x)
-    leaves = {
-        name: torch.as_tensor(np.array(value)).to(network.device, network.dtype).requires_grad_()
-        for name, value in params.items()
-    }
-    fixed = {n: p for n, p in network.evaluation.named_parameters() if not p.requires_grad}
-    buffers = {n: b for n, b in network.evaluation.named_buffers() if n not in leaves}
-    outputs = network.outputs(leaves, {**fixed, **buffers}, pool.x, training=False)
+    given = network.tensors(params)
+    leaves = {name: value.requires_grad_() for name, value in given.items() if value.is_floating_point()}
+    outputs = network.outputs(leaves, _fixed(network, given), pool.x, training=False)
     weight = torch.as_tensor(np.asarray(slope)).to(outputs)
     found = torch.autograd.grad((outputs * weight).sum(), list(leaves.values()), allow_unused=True)
     pairs = zip(leaves.items(), found, strict=True)
@@ -122,12 +118,17 @@ def run_over(
     network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool
 ) -> Iterator[tuple[slice, Tensor]]:
     """Run the model over a pool, some rows at a time."""
-    given = {name: torch.as_tensor(np.array(value)).to(network.device, network.dtype) for name, value in params.items()}
-    buffers = {n: b for n, b in network.evaluation.named_buffers() if n not in given}
-    fixed = {n: p for n, p in network.evaluation.named_parameters() if not p.requires_grad}
+    given = network.tensors(params)
+    fixed = _fixed(network, given)
     for begin in range(0, len(pool.x), _ROWS):
         rows = slice(begin, begin + _ROWS)
-        yield rows, network.outputs(given, {**fixed, **buffers}, pool.x[rows], training=False)
+        yield rows, network.outputs(given, fixed, pool.x[rows], training=False)
+
+
+def _fixed(network: FunctionalModule, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what is not given of a model that is evaluated: counters, other buffers (copies, which a pass may change), and parameters that are not trained."""
+    buffers = {n: given[n] if n in given else b.clone() for n, b in network.evaluation.named_buffers()}
+    return {**{n: p for n, p in network.evaluation.named_parameters() if not p.requires_grad}, **buffers}
 
 
 def _segments(

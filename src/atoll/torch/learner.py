@@ -33,9 +33,10 @@ from atoll.learn.wrapped import PerClientBroadcast, shown_name
 
 from .blocks.pool import Privates, TrainedBatch
 from .blocks.source import rows_of
+from .buffers import BufferRules
 from .evaluate import evaluate, evaluate_many, layer_of, profile, profile_many, pullback, score
 from .local import LocalTraining
-from .models import buffers_of, init, load, params_of, precision_of
+from .models import array_of, init, load, params_of, precision_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -327,8 +328,9 @@ class TorchLearner(Reporting):
             "device": settings.device,
             "dtype": precision_of(model),
             "compile": settings.compile,
-            "buffers": settings.buffers,
+            "buffers": BufferRules(settings.buffers),
             "protected": settings.protected,
+            "singly": settings.singly,
             "volume": settings.volume,
             "measured": loss_of_task(model, task),
             "loss_metric": "" if facet(settings.algorithm, Private).alone else "loss",
@@ -396,7 +398,11 @@ class TorchLearner(Reporting):
     def apart(self) -> Apart | None:
         """Return what trains a cohort in blocks when every client has its own broadcast; ``None`` if clients are trained one by one anyway."""
         network = self.training.network
-        if is_private(self.algorithm) or network.buffer_names or {"broadcast", "round"} & set(network.signature.names):
+        if (
+            is_private(self.algorithm)
+            or next(network.training.buffers(), None) is not None
+            or {"broadcast", "round"} & set(network.signature.names)
+        ):
             return None
         return Apart(self._local, self.algorithm, rows_of)
 
@@ -438,10 +444,15 @@ class TorchLearner(Reporting):
         return self.training.network.loss.name not in ("hinge", "multiclass_hinge", "l1")
 
     def buffers(self) -> Tree:
-        """Return the buffers that travel with the parameters: running statistics, and what a training pass on the data that it has seen changes; empty if they stay local or there are none."""
+        """Return the buffers that travel with the parameters: those that a training step writes; empty if they stay local or there are none. See `atoll.torch.buffers`."""
         network = self.training.network
-        stays = self.training.buffers == "local" or not network.buffer_names
-        return {} if stays or not (network.normalises() or self.training.moves_buffers) else buffers_of(self.model)
+        sent, own = self.training.buffers.known(network).sent, dict(self.training.network.frozen)
+        return {name: array_of(own[name]) for name in sent}
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return how each of the model's buffers travels, as sentences."""
+        return self.training.buffers.notes(self.training.network)
 
     def check(self, data: Any) -> None:
         """Refuse data that does not fit the model, before any client is contacted."""
@@ -466,7 +477,11 @@ class TorchLearner(Reporting):
     def personal(self, params: Tree, state: Tree) -> Tree:
         """Return the model of a client with this private state; with ``buffers="local"``, including its own running statistics."""
         own: Tree = {}
-        if self.training.buffers == "local" and isinstance(state, dict) and set(state) == {"algorithm", "buffers"}:
+        if (
+            self.training.buffers.known(self.training.network).local
+            and isinstance(state, dict)
+            and set(state) == {"algorithm", "buffers"}
+        ):
             own, state = state["buffers"], state["algorithm"]
         return {**own_model(self.algorithm, params, state), **own}
 

@@ -23,6 +23,7 @@ from .blocks.decide import decide
 from .blocks.pool import CohortSums, Pool, Privates, TrainedBatch, columns_of
 from .blocks.source import RowSource, StoredPool
 from .blocks.sums import in_rows
+from .buffers import BufferRules
 from .client import ClientTraining, without_buffers
 from .examples.choose import way_of
 from .network import FunctionalModule
@@ -55,12 +56,13 @@ class LocalTraining(ClientTraining):
         device: cpu, cuda, mps or auto.
         dtype: ``"float32"`` or ``"float64"``.
         compile: "auto" (compile if the expected work repays it), "always" or "never".
-        buffers: running statistics of normalisation layers: "averaged" (they travel in the broadcast and the reply
-            under ``"buffers"``) or "local" (they stay in the client's private state).
+        buffers: what training writes beside the parameters: "averaged" (it travels in the broadcast and the reply; see
+            `atoll.torch.buffers`) or "local" (it stays in the client's private state); or the rules that several local updates of a model share.
         volume: client updates expected in the whole run, for "auto"; ``None`` assumes 2,000.
         choices: a record of earlier decisions, to repeat them.
         loss_metric: name of the metric that carries each client's mean training loss; ``""`` for none.
         protected: whether something makes replies private, so that buffers which follow the data must not leave.
+        singly: whether the server sees single replies; see `atoll.learn.local.release.buffer_replies`.
         measured: name of the loss for evaluation if ``loss`` needs what exists only in training.
         others: further losses that the algorithm's steps may ask for.
 
@@ -78,16 +80,18 @@ class LocalTraining(ClientTraining):
         device: str = "cpu",
         dtype: str = "float32",
         compile: str = "auto",  # noqa: A002 - the word that PyTorch uses
-        buffers: str = "averaged",
+        buffers: str | BufferRules = "averaged",
         volume: int | None = None,
         choices: dict[str, Any] | None = None,
         loss_metric: str = "loss",
         protected: bool = False,
+        singly: bool = True,
         measured: str = "cross_entropy",
         others: Sequence[Any] = (),
     ) -> None:
         _one_of("compile", compile, ("auto", "always", "never"))
-        _one_of("buffers", buffers, ("averaged", "local"))
+        if not isinstance(buffers, BufferRules):
+            _one_of("buffers", buffers, ("averaged", "local"))
         _one_of("dtype", dtype, tuple(_DTYPES))
         if dtype == "float64" and device_of(device).type == "mps":
             raise ConfigError(
@@ -99,10 +103,11 @@ class LocalTraining(ClientTraining):
             FunctionalModule(model, loss, device_of(device), _DTYPES[dtype], measured, others),
             algorithm,
             compile=compile,
-            buffers=buffers,
+            buffers=buffers if isinstance(buffers, BufferRules) else BufferRules(buffers),
             volume=2000 if volume is None else volume,
             loss_metric=loss_metric,
             protected=protected,
+            singly=singly,
         )
         self.asked = algorithm
         self._choices = None if choices is None else Choices.of(choices, self.network.device.type)
@@ -216,6 +221,7 @@ class LocalTraining(ClientTraining):
         if stored is not None and stored is self._stored:
             return
         if len(pool.labels) == 0:
+            self.refuse_leak(pool.x)  # and so look at what a step writes: the form of the rows is known without a row
             return
         if self._shape is None or not self.network.loss.form:
             sent = None if broadcast is None else as_tensors(without_buffers(broadcast), self.network)

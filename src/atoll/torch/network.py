@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -15,8 +16,9 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, CompositionError, DataError
 from atoll.learn.local.own_loss import LossSignature
 
+from .buffers import Held
 from .losses import LossInputs, Objective, form_of, objective_of
-from .models import buffers_of, params_of
+from .models import params_of
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class FunctionalModule:
         names: the trainable parameters, in order.
         size: numbers in them.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
+        ties: further name of a shared tensor -> its first one.
         looks_up: whether a traced step looks up rows of a table by indices, which may be wrong; see
             `atoll.torch.tracing.keyed`.
         ways: form of a row -> how clipped sums of single examples' gradients are computed; see `atoll.torch.examples.choose`.
@@ -91,7 +94,7 @@ class FunctionalModule:
                 remedy="set requires_grad=True on the parameters to train",
             )
         self.size = sum(p.numel() for p in module.parameters() if p.requires_grad)
-        self.buffer_names = list(buffers_of(module))
+        self.ties = _ties_of(self.training)
         self.frozen: Named = {
             **{n: p.detach() for n, p in self.training.named_parameters() if not p.requires_grad},
             **dict(self.training.named_buffers()),
@@ -103,10 +106,35 @@ class FunctionalModule:
         self.loss: Objective = objective_of(loss)
         self._others: dict[Any, Objective] = {other: objective_of(other) for other in others}
 
-    def outputs(self, params: Mapping[str, Tensor], frozen: Mapping[str, Tensor], x: Any, *, training: bool) -> Any:
-        """Run the model: ``outputs = f(params; x)``."""
-        module = self.training if training else self.evaluation
-        return functional_call(module, {**frozen, **params}, (x,))
+    def outputs(
+        self,
+        params: Mapping[str, Tensor],
+        frozen: Mapping[str, Tensor],
+        x: Any,
+        *,
+        training: bool,
+        module: nn.Module | None = None,
+    ) -> Any:
+        """Run the model: ``outputs = f(params; x)``; ``module`` is another copy of it.
+
+        A pass in training mode writes buffers: in place into ``frozen``, and, if that is a `Held`, those that ``forward`` re-assigns too.
+        """
+        module = module or (self.training if training else self.evaluation)
+        given = {**frozen, **params}
+        for alias, name in self.ties.items():
+            if name in given:
+                given[alias] = given[name]
+        made = functional_call(module, given, (x,), tie_weights=False)
+        if training and isinstance(frozen, Held):
+            for name, held in frozen.items():
+                if given[name] is not held:
+                    frozen[name] = given[name].detach()
+        return made
+
+    def tensors(self, arrays: Mapping[str, Any]) -> Named:
+        """Return parameters and buffers as tensors of their own memory: floating-point numbers of the model's type, counters of their own."""
+        made = {name: torch.as_tensor(np.array(value)).to(self.device) for name, value in arrays.items()}
+        return {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in made.items()}
 
     @property
     def signature(self) -> LossSignature:
@@ -259,11 +287,6 @@ class FunctionalModule:
             )
         return tuple(made.shape)
 
-    def normalises(self) -> bool:
-        """Tell whether a layer keeps running statistics of its training inputs."""
-        layers = (nn.modules.batchnorm._NormBase,)
-        return any(isinstance(m, layers) and m.track_running_stats for m in self.training.modules())
-
     def drops(self) -> bool:
         """Tell whether a layer draws masks in training."""
         layers = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
@@ -278,23 +301,19 @@ class FunctionalModule:
                 return f"{type(layer).__name__} {name!r}"
         return ""
 
-    def keeps_statistics(self, x: Tensor) -> str:
-        """Return why clients cannot share a batch of this model, or ``""``: batch statistics, or buffers that a pass changes."""
-        mixing = self.mixes_rows()
-        if mixing:
-            return f"{mixing} takes statistics over the batch"
-        if not len(x):
-            return ""
-        before = {n: b.clone() for n, b in self.frozen.items()}
-        params = {n: p.detach() for n, p in self.training.named_parameters() if p.requires_grad}
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), Bounded(_zero_seed(self.device), strict=False):
-            self.outputs(params, before, x, training=True)
-        changed = [n for n, b in before.items() if not torch.equal(b, self.frozen[n])]
-        return f"a training pass changes the buffer {changed[0]!r}" if changed else ""
-
 
 def _zero_seed(device: torch.device) -> Tensor:
     return torch.zeros(2, dtype=torch.int64, device=device)
+
+
+def _ties_of(module: nn.Module) -> dict[str, str]:
+    """Return the further names of tensors that several modules share: name -> the first name."""
+    first, ties = dict[int, str](), dict[str, str]()
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, tensor in named:
+        if first.setdefault(id(tensor), name) != name:
+            ties[name] = first[id(tensor)]
+    return ties
 
 
 def _copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:

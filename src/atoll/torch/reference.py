@@ -17,6 +17,7 @@ from atoll.learn.local.partial import labelled_batches, quota, share_of
 from atoll.learn.local.update import batch_rows, drew_undeclared, finished, started, step_secrets
 
 from .blocks.schedule import labelled_rows
+from .buffers import Held
 from .examples.choose import clipped_sum, way_of
 from .examples.sums import Examples
 from .leaves import flatten, join_reply, split_reply, to_tensor
@@ -44,13 +45,15 @@ class ReferenceUpdate:
         reply: named aggregates of NumPy arrays.
         state: the client's new private state.
         losses: the mini-batch loss of every step.
-        buffers: buffers after the last step.
+        buffers: buffers, and parameters that are not trained, after the last step.
+        written: those that a step wrote.
     """
 
     reply: dict[str, Aggregate]
     state: Tree
     losses: list[float]
     buffers: dict[str, Tensor]
+    written: list[str]
 
 
 def train_one(
@@ -80,8 +83,8 @@ def train_one(
     Raises:
         DataError: a mini-batch is too small for the model, or an index beyond a table.
     """
-    frozen = {**network.frozen, **(buffers or {})}
-    frozen = {name: value.clone() for name, value in frozen.items()}
+    frozen = Held({name: value.clone() for name, value in {**network.frozen, **(buffers or {})}.items()})
+    first = {name: (value._version, value) for name, value in frozen.items()}
     sent, private = as_tensors(broadcast, network), as_tensors(client, network)
     examples = len(columns["y"])
     secrets = step_secrets(algorithm, examples, key, noise, epochs)
@@ -112,8 +115,10 @@ def train_one(
     work = LocalWork(float(examples), float(len(losses)))
     reply, state = finished(algorithm, local, sent, private, work)
     tree, kinds = split_reply(reply)
-    kept = {name: frozen[name] for name in network.buffer_names}
-    return ReferenceUpdate(join_reply(as_arrays(tree), kinds), as_arrays(state), losses, kept)
+    written = [
+        name for name, (version, value) in first.items() if frozen[name] is not value or value._version != version
+    ]
+    return ReferenceUpdate(join_reply(as_arrays(tree), kinds), as_arrays(state), losses, frozen, written)
 
 
 def _lonely(rows: int, examples: int, algorithm: Algorithm) -> DataError:
@@ -134,7 +139,7 @@ class _Oracle:
     def __init__(
         self,
         network: FunctionalModule,
-        frozen: dict[str, Tensor],
+        frozen: Held,
         batch: dict[str, Tensor],
         sent: Tree,
         mode: Bounded,
@@ -196,7 +201,7 @@ class _Oracle:
         return _filled(leaves, torch.autograd.grad(along, list(leaves.values()), allow_unused=True))
 
     def clipped(self, params: Tree, clipping: Clipping) -> Tree:
-        examples = Examples(self.network, self.frozen, self.batch, None, self.sent, self.mode.seed)
+        examples = Examples(self.network, dict(self.frozen), self.batch, None, self.sent, self.mode.seed)
         way = way_of(self.network, self.batch, self.sent)
         with torch.no_grad():
             made, losses = clipped_sum(examples, params, clipping, way)

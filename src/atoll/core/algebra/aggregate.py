@@ -22,6 +22,7 @@ role          use of the combined value                              uplink stag
 ``metric``    a number for the round's row                           leave it alone
 ``report``    a selection rule looks at it                           leave it alone
 ``buffer``    running statistics of a model, averaged                act on it
+``counter``   how far a model's counters moved; see `learn.round`     leave it alone
 ============  =====================================================  ==================
 """
 
@@ -65,9 +66,9 @@ __all__ = [
 ]
 
 
-Role = Literal["update", "side", "metric", "report", "buffer"]
+Role = Literal["update", "side", "metric", "report", "buffer", "counter"]
 """The purpose of a value in a reply."""
-ROLES: tuple[Role, ...] = ("update", "side", "metric", "report", "buffer")
+ROLES: tuple[Role, ...] = ("update", "side", "metric", "report", "buffer", "counter")
 STAGED: frozenset[Role] = frozenset({"update", "buffer"})
 
 

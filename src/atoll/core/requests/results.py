@@ -153,7 +153,7 @@ class Combined:
         n: number of replies in it.
         weight: sums of weights by name.
         kinds: kinds of the aggregates by name: mean, sum, vote or parts. Parts are in cohort order.
-        roles: purposes of the values by name: update, side, metric, report or buffer.
+        roles: purposes of the values by name: update, side, metric, report, buffer or counter.
         asked: the parties that were asked.
         outcomes: the outcome for each of them, one entry a party of ``asked``, if the world knows it.
         senders: the parties whose replies are in it, in cohort order.

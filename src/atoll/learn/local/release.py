@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.algebra.aggregate import Aggregate, Mean
+import numpy as np
+
+from atoll.core.algebra.aggregate import Aggregate, Mean, Parts, Sum
 from atoll.core.algebra.rng import Rng
 from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUFFERS",
+    "COUNTERS",
     "arrays_leaving",
+    "buffer_replies",
+    "counters_in",
     "is_private",
     "promises_privacy",
     "refuse_reports",
@@ -93,7 +98,34 @@ def require_mechanism_outside(algorithm: Algorithm) -> None:
 
 
 BUFFERS = "buffers"
-"""The name under which a model's buffers travel, in a broadcast and in a reply."""
+"""The name under which a model's buffers travel in a broadcast, and their averages in a reply."""
+COUNTERS = "counters"
+"""The name under which a reply tells how far each of the model's counters has moved."""
+
+
+def counters_in(buffers: Tree) -> tuple[str, ...]:
+    """Return the names of the buffers that count: whole numbers and flags, which no average may change."""
+    return tuple(name for name, value in buffers.items() if np.asarray(value).dtype.kind in "iub")
+
+
+def buffer_replies(before: Tree, after: Tree, examples: float, *, singly: bool = True) -> dict[str, Aggregate]:
+    """Return what a client replies of the buffers that training changed: statistics as a mean, and how far each counter has moved.
+
+    Args:
+        before: the buffers that it received.
+        after: the same ones after training.
+        examples: its number of examples, the weight of the statistics.
+        singly: whether the server sees single replies, and so the largest move; else the moves are added up, also under masks.
+    """
+    counters = counters_in(after)
+    statistics = {name: value for name, value in after.items() if name not in counters}
+    reply: dict[str, Aggregate] = {}
+    if statistics:
+        reply[BUFFERS] = Mean(statistics, examples=examples, role="buffer")
+    if counters:
+        moved = {n: np.asarray(after[n]).astype(np.int64) - np.asarray(before[n]).astype(np.int64) for n in counters}
+        reply[COUNTERS] = Parts(moved, examples=examples, role="counter") if singly else Sum(moved, role="counter")
+    return reply
 
 
 def arrays_leaving(
@@ -105,6 +137,7 @@ def arrays_leaving(
     *,
     steps: float = 1.0,
     uplink: Chain | None = None,
+    singly: bool = True,
 ) -> dict[str, Aggregate]:
     """Return every array that a client sends in a phase, by name, as it would be of a contact without a step: the algorithm's values and counts, and the model's buffers.
 
@@ -118,10 +151,11 @@ def arrays_leaving(
         examples: of the made-up client.
         steps: that it has made.
         uplink: stages of the phase: measurements stay at the client if they guard the reply.
+        singly: whether the server sees single replies; see `buffer_replies`.
     """
     reply = dry_reply(algorithm, params, phase, examples, steps)
     if buffers:
-        reply[BUFFERS] = Mean(buffers, examples=examples, role="buffer")
+        reply |= buffer_replies(buffers, buffers, examples, singly=singly)
     return reply if uplink is None else dict(uplink.leaving(reply))
 
 

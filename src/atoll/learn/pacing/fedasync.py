@@ -116,5 +116,6 @@ class _Mixing(InFlight):
         update = T.scale(T.sub(T.add(base, combined.value["update"]), now), alpha)
         value = {**combined.value, "update": update}
         if "buffers" in value:
-            value["buffers"] = T.add(T.scale(state["buffers"], 1.0 - alpha), T.scale(value["buffers"], alpha))
+            held = {name: state["buffers"][name] for name in value["buffers"]}
+            value["buffers"] = T.add(T.scale(held, 1.0 - alpha), T.scale(value["buffers"], alpha))
         return replace(combined, value=value)

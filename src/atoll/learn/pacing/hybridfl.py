@@ -14,6 +14,7 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Part
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
@@ -25,10 +26,20 @@ from ..algorithm import Phased
 from ..capabilities import ONE_PHASE, PLAIN_MEAN, SAMPLE, SOLE_UPDATE
 from ..checks import require_finite
 from ..counts import population_examples
+from ..local.release import BUFFERS, COUNTERS
 from ..round.invitation import Inviter, reply_bytes
 from ..round.outcomes import outcome_columns, reply_form, require_in_time
 from ..round.phases import account, round_info
-from ..round.state import broadcast_extras, compressed_broadcast, global_model, held_by, initial
+from ..round.state import (
+    averaged_model,
+    broadcast_extras,
+    compressed_broadcast,
+    counter_moves,
+    global_model,
+    held_by,
+    initial,
+    moved_buffers,
+)
 from ..topology.hierarchical import summed
 from ..wrapped import declare
 from .base import Pacing
@@ -158,7 +169,7 @@ class RegionalRounds(Course):
         """
         self._require_foresight(fed)
         state = initial(fed, self.context)
-        edge = {"log": fresh(self.seats.estimator), "model": global_model(state), "down": {}, "examples": None}
+        edge = {"log": fresh(self.seats.estimator), "model": averaged_model(state), "down": {}, "examples": None}
         return {**state, "edges": [edge] * len(self.groups)}
 
     def _require_foresight(self, fed: Federation) -> None:
@@ -257,11 +268,13 @@ class RegionalRounds(Course):
                 remedy = "lengthen the deadline, or let such rounds be skipped (on_failure='skip')"
                 raise QuorumError(what, where=f"round {number}", remedy=remedy)
             return state, {**row, "failed": what}
-        now = global_model(state)
+        now = averaged_model(state)
         there = [visit for visit in visits if visit.edc > 0]
         away = _total([T.scale(T.sub(v.edge["model"], now), v.edc / total) for v in there])
         step = {name: away[name] for name in state["server"]["params"]}
-        buffers = {name: T.add(value, away[name]) for name, value in state["buffers"].items()}
+        buffers = {n: T.add(value, away[n]) if n in away else value for n, value in state["buffers"].items()}
+        counted = [Part(visit.counted, 1.0) for visit in there if visit.counted]
+        buffers = moved_buffers(buffers, {COUNTERS: counted}, len(counted))
         info = round_info(fed, state, (number, True), row["selected"], row["replied"])
         server = self.context.algorithm.fold(state["server"], {"update": step}, info, phase)
         require_finite(server["params"], number)
@@ -326,6 +339,7 @@ class EdgeVisit:
         share: the edge's part of the quota.
         selected: number of clients invited.
         edc: examples behind the submissions, ``EDC_r``.
+        counted: how far each of the model's counters moved.
         seconds: time from the invitations to the signal.
     """
 
@@ -339,6 +353,7 @@ class EdgeVisit:
     share: Share
     selected: int = 0
     edc: float = 0.0
+    counted: Tree = field(default_factory=dict)
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -420,7 +435,8 @@ class EdgeVisit:
         self.edc = float(combined.weight.get("update", 0.0))
         if self.edc > 0:
             before = self.edge["model"]
-            mean = {**T.add(sent["broadcast"]["params"], combined["update"]), **combined.value.get("buffers", {})}
+            mean = {**T.add(sent["broadcast"]["params"], combined["update"]), **combined.value.get(BUFFERS, {})}
+            self.counted = counter_moves(combined.value, combined.n)
             moved = T.add(before, T.scale(T.sub(mean, before), self.edc / self.edge["examples"]))
             self.edge = {**self.edge, "model": moved}
 

@@ -16,7 +16,7 @@ from ..capabilities import DELTA, WHOLE_POPULATION
 from ..checks import require_choice, require_count, require_positive
 from ..round.invitation import Inviter
 from ..round.outcomes import require_in_time
-from ..round.state import global_model
+from ..round.state import averaged_model
 from ..selection.base import places_of
 from ..selection.tifl import cross_tier, tiers_of
 from .asynchronous import MOST_LOOKS, Asynchronous, InFlight, require_at_work
@@ -121,7 +121,7 @@ class TierRounds(InFlight):
             **state,
             "took": None if pacing.by == "forecast" else np.zeros(len(fed.parties)),
             "heard": np.zeros(len(fed.parties), dtype=np.int64),
-            "models": [global_model(state)] * pacing.tiers,
+            "models": [averaged_model(state)] * pacing.tiers,
             "updates": np.zeros(pacing.tiers, dtype=np.int64),
             "open": {},
         }

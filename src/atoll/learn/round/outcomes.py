@@ -13,7 +13,7 @@ from atoll.core.requests.cost import is_instant
 from atoll.core.requests.party import among
 from atoll.core.requests.request import ReplyForm
 
-from ..local.release import BUFFERS, arrays_leaving
+from ..local.release import buffer_replies
 from ..local.reports import key_of
 from ..wrapped import dry_reply
 
@@ -44,7 +44,7 @@ def reply_form(context: Context, state: Tree, phase: str, reports: Mapping[str, 
         key_of(name): _report(name, told) for name, told in (reports or {}).items()
     }
     if buffers:
-        optional[BUFFERS] = arrays_leaving(algorithm, params, buffers, phase)[BUFFERS]
+        optional |= buffer_replies(buffers, buffers, 1.0, singly=context.singly)
     weights = {
         name: (float(one[name].weight), float(three[name].weight))
         for name in one

@@ -32,7 +32,7 @@ from ..private.claim import charges_everyone
 from ..wrapped import declare, dry_reply
 from .invitation import own_reports, reply_bytes, seen_of
 from .outcomes import outcome_columns, reply_form
-from .state import broadcast_extras, compressed_broadcast, held_by
+from .state import broadcast_extras, compressed_broadcast, held_by, moved_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -323,7 +323,7 @@ class Phases:
         info = round_info(self.fed, state, (self.number, True), len(asked), combined.n)
         server = _folded(context.algorithm, state["server"], combined.of("update", "side"), info, phase)
         require_finite(server["params"], self.number)
-        return {**state, "server": server, "buffers": combined.value.get("buffers", state["buffers"])}
+        return {**state, "server": server, "buffers": moved_buffers(state["buffers"], combined.value, combined.n)}
 
     def _account(self, row: dict[str, Any], combined: Combined) -> None:
         """Write a phase into the round's row. Crashed and late clients are those of the last phase; copies sent add up."""
@@ -398,8 +398,8 @@ def outgoing(
 def folded(context: Context, state: Tree, combined: Combined, info: RoundInfo, phase: str) -> Tree:
     """Return the server's state after a phase: the aggregation operator, then the algorithm's fold."""
     server = state["server"]
-    # Operators and algorithms see updates; running statistics are averaged directly.
-    state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
+    # Operators and algorithms see updates; the model's buffers go past them.
+    state = {**state, "buffers": moved_buffers(state["buffers"], combined.value, combined.n)}
     updates = combined.of("update", "side")
     sums, memory = context.aggregation.combine(
         replace(combined, value=updates), server["params"], state["aggregation"], info

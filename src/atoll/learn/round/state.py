@@ -25,9 +25,12 @@ from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Fitting, Stage, WithMemory
 
 from ..capabilities import ONE_MODEL
+from ..local.release import BUFFERS, COUNTERS, counters_in
 from ..offered import wants_round
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from atoll.core.federation.federation import Federation
@@ -37,12 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DOWNLINK_NEEDS",
+    "averaged_model",
     "broadcast_extras",
     "check_downlink",
     "compressed_broadcast",
+    "counter_moves",
     "global_model",
     "held_by",
     "initial",
+    "moved_buffers",
 ]
 
 
@@ -68,8 +74,42 @@ def global_model(state: Tree) -> Tree:
     return {**params, **state["buffers"]} if state["buffers"] else params
 
 
+def averaged_model(state: Tree) -> Tree:
+    """Return what of the global model is averaged: its parameters and statistics, without counters."""
+    counters = counters_in(state["buffers"])
+    return {name: value for name, value in global_model(state).items() if name not in counters}
+
+
+def moved_buffers(held: Tree, values: Mapping[str, Any], replies: int) -> Tree:
+    """Return the model's buffers after some replies.
+
+    Statistics are those that were averaged. A counter is the server's own: it moves on by the largest number of the replies, or, where only their sum is
+    seen, by their mean, rounded up. So a server of one client counts what the client counts, and a late reply never turns a counter back.
+
+    Args:
+        held: the buffers that the server has.
+        values: combined values of the replies by name; see `atoll.learn.local.release.buffer_replies`.
+        replies: their number.
+    """
+    made = {**held, **values.get(BUFFERS, {})}
+    for name, by in counter_moves(values, replies).items():
+        old = np.asarray(held.get(name, 0))
+        made[name] = np.asarray(old + np.asarray(by).astype(np.int64)).astype(old.dtype)
+    return made
+
+
+def counter_moves(values: Mapping[str, Any], replies: int) -> Tree:
+    """Return how far each counter moved in some replies: the largest number of the replies, or their mean, rounded up, where only the sum is seen."""
+    told = values.get(COUNTERS)
+    if not told or not replies:
+        return {}
+    if isinstance(told, list):
+        return T.map(lambda *each: np.max(np.stack(each), axis=0), *(part.value for part in told))
+    return T.map(lambda whole: -(-np.asarray(whole) // replies), told)
+
+
 def broadcast_extras(state: Tree, learner: Any, number: int) -> Tree:
-    """Return broadcast entries besides the algorithm's: running statistics, if there are any, and the contact's number if the loss needs it.
+    """Return broadcast entries besides the algorithm's: the model's buffers, if any travel, and the contact's number if the loss needs it.
 
     Args:
         state: a state with ``"buffers"``.

@@ -105,11 +105,13 @@ def pulled(
 
 
 def mean_states(states: list[Tree], weights: list[float]) -> Tree:
-    """Return the weighted mean of the floating-point leaves of some states; everything else from the first state."""
+    """Return the weighted mean of the floating-point leaves of some states; of whole numbers in arrays, a model's counters, the largest; everything else from the first state."""
     total = float(sum(weights))
     rows = [dict(T.items(state)) for state in states]
 
     def mean(path: str, leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iub":
+            return np.max(np.stack([row[path] for row in rows]), axis=0)
         if not _floating(leaf):
             return leaf
         away = [w / total * (np.asarray(row[path]) - leaf) for w, row in zip(weights[1:], rows[1:], strict=True)]

@@ -18,7 +18,8 @@ from atoll.core.requests.task import Work
 
 from ..algorithm import Algorithm, Phased, RoundInfo
 from ..checks import require_finite
-from ..round.state import broadcast_extras
+from ..local.release import BUFFERS, COUNTERS
+from ..round.state import broadcast_extras, moved_buffers
 
 if TYPE_CHECKING:
     from atoll.core.requests.island import Island
@@ -119,7 +120,9 @@ class Round:
     def take(self, phase: str, reply: dict[str, Aggregate], client: Tree) -> None:
         """Fold the node's own reply, and keep its client state."""
         sums, self.metrics = folded(reply)
-        self.state = {**self.state, "client": client, "buffers": sums.pop("buffers", self.state["buffers"])}
+        buffers = moved_buffers(self.state["buffers"], sums, 1)
+        self.state = {**self.state, "client": client, "buffers": buffers}
+        sums = {name: value for name, value in sums.items() if name not in (BUFFERS, COUNTERS)}
         self.server = self.node.algorithm.fold(self.server, sums, self.info, phase)
 
     def end(self, name: str) -> Tree:

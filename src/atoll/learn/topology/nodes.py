@@ -23,9 +23,10 @@ from atoll.core.requests.cohort import Cohort
 from atoll.core.requests.task import Batch, Task
 from atoll.learn.selection.base import Candidates, Seen, places_of
 
+from ..local.release import COUNTERS, counters_in
 from ..offered import SupportsApart
 from ..round.outcomes import outcome_columns
-from ..round.state import global_model
+from ..round.state import averaged_model, counter_moves
 from ..wrapped import declare
 from .base import NodeCourse
 from .mixing import mixing_matrix, require_connected
@@ -236,7 +237,9 @@ class Nodes(NodeCourse):
 
     def _peek(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         node = self.at_node(island, message)
-        return {"params": Mean(global_model(node), role="side")}
+        counters = {name: node["buffers"][name] for name in counters_in(node["buffers"])}
+        counted = {COUNTERS: Parts(counters, role="counter")} if counters else {}
+        return {"params": Mean(averaged_model(node), role="side"), **counted}
 
     def _distance(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         mine = self.at_node(island, message)["server"]["params"]
@@ -363,6 +366,7 @@ class Nodes(NodeCourse):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the mean of the nodes' models, and the distance of the farthest node from it."""
         there, message = self.there(watch, number), {"init": state["init"]}
-        mean = (await watch.sum(there, self.peek, message, at=(number, "peek")))["params"]
+        seen = await watch.sum(there, self.peek, message, at=(number, "peek"))
+        mean = {**seen["params"], **counter_moves(seen.value, seen.n)}
         away = await watch.sum(there, self.distance, {**message, "mean": mean}, at=(number, "distance"))
         return mean, {"consensus": max(float(part.value) for part in away["distance"])}

@@ -226,7 +226,8 @@ class _Walk(NodeCourse):
         }
         models = [found[token] for token in sorted(found, key=int)]
         mean = mean_states(models, [1.0] * len(models))
-        off = [np.sqrt(sum(np.sum((np.asarray(leaf) - mean[n]) ** 2) for n, leaf in m.items())) for m in models]
+        numbers = [n for n, leaf in mean.items() if np.asarray(leaf).dtype.kind == "f"]
+        off = [np.sqrt(sum(np.sum((np.asarray(m[n]) - mean[n]) ** 2) for n in numbers)) for m in models]
         return mean, {"spread": float(max(off))}
 
 

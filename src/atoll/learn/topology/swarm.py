@@ -21,7 +21,7 @@ from atoll.core.requests.task import Task
 from ..algorithm import Phased, RoundInfo
 from ..capabilities import EVERYONE, ONE_SUM, PLAIN_MEAN
 from ..checks import require_finite
-from ..round.state import broadcast_extras, global_model
+from ..round.state import broadcast_extras, global_model, moved_buffers
 from ..wrapped import overrides
 from .base import NodeCourse, Topology, refuse
 from .node import Turn
@@ -173,9 +173,10 @@ class _Swarm(NodeCourse):
         said = {**island.inbox, island.name: mine["said"]}
         replies = [said[name] for name in message["senders"]]
         totals = {name: _added([reply[name] for reply in replies]) for name in replies[0]}
-        sums = {name: t.result() for name, t in totals.items() if t.role not in ("metric", "report", "buffer")}
+        sums = {name: t.result() for name, t in totals.items() if t.role in ("update", "side")}
         state = mine["state"]
-        buffers = {**state, "buffers": totals["buffers"].result()} if "buffers" in totals else state
+        told = {name: t.result() for name, t in totals.items() if t.role in ("buffer", "counter")}
+        buffers = {**state, "buffers": moved_buffers(state["buffers"], told, len(replies))}
         info = RoundInfo(
             int(message["round"]), len(self.names), len(replies), len(self.names), None, Rng(int(message["draws"]))
         )

@@ -1,0 +1,364 @@
+"""A model's buffers in training: which of them a step writes, and how each of these travels.
+
+What a step writes is found by a step: a forward pass in training mode and its backward pass, on a copy of the model. A buffer counts as written if its
+tensor is changed in place, if ``forward`` re-assigns it, or if its values differ. How it travels follows from its kind, or from the model's own word:
+
+==============  =====================================================  ==================================================
+rule            default for                                            what happens
+==============  =====================================================  ==================================================
+``averaged``    floating-point statistics                              the mean over clients, weighted by their examples
+``counted``     whole numbers and flags                                the server's own count; see `atoll.learn.round.state`
+``local``       everything, with ``Training(buffers="local")``         stays in the client's private state
+``anew``        a buffer whose shape or type a step changes            begins as the model has it, whenever a client is asked
+==============  =====================================================  ==================================================
+
+A model says otherwise in ``buffer_rules``, a dict of its class or instance: the name of a buffer of this module -> a rule. Such a buffer counts as written
+even if no step was seen to write it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from atoll.core.errors import CompositionError, ConfigError, nearest
+
+from .tracing.keyed import Bounded
+
+if TYPE_CHECKING:
+    from .network import FunctionalModule
+
+__all__ = ["BufferRules", "Held", "Written", "fixed_tensors", "require_known"]
+
+Tensor = torch.Tensor
+_TABLE = 1024  # entries from which whole numbers are a table or a mask, and no counters
+RULES = ("averaged", "counted", "local", "anew")
+
+
+class Held(dict[str, Tensor]):
+    """Fixed tensors of one client's training; `FunctionalModule.outputs` puts the buffers that ``forward`` re-assigns back into it."""
+
+
+class _Absent:
+    """An attribute that does not exist."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What training writes beside the trained parameters.
+
+    Attributes:
+        sent: name -> ``averaged`` or ``counted``.
+        local: those of the client's private state.
+        anew: those that begin as the model has them.
+        loose: attributes that are no buffers, ``(module, attribute)`` -> first value; they begin anew, too.
+    """
+
+    sent: Mapping[str, str]
+    local: tuple[str, ...] = ()
+    anew: tuple[str, ...] = ()
+    loose: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All buffers."""
+        return (*self.sent, *self.local, *self.anew)
+
+    @property
+    def why(self) -> str:
+        """Why clients cannot share a batch of the model, or ``""``."""
+        if self.names:
+            return f"a training pass changes the buffer {self.names[0]!r}"
+        loose = next(iter(self.loose), None)
+        return "" if loose is None else f"a training pass changes the attribute {_joined(*loose)!r}"
+
+    def begin(self, module: nn.Module) -> None:
+        """Undo what earlier passes left in the model beside its buffers: every client begins with the model as it was given."""
+        for (prefix, name), value in self.loose.items():
+            layer = module.get_submodule(prefix)
+            if isinstance(value, _Absent):
+                layer._buffers.pop(name, None)
+            elif name in layer._buffers:
+                layer._buffers[name] = value
+            else:
+                setattr(layer, name, deepcopy(value))
+
+
+class BufferRules:
+    """How the buffers of one model travel, found once and then the same for all clients.
+
+    Args:
+        mode: ``averaged`` or ``local``; see `LocalTraining`.
+    """
+
+    def __init__(self, mode: str = "averaged") -> None:
+        self.mode = mode
+        self.found: Written | None = None
+
+    def known(self, network: FunctionalModule) -> Written:
+        """Return what was found, or what the model's layers and its own word tell before a step was seen."""
+        return self.found or self._ruled(network, _Seen(structural_writes(network.training)))
+
+    def look(self, network: FunctionalModule, x: Tensor) -> Written:
+        """Return what a step writes, found on two of these rows, or on made-up rows of their form if there are none.
+
+        Raises:
+            CompositionError: a buffer of the model's state dict begins with, or changes, its shape or type in the step.
+            Exception: what the model raises on these rows.
+        """
+        if self.found is None:
+            seen = _seen(network, x)
+            if seen is None:
+                return self.known(network)
+            self.found = self._ruled(network, seen)
+        return self.found
+
+    def all_of(self, network: FunctionalModule) -> Written:
+        """Return what a loop of the user's own may write: every buffer of the state dict, except numbers that are not finite and tables of whole numbers."""
+        if self.found is None:
+            kept = set(network.training.state_dict(keep_vars=True))
+            names = [name for name, value in network.training.named_buffers() if name in kept and _moves(value)]
+            self.found = self._ruled(network, _Seen(names))
+        return self.found
+
+    def notes(self, network: FunctionalModule) -> list[str]:
+        """Return how each buffer that training writes travels, as sentences."""
+        plan = self.known(network)
+        told = {
+            "averaged over the clients": [name for name, rule in plan.sent.items() if rule == "averaged"],
+            "counted by the server": [name for name, rule in plan.sent.items() if rule == "counted"],
+            "kept at each client": plan.local,
+            "set back to the model's own whenever a client is asked": plan.anew,
+        }
+        found = [f"Buffers {what}: {', '.join(names)}." for what, names in told.items() if names]
+        loose = ", ".join(_joined(*place) for place in plan.loose)
+        return (
+            [
+                *found,
+                f"Training changes attributes that are no buffers, and every client begins with their first values: {loose}.",
+            ]
+            if loose
+            else found
+        )
+
+    def _ruled(self, network: FunctionalModule, seen: _Seen) -> Written:
+        told = _told_rules(network.training)
+        sent, local, anew = dict[str, str](), list[str](), list[str]()
+        for name, value in fixed_tensors(network.training):
+            if name not in seen.names and name not in told:
+                continue
+            plain = "averaged" if value.is_floating_point() else "counted"
+            rule = told.get(name) or ("anew" if name in seen.reshaped else "local" if self.mode == "local" else plain)
+            if rule == "averaged" and plain != "averaged":
+                raise ConfigError(
+                    f"buffer_rules has {name!r} averaged, but it is of {_kind(value)}",
+                    where="Training.model",
+                    remedy="use 'counted', 'local' or 'anew', or keep it as a floating-point buffer",
+                )
+            if rule == "anew":
+                anew.append(name)
+            elif rule == "local":
+                local.append(name)
+            else:
+                sent[name] = rule
+        return Written(sent, tuple(local), tuple(anew), seen.loose)
+
+
+def fixed_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Return what of a model is no trained parameter, by name: its buffers, and parameters that only ``forward`` may change."""
+    yield from ((name, p) for name, p in module.named_parameters() if not p.requires_grad)
+    yield from module.named_buffers()
+
+
+def structural_writes(module: nn.Module) -> list[str]:
+    """Return the buffers of layers that are known to keep running statistics of their training inputs."""
+    return [
+        _joined(prefix, name)
+        for prefix, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
+        for name, _ in layer.named_buffers(recurse=False)
+    ]
+
+
+def _told_rules(module: nn.Module) -> dict[str, str]:
+    """Return what modules say of their own buffers: full name -> rule.
+
+    Raises:
+        ConfigError: no such buffer, or no such rule.
+    """
+    found = dict[str, str]()
+    for prefix, layer in module.named_modules():
+        told = getattr(layer, "buffer_rules", None)
+        own = dict(fixed_tensors(layer))
+        for name, rule in told.items() if isinstance(told, Mapping) else ():
+            if name not in own or rule not in RULES:
+                given, known, kind = (rule, RULES, "rule") if name in own else (name, tuple(own), "buffer")
+                raise ConfigError(
+                    f"buffer_rules of {type(layer).__name__} has {name!r}: {rule!r}, and there is no such {kind}.{nearest(str(given), known)}",
+                    where="Training.model",
+                    remedy=f"use one of {', '.join(known)}" if known else "register the buffer, or leave the rule out",
+                )
+            found[_joined(prefix, name)] = rule
+    return found
+
+
+def _moves(value: Tensor) -> bool:
+    return bool(value.isfinite().all()) if value.is_floating_point() else value.numel() <= _TABLE
+
+
+def require_known(plan: Written, written: Iterable[str], title: str) -> None:
+    """Refuse a buffer that some clients write, and that nothing told of before: it would be lost, or be that of some clients alone.
+
+    Raises:
+        CompositionError: names it.
+    """
+    unknown = next((name for name in written if name not in plan.names), None)
+    if unknown is not None:
+        name = unknown.rpartition(".")[2]
+        raise CompositionError(
+            f"training writes the buffer {unknown!r} of {title} at some clients, and a first step did not",
+            where="Training.model",
+            remedy=f"say in its module how it travels: buffer_rules = {{{name!r}: 'averaged'}}, or 'counted', 'local' or 'anew'",
+        )
+
+
+def _joined(*names: str) -> str:
+    return ".".join(name for name in names if name)
+
+
+def _kind(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+# ---------------------------------------------------------------- a step, and what it writes
+
+
+@dataclass
+class _Seen:
+    """What steps wrote: buffers, those of them that changed their form, and further attributes with their first values."""
+
+    names: list[str]
+    reshaped: set[str] = field(default_factory=set)
+    loose: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+
+def _seen(network: FunctionalModule, x: Tensor) -> _Seen | None:
+    """Return what a training step writes; ``None`` if there are no rows, and the model takes none that are made up."""
+    rows = x[:2] if len(x) > 1 else x[[0, 0]] if len(x) else x.new_zeros((2, *x.shape[1:]))
+    with warnings.catch_warnings():  # training says them
+        warnings.simplefilter("ignore")
+        try:
+            seen = _step(network, rows, moved=False)
+        except CompositionError:
+            raise
+        except Exception:
+            if len(x):
+                raise
+            return None
+        with contextlib.suppress(Exception):
+            # What rows and buffers of zeros hide: a moving average that is written past autograd's sight.
+            seen.names += _step(network, _unlike(rows), moved=True).names
+    return seen
+
+
+def _unlike(rows: Tensor) -> Tensor:
+    """Return other rows of the same form; indices stay, since a table has only some."""
+    if not rows.is_floating_point():
+        return rows
+    steps = torch.arange(rows.numel(), dtype=rows.dtype, device=rows.device).reshape(rows.shape)
+    return rows + torch.sin(1.0 + steps)
+
+
+def _step(network: FunctionalModule, rows: Tensor, *, moved: bool) -> _Seen:
+    module = _trial(network)
+    before = {name: value.detach().clone() for name, value in fixed_tensors(module)}
+    if moved:
+        before = {name: value + 0.25 if value.is_floating_point() else value for name, value in before.items()}
+    attributes = _attributes(module)
+    held = Held({name: value.clone() for name, value in before.items()})
+    given = {name: (value, value._version) for name, value in held.items()}
+    params = {n: p.detach().clone().requires_grad_() for n, p in module.named_parameters() if p.requires_grad}
+    seed = torch.zeros(2, dtype=torch.int64, device=network.device)
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]), Bounded(seed, strict=False):
+        made = network.outputs(params, held, rows, training=True, module=module)
+        with contextlib.suppress(Exception):  # training reports it
+            made.float().sum().backward()
+    seen = _Seen([])
+    kept = set(module.state_dict(keep_vars=True))
+    for name, first in before.items():
+        now, (own, version) = held[name].detach(), given[name]
+        if (now.shape, now.dtype) != (first.shape, first.dtype):
+            if name in kept:
+                raise _reformed(network, name, f"turns the buffer {name!r} from {_form(first)} into {_form(now)}")
+            seen.reshaped.add(name)
+        elif held[name] is own and own._version == version and _same(now, first):
+            continue
+        seen.names.append(name)
+    seen.loose = {place: value for place, value in attributes.items() if _changed(module, place, value)}
+    for name, _ in module.named_buffers():
+        prefix, _, own = name.rpartition(".")
+        if name in before or (prefix, own) in attributes:
+            continue
+        if name in kept:
+            raise _reformed(network, name, f"makes the buffer {name!r}, which has no value before")
+        seen.loose[prefix, own] = _Absent()
+    return seen
+
+
+def _trial(network: FunctionalModule) -> nn.Module:
+    """Return a copy of the model in training mode, whose own attributes may change."""
+    try:
+        return deepcopy(network.training)
+    except Exception:  # it was used, and holds what cannot be copied
+        return network.training
+
+
+def _attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
+    """Return the modules' attributes that are numbers or tensors and no buffers, and buffers without a value that are not saved."""
+    found = dict[tuple[str, str], Any]()
+    for prefix, layer in module.named_modules():
+        own = () if layer._forward_pre_hooks else vars(layer).items()  # hooks make tensors of parameters
+        numbers = {key: _copied(v) for key, v in own if isinstance(v, int | float | Tensor) and key not in _MODULES}
+        empty = {key: v for key, v in layer._buffers.items() if v is None and key in layer._non_persistent_buffers_set}
+        found |= {(prefix, key): value for key, value in (numbers | empty).items()}
+    return found
+
+
+_MODULES = frozenset(vars(nn.Module()))
+"""Attributes of every module."""
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _changed(module: nn.Module, place: tuple[str, str], first: Any) -> bool:
+    layer, name = module.get_submodule(place[0]), place[1]
+    now = layer._buffers[name] if name in layer._buffers else getattr(layer, name, None)
+    if isinstance(first, Tensor) and isinstance(now, Tensor):
+        return (first.shape, first.dtype) != (now.shape, now.dtype) or not _same(first, now.detach())
+    return type(now) is not type(first) or bool(now != first)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    same = torch.equal(one.nan_to_num(), other.nan_to_num()) if one.is_floating_point() else torch.equal(one, other)
+    return bool(same)
+
+
+def _form(value: Tensor) -> str:
+    return f"{_kind(value)} of shape {tuple(value.shape)}"
+
+
+def _reformed(network: FunctionalModule, name: str, what: str) -> CompositionError:
+    return CompositionError(
+        f"the first training step of {network.title} {what}: a server could not average it",
+        where="Training.model",
+        remedy=f"register {name.rpartition('.')[2]!r} with a tensor of its shape and type; with persistent=False if it only saves time",
+    )

@@ -1,0 +1,428 @@
+"""Buffers of a model: what a step writes is found by a step, and travels by one rule.
+
+The oracle is plain PyTorch: with one client and full batches, R rounds of one epoch are R epochs of an ordinary loop.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import atoll
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.mechanisms import GaussianLDP
+from atoll.torch import CustomLoop
+from atoll.torch.learner import seeded
+from tests.support.part_examples import PARTS
+
+LR, ROUNDS = 0.3, 5
+
+
+class Warm(nn.Module):
+    """A warm-up counted in a buffer of whole numbers."""
+
+    def __init__(self, start: Any = 0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("t", torch.tensor(start))
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.t += 1
+        return self.linear(x) * torch.clamp(self.t / 10, max=1.0)
+
+
+class Moving(nn.Module):
+    """A moving average, written in one of the ways that people write it."""
+
+    def __init__(self, how: str = "in place", *, persistent: bool = True) -> None:
+        super().__init__()
+        self.how = how
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("mean", torch.zeros(3), persistent=persistent)
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            new = x.mean(0).detach()
+            if self.how == "in place":
+                self.mean.mul_(0.9).add_(0.1 * new)
+            elif self.how == "re-assigned":
+                self.mean = 0.9 * self.mean + 0.1 * new
+            else:
+                self.mean.data.mul_(0.9).add_(0.1 * new)
+        return self.linear(x - self.mean)
+
+
+class Flagged(nn.Module):
+    """Initialises itself on its first batch, as ActNorm does, and says so in a flag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("done", torch.tensor(False))
+        self.register_buffer("scale", torch.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        if self.training and not self.done:
+            self.scale.copy_(x.detach().std(0) + 1e-3)
+            self.done.fill_(True)
+        return self.linear(x / self.scale)
+
+
+class Ring(nn.Module):
+    """A queue and its pointer, which turns back to 0, as MoCo has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("queue", torch.zeros(3, 3))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.queue[int(self.at)] = x.mean(0).detach()
+            self.at[0] = (self.at[0] + 1) % 3
+        return self.linear(x - self.queue.mean(0))
+
+
+class Momentum(nn.Module):
+    """A second network of parameters that are not trained, which follows the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.slow = nn.Linear(3, 2), nn.Linear(3, 2)
+        self.slow.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            for mine, theirs in zip(self.slow.parameters(), self.linear.parameters(), strict=True):
+                mine.mul_(0.5).add_(0.5 * theirs.detach())
+        return self.linear(x) + self.slow(x)
+
+
+class Shared(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, momentum=None)
+        self.again = self.norm
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(self.again(self.norm(x)))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "BatchNorm": lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)),
+    "BatchNorm(momentum=None)": lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 2)),
+    "a counter": Warm,
+    "a counter of floats": lambda: Warm(0.0),
+    "an average in place": Moving,
+    "an average re-assigned": lambda: Moving("re-assigned"),
+    "an average past autograd": lambda: Moving("data"),
+    "an average that is not saved": lambda: Moving("re-assigned", persistent=False),
+    "a flag": Flagged,
+    "a ring": Ring,
+    "frozen parameters": Momentum,
+    "a shared layer": Shared,
+}  # fmt: skip
+
+
+def rows(count: int = 24, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    x = (rng.normal(size=(count, 3)) * 2 + 1).astype(np.float32)
+    return {"x": x, "y": (x[:, 0] > 1).astype(np.int64)}
+
+
+def island(columns: dict[str, Any]) -> Any:
+    return atoll.data.Dataset(columns, classes=2)
+
+
+def plain(model: nn.Module, columns: dict[str, Any], steps: int = ROUNDS) -> nn.Module:
+    """An ordinary loop on full batches."""
+    made = copy.deepcopy(model).train()
+    optimiser = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], lr=LR)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(made(torch.tensor(columns["x"])), torch.tensor(columns["y"])).backward()
+        optimiser.step()
+    return made
+
+
+def job(model: Any, **settings: Any) -> atoll.Training:
+    parts = {"algorithm": atoll.FedAvg(lr=LR, batch_size=None), "selection": atoll.Everyone(), "rounds": ROUNDS}
+    return atoll.Training(model=model, **{**parts, **settings})
+
+
+def simulate(training: Any, data: Any, engine: str = "inline", **world: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # "is trained client by client"
+        return atoll.simulate(training, data, engine=engine, progress=False, **world)
+
+
+def require_same(got: nn.Module, want: nn.Module) -> None:
+    """The same numbers of the same types, buffers that are not saved too."""
+    ours = dict(got.named_buffers()) | dict(got.named_parameters())
+    for name, value in (dict(want.named_buffers()) | dict(want.named_parameters())).items():
+        assert ours[name].dtype == value.dtype
+        np.testing.assert_allclose(ours[name].detach().numpy(), value.detach().numpy(), atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+@pytest.mark.parametrize("name", MODELS)
+def test_one_client_is_an_ordinary_loop(name: str, engine: str) -> None:
+    model = seeded(MODELS[name], 0)
+    made = simulate(job(model), {"only": island(rows())}, engine)
+    require_same(made.model, plain(model, rows()))
+    assert "Buffers" in " ".join(made.notes)
+
+
+def test_no_order_of_clients_decides_what_travels() -> None:
+    model = seeded(Moving, 0)
+    zeros = {"x": np.zeros((8, 3), np.float32), "y": np.array([0, 1] * 4)}
+    one, none = ({name: value[:k] for name, value in rows(8, seed=2).items()} for k in (1, 0))
+    clients = {"zeros": zeros, "one": one, "none": none, "many": rows(8, seed=1)}
+    want = simulate(job(model), {name: island(clients[name]) for name in clients}).params
+    assert set(want) >= {"mean"}
+    for order in (["one", "none", "many", "zeros"], ["none", "many", "zeros", "one"], ["many", "zeros", "one", "none"]):
+        got = simulate(job(model), {name: island(clients[name]) for name in order}).params
+        for name, value in want.items():
+            np.testing.assert_allclose(got[name], value, atol=1e-6, err_msg=f"{order}: {name}")
+
+
+def test_a_counter_is_the_largest_of_a_round() -> None:
+    data = {"few": island(rows(8)), "many": island(rows(24, seed=1))}
+    training = job(Warm, algorithm=atoll.FedAvg(lr=LR, batch_size=4), rounds=2)
+    assert simulate(training, data).params["t"] == 2 * 6
+
+
+def test_a_counter_under_masks_moves_by_the_mean_number_of_steps_rounded_up() -> None:
+    data = {"few": island(rows(8)), "some": island(rows(12)), "many": island(rows(20, seed=1))}
+    training = job(Warm, algorithm=atoll.FedAvg(lr=LR, batch_size=4), rounds=2, reducer=atoll.SecureAggregation())
+    assert simulate(training, data).params["t"] == 2 * 4  # (2 + 3 + 5) / 3
+
+
+def _counted() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 2))
+
+
+SKIPPED = {"DefKT", "Hierarchical(together)", "Tiered", "HybridFL"}  # they need another setting, or no buffers
+
+
+@pytest.mark.parametrize(
+    ("slot", "part"), [(slot, part) for slot in ("topology", "pacing") for part in PARTS[slot] if part not in SKIPPED]
+)
+def test_counters_stay_whole_with_every_topology_and_pacing(slot: str, part: str) -> None:
+    data = atoll.data.iid(island(rows(72)), parties=6, seed=0)
+    settings = {slot: PARTS[slot][part](), "rounds": 2, "algorithm": atoll.FedAvg(lr=LR, batch_size=6)}
+    found = simulate(job(_counted, **settings), data).params["0.num_batches_tracked"]
+    assert found.dtype == np.int64
+    assert found % 2 == 0
+    assert found > 0
+
+
+# ---------------------------------------------------------------------- what is refused, and what a model may say
+
+
+class Late(nn.Module):
+    """Writes a buffer only on rows that the first client does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        if self.training and bool(x.min() < -50):
+            self.seen.add_(1.0)
+        return self.linear(x) + self.seen
+
+
+class LateByRule(Late):
+    buffer_rules: ClassVar = {"seen": "averaged"}
+
+
+def _far() -> dict[str, Any]:
+    columns = rows(8, seed=3)
+    return {"near": island(rows(8)), "far": island({**columns, "x": columns["x"] - 100.0})}
+
+
+def test_a_write_that_the_first_step_did_not_show_is_refused_with_the_models_word_as_remedy() -> None:
+    with pytest.raises(
+        CompositionError, match=r"'seen' of Late at some clients.*buffer_rules = \{'seen': 'averaged'\}"
+    ):
+        simulate(job(Late), _far())
+    assert simulate(job(LateByRule, rounds=1), _far()).params["seen"] == 0.5
+
+
+class Cached(Moving):
+    buffer_rules: ClassVar = {"mean": "anew"}
+
+
+class Alone(Moving):
+    buffer_rules: ClassVar = {"mean": "local"}
+
+
+def test_a_model_may_say_how_its_buffers_travel() -> None:
+    made = simulate(job(Cached), {"a": island(rows()), "b": island(rows(seed=1))})
+    assert "mean" not in made.params
+    assert not made.model.mean.any()
+    assert made.notes == ("Buffers set back to the model's own whenever a client is asked: mean.",)
+    made = simulate(job(Alone), {"a": island(rows()), "b": island(rows(seed=1))})
+    assert "mean" not in made.params
+    assert made.notes == ("Buffers kept at each client: mean.",)
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"maen": "local"}, r"no such buffer\. Did you mean 'mean'"),
+        ({"mean": "lokal"}, r"no such rule\. Did you mean 'local'"),
+        ({"mean": "averaged", "n": "averaged"}, r"'n' averaged, but it is of int64"),
+    ],
+)
+def test_a_wrong_rule_is_refused(rules: dict[str, str], words: str) -> None:
+    model = seeded(Moving, 0)
+    model.register_buffer("n", torch.tensor(0))
+    model.buffer_rules = rules
+    with pytest.raises(ConfigError, match=words):
+        simulate(job(model), {"only": island(rows())})
+
+
+class Unborn(nn.Module):
+    def __init__(self, *, persistent: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("mean", None, persistent=persistent)
+
+    def forward(self, x: Any) -> Any:
+        if self.mean is None:
+            self.mean = x.mean(0).detach()
+        return self.linear(x - self.mean)
+
+
+class Growing(Moving):
+    def forward(self, x: Any) -> Any:
+        self.mean = torch.cat([self.mean, x.mean(0).detach()])
+        return self.linear(x)
+
+
+class Widening(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("t", torch.tensor(0))
+
+    def forward(self, x: Any) -> Any:
+        self.t = self.t + 0.5
+        return self.linear(x) * self.t
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: Unborn(persistent=True), "makes the buffer 'mean', which has no value before"),
+        (Growing, r"turns the buffer 'mean' from float32 of shape \(3,\) into float32 of shape \(6,\)"),
+        (Widening, r"turns the buffer 't' from int64 of shape \(\) into float32"),
+    ],
+)
+def test_a_buffer_without_a_lasting_form_is_refused(model: Any, words: str) -> None:
+    with pytest.raises(CompositionError, match=words):
+        simulate(job(model), {"only": island(rows())})
+
+
+class Counting(nn.Module):
+    """Counts in an attribute that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+def test_no_client_begins_with_what_another_left_in_an_attribute(engine: str) -> None:
+    model, both = seeded(Counting, 0), {"a": island(rows()), "b": island(rows())}
+    two, one = (simulate(job(model), data, engine) for data in (both, {"a": island(rows())}))
+    for name, value in one.params.items():
+        np.testing.assert_allclose(two.params[name], value, atol=1e-6)
+    assert two.notes == (
+        "Training changes attributes that are no buffers, and every client begins with their first values: calls.",
+    )
+
+
+def test_a_cache_that_a_pass_makes_is_that_of_its_client() -> None:
+    model = seeded(lambda: Unborn(persistent=False), 0)
+    data = {"a": island(rows(seed=1)), "b": island(rows(seed=2))}
+    want = [plain(model, rows(seed=seed), 1) for seed in (1, 2)]
+    made = simulate(job(model, rounds=1), data)
+    mean = sum(net.linear.weight.detach() for net in want) / 2
+    np.testing.assert_allclose(made.params["linear.weight"], mean.numpy(), atol=1e-6)
+
+
+def test_what_does_not_travel_is_the_same_in_every_process() -> None:
+    def make() -> nn.Module:
+        class Random(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = nn.Linear(3, 2)
+                self.register_buffer("features", torch.randn(3))
+
+            def forward(self, x: Any) -> Any:
+                return self.linear(x * self.features)
+
+        return Random()
+
+    first = simulate(job(make), {"only": island(rows())}).model
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        again = simulate(job(make), {"only": island(rows())}).model
+    require_same(first, again)
+
+
+@pytest.mark.parametrize("model", [Warm, lambda: Moving("re-assigned"), lambda: Moving("data"), Momentum])
+def test_no_kind_of_buffer_leaves_without_noise(model: Any) -> None:
+    private = {"privacy": GaussianLDP(epsilon=1.0, delta=1e-5, clip=0.1), "rounds": 1}
+    with pytest.raises(CompositionError, match=r"would leave the clients without noise.*buffers='local'"):
+        simulate(job(model, **private), {"only": island(rows())})
+    assert set(simulate(job(model, buffers="local", **private), {"only": island(rows())}).params) >= {"linear.weight"}
+
+
+# ---------------------------------------------------------------------- loops of one's own
+
+
+def _loop(model: Any, shard: Any, config: Any, rng: Any) -> None:
+    del config, rng
+    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=LR)
+    optimiser.zero_grad()
+    nn.functional.cross_entropy(model(torch.tensor(shard.x)), torch.tensor(shard.y)).backward()
+    optimiser.step()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name not in ("an average that is not saved", "frozen parameters")]
+)
+def test_a_loop_of_ones_own_keeps_buffers_alike(name: str) -> None:
+    model = seeded(MODELS[name], 0)
+    made = simulate(job(CustomLoop(model, _loop)), {"only": island(rows())})
+    require_same(made.model, plain(model, rows()))
+
+
+def test_a_loop_of_ones_own_may_keep_buffers_at_its_clients() -> None:
+    model = seeded(MODELS["BatchNorm"], 0)
+    made = simulate(job(CustomLoop(model, _loop), buffers="local"), {"only": island(rows())})
+    want = plain(model, rows())
+    assert not [name for name in made.params if "running" in name or "tracked" in name]
+    np.testing.assert_allclose(made.params["2.weight"], want[2].weight.detach().numpy(), atol=1e-6)
