@@ -51,7 +51,7 @@ USES = {
     "postgres": "import psycopg; assert psycopg.pq.__impl__ == 'binary'",
     "flower": "import flwr",
     "grpc": "import grpc, cryptography; from atoll.runtime.transport import TRANSPORTS; TRANSPORTS['grpc']",
-    "all": "import torch, sklearn, xgboost, matplotlib, pyarrow, tenseal, gmpy2, grpc, dp_accounting",
+    "all": "import torch, sklearn, xgboost, matplotlib, pyarrow, tenseal, gmpy2, rbcl, grpc, dp_accounting",
 }
 
 

@@ -69,6 +69,8 @@ class PolicyConfig(Section):
     privacy: PrivacyConfig | None = None
     min_count: int = 1
     extremes: list[str] = Field(default_factory=list)
+    learned: list[str] = Field(default_factory=list)
+    min_aligned: int = 1
 
     @model_validator(mode="after")
     def _accepted(self) -> PolicyConfig:
@@ -83,7 +85,7 @@ class PolicyConfig(Section):
         from atoll.core.requests.policy import SitePolicy
 
         stages = tuple(part.build(f"{path}.stages[{i}]") for i, part in enumerate(self.stages))
-        words = {name: tuple(getattr(self, name)) for name in ("tasks", "free", "allow", "extremes")}
+        words = {name: tuple(getattr(self, name)) for name in ("tasks", "free", "allow", "extremes", "learned")}
         more: dict[str, Any] = {
             **words,
             "results": self.results,
@@ -92,6 +94,7 @@ class PolicyConfig(Section):
             "confined": self.confined,
             "privacy": None if self.privacy is None else self.privacy.build(),
             "min_count": self.min_count,
+            "min_aligned": self.min_aligned,
         }
         return SitePolicy(stages, self.largest_reply, self.smallest_cohort, **more)
 

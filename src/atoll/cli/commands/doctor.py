@@ -28,7 +28,7 @@ _EXTRAS = {
     "tensorboard": ("tensorboardX",),
     "mlflow": ("mlflow",),
     "he": ("tenseal",),
-    "secure": ("cryptography", "tenseal", "gmpy2"),
+    "secure": ("cryptography", "tenseal", "gmpy2", "rbcl"),
     "dp": ("dp_accounting",),
     "ray": ("ray",),
     "net": ("cryptography",),

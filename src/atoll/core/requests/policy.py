@@ -148,6 +148,9 @@ class SitePolicy(Checked, Policy):
         second_sums: whether the server may have a second sum of the same task and message over another set of parties: the sums of two sets that differ in one party tell
             its reply. ``None`` refuses it between organisations and allows it in a simulation. Sums with differential privacy are counted in the ledger instead.
         extremes: names of columns whose smallest and largest value a statistic may tell, with ``*`` and ``?``; an empty list hides those of all columns.
+        learned: what another party may learn of this one from a protocol, as kinds of its `Contract`: ``sizes``, ``count``, ``sum``, ``ids``, with ``*`` and ``?``. An
+            empty list allows all; otherwise a request whose contract tells more is refused, and one without a contract is not bound. ``allow`` says which protocols may run.
+        min_aligned: smallest number of shared keys of an alignment: with fewer, this island does not go on and tells nobody which they are.
         privacy: what the island demands of every release and of all jobs together (`atoll.privacy.Demand`). With one, a cohort runs party by party.
     """
 
@@ -164,6 +167,8 @@ class SitePolicy(Checked, Policy):
     privacy: ReplyDemand | None = None
     min_count: int = 1
     extremes: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()
+    min_aligned: int = 1
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not isinstance(self.privacy, ReplyDemand):
@@ -172,7 +177,7 @@ class SitePolicy(Checked, Policy):
                 where="SitePolicy",
                 remedy="give atoll.privacy.Demand(budget=atoll.privacy.Budget(epsilon=4.0))",
             )
-        for name in ("stages", "tasks", "free", "allow", "extremes"):
+        for name in ("stages", "tasks", "free", "allow", "extremes", "learned"):
             if isinstance(getattr(self, name), str):
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r}",
@@ -188,15 +193,16 @@ class SitePolicy(Checked, Policy):
                 where="SitePolicy",
                 remedy="use whole numbers of at least 1",
             )
-        if self.min_count < 1:
-            raise ConfigError(
-                f"min_count={self.min_count}", where="SitePolicy", remedy="use a whole number of at least 1"
-            )
+        for name in ("min_count", "min_aligned"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}", where="SitePolicy", remedy="use a whole number of at least 1"
+                )
 
     @property
     def rules(self) -> RowRules:
-        """Return ``min_count`` and ``extremes``."""
-        return RowRules(self.min_count, self.extremes)
+        """Return ``min_count``, ``extremes`` and ``min_aligned``."""
+        return RowRules(self.min_count, self.extremes, self.min_aligned)
 
     @property
     def largest(self) -> int | None:
@@ -298,6 +304,7 @@ class SitePolicy(Checked, Policy):
                 )
         inner = asked[-1]
         _require_disclosure(self.min_count, inner)
+        self._require_contract(inner)
         if self.sums_only:
             self._require_sum(request)
             if request.wraps is None:
@@ -314,6 +321,23 @@ class SitePolicy(Checked, Policy):
             raise PolicyError(
                 f"a sum may have {inner.uplink.replies} replies, but this site requires at least {self.smallest_cohort}",
                 remedy=f"use quorum={self.smallest_cohort} or more",
+            )
+
+    def _require_contract(self, request: Request) -> None:
+        """Refuse a role of a protocol that tells another party more of this one than ``learned`` allows.
+
+        Raises:
+            PolicyError: names what it tells, and to whom.
+        """
+        if not self.learned or request.task.contract is None:
+            return
+        contract = request.task.contract(request.task.args)
+        told = contract.find_refused(str(request.task.args.get("me", "")), self.learned)
+        if told is not None:
+            raise PolicyError(
+                f"{contract.protocol} tells {told.who} {told.sees}, which this site does not allow",
+                where="policy",
+                remedy=f"let the site add {told.kind!r} to `learned` in its policy, or ask for another result: others may learn {', '.join(self.learned)}",
             )
 
     def _require_sum(self, request: Request) -> None:

@@ -32,6 +32,7 @@ from .disclosure import Disclosure
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..exposure import Contract
     from .chain import Chain
     from .cohort import Cohort
     from .island import Island
@@ -510,6 +511,7 @@ class Task:
         promise: for a step of a secure reducer: ``message -> least``, the smallest number of parties whose sum a server that lies can see, 0 if it can see less
             than a sum, ``None`` if another step has promised it. See ``SitePolicy.sums_only``.
         discloses: for a task that describes rows: ``message -> Disclosure``, what its reply promises. See ``SitePolicy.min_count``.
+        contract: for a role of a protocol between parties: ``args -> Contract``, what it sends and what each role learns. See ``SitePolicy.learned``.
         adds_excess: whether it is a half that adds the excess noise of the wrapped request; see ``Stage.excess``.
         owner: which of a program's objects it is bound to, where several have a task of this name; see `register_tasks`. The world sets it.
     """
@@ -528,6 +530,7 @@ class Task:
     schema: TaskSchema | None = None
     promise: Callable[[Tree], int | None] | None = None
     discloses: Callable[[Tree], Disclosure] | None = None
+    contract: Callable[[Mapping[str, Any]], Contract] | None = None
     adds_excess: bool = False
     owner: str = ""
 
@@ -618,6 +621,7 @@ def task(
     schema: TaskSchema | None = None,
     promise: Callable[[Tree], int | None] | None = None,
     discloses: Callable[[Tree], Disclosure] | None = None,
+    contract: Callable[[Mapping[str, Any]], Contract] | None = None,
     adds_excess: bool = False,
 ) -> Callable[[Callable[..., Any]], Task]: ...
 def task(
@@ -630,6 +634,7 @@ def task(
     schema: TaskSchema | None = None,
     promise: Callable[[Tree], int | None] | None = None,
     discloses: Callable[[Tree], Disclosure] | None = None,
+    contract: Callable[[Mapping[str, Any]], Contract] | None = None,
     adds_excess: bool = False,
 ) -> Task | Callable[[Callable[..., Any]], Task]:
     """Make a task of a module-level function, as a decorator.
@@ -644,7 +649,12 @@ def task(
 
     def wrap(function: Callable[..., Any]) -> Task:
         full = name or declared_name(function)
-        more: dict[str, Any] = {"promise": promise, "discloses": discloses, "adds_excess": adds_excess}
+        more: dict[str, Any] = {
+            "promise": promise,
+            "discloses": discloses,
+            "contract": contract,
+            "adds_excess": adds_excess,
+        }
         return Task(full, function, many, work, reply_bytes, schema=schema, **more)
 
     return wrap if fn is None else wrap(fn)

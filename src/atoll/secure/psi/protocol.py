@@ -1,0 +1,338 @@
+"""The contract of an alignment protocol, and the role that runs it in a session.
+
+A protocol is a part: a frozen dataclass below `PsiProtocol` with two methods. ``contract`` says which frames it sends and what each role learns, before
+anyone is contacted; ``match`` is one role's side of the conversation. All else is here, and the same for all protocols: reading the keys, announcing sizes, the
+site's own rules, what the role keeps and what it replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.addresses import declared_name, load_object
+from atoll.core.errors import CompositionError, ConfigError, DataError, LetterError, PolicyError, nearest
+from atoll.core.exposure import Contract, Exposure, ProtocolFrame
+from atoll.core.requests.task import task
+from atoll.core.validation import Checked
+
+from .keys import RowKeys
+
+if TYPE_CHECKING:
+    from atoll.core.execution.session import Peers
+    from atoll.core.requests.island import Island
+
+__all__ = ["AlignmentPlan", "AlignmentSide", "Matches", "PsiProtocol", "intersect_keys"]
+
+Rows = NDArray[np.uint8]
+
+CHUNK = 1 << 21
+"""Bytes of one message at most: a frame of more is sent in several."""
+SIZES = "sizes"
+"""The channel of the first frame: 8 bytes number of keys and 8 bytes digest of the settings, to each other role."""
+RESULTS = ("ids", "count", "sum")
+
+
+@dataclass(frozen=True)
+class AlignmentPlan(Checked):
+    """The settings that all roles of one alignment share; they travel as arguments of the task.
+
+    Attributes:
+        columns: the columns of the key.
+        roles: the roles, in an order that all agree on; each is the name of its party.
+        result: ``"ids"``, ``"count"`` or ``"sum"``.
+        learners: the roles that learn the result.
+        column: for a sum, the column.
+        holder: for a sum, the role that has the column.
+        min_count: for a sum, the smallest number of shared keys behind it.
+        seed: the seed of the order u.
+        key: see `RowKeys.of`.
+        label: names the alignment at its parties.
+    """
+
+    columns: Sequence[str]
+    roles: Sequence[str]
+    result: str = "ids"
+    learners: Sequence[str] = ()
+    column: str = ""
+    holder: str = ""
+    min_count: int = 1
+    seed: int = 0
+    key: Literal["text", "number"] | None = None
+    label: str = "aligned"
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "roles", "learners"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not self.learners:
+            object.__setattr__(self, "learners", self.roles)
+        if self.result not in RESULTS:
+            raise ConfigError(f"result={self.result!r}.{nearest(self.result, RESULTS)}", where="psi", remedy=f"use one of {', '.join(RESULTS)}")  # fmt: skip
+        if len(set(self.roles)) != len(self.roles) or len(self.roles) < 2:
+            raise ConfigError(f"roles={list(self.roles)}", where="psi", remedy="name two or more parties, each once")
+        unknown = [name for name in (*self.learners, *([self.holder] if self.holder else [])) if name not in self.roles]
+        if unknown:
+            raise ConfigError(f"{unknown[0]!r} is no party of the alignment.{nearest(unknown[0], self.roles)}", where="psi", remedy=f"choose from {list(self.roles)}")  # fmt: skip
+        if (self.result == "sum") != bool(self.column and self.holder):
+            raise ConfigError(f"result={self.result!r} with column={self.column!r} of {self.holder!r}", where="psi", remedy="name the column of a sum and the party that has it, and none otherwise")  # fmt: skip
+        if self.min_count < 1:
+            raise ConfigError(f"min_count={self.min_count}", where="psi", remedy="use a whole number of at least 1")
+
+    def spec(self) -> dict[str, Any]:
+        """The plan as plain arguments of a task."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+    def others(self, me: str) -> tuple[str, ...]:
+        """The roles but one."""
+        return tuple(role for role in self.roles if role != me)
+
+    def digest(self, protocol: Mapping[str, Any]) -> bytes:
+        """8 bytes that are the same at roles with the same settings."""
+        return hashlib.blake2b(repr((sorted(protocol.items()), self)).encode(), digest_size=8).digest()
+
+
+@dataclass(frozen=True)
+class Matches:
+    """What one role knows at the end.
+
+    Attributes:
+        shared: for each of its own keys, in the order of u, whether all have it; ``None`` if the role does not learn it.
+        count: the number of shared keys; ``None`` if the role does not learn it.
+        total: the sum; ``None`` if there is none for this role.
+    """
+
+    shared: NDArray[np.bool_] | None = None
+    count: int | None = None
+    total: float | None = None
+
+
+@dataclass
+class AlignmentSide:
+    """One role's side of a running alignment: what ``PsiProtocol.match`` works with.
+
+    Attributes:
+        island: the party's place: ``island.secret`` is the only source of keys and orders.
+        peers: the session.
+        me: this role.
+        plan: the settings.
+        keys: this role's distinct keys, in the order of u.
+        sizes: the announced number of keys of each role, this one too.
+        state: what the role has kept at the last agreed checkpoint.
+    """
+
+    island: Island
+    peers: Peers
+    me: str
+    plan: AlignmentPlan
+    keys: RowKeys
+    sizes: dict[str, int] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def other(self) -> str:
+        """The other role of two."""
+        (other,) = self.plan.others(self.me)
+        return other
+
+    def learns(self, role: str) -> bool:
+        """Whether a role learns the result."""
+        return role in self.plan.learners
+
+    async def keep(self, **state: Any) -> None:
+        """Agree on a step with all roles: after a crash, ``state`` has these values too, and the messages before are not sent again."""
+        self.state = {**self.state, "sizes": dict(self.sizes), **state}
+        await self.peers.checkpoint(self.state)
+
+    async def send_rows(self, name: str, role: str, rows: NDArray[Any]) -> None:
+        """Send a frame: rows of bytes, ``(rows, width)``, in messages of at most ``CHUNK`` bytes on the channel of the frame's name."""
+        if len(rows) == 0:
+            return
+        flat = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
+        channel, step = self.peers.channel(name), _rows_of_chunk(flat.shape[1])
+        for at in range(0, len(flat), step):
+            await channel.send(role, flat[at : at + step])
+
+    async def receive_rows(self, name: str, role: str, rows: int, width: int) -> Rows:
+        """Receive a frame, ``(rows, width)``.
+
+        Raises:
+            LetterError: a message has another form than the frame: the other role sends more, or something else, than it announced.
+        """
+        channel, step = self.peers.channel(name), _rows_of_chunk(width)
+        found = np.empty((rows, width), dtype=np.uint8)
+        for at in range(0, rows, step):
+            part, wanted = await channel.recv(role), (min(step, rows - at), width)
+            if not isinstance(part, np.ndarray) or part.dtype != np.uint8 or part.shape != wanted:
+                form = f"{part.dtype} {part.shape}" if isinstance(part, np.ndarray) else type(part).__name__
+                raise LetterError(f"{form} in {name!r} from {role}, in place of uint8 {wanted}", where="psi", remedy="look at the party that sent it: it does not follow the protocol")  # fmt: skip
+            found[at : at + step] = part
+        return found
+
+    async def swap_rows(self, name: str, rows: NDArray[Any], theirs: int, width: int) -> Rows:
+        """Send a frame to the other role of two and receive its frame of the same name at the same time."""
+        _, found = await asyncio.gather(self.send_rows(name, self.other, rows), self.receive_rows(name, self.other, theirs, width))  # fmt: skip
+        return found
+
+    def require_count(self, count: int | None) -> None:
+        """Refuse to tell more where too few keys are shared, by the site's own rule and the plan's.
+
+        Raises:
+            PolicyError: too few are shared, or this role cannot know because it does not learn the count.
+        """
+        least = max(self.island.rules.min_aligned, self.plan.min_count if self.plan.result == "sum" else 1)
+        if least > 1 and count is None:
+            raise PolicyError(f"min_aligned={least}, and {self.me} does not learn how many keys are shared", where="policy", remedy="let this party learn the result too, or lower min_aligned in its policy")  # fmt: skip
+        if least > 1 and count is not None and count < least:
+            raise PolicyError(f"fewer than {least} keys are shared", where="policy", remedy="align larger sets, or lower min_aligned in the site's policy or min_count in the job")  # fmt: skip
+
+
+class PsiProtocol(Checked):
+    """Base class of alignment protocols: frozen dataclasses of settings.
+
+    Attributes:
+        results: the results that it can give.
+        most_roles: the most parties at once.
+    """
+
+    results: ClassVar[tuple[str, ...]] = ("ids",)
+    most_roles: ClassVar[int] = 2
+
+    def contract(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Contract:
+        """The frames and what each role learns; see `base_contract` for what is common to all.
+
+        Args:
+            plan: the settings.
+            sizes: number of keys of each role.
+        """
+        raise NotImplementedError
+
+    async def match(self, side: AlignmentSide) -> Matches:
+        """One role's side. ``side.state`` holds what it has kept with ``side.keep`` before a crash.
+
+        Raises:
+            LetterError: a message that does not follow the protocol.
+            PolicyError: too few keys are shared.
+        """
+        raise NotImplementedError
+
+    def require_plan(self, plan: AlignmentPlan) -> None:
+        """Refuse a plan that the protocol cannot carry.
+
+        Raises:
+            CompositionError: it gives no such result, or not to so many parties.
+        """
+        name = type(self).__name__
+        if plan.result not in self.results:
+            raise CompositionError(f"{name} gives no {plan.result}", where="psi", remedy=f"use result={' or '.join(map(repr, self.results))}, or protocol Ecdh, which gives {', '.join(RESULTS)}")  # fmt: skip
+        if len(plan.roles) > self.most_roles:
+            raise CompositionError(f"{name} aligns at most {self.most_roles} parties, not {len(plan.roles)}", where="psi", remedy="use a protocol for several parties, or fewer of them")  # fmt: skip
+
+    def spec(self) -> dict[str, Any]:
+        """The protocol as plain arguments of a task."""
+        return {"name": declared_name(type(self)), **{one.name: getattr(self, one.name) for one in fields(self)}}  # type: ignore[arg-type]
+
+    @staticmethod
+    def of(spec: Mapping[str, Any]) -> PsiProtocol:
+        """The inverse of ``spec``.
+
+        Raises:
+            ConfigError: no protocol has this name.
+        """
+        settings = dict(spec)
+        name = str(settings.pop("name", ""))
+        try:
+            found = load_object(name)
+        except (ImportError, AttributeError, ValueError):
+            found = None
+        if not (isinstance(found, type) and issubclass(found, PsiProtocol)):
+            raise ConfigError(f"no alignment protocol named {name!r}", where="psi", remedy="use a class below PsiProtocol that every party can import")  # fmt: skip
+        return found(**settings)
+
+
+def base_contract(protocol: PsiProtocol, plan: AlignmentPlan, frames: Sequence[ProtocolFrame]) -> Contract:
+    """The contract of a protocol that tells sizes to all, and to learners the result and nothing else.
+
+    Args:
+        protocol: the protocol.
+        plan: the settings.
+        frames: its frames after the sizes.
+    """
+    pairs = [(a, b) for a in plan.roles for b in plan.others(a)]
+    sizes = [ProtocolFrame(SIZES, a, b, 1, 16, "number of keys, digest of the settings") for a, b in pairs]
+    learns = [Exposure(b, f"how many keys {a} has", kind="sizes", of=a) for a, b in pairs]
+    for role in plan.learners:
+        for other in plan.others(role):
+            if plan.result == "ids":
+                learns.append(Exposure(role, f"which of its own keys {other} has too", _HONEST, "ids", other))
+            else:
+                learns.append(Exposure(role, "how many keys all share", _HONEST, "count", other))
+        if plan.result == "sum" and role != plan.holder:
+            learns.append(Exposure(role, f"the sum of {plan.column} over shared keys", _HONEST, "sum", plan.holder))
+    return Contract(type(protocol).__name__, (*sizes, *frames), tuple(learns))
+
+
+_HONEST = "all follow the protocol with their true sets"
+
+
+def _rows_of_chunk(width: int) -> int:
+    return max(1, CHUNK // max(1, width))
+
+
+def _contract_of(args: Mapping[str, Any]) -> Contract:
+    plan, protocol = AlignmentPlan(**args["plan"]), PsiProtocol.of(args["protocol"])
+    return protocol.contract(plan, dict.fromkeys(plan.roles, 0))
+
+
+@task(contract=_contract_of)
+async def intersect_keys(
+    island: Island, peers: Peers, me: str, protocol: Mapping[str, Any], plan: Mapping[str, Any], show: bool = False
+) -> dict[str, Any]:
+    """One role of an alignment.
+
+    The role keeps its result in ``island.state[label]``: ``rows``, the first row of each shared key in the order of u, and ``names``; both empty where it does not learn
+    them. It replies what it has learned of count and sum, and the shared keys only with ``show``.
+    """
+    made, settings = PsiProtocol.of(protocol), AlignmentPlan(**plan)
+    made.require_plan(settings)
+    state = await peers.restore({})
+    keys = RowKeys.of(island.data, settings.columns, seed=settings.seed, key=settings.key, where=f"the table of {me}")
+    side = AlignmentSide(island, peers, me, settings, keys, dict(state.get("sizes", {})), state)
+    if not side.sizes:
+        await _announce_sizes(side, settings.digest(protocol))
+    found = await made.match(side)
+    side.require_count(found.count)
+    shared = np.zeros(len(keys), dtype=bool) if found.shared is None else found.shared
+    names = [name for name, one in zip(keys.names, shared.tolist(), strict=True) if one]
+    known = island.state if isinstance(island.state, dict) else {}
+    island.state = {**known, settings.label: {"rows": keys.places[shared], "names": names}}
+    return {
+        "size": len(keys),
+        "count": found.count,
+        "total": found.total,
+        "names": names if show and found.shared is not None else None,
+    }
+
+
+async def _announce_sizes(side: AlignmentSide, digest: bytes) -> None:
+    mine = np.frombuffer(len(side.keys).to_bytes(8, "little") + digest, dtype=np.uint8).reshape(1, 16)
+    others = side.plan.others(side.me)
+    for role in others:
+        await side.send_rows(SIZES, role, mine)
+    side.sizes[side.me] = len(side.keys)
+    for role in others:
+        row = (await side.receive_rows(SIZES, role, 1, 16)).tobytes()
+        if row[8:] != digest:
+            raise ConfigError(f"{role} aligns with other settings", where="psi", remedy="give all parties the same protocol, key columns, result and seed")  # fmt: skip
+        side.sizes[role] = int.from_bytes(row[:8], "little")
+        if side.sizes[role] > MOST_KEYS:
+            raise DataError(f"{role} announces {side.sizes[role]} keys", where="psi", remedy=f"align at most {MOST_KEYS} keys at once")  # fmt: skip
+
+
+MOST_KEYS = 1 << 28

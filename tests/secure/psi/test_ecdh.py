@@ -1,0 +1,192 @@
+"""`Ecdh`: the plain intersection, what each role sees, and peers that do not follow the protocol."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.core.errors import AtollError, LetterError, PolicyError
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.policy import SitePolicy
+from atoll.core.world import World
+from atoll.engines import ENGINES
+from atoll.secure.psi import AlignmentPlan, Ecdh, RowKeys, ecdh
+from atoll.secure.psi.ecdh import _members, draw_order
+from atoll.testing import killed_and_resumed
+from tests.support.alignment import align, program_of, recorded, shared_keys, tables
+
+SETS = tables({"bank": ["u1", "u2", "u2", "u3"], "shop": ["u2", "u2", "u3", "u9", None]})
+KEYS = st.lists(st.integers(0, 12).map(str), max_size=12)
+
+
+@settings(max_examples=15)
+@given(KEYS, KEYS, st.integers(0, 3))
+def test_it_is_the_plain_intersection_in_one_order(left, right, seed):
+    data = tables({"bank": left, "shop": right})
+    found = align(Ecdh(), data, seed=seed)
+    wanted = shared_keys(data, seed)
+    assert found["bank"]["names"] == found["shop"]["names"] == wanted
+    assert found["bank"]["count"] == found["shop"]["count"] == len(wanted)
+
+
+def test_repeats_are_one_key_and_null_matches_nothing():
+    found = align(Ecdh(), SETS)
+    assert sorted(found["bank"]["names"]) == ["u2", "u3"]
+
+
+@pytest.mark.parametrize("result", ["ids", "count"])
+def test_one_learner_is_the_only_one_who_learns(result):
+    found = align(Ecdh(), SETS, result=result, learners=("bank",))
+    assert found["bank"]["count"] == 2
+    assert (found["bank"]["names"] is not None) == (result == "ids")
+    assert found["shop"]["count"] is None
+    assert found["shop"]["names"] is None
+
+
+@pytest.mark.parametrize("learners", [("bank", "shop"), ("shop",)])
+@pytest.mark.parametrize("result", ["ids", "count"])
+def test_what_is_said_is_what_the_contract_says(monkeypatch, result, learners):
+    sizes = []
+    for shared in (0, 3):  # equal sizes, other overlaps: the same frames
+        data = tables({"bank": [f"a{i}" for i in range(5)], "shop": [f"a{i}" for i in range(5 - shared, 9 - shared)]})
+        plan = AlignmentPlan(columns=("id",), roles=("bank", "shop"), result=result, learners=learners)
+        with recorded(monkeypatch) as said:
+            align(Ecdh(), data, result=result, learners=learners)
+        assert Ecdh().contract(plan, {"bank": 5, "shop": 4}).compare_recorded(said) == []
+        sizes.append(sorted((source, channel, message.shape) for source, _, channel, message in said))
+    assert sizes[0] == sizes[1]
+
+
+def test_a_frame_that_the_contract_does_not_name_is_found(monkeypatch):
+    plan = AlignmentPlan(columns=("id",), roles=("bank", "shop"), result="count")
+    with recorded(monkeypatch) as said:
+        align(Ecdh(), SETS, result="ids")
+    wrong = Ecdh().contract(plan, {"bank": 3, "shop": 3}).compare_recorded(said)
+    assert sorted(line.split(",")[0] for line in wrong) == [f"24 bytes of 'order' from {a} to {b}" for a, b in (("bank", "shop"), ("shop", "bank"))]  # fmt: skip
+
+
+def _invalid(message):
+    return np.full_like(message, 255)
+
+
+def _neutral(message):
+    return np.zeros_like(message)
+
+
+def _repeated(message):
+    return np.repeat(message[:1], len(message), axis=0)
+
+
+def _longer(message):
+    return np.concatenate([message, message])
+
+
+@pytest.mark.parametrize(
+    ("channel", "spoil", "says"),
+    [
+        ("blinded", _invalid, "stands twice|invalid point"),
+        ("blinded", _neutral, "stands twice|invalid point"),
+        ("blinded", _repeated, "stands twice"),
+        ("blinded", _longer, r"\(6, 32\) in 'blinded'"),
+        ("twice", _invalid, "stands twice|invalid point"),
+        ("twice", _repeated, "stands twice"),
+        ("twice", lambda message: message[:2], r"\(2, 32\) in 'twice'"),
+        ("order", lambda message: np.zeros_like(message), "names a place twice"),
+        ("sizes", lambda message: message.astype(np.int64), "int64"),
+    ],
+)
+def test_a_peer_that_does_not_follow_the_protocol_is_refused(monkeypatch, channel, spoil, says):
+    def change(source, at, message):
+        return spoil(message) if (source, at) == ("shop", channel) else message
+
+    with recorded(monkeypatch, change), pytest.raises(AtollError, match=says) as caught:
+        align(Ecdh(), SETS)
+    assert "bank" in str(caught.value) or isinstance(caught.value, LetterError)
+
+
+@pytest.mark.parametrize("wrong", [0, 255])
+@pytest.mark.parametrize("at", ["blinded", "twice"])
+def test_one_wrong_point_among_valid_ones_is_refused(monkeypatch, at, wrong):
+    def change(source, channel, message):
+        if (source, channel) == ("shop", at):
+            message = message.copy()
+            message[0] = wrong
+        return message
+
+    with recorded(monkeypatch, change), pytest.raises(AtollError, match="invalid point"):
+        align(Ecdh(), SETS)
+
+
+def test_a_site_refuses_a_result_that_tells_too_much():
+    policy = {"shop": SitePolicy(learned=("sizes", "count"))}
+    assert align(Ecdh(), SETS, policy=policy, result="count")["bank"]["count"] == 2
+    assert align(Ecdh(), SETS, policy=policy, learners=("shop",))["shop"]["count"] == 2  # it is the shop that learns
+    with pytest.raises(PolicyError, match="tells bank which of its own keys shop has too"):
+        align(Ecdh(), SETS, policy=policy)
+
+
+def test_a_site_does_not_go_on_below_its_least_overlap(monkeypatch):
+    assert align(Ecdh(), SETS, policy={"shop": SitePolicy(min_aligned=2)})["bank"]["count"] == 2
+    with recorded(monkeypatch) as said, pytest.raises(AtollError, match="fewer than 3 keys are shared"):
+        align(Ecdh(), SETS, policy={"shop": SitePolicy(min_aligned=3)})
+    assert not [1 for source, _, channel, _ in said if (source, channel) == ("shop", "order")]
+    with pytest.raises(AtollError, match="does not learn how many keys are shared"):
+        align(Ecdh(), SETS, policy={"shop": SitePolicy(min_aligned=2)}, learners=("bank",))
+
+
+def _views(monkeypatch, data, learner, runs=60):
+    """For each run of a count: where the learner finds the shared key, and which of its own keys it would guess it to be."""
+    seen = []
+
+    def members(found, twice):
+        held = _members(found, twice)
+        seen.append((int(np.flatnonzero(_members(twice, found))[0]), int(np.flatnonzero(held)[0])))
+        return held
+
+    places, guesses = np.zeros(4), np.zeros(4)
+    for secrets in range(runs):
+        orders = []
+
+        def order(secret, count, orders=orders):
+            orders.append(draw_order(secret, count))
+            return orders[-1]
+
+        monkeypatch.setattr(ecdh, "_members", members)
+        monkeypatch.setattr(ecdh, "draw_order", order)
+        align(Ecdh(), data, secrets=secrets, result="count", learners=(learner,))
+        place, at = seen.pop()
+        places[place] += 1
+        mine = orders[list(data).index(learner)]
+        guesses[mine[at] if len(mine) == 4 else 0] += 1
+    return places, guesses
+
+
+def _chi_square(one, two):
+    both = one + two
+    expected = both[both > 0] / 2
+    return (((one[both > 0] - expected) ** 2 + (two[both > 0] - expected) ** 2) / expected).sum()
+
+
+def test_views_of_equal_outcomes_are_equally_distributed(monkeypatch):
+    """Chi-square of two samples over four places against the .999 quantile of three degrees of freedom, 16.27.
+
+    One key of four is shared, now the first in the order of u and now the last. Neither the place where the learner sees the match, nor the own key that it would take for
+    the shared one, may depend on which it is.
+    """
+    keys = RowKeys.of({"id": ["a", "b", "c", "d"]}, "id").names
+    first, last = (tables({"bank": keys, "shop": [one, "x", "y", "z"]}) for one in (keys[0], keys[-1]))
+    for learner in ("bank", "shop"):
+        one, two = (_views(monkeypatch, data, learner) for data in (first, last))
+        assert all(_chi_square(a, b) < 16.27 for a, b in zip(one, two, strict=True))
+
+
+def test_a_killed_alignment_goes_on_to_the_same_result(tmp_path):
+    def make_world(folder, resume):
+        return World(Community(dict(SETS)), ENGINES["inline"](1), folder=folder, resume=resume)
+
+    life = killed_and_resumed(
+        make_world, program_of(Ecdh(), ["bank", "shop"]), tmp_path, points=8, exact_spending=False
+    )
+    assert life.result["bank"]["names"] == life.result["shop"]["names"] == shared_keys(SETS)
