@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,11 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import AtollError, LetterError, PolicyError
 from atoll.core.requests.cohort import Community
+from atoll.core.requests.island import Secret
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
 from atoll.engines import ENGINES
+from atoll.secure.encrypted import Paillier
 from atoll.secure.psi import AlignmentPlan, Ecdh, RowKeys, ecdh
 from atoll.secure.psi.ecdh import _members, draw_order
 from atoll.testing import killed_and_resumed
@@ -190,3 +194,80 @@ def test_a_killed_alignment_goes_on_to_the_same_result(tmp_path):
         make_world, program_of(Ecdh(), ["bank", "shop"]), tmp_path, points=8, exact_spending=False
     )
     assert life.result["bank"]["names"] == life.result["shop"]["names"] == shared_keys(SETS)
+
+
+# ---------------------------------------------------------------------- sums
+
+SALES = {"bank": {"id": ["u1", "u2", "u2", "u3"]}, "shop": {"id": ["u2", "u2", "u3", "u9", ""]}}
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return Paillier(2048).make_keys(Secret(0))
+
+
+@pytest.fixture
+def one_key(keys, monkeypatch):
+    """Keys take half a second to make, so one pair serves all tests."""
+    monkeypatch.setattr(Paillier, "make_keys", lambda scheme, secret: keys)
+
+
+def _with_sales(values):
+    return {**SALES, "shop": {**SALES["shop"], "amount": np.array(values)}}
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([0.1, 0.2, -1e9, 7.0, 9.0], math.fsum([0.1, 0.2, -1e9])),
+        ([1, 2, -(2**62), 5, 6], 3 - 2**62),
+        ([1e300, math.nan, 1e-80, 0.0, 0.0], 1e300),
+    ],
+)
+def test_a_sum_is_exact(values, wanted, one_key):
+    found = align(Ecdh(), _with_sales(values), result="sum", column="amount", holder="shop")
+    assert [found[name]["total"] for name in SALES] == [wanted, wanted]
+    assert [found[name]["count"] for name in SALES] == [2, 2]
+
+
+@pytest.mark.parametrize("learner", list(SALES))
+def test_a_sum_goes_to_its_learner_alone_and_is_said_as_declared(monkeypatch, learner, one_key):
+    more = {"result": "sum", "column": "amount", "holder": "shop", "learners": (learner,)}
+    with recorded(monkeypatch) as said:
+        found = align(Ecdh(), _with_sales([1, 2, 3, 4, 5]), **more)
+    assert {name: found[name]["total"] for name in SALES} == {name: 6 if name == learner else None for name in SALES}
+    plan = AlignmentPlan(columns=("id",), roles=tuple(SALES), **more)
+    contract = Ecdh().contract(plan, {"bank": 3, "shop": 3})
+    assert contract.compare_recorded(said) == []
+    assert {one.who for one in contract.learns if one.kind == "sum"} == ({"bank"} if learner == "bank" else set())
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "says"),
+    [
+        ([1.0, 2.0, math.inf, 0.0, 0.0], {}, "an infinity in row 2"),
+        ([1.0, 2.0, 1e-200, 0.0, 0.0], {}, "below 2.-400 in row 2"),
+        ([1e308, 1e308, 1e308, 0.0, 0.0], {}, "beyond float64"),
+        (["a", "b", "c", "d", "e"], {}, "holds text"),
+        ([1, 2, 3, 4, 5], {"min_count": 3}, "fewer than 3 keys are shared"),
+        ([1, 2, 3, 4, 5], {"column": "price"}, "no column 'price'"),
+    ],
+)
+def test_a_sum_that_would_mislead_or_tell_too_much_is_refused(values, more, says, one_key):
+    with pytest.raises(AtollError, match=says):
+        align(Ecdh(), _with_sales(values), **{"result": "sum", "column": "amount", "holder": "shop", **more})
+
+
+@pytest.mark.parametrize(
+    ("source", "channel", "says"),
+    [("shop", "key", "key of 2041 bits"), ("shop", "cells", "invalid ciphertext"), ("bank", "sealed sum", "invalid ciphertext")],
+)  # fmt: skip
+def test_a_wrong_key_or_ciphertext_is_refused(monkeypatch, source, channel, says, one_key):
+    def change(who, at, message):
+        if (who, at) == (source, channel):
+            message = message.copy()
+            message[:, 255 if at == "key" else slice(None)] = 1 if at == "key" else 0
+        return message
+
+    with recorded(monkeypatch, change), pytest.raises(AtollError, match=says):
+        align(Ecdh(), _with_sales([1, 2, 3, 4, 5]), result="sum", column="amount", holder="shop")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.errors import LetterError
+from atoll.core.errors import DataError, LetterError
 from atoll.core.exposure import Contract, ProtocolFrame
 
+from ..encrypted.paillier import Paillier, PrivateKey, PublicKey, gmp, public_key, to_bytes, to_number
 from .protocol import AlignmentPlan, AlignmentSide, Matches, PsiProtocol, base_contract
 from .ristretto import BYTES, draw_scalar, hash_keys, raise_points, require_points
 
@@ -33,23 +35,29 @@ class Ecdh(PsiProtocol):
        shared, and not which: a count ends here, and a site with ``min_aligned`` refuses here.
     3. ``order``: for ids, it sends the shuffle too.
 
+    A sum (Ion et al. 2020) goes on from the count, which both roles learn: the holder of the column sends each key's value under Paillier, in the secret order of its
+    blinded keys; the other role multiplies those that are shared and a mask, and the holder opens the masked sum. It is exact for numbers down to ``2^-400``: the column's sum
+    in binary, rounded once. A key counts with all its rows; a missing value adds nothing.
+
     With one learner the other role gets no ``twice``: it learns the number of keys alone. Both follow the protocol (semi-honest); points off the group, points that stand
     twice and frames beyond the announced sizes are refused, yet a party may claim keys that it does not have.
     """
 
-    results: ClassVar[tuple[str, ...]] = ("ids", "count")
+    results: ClassVar[tuple[str, ...]] = ("ids", "count", "sum")
 
     def contract(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Contract:
         """Return 32 bytes a key once blinded and once raised twice, and 8 bytes a key for the shuffle."""
         self.require_plan(plan)
         pairs = [(role, other) for role in plan.roles for other in plan.others(role)]
         frames = [ProtocolFrame("blinded", a, b, sizes[a], BYTES, "H(x)^a, in secret order") for a, b in pairs]
-        told = [(a, b) for a, b in pairs if b in plan.learners]
+        told = [(a, b) for a, b in pairs if b in plan.learners or plan.result == "sum"]
         frames += [
             ProtocolFrame("twice", a, b, sizes[b], BYTES, "the other's points, raised and shuffled") for a, b in told
         ]
         if plan.result == "ids":
             frames += [ProtocolFrame("order", a, b, sizes[b], 8, "the shuffle") for a, b in told]
+        if plan.result == "sum":
+            frames += _sum_frames(plan, sizes)
         return base_contract(self, plan, frames)
 
     async def match(self, side: AlignmentSide) -> Matches:
@@ -59,8 +67,9 @@ class Ecdh(PsiProtocol):
         twice = raise_points(theirs, scalar, side.other)
         if "shuffle" not in side.state:
             shuffle = draw_order(side.island.secret, len(theirs))
-            sent = side.send_rows("twice", side.other, twice[shuffle]) if side.learns(side.other) else _nothing()
-            got = side.receive_rows("twice", side.other, len(side.keys), BYTES) if side.learns(side.me) else _nothing()
+            told = side.plan.roles if side.plan.result == "sum" else side.plan.learners
+            sent = side.send_rows("twice", side.other, twice[shuffle]) if side.other in told else _nothing()
+            got = side.receive_rows("twice", side.other, len(side.keys), BYTES) if side.me in told else _nothing()
             _, found = await asyncio.gather(sent, got)
             if found is not None:
                 require_points(found, side.other)
@@ -69,9 +78,11 @@ class Ecdh(PsiProtocol):
         held = None if found is None else _members(found, twice)
         count = None if held is None else int(held.sum())
         side.require_count(count)
-        if side.plan.result != "ids":
+        if side.plan.result == "count":
             return Matches(count=count)
-        sent = side.send_rows("order", side.other, shuffle.astype("<i8").reshape(-1, 1)) if side.learns(side.other) else _nothing()  # fmt: skip
+        if side.plan.result == "sum":
+            return Matches(count=count, total=await _add_shared(side, _members(twice, found)))
+        sent = side.send_rows("order", side.other, _wire(shuffle)) if side.learns(side.other) else _nothing()
         got = side.receive_rows("order", side.other, len(side.keys), 8) if side.learns(side.me) else _nothing()
         _, order = await asyncio.gather(sent, got)
         if held is None or order is None:
@@ -113,3 +124,122 @@ def _require_order(order: Order, where: str) -> Order:
     if not np.array_equal(np.sort(order), np.arange(len(order))):
         raise LetterError("an order that names a place twice", where=where, remedy="look at the party that sent it: it does not follow the protocol")  # fmt: skip
     return order.astype(np.int64)
+
+
+def _wire(order: Order) -> NDArray[np.int64]:
+    return order.astype("<i8").reshape(-1, 1)
+
+
+# ---------------------------------------------------------------------- sums
+
+KEY_BITS = 2048
+_CELL, _PLAIN = KEY_BITS // 4, KEY_BITS // 8
+_SHIFT = 400
+"""Values are whole numbers of ``2^-400``: sums of 2^28 float64 stay below ``2^1453``, half of any modulus, and the precision of a column does not show."""
+
+
+def _sum_frames(plan: AlignmentPlan, sizes: Mapping[str, int]) -> list[ProtocolFrame]:
+    (adder,) = plan.others(plan.holder)
+    holder, frames = plan.holder, []
+    frames.append(ProtocolFrame("key", holder, adder, 1, _PLAIN + _CELL, "a Paillier key"))
+    frames.append(ProtocolFrame("cells", holder, adder, sizes[holder], _CELL, "a key's value, encrypted"))
+    frames.append(ProtocolFrame("sealed sum", adder, holder, 1, _CELL, "the sum and a mask, encrypted"))
+    if adder in plan.learners:
+        frames.append(ProtocolFrame("masked sum", holder, adder, 1, _PLAIN, "the sum and the mask"))
+    if holder in plan.learners:
+        frames.append(ProtocolFrame("mask", adder, holder, 1, _PLAIN, "the mask"))
+    return frames
+
+
+async def _add_shared(side: AlignmentSide, shared: NDArray[np.bool_]) -> float | None:
+    """The sum of the column over shared keys, for a role that learns it.
+
+    Args:
+        side: this role.
+        shared: for each of the other's blinded points, in its order, whether it is shared.
+    """
+    if side.me == side.plan.holder:
+        return await _open_sum(side)
+    raw = (await side.receive_rows("key", side.other, 1, _PLAIN + _CELL)).reshape(-1)
+    key = _checked_key(raw, side.other)
+    cells = await side.receive_rows("cells", side.other, side.sizes[side.other], _CELL)
+    mask = side.island.secret.integer(int(key.n))
+    blind = gmp().powmod(side.island.secret.integer(int(key.n) - 1) + 1, key.n, key.square)  # h is the holder's choice
+    total = (1 + mask * key.n) * blind % key.square
+    for cell in cells[shared]:
+        total = total * _checked_cell(cell, key, side.other) % key.square
+    await side.send_rows("sealed sum", side.other, to_bytes(total, _CELL).reshape(1, -1))
+    opened = None
+    if side.learns(side.me):
+        masked = to_number((await side.receive_rows("masked sum", side.other, 1, _PLAIN)).tobytes())
+        opened = _decode((masked - mask) % int(key.n), int(key.n), side.plan.column)
+    if side.learns(side.other):
+        await side.send_rows("mask", side.other, to_bytes(mask, _PLAIN).reshape(1, -1))
+    return opened
+
+
+async def _open_sum(side: AlignmentSide) -> float | None:
+    """The holder's side."""
+    values = _column_of(side)
+    public, private = Paillier(KEY_BITS).make_keys(side.island.secret)
+    key = public_key(bytes(public["n"]), bytes(public["h"]))
+    row = np.concatenate([public["n"], public["h"]]).reshape(1, -1)
+    await side.send_rows("key", side.other, row)
+    cells = [key.encrypt(values[place] % int(key.n), side.island.secret) for place in side.state["order"].tolist()]
+    await side.send_rows("cells", side.other, np.frombuffer(b"".join(bytes(to_bytes(cell, _CELL)) for cell in cells), dtype=np.uint8).reshape(-1, _CELL))  # fmt: skip
+    sealed = (await side.receive_rows("sealed sum", side.other, 1, _CELL)).reshape(-1)
+    opener = PrivateKey(to_number(private["p"]), to_number(private["q"]))
+    masked = int(opener.decrypt(_checked_cell(sealed, key, side.other)))
+    if side.learns(side.other):
+        await side.send_rows("masked sum", side.other, to_bytes(masked, _PLAIN).reshape(1, -1))
+    if not side.learns(side.me):
+        return None
+    mask = to_number((await side.receive_rows("mask", side.other, 1, _PLAIN)).tobytes())
+    return _decode((masked - mask) % int(key.n), int(key.n), side.plan.column)
+
+
+def _column_of(side: AlignmentSide) -> list[int]:
+    """The value of each key, in the order of u, in units of ``2^-400``.
+
+    Raises:
+        DataError: the column is unknown, is no numbers, or has an infinity or a number that the units cannot write.
+    """
+    table, name, where = side.island.data, side.plan.column, f"the table of {side.me}"
+    if name not in table:
+        raise DataError(
+            f"there is no column {name!r}", where=where, remedy=f"choose from {[str(one) for one in table]}"
+        )
+    column = np.asarray(table[name])
+    if column.dtype.kind not in "biuf":
+        raise DataError(f"column {name!r} holds text, which has no sum", where=where, remedy="name a column of numbers")
+    values, unit = [0] * len(side.keys), 1 << _SHIFT
+    for row, (place, value) in enumerate(zip(side.keys.rows.tolist(), column.tolist(), strict=True)):
+        if place < 0 or value != value:  # no key, or a missing value
+            continue
+        top, bottom = value.as_integer_ratio() if np.isfinite(value) else (0, 0)
+        if bottom == 0 or unit % bottom:
+            raise DataError(f"column {name!r} has {'an infinity' if bottom == 0 else 'a number below 2^-400'} in row {row + side.plan.row_offset}", where=where, remedy="correct it, or leave it empty")  # fmt: skip
+        values[place] += top * (unit // bottom)
+    return values
+
+
+def _decode(number: int, modulus: int, column: str) -> float:
+    exact = Fraction(number - modulus if number > modulus // 2 else number, 1 << _SHIFT)
+    try:
+        return int(exact) if exact.denominator == 1 and abs(exact) < 1 << 63 else float(exact)
+    except OverflowError:
+        raise DataError(f"the sum of {column!r} is beyond float64", where="psi", remedy="use a smaller unit of the column") from None  # fmt: skip
+
+
+def _checked_key(raw: NDArray[np.uint8], where: str) -> PublicKey:
+    n, h = raw[:_PLAIN].tobytes(), raw[_PLAIN:].tobytes()
+    if to_number(n).bit_length() != KEY_BITS or to_number(n) % 2 == 0:
+        raise LetterError(f"a Paillier key of {to_number(n).bit_length()} bits", where=where, remedy=f"look at the party that sent it: keys have {KEY_BITS} bits")  # fmt: skip
+    return public_key(n, h)
+
+
+def _checked_cell(raw: NDArray[np.uint8], key: PublicKey, where: str) -> Any:
+    cell = gmp().mpz(to_number(raw.tobytes()))
+    if not 0 < cell < key.square or gmp().gcd(cell, key.n) != 1:
+        raise LetterError("an invalid ciphertext", where=where, remedy="look at the party that sent it: it does not follow the protocol")  # fmt: skip
+    return cell

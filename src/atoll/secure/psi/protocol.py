@@ -54,6 +54,7 @@ class AlignmentPlan(Checked):
         seed: the seed of the order u.
         key: see `RowKeys.of`.
         label: names the alignment at its parties.
+        row_offset: added to row numbers in errors: 2 for the lines of a CSV file.
     """
 
     columns: Sequence[str]
@@ -66,6 +67,7 @@ class AlignmentPlan(Checked):
     seed: int = 0
     key: Literal["text", "number"] | None = None
     label: str = "aligned"
+    row_offset: int = 0
 
     def __post_init__(self) -> None:
         for name in ("columns", "roles", "learners"):
@@ -267,13 +269,13 @@ def base_contract(protocol: PsiProtocol, plan: AlignmentPlan, frames: Sequence[P
     pairs = [(a, b) for a in plan.roles for b in plan.others(a)]
     sizes = [ProtocolFrame(SIZES, a, b, 1, 16, "number of keys, digest of the settings") for a, b in pairs]
     learns = [Exposure(b, f"how many keys {a} has", kind="sizes", of=a) for a, b in pairs]
-    for role in plan.learners:
+    for role in plan.roles if plan.result == "sum" else plan.learners:
         for other in plan.others(role):
             if plan.result == "ids":
                 learns.append(Exposure(role, f"which of its own keys {other} has too", _HONEST, "ids", other))
             else:
                 learns.append(Exposure(role, "how many keys all share", _HONEST, "count", other))
-        if plan.result == "sum" and role != plan.holder:
+        if plan.result == "sum" and role in plan.learners and role != plan.holder:
             learns.append(Exposure(role, f"the sum of {plan.column} over shared keys", _HONEST, "sum", plan.holder))
     return Contract(type(protocol).__name__, (*sizes, *frames), tuple(learns))
 
@@ -302,7 +304,14 @@ async def intersect_keys(
     made, settings = PsiProtocol.of(protocol), AlignmentPlan(**plan)
     made.require_plan(settings)
     state = await peers.restore({})
-    keys = RowKeys.of(island.data, settings.columns, seed=settings.seed, key=settings.key, where=f"the table of {me}")
+    keys = RowKeys.of(
+        island.data,
+        settings.columns,
+        seed=settings.seed,
+        key=settings.key,
+        where=f"the table of {me}",
+        row_offset=settings.row_offset,
+    )
     side = AlignmentSide(island, peers, me, settings, keys, dict(state.get("sizes", {})), state)
     if not side.sizes:
         await _announce_sizes(side, settings.digest(protocol))
