@@ -37,7 +37,7 @@ _CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
 
 
 def tables_of(files: Sequence[Path], **options: Any) -> dict[str, DataTable]:
-    """One table a site: the file's name without its ending is the site's; folders before it are added where two are equal.
+    """One table a site: the file's name without its endings is the site's; folders before it are added where two are equal.
 
     Raises:
         DataError: a file is not there, or cannot be read.
@@ -46,10 +46,12 @@ def tables_of(files: Sequence[Path], **options: Any) -> dict[str, DataTable]:
         if not file.is_file():
             raise DataError("there is no such file", where=str(file), remedy="give one CSV or Parquet file a site")
     resolved = [file.resolve() for file in files]
+    bare = [file.with_suffix("") for file in resolved]
+    bare = [one.with_suffix("") if file.suffix == ".gz" else one for one, file in zip(bare, resolved, strict=True)]
     parts = 1
-    while len({"/".join(file.with_suffix("").parts[-parts:]) for file in resolved}) < len(set(resolved)):
+    while len({"/".join(one.parts[-parts:]) for one in bare}) < len(set(bare)):
         parts += 1
-    names = ["/".join(file.with_suffix("").parts[-parts:]) for file in resolved]
+    names = ["/".join(one.parts[-parts:]) for one in bare]
     if len(set(names)) < len(names):
         raise DataError("a file is given twice", where=str(files[0]), remedy="give each site's file once")
     return {name: DataTable.read(file, **options) for name, file in zip(names, files, strict=True)}

@@ -61,6 +61,7 @@ class DataTable:
         *,
         columns: Iterable[str] = (),
         drop: Iterable[str] = (),
+        text: Sequence[str] = (),
         delimiter: str = ",",
         decimal: str = ".",
         encoding: str = "utf-8",
@@ -71,6 +72,7 @@ class DataTable:
             path: the file.
             columns: columns to keep; by default all.
             drop: columns to leave out.
+            text: columns of a CSV file that stay text, such as keys: "007" is not the number 7 there.
             delimiter: the separator of the values of a CSV file.
             decimal: its decimal sign, "." or ",".
             encoding: its encoding.
@@ -82,7 +84,7 @@ class DataTable:
         if path.suffix in (".parquet", ".pq"):
             found = table_of_parquet(path)
         else:
-            found = table_of_csv(path, delimiter=delimiter, decimal=decimal, encoding=encoding)
+            found = table_of_csv(path, text=text, delimiter=delimiter, decimal=decimal, encoding=encoding)
         made = cls(found, name=path.name)
         return made.without(drop).only(columns) if columns else made.without(drop)
 

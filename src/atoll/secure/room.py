@@ -1,4 +1,4 @@
-"""What the room of secure sums adds: the parts that its reducers hold. The reducers themselves are a kind of the room of stages."""
+"""What the room of secure sums adds: the parts that its reducers hold, and alignment. The reducers themselves are a kind of the room of stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 from atoll.core.rooms import PartKind, is_class
 
-__all__ = ["PARTS"]
+__all__ = ["JOBS", "PARTS"]
+
+JOBS = {"psi": "atoll.secure.psi.job:Alignment"}
+"""Maps ``job:`` of a configuration to its class."""
 
 
 def _attests(found: Any) -> bool:
@@ -26,4 +29,5 @@ PARTS = (
     PartKind(
         "attestation", ("atoll.secure.holders",), _attests, "How parties know which code an enclave runs.", "Attestation"
     ),
+    PartKind("alignment protocol", ("atoll.secure.psi",), is_class("atoll.secure.psi.protocol:PsiProtocol"), "How parties find the keys that they share.", "PsiProtocol"),
 )  # fmt: skip

@@ -1,4 +1,7 @@
 from .ecdh import Ecdh as Ecdh
+from .job import Aligned as Aligned
+from .job import Alignment as Alignment
+from .job import align_parties as align_parties
 from .keys import RowKeys as RowKeys
 from .keys import normalise_key as normalise_key
 from .keys import order_keys as order_keys

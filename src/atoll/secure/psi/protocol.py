@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -280,6 +280,14 @@ def base_contract(protocol: PsiProtocol, plan: AlignmentPlan, frames: Sequence[P
     return Contract(type(protocol).__name__, (*sizes, *frames), tuple(learns))
 
 
+def tell_program(contract: Contract, plan: AlignmentPlan) -> Contract:
+    """The contract of an alignment whose learners tell the program what they learn."""
+    told = {"sizes": "how many keys each party has", "count": "how many keys all share"}
+    told |= {"ids": "which keys all share"} if plan.result == "ids" else {}
+    told |= {"sum": f"the sum of {plan.column} of {plan.holder} over shared keys"} if plan.result == "sum" else {}
+    return replace(contract, learns=(*contract.learns, *(Exposure("the program", sees, "", kind) for kind, sees in told.items())))  # fmt: skip
+
+
 _HONEST = "all follow the protocol with their true sets"
 
 
@@ -289,7 +297,8 @@ def _rows_of_chunk(width: int) -> int:
 
 def _contract_of(args: Mapping[str, Any]) -> Contract:
     plan, protocol = AlignmentPlan(**args["plan"]), PsiProtocol.of(args["protocol"])
-    return protocol.contract(plan, dict.fromkeys(plan.roles, 0))
+    contract = protocol.contract(plan, dict.fromkeys(plan.roles, 0))
+    return tell_program(contract, plan) if args.get("show") else contract
 
 
 @task(contract=_contract_of)
@@ -298,8 +307,8 @@ async def intersect_keys(
 ) -> dict[str, Any]:
     """One role of an alignment.
 
-    The role keeps its result in ``island.state[label]``: ``rows``, the first row of each shared key in the order of u, and ``names``; both empty where it does not learn
-    them. It replies what it has learned of count and sum, and the shared keys only with ``show``.
+    The role keeps its result in ``island.state[label]``, and leaves it at the party under this name: ``rows``, the first row of each shared key in the order of u, and
+    ``names``, both empty where it does not learn them, ``count`` and ``total``, and the shape of its own keys if none is shared. It replies the number of its keys, and with ``show`` what it has learned.
     """
     made, settings = PsiProtocol.of(protocol), AlignmentPlan(**plan)
     made.require_plan(settings)
@@ -319,14 +328,14 @@ async def intersect_keys(
     side.require_count(found.count)
     shared = np.zeros(len(keys), dtype=bool) if found.shared is None else found.shared
     names = [name for name, one in zip(keys.names, shared.tolist(), strict=True) if one]
-    known = island.state if isinstance(island.state, dict) else {}
-    island.state = {**known, settings.label: {"rows": keys.places[shared], "names": names}}
-    return {
-        "size": len(keys),
-        "count": found.count,
-        "total": found.total,
-        "names": names if show and found.shared is not None else None,
-    }
+    kept = {"rows": keys.places[shared], "names": names, "count": found.count, "total": found.total}
+    if found.count == 0:
+        kept["shape"] = keys.shape()
+    island.state = {**(island.state if isinstance(island.state, dict) else {}), settings.label: kept}
+    island.leave(settings.label, kept)
+    if not show:
+        return {"size": len(keys), "count": None, "total": None, "names": None}
+    return {"size": len(keys), "count": found.count, "total": found.total, "names": None if found.shared is None else names}  # fmt: skip
 
 
 async def _announce_sizes(side: AlignmentSide, digest: bytes) -> None:

@@ -1,0 +1,144 @@
+"""``atoll psi``: which keys two or more files share, found as their owners would find it."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atoll.cli.app import EXTRAS, app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
+
+
+@app.command("psi", rich_help_panel=EXTRAS)
+def command(
+    context: typer.Context,
+    files: Annotated[list[Path], typer.Argument(help="One CSV or Parquet file a party.", metavar="A B…")],
+    ids: Annotated[str, typer.Option("--id", help="Column of keys, or several: id,branch.")] = "id",
+    protocol: Annotated[str, typer.Option("--protocol", help="ecdh, oprf or unbalanced.")] = "ecdh",
+    result: Annotated[str, typer.Option("--result", help="ids, count, sum:COLUMN or sum:PARTY.COLUMN.")] = "ids",
+    to: Annotated[str | None, typer.Option("--to", help="Parties that learn it; by default all.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a column count: text or number.")] = None,
+    min_count: Annotated[int, typer.Option("--min-count", help="Fewest shared keys behind a sum.", min=1)] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the order of shared keys.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="CSV file for the result.", metavar="FILE")] = None,
+    json: Json = False,
+) -> None:
+    """Find the keys that files of several parties share, in one session between them, and say what each party learned."""
+    from atoll.cli import describing as words
+    from atoll.cli.output import require_folder
+    from atoll.core.errors import ConfigError
+    from atoll.runs.config import job_class
+    from atoll.simulation import simulate
+
+    if key not in (None, "text", "number"):
+        raise ConfigError(f"--key {key}", remedy="write --key text or --key number")
+    if out is not None:
+        require_folder(out)
+    columns = words.words_of(ids)
+    tables = words.tables_of(files, text=columns)
+    made = job_class("psi")(
+        protocol=_protocol_of(protocol), id=columns, result=_result_of(result, tables), to=words.words_of(to), min_count=min_count, key=key, seed=seed,
+        show=True, row_offset=2,
+    )  # fmt: skip
+    run = simulate(made, tables, engine="inline", progress=False)
+    names = next(iter(run.outcome.names.values()), None)
+    found: dict[str, Any] = {
+        "protocol": made.names()[-1],
+        "result": made.result,
+        "sizes": dict(run.outcome.sizes),
+        "count": run.outcome.count,
+        "sum": run.outcome.sum,
+        "seconds": run.seconds,
+        "bytes": run.bytes["bytes_relayed"] + run.bytes["bytes_between"],
+        "learns": [one.facts() for one in made.explain(run.data).exposures],
+    }
+    if found["count"] < min(found["sizes"].values()) or not found["count"]:
+        found |= _look_at_rest(tables, columns, key, found["count"])
+    if out is not None:
+        _write(out, columns, names, found)
+        found["out"] = str(out)
+    output_of(context).give(found, _table(found))
+
+
+def _protocol_of(word: str) -> Any:
+    """The protocol of a name, in any case of letters.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from atoll.core.errors import ConfigError, nearest
+    from atoll.core.rooms import part_kinds
+    from atoll.secure import psi
+
+    fits = part_kinds()["alignment protocol"].fits
+    known = {name.lower(): getattr(psi, name) for name in psi.__all__ if name[0].isupper() and fits(getattr(psi, name))}
+    if word.lower() not in known:
+        raise ConfigError(f"--protocol {word}.{nearest(word, known)}", remedy=f"use one of {', '.join(known)}")
+    return known[word.lower()]()
+
+
+def _result_of(word: str, tables: Mapping[str, Any]) -> str:
+    """The result with the party of a sum's column.
+
+    Raises:
+        ConfigError: no party, or more than one, has the column.
+    """
+    from atoll.core.errors import ConfigError
+
+    kind, colon, column = word.partition(":")
+    if kind != "sum" or not colon:
+        return word
+    if any(column.startswith(f"{name}.") and column[len(name) + 1 :] in table for name, table in tables.items()):
+        return word
+    holders = [name for name, table in tables.items() if column in table]
+    if len(holders) != 1:
+        who = f"{' and '.join(holders)} have" if holders else "no file has"
+        raise ConfigError(f"--result {word}: {who} a column {column!r}", remedy=f"write sum:PARTY.COLUMN with a party of {', '.join(tables)}")  # fmt: skip
+    return f"sum:{holders[0]}.{column}"
+
+
+def _look_at_rest(tables: Mapping[str, Any], columns: Sequence[str], key: Any, count: int) -> dict[str, Any]:
+    """Why keys may not match: capitals, of which it warns, and where nothing is shared the shape of each party's own keys. It looks at all files, as no party could."""
+    from atoll.secure.psi import RowKeys
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the roles have warned of their own
+        keys = [RowKeys.of(table, columns, key=key) for table in tables.values()]
+    folded = [{name.casefold() for name in one.names} for one in keys]
+    plain = set.intersection(*(set(one.names) for one in keys))
+    apart = len(set.intersection(*folded) - {name.casefold() for name in plain})
+    if apart:
+        warnings.warn(f"{apart} keys of {' and '.join(tables)} differ in capitals alone; they are different keys", UserWarning, stacklevel=2)  # fmt: skip
+    return {"shapes": {name: one.shape() for name, one in zip(tables, keys, strict=True)}} if not count else {}
+
+
+def _write(out: Path, columns: Sequence[str], names: Sequence[str] | None, found: Mapping[str, Any]) -> None:
+    """Write the shared keys in the order of u, a line each below a header; for other results one line of numbers."""
+    with out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if names is None:
+            writer.writerow(["count", "sum"])
+            writer.writerow([found["count"], "" if found["sum"] is None else found["sum"]])
+            return
+        writer.writerow(columns)
+        writer.writerows(name.split("\x1f") for name in names)
+
+
+def _table(found: Mapping[str, Any]) -> PlainTable:
+    table = PlainTable(title=f"{found['protocol']}, {', '.join(f'{size} keys at {name}' for name, size in found['sizes'].items())}")  # fmt: skip
+    for name in ("", ""):
+        table.add_column(name)
+    for name in ("count", "sum", "seconds", "bytes", "out"):
+        if found.get(name) is not None:
+            table.add_row(name, f"{found[name]:.3g}" if name == "seconds" else str(found[name]))
+    for one in found["learns"]:
+        table.add_row(f"{one['who']} learns", one["sees"])
+    for name, shapes in found.get("shapes", {}).items():
+        table.add_row(f"keys of {name} look like", ", ".join(shapes))
+    return table

@@ -1,0 +1,195 @@
+"""`Alignment`: the job, and `align_parties`, which any program can await."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.event import Event, NonPrivate
+from atoll.core.exposure import Explanation
+from atoll.core.job import Job, Prepared, name_of
+from atoll.core.validation import Checked, require_parts
+
+from .ecdh import Ecdh
+from .protocol import AlignmentPlan, PsiProtocol, intersect_keys, tell_program
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+__all__ = ["Aligned", "Alignment", "align_parties"]
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What the roles of an alignment have told the program.
+
+    Attributes:
+        sizes: number of distinct keys of each party.
+        count: number of shared keys; ``None`` if no role told it.
+        sum: the sum; ``None`` if there is none, or no role told it.
+        names: the shared keys in the order of u, of each party that learned and told them.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    count: int | None = None
+    sum: float | None = None
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+async def align_parties(
+    fed: Federation, parties: Sequence[str], protocol: PsiProtocol, plan: AlignmentPlan, *, show: bool = False, at: Any = None
+) -> Aligned:  # fmt: skip
+    """Align parties in one session. Each keeps its rows in ``island.state[plan.label]``; see `intersect_keys`.
+
+    Args:
+        fed: the federation.
+        parties: the parties, as ``plan.roles`` names them.
+        protocol: the protocol.
+        plan: the settings.
+        show: whether parties tell the program what they learned; otherwise it gets only their sizes.
+        at: label of the session, as in ``Federation.session``.
+
+    Raises:
+        CompositionError: the protocol cannot carry the plan.
+    """
+    protocol.require_plan(plan)
+    args = {"protocol": protocol.spec(), "plan": plan.spec(), "show": show}
+    told = await fed.session({name: (name, intersect_keys.with_args(me=name, **args)) for name in parties}, at=at)
+    return Aligned(
+        {name: int(one["size"]) for name, one in told.items()},
+        next((int(one["count"]) for one in told.values() if one["count"] is not None), None),
+        next((one["total"] for one in told.values() if one["total"] is not None), None),
+        {name: tuple(one["names"]) for name, one in told.items() if one["names"] is not None},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment(Checked, Job):
+    """Find which keys two or more parties share, without showing the others.
+
+    Every party has a table with a column of keys. Keys are text, without outer blanks and in one form of Unicode; see `RowKeys`. All parties have their shared rows in one
+    order, which follows from the keys and the seed. The rows stay at the parties under ``label``, for later jobs there (``island.left("aligned")``).
+
+    Attributes:
+        protocol: how, such as `Ecdh`.
+        id: the column of keys, or several, whose values together are the key.
+        result: ``"ids"``, ``"count"``, or ``"sum:PARTY.COLUMN"``: the sum of a party's column over the rows of shared keys.
+        to: the parties that learn the result; by default all.
+        min_count: for a sum, the smallest number of shared keys behind it.
+        key: how two texts of one number, such as "7" and "007" in one column, count: ``"text"`` as two keys, ``"number"`` as one. By default they are refused.
+        show: whether the program learns the result too; otherwise it stays at the parties.
+        seed: the seed of the order.
+        label: name of what stays at the parties.
+        row_offset: added to row numbers in errors: 2 for the lines of a CSV file.
+    """
+
+    kind: ClassVar[str] = "psi"
+    missing_features: ClassVar[bool] = True
+    reads: ClassVar[str] = "table"
+    method: ClassVar[str] = "protocol"
+
+    protocol: PsiProtocol = field(default_factory=Ecdh)
+    id: str | Sequence[str] = "id"
+    result: str = "ids"
+    to: Sequence[str] = ()
+    min_count: int = 1
+    key: Literal["text", "number"] | None = None
+    show: bool = False
+    seed: int = 0
+    label: str = "aligned"
+    row_offset: int = 0
+
+    def __post_init__(self) -> None:
+        require_parts(self, {"protocol": (PsiProtocol, "atoll.secure.psi.Ecdh()")})
+        if isinstance(self.to, str):
+            raise ConfigError(f"to={self.to!r}", where="Alignment", remedy=f"give a list: to=[{self.to!r}]")
+        kind, _, column = self.result.partition(":")
+        if kind not in ("ids", "count", "sum") or (kind == "sum") != bool(column):
+            raise ConfigError(f"result={self.result!r}", where="Alignment", remedy="use 'ids', 'count' or 'sum:PARTY.COLUMN'")  # fmt: skip
+        if kind not in self.protocol.results:
+            self.protocol.require_plan(AlignmentPlan(("id",), ("a", "b"), kind, **({"column": "c", "holder": "a"} if column else {})))  # fmt: skip
+
+    def names(self) -> tuple[str, ...]:
+        """The kind and the protocol, which a site's policy can allow or refuse."""
+        return (*super().names(), name_of(type(self.protocol)))
+
+    def plan(self, parties: Sequence[str]) -> AlignmentPlan:
+        """The settings that the roles share.
+
+        Args:
+            parties: names of the parties.
+
+        Raises:
+            ConfigError: a party is unknown, or there are fewer than two.
+            CompositionError: the protocol cannot carry them.
+        """
+        kind, _, column = self.result.partition(":")
+        more: dict[str, Any] = {}
+        if kind == "sum":
+            holders = [name for name in parties if column.startswith(f"{name}.")]
+            if not holders:
+                raise ConfigError(f"result={self.result!r} names no party", where="Alignment", remedy=f"write sum:PARTY.COLUMN with a party of {', '.join(parties)}")  # fmt: skip
+            more["holder"] = max(holders, key=len)
+            more["column"] = column.removeprefix(f"{more['holder']}.")
+        columns = (self.id,) if isinstance(self.id, str) else tuple(self.id)
+        made = AlignmentPlan(columns, tuple(parties), kind, tuple(self.to), min_count=self.min_count, seed=self.seed, key=self.key, label=self.label, row_offset=self.row_offset, **more)  # fmt: skip
+        self.protocol.require_plan(made)
+        return made
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Return the protocol's contract: its frames with their bytes, and what each party learns of another."""
+        names = [f"party {i + 1}" for i in range(clients or 2)] if data is None else list(data.names)
+        if data is None and self.result.startswith("sum:"):
+            names[-1] = self.result[4:].partition(".")[0]
+        plan = self.plan(names)
+        sizes = {name: 0 if data is None else _rows_of(data, i, plan.columns[0]) for i, name in enumerate(names)}
+        contract = self.protocol.contract(plan, sizes)
+        if self.show:
+            contract = tell_program(contract, plan)
+        notes = ["no differential privacy: the result is exact", "parties follow the protocol with their true keys: a party that claims keys of others learns whether they are shared"]  # fmt: skip
+        costs: dict[str, Any] = {}
+        if data is None:
+            notes.append("bytes follow from the sizes of the sets: give a configuration with data")
+        else:
+            costs["bytes"] = contract.nbytes
+        return Explanation(self.title, len(names), contract.learns, costs, tuple(notes), contract.frames)
+
+    def prepare(self, data: Any) -> Prepared:
+        """Make the plan for these parties.
+
+        Raises:
+            ConfigError: a party is unknown, or there are fewer than two.
+        """
+        names = [str(name) for name in data.names]
+        if len(names) < 2:
+            raise CompositionError(f"{len(names)} party", where="Alignment", remedy="give two or more")
+        return _PreparedAlignment(self, names, self.plan(names))
+
+
+class _PreparedAlignment(Prepared):
+    def __init__(self, job: Alignment, parties: Sequence[str], plan: AlignmentPlan) -> None:
+        self.job, self.parties, self.plan = job, parties, plan
+
+    async def program(self, fed: Federation) -> Aligned:
+        """Hold the session."""
+        await fed.restore(None)
+        return await align_parties(fed, self.parties, self.job.protocol, self.plan, show=self.job.show)
+
+    def most(self, rows: int) -> Sequence[Event]:
+        """Return one release without noise."""
+        del rows
+        return (NonPrivate(what=f"the {self.plan.result} of keys that it shares"),)
+
+    def facts(self, outcome: Aligned) -> Mapping[str, Any]:
+        """Return sizes, count and sum."""
+        return {"result": {"sizes": dict(outcome.sizes), "count": outcome.count, "sum": outcome.sum}}
+
+
+def _rows_of(data: Any, position: int, column: str) -> int:
+    """The number of rows of a party: a bound on the number of its keys that needs no look at them."""
+    if getattr(data, "sizes", None) is not None:
+        return int(data.sizes[position])
+    table = data.shard(position)
+    return len(table[column]) if isinstance(table, Mapping) else len(table)
