@@ -32,6 +32,7 @@ def program_of(protocol: PsiProtocol, names: Sequence[str], *, show: bool = True
             await fed.checkpoint(state)
         return state
 
+    program.args = args
     return program
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import atoll
 from atoll.core.errors import AtollError, LetterError, PolicyError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
@@ -18,6 +19,7 @@ from atoll.engines import ENGINES
 from atoll.secure.encrypted import Paillier
 from atoll.secure.psi import AlignmentPlan, Ecdh, RowKeys, ecdh
 from atoll.secure.psi.ecdh import _members, draw_order
+from atoll.secure.psi.protocol import intersect_keys
 from atoll.testing import killed_and_resumed
 from tests.support.alignment import align, program_of, recorded, shared_keys, tables
 
@@ -186,6 +188,27 @@ def test_views_of_equal_outcomes_are_equally_distributed(monkeypatch):
     for learner in ("bank", "shop"):
         one, two = (_views(monkeypatch, data, learner) for data in (first, last))
         assert all(_chi_square(a, b) < 16.27 for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_probing_by_changed_sets_is_refused(changed):
+    """A role that comes a second time in the job has the set of the first time, by the other's own record."""
+    data = {name: {"id": list(table["id"])} for name, table in SETS.items()}
+    program = program_of(Ecdh(), list(data))
+
+    async def twice(fed):
+        first = await program(fed)
+        data["shop"]["id"] = ["u9", "u2", "u3" if not changed else "u1"]  # in another order, and with another key
+        return first, await fed.session(
+            {name: (name, intersect_keys.with_args(me=name, **program.args)) for name in data}, at="again"
+        )
+
+    if changed:
+        with pytest.raises(AtollError, match="shop comes with another set than before"):
+            atoll.simulate(twice, data, engine="inline", progress=False)
+    else:
+        first, second = atoll.simulate(twice, data, engine="inline", progress=False)
+        assert first["bank"]["names"] == second["bank"]["names"]
 
 
 def test_a_killed_alignment_goes_on_to_the_same_result(tmp_path):

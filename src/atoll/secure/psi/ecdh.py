@@ -39,6 +39,8 @@ class Ecdh(PsiProtocol):
     blinded keys; the other role multiplies those that are shared and a mask, and the holder opens the masked sum. It is exact for numbers down to ``2^-400``: the column's sum
     in binary, rounded once. A key counts with all its rows; a missing value adds nothing.
 
+    The exponents stay for the job, so a set that is aligned again has the same points, and a role that comes with another set is refused.
+
     With one learner the other role gets no ``twice``: it learns the number of keys alone. Both follow the protocol (semi-honest); points off the group, points that stand
     twice and frames beyond the announced sizes are refused, yet a party may claim keys that it does not have.
     """
@@ -96,10 +98,13 @@ async def _blind(side: AlignmentSide) -> None:
     """Swap the blinded points of both. They are never sent again after the checkpoint, and the exponent stays."""
     if "scalar" in side.state:
         return
-    scalar, order = draw_scalar(side.island.secret), draw_order(side.island.secret, len(side.keys))
+    scalar = side.recall("scalar") or draw_scalar(side.island.secret)
+    order = draw_order(side.island.secret, len(side.keys))
     mine = raise_points(hash_keys(side.keys.names), scalar)[order]
     theirs = await side.swap_rows("blinded", mine, side.sizes[side.other], BYTES)
     require_points(theirs, side.other)
+    side.bind_set(theirs)
+    side.remember(scalar=scalar)
     await side.keep(scalar=scalar, order=order, theirs=theirs)
 
 

@@ -152,6 +152,36 @@ class AlignmentSide:
         self.state = {**self.state, "sizes": dict(self.sizes), **state}
         await self.peers.checkpoint(self.state)
 
+    def recall(self, name: str) -> Any:
+        """What an earlier alignment of the job with the same others and key columns has remembered here; ``None`` without one."""
+        known = self.island.state if isinstance(self.island.state, dict) else {}
+        return known.get(self._place, {}).get(name)
+
+    def remember(self, **values: Any) -> None:
+        """Remember values for later alignments of the job with the same others and key columns."""
+        known = self.island.state if isinstance(self.island.state, dict) else {}
+        self.island.state = {**known, self._place: {**known.get(self._place, {}), **values}}
+
+    @property
+    def _place(self) -> str:
+        return f"psi of {self.me} {list(self.plan.others(self.me))} {list(self.plan.columns)}"
+
+    def bind_set(self, rows: Rows) -> None:
+        """Accept one set of the other role in the job: probing by changed sets would tell it more keys each time.
+
+        Args:
+            rows: what stands for its set, equal for equal sets in any order.
+
+        Raises:
+            PolicyError: it came with another set before.
+        """
+        form = np.ascontiguousarray(rows).view(np.dtype((np.void, max(1, rows.shape[1])))).reshape(-1)
+        digest = hashlib.blake2b(b"".join(sorted(form.tolist())), digest_size=32).digest()
+        try:
+            self.island.promise(f"{self._place}: the set of {self.other}", digest)
+        except PolicyError as error:
+            raise PolicyError(f"{self.other} comes with another set than before in this job", where="policy", remedy="align changed sets in a job of their own, which the site's people see") from error  # fmt: skip
+
     async def send_rows(self, name: str, role: str, rows: NDArray[Any]) -> None:
         """Send a frame: rows of bytes, ``(rows, width)``, in messages of at most ``CHUNK`` bytes on the channel of the frame's name."""
         if len(rows) == 0:
