@@ -4,6 +4,8 @@ from .bundled import digits as digits
 from .bundled import iris as iris
 from .bundled import linnerud as linnerud
 from .bundled import wine as wine
+from .column_parties import transfer as transfer
+from .column_parties import vertical as vertical
 from .corruption import Blur as Blur
 from .corruption import Corruption as Corruption
 from .corruption import CorruptionScope as CorruptionScope
