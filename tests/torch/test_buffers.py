@@ -182,7 +182,7 @@ def test_one_client_is_an_ordinary_loop(name: str, engine: str) -> None:
     model = seeded(MODELS[name], 0)
     made = simulate(job(model), {"only": island(rows())}, engine)
     require_same(made.model, plain(model, rows()))
-    assert "Buffers" in " ".join(made.notes)
+    assert "Buffers" in " ".join(made.notices)
 
 
 def test_no_order_of_clients_decides_what_travels() -> None:
@@ -275,10 +275,10 @@ def test_a_model_may_say_how_its_buffers_travel() -> None:
     made = simulate(job(Cached), {"a": island(rows()), "b": island(rows(seed=1))})
     assert "mean" not in made.params
     assert not made.model.mean.any()
-    assert made.notes == ("Buffers set back to the model's own whenever a client is asked: mean.",)
+    assert made.notices == ("Buffers set back to the model's own whenever a client is asked: mean.",)
     made = simulate(job(Alone), {"a": island(rows()), "b": island(rows(seed=1))})
     assert "mean" not in made.params
-    assert made.notes == ("Buffers kept at each client: mean.",)
+    assert made.notices == ("Buffers kept at each client: mean.",)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_no_client_begins_with_what_another_left_in_an_attribute(engine: str) ->
     two, one = (simulate(job(model), data, engine) for data in (both, {"a": island(rows())}))
     for name, value in one.params.items():
         np.testing.assert_allclose(two.params[name], value, atol=1e-6)
-    assert two.notes == (
+    assert two.notices == (
         "Training changes attributes that are no buffers, and every client begins with their first values: calls.",
     )
 

@@ -269,7 +269,6 @@ class Trained:
         last: the parameters of the last round.
         best: the best round, with ``keep_best``; ``None`` without it.
         cross_site: every model on every site's data, with ``Evaluation(cross_site=True)``.
-        notes: what to know of the model, such as how its buffers travelled.
     """
 
     params: Any = field(repr=False)
@@ -281,7 +280,6 @@ class Trained:
     last: Any = field(default=None, repr=False)
     best: Best | None = None
     cross_site: CrossSite | None = field(default=None, repr=False)
-    notes: Sequence[str] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -357,7 +355,6 @@ class PreparedTraining(Prepared):
 
     def outcome(self, value: Trained) -> Trained:
         """Return the outcome with a model of the user's own kind, if the server has one."""
-        value = dataclasses.replace(value, notes=tuple(getattr(self.learner, "notes", ())))
         return value if value.params == {} else dataclasses.replace(value, model=self.learner.export(value.params))
 
     def reason(self, value: Trained, fed: Federation) -> str:
@@ -369,8 +366,7 @@ class PreparedTraining(Prepared):
         """Return the round that the model comes from, and what its privacy mechanism promises, or what its epsilon means."""
         promised = self._counted() if self.claim is None else {**self.claim.facts(), "how": f"{self.claim.how}."}
         best = {} if outcome.best is None else {"best": {"metric": outcome.best.metric, "value": outcome.best.value}}
-        notes = {"notes": list(outcome.notes)} if outcome.notes else {}
-        return {"model_round": outcome.round, **best, **notes, **({"privacy": dict(promised)} if promised else {})}
+        return {"model_round": outcome.round, **best, **({"privacy": dict(promised)} if promised else {})}
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         """Return which settings had no effect, which replies did not count, and whether the loss grew."""

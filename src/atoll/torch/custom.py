@@ -143,7 +143,7 @@ class _CustomLearner(Reporting):
         return self._buffers_of(self.model, self.plan.sent)
 
     @property
-    def notes(self) -> Sequence[str]:
+    def notices(self) -> Sequence[str]:
         """Return how each of the model's buffers travels, as sentences."""
         return self.rules.notes(self.network)
 

@@ -353,13 +353,15 @@ class TorchLearner(Reporting):
 
     @property
     def notices(self) -> list[str]:
-        """Return what the result says of the model: parameters that are trained in another precision than their own."""
+        """Return what the result says of the model: how its buffers travel, and parameters that are trained in another precision than their own."""
+        told = self.training.buffers.notes(self.training.network)
         used = self._options["dtype"]
         kinds = {str(p.dtype).removeprefix("torch.") for p in self.model.parameters() if p.requires_grad} - {used}
         if not kinds:
-            return []
+            return told
         return [
-            f"the parameters of type {', '.join(sorted(kinds))} were trained in {used}, as all parameters of a model are"
+            *told,
+            f"the parameters of type {', '.join(sorted(kinds))} were trained in {used}, as all parameters of a model are",
         ]
 
     @property
@@ -448,11 +450,6 @@ class TorchLearner(Reporting):
         network = self.training.network
         sent, own = self.training.buffers.known(network).sent, dict(self.training.network.frozen)
         return {name: array_of(own[name]) for name in sent}
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Return how each of the model's buffers travels, as sentences."""
-        return self.training.buffers.notes(self.training.network)
 
     def check(self, data: Any) -> None:
         """Refuse data that does not fit the model, before any client is contacted."""
