@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import CompositionError, DataError
 from atoll.data import Dataset, Islands
-from atoll.data.model_columns import Answer, ModelColumns, TableModel, type_classes
+from atoll.data.model_columns import ModelColumns, RowPredictions, TableModel, type_classes
 
 COLUMNS = ModelColumns(
     ("age", "ward", "sex"), {"ward": ("icu", "east=1"), "sex": ("1", "2")}, task="classification", classes=("no", "yes")
@@ -112,7 +112,7 @@ def test_an_estimator_is_one_of_scikit_learn() -> None:
     assert found.tolist() == [1.0, 1.0]
     with pytest.raises(CompositionError, match="not fitted again"):
         made.fit(ROWS)
-    numbers = TableModel("a test", ModelColumns(("age",)), lambda rows, where: Answer(np.array([1.0, 2.0])))
+    numbers = TableModel("a test", ModelColumns(("age",)), lambda rows, where: RowPredictions(np.array([1.0, 2.0])))
     assert base.is_regressor(numbers.to_sklearn())
     assert not hasattr(numbers.to_sklearn(), "predict_proba")
     assert numbers.to_sklearn().score(None, [1.0, 3.0]) == pytest.approx(0.5)

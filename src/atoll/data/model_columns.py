@@ -20,7 +20,7 @@ from .readers.libraries import table_of_frame
 from .readers.table import holes
 from .table import DataTable
 
-__all__ = ["Answer", "ModelColumns", "ModelEstimator", "TableModel", "type_classes"]
+__all__ = ["RowPredictions", "ModelColumns", "ModelEstimator", "TableModel", "type_classes"]
 
 Array = NDArray[Any]
 _SHOWN = 20
@@ -236,9 +236,9 @@ class ModelColumns:
         """The classes as numbers if all of them are, else as text."""
         return type_classes(self.classes)
 
-    def decide(self, probabilities: Array) -> Answer:
+    def decide(self, probabilities: Array) -> RowPredictions:
         """Return the most probable classes; of equal ones the first."""
-        return Answer(self.values[np.asarray(probabilities).argmax(axis=1)], np.asarray(probabilities))
+        return RowPredictions(self.values[np.asarray(probabilities).argmax(axis=1)], np.asarray(probabilities))
 
 
 def _lower_class(data: Any) -> int:
@@ -322,7 +322,7 @@ def type_classes(names: Sequence[str]) -> Array:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowPredictions:
     """What a model says of rows.
 
     Attributes:
@@ -347,7 +347,7 @@ class TableModel:
 
     title: str
     columns: ModelColumns
-    answer: Callable[[Any, str], Answer] = field(repr=False)
+    answer: Callable[[Any, str], RowPredictions] = field(repr=False)
     probable: bool = False
 
     def predict(self, rows: Any, where: str = "rows") -> Array:

@@ -15,7 +15,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.core.persistence.files import as_json
 from atoll.data import Dataset
-from atoll.data.model_columns import Answer, ModelColumns, ModelEstimator, TableModel
+from atoll.data.model_columns import ModelColumns, ModelEstimator, RowPredictions, TableModel
 
 from .method import FitMethod
 from .page import Readings, read_coefficients, read_curves
@@ -182,11 +182,11 @@ class FittedModel:
         """A fitted scikit-learn estimator that predicts what `predict` does, and refuses texts that it does not know; `estimator` gives scikit-learn's own class."""
         return self.table_model().to_sklearn()
 
-    def _answer(self, data: Any, where: str) -> Answer:
+    def _answer(self, data: Any, where: str) -> RowPredictions:
         table = self.columns.select(self._table(data), where)
         rows = rows_of(table, self.layout, table.name, labelled=False)
         found = self.method.predict(self.params, rows, self.layout.classes)
-        return Answer(
+        return RowPredictions(
             found, self.method.probabilities(self.params, rows, self.layout.classes) if self.method.probable else None
         )
 

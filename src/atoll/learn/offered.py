@@ -39,6 +39,7 @@ __all__ = [
     "SupportsClose",
     "SupportsCurvature",
     "SupportsExamples",
+    "SupportsLink",
     "SupportsLossGradient",
     "SupportsLosses",
     "SupportsMargins",
@@ -49,6 +50,7 @@ __all__ = [
     "SupportsRound",
     "SupportsScores",
     "let_go",
+    "link_of",
     "metrics_of",
     "offered_by",
     "placed_model",
@@ -64,6 +66,17 @@ class SupportsScores(Protocol):
     def scores(self, params: Tree, x: Any) -> Any:
         """Return the outputs, ``(n, outputs)``."""
         ...
+
+
+@runtime_checkable
+class SupportsLink(SupportsScores, Protocol):
+    """``link`` says what the scores are, so that probabilities of classes follow from them.
+
+    ``"softmax"``: log-probabilities up to a constant, and of one output the log-odds of the second class; ``"log"``: log-probabilities; ``"value"``: the numbers
+    themselves, also of classes; ``""``: scores of which no probabilities follow, as of a hinge.
+    """
+
+    link: str
 
 
 @runtime_checkable
@@ -177,6 +190,11 @@ def let_go(learner: Any) -> None:
 def wants_round(learner: Any) -> bool:
     """Return whether broadcasts contain the number of the contact."""
     return bool(getattr(learner, "wants_round", False))  # asked in every round: looking at a protocol takes longer
+
+
+def link_of(learner: Any) -> str:
+    """Return what a learner's scores are; see `SupportsLink`."""
+    return str(learner.link) if isinstance(learner, SupportsLink) else ""
 
 
 def metrics_of(learner: Any) -> frozenset[str] | None:

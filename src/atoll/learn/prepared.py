@@ -12,7 +12,7 @@ from atoll.core.algebra.form import safetensors_of
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import FIXED_COHORT
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.event import Event, NonPrivate
 from atoll.core.facets import facet
 from atoll.core.job import Prepared
@@ -28,12 +28,16 @@ from .algorithm import Helped, Labelled, Phased
 from .cross_site import Across
 from .explain import Explainable, exposures_of
 from .offered import let_go
+from .round.predicting import metadata_of, table_model_of
 from .selection.uniform import Uniform
 from .wrapped import shown_name
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.task import Task
+    from atoll.data.model_columns import ModelColumns, ModelEstimator, TableModel
     from atoll.rounds.by_device import ByDevice
     from atoll.rounds.history import History
 
@@ -269,6 +273,7 @@ class Trained:
         last: the parameters of the last round.
         best: the best round, with ``keep_best``; ``None`` without it.
         cross_site: every model on every site's data, with ``Evaluation(cross_site=True)``.
+        table: in a training's result: the model as one that predicts rows of tables; ``None`` if its inputs are no numbers.
     """
 
     params: Any = field(repr=False)
@@ -280,6 +285,41 @@ class Trained:
     last: Any = field(default=None, repr=False)
     best: Best | None = None
     cross_site: CrossSite | None = field(default=None, repr=False)
+    table: TableModel | None = field(default=None, repr=False, compare=False)
+
+    def predict(self, rows: Any) -> NDArray[Any]:
+        """Return the model's classes or numbers for the rows of a table, a file, a frame or a dict of columns, matched by name, or of an array.
+
+        Raises:
+            CompositionError: the model takes no rows of tables.
+            DataError: the rows are not what it takes, see `atoll.data.model_columns.ModelColumns.select`.
+        """
+        return self._table().predict(rows)
+
+    def predict_proba(self, rows: Any) -> NDArray[Any]:
+        """Return the probabilities of the classes, ``(rows, classes)``; see `predict`.
+
+        Raises:
+            CompositionError: the model has none.
+        """
+        return self._table().predict_proba(rows)
+
+    def to_sklearn(self) -> ModelEstimator:
+        """Return a fitted scikit-learn estimator that predicts what the model predicts.
+
+        Raises:
+            CompositionError: the model takes no rows of tables.
+        """
+        return self._table().to_sklearn()
+
+    def _table(self) -> TableModel:
+        if self.table is None:
+            raise CompositionError(
+                "the model does not take rows of numbers, or stays at the sites",
+                where="Trained",
+                remedy="use result.model, a model of your own kind",
+            )
+        return self.table
 
 
 @dataclass(frozen=True)
@@ -313,6 +353,7 @@ class PreparedTraining(Prepared):
         against: from whom noise protects; those whom it trusts may see replies without it.
         labels: the report's section on labels, from the training's records; ``None`` if no label is missing.
         notices: what the result says of the training's settings, from its records.
+        columns: what the model knows of the rows that it takes; ``None`` if they are no numbers.
     """
 
     def __init__(
@@ -328,8 +369,9 @@ class PreparedTraining(Prepared):
         against: str = "server",
         labels: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,
         notices: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] = lambda rows: (),
+        columns: ModelColumns | None = None,
     ) -> None:
-        self._notices = notices
+        self._notices, self.columns = notices, columns
         self.learner, self.tasks, self._begin, self._most, self.claim = learner, tasks, begin, most, claim
         self.against = against
         self._counted, self._entrusted, self._labels = counted, entrusted, labels
@@ -355,7 +397,10 @@ class PreparedTraining(Prepared):
 
     def outcome(self, value: Trained) -> Trained:
         """Return the outcome with a model of the user's own kind, if the server has one."""
-        return value if value.params == {} else dataclasses.replace(value, model=self.learner.export(value.params))
+        if value.params == {}:
+            return value
+        table = table_model_of(self.learner, value.params, self.columns, "the model")
+        return dataclasses.replace(value, model=self.learner.export(value.params), table=table)
 
     def reason(self, value: Trained, fed: Federation) -> str:
         """Return why the rounds ended."""
@@ -379,9 +424,12 @@ class PreparedTraining(Prepared):
 
     def files(self, outcome: Trained) -> Mapping[str, bytes]:
         """Return the parameters as files, the last ones too where those of the best round are the model, and the cross-site evaluation."""
-        found = {} if outcome.params == {} else {"model.safetensors": safetensors_of(outcome.params)}
-        if found and outcome.best is not None and outcome.last is not None:
-            found["last.safetensors"] = safetensors_of(outcome.last)
+        found: dict[str, bytes] = {}
+        last = None if outcome.best is None else outcome.last
+        for name, params in {"model": outcome.params, "last": last}.items():
+            if outcome.params != {} and params is not None:
+                told = metadata_of(self.learner, params, self.columns)
+                found[f"{name}.safetensors"] = safetensors_of(params, told)
         if outcome.cross_site is not None:
             found["cross_site.json"] = as_json(outcome.cross_site.plain()).encode()
         return found

@@ -18,6 +18,7 @@ from atoll.core.requests.stage import Stage
 from atoll.core.rooms import Named, Own
 from atoll.core.validation import Checked
 from atoll.data.islands import Islands
+from atoll.data.model_columns import ModelColumns
 from atoll.learn.aggregation.base import Aggregation, Renormalised
 from atoll.learn.algorithms.fedavg import FedAvg
 from atoll.learn.pacing.base import Pacing
@@ -331,6 +332,7 @@ class Training(Checked, Job):
             notices=lambda rows: notices_of_training(
                 context, getattr(seen, "task", ""), getattr(seen, "classes", None), rows
             ),
+            columns=ModelColumns.of(seen),
         )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:

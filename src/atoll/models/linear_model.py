@@ -147,6 +147,11 @@ class LinearLearner(Reporting):
             y, mask=np.broadcast_to(hidden.reshape(-1, *[1] * (y.ndim - 1)), y.shape)
         )
 
+    @property
+    def link(self) -> str:
+        """What the scores are; see `atoll.learn.offered.SupportsLink`."""
+        return {"cross_entropy": "softmax", "mse": "value"}.get(self.loss, "")
+
     def scores(self, params: Tree, x: Any) -> np.ndarray:
         """Return ``x W + b``."""
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)

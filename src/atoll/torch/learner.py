@@ -463,6 +463,13 @@ class TorchLearner(Reporting):
         """Return sums over a data set; see `atoll.torch.evaluate`."""
         return evaluate(self.training.network, params, data)
 
+    @property
+    def link(self) -> str:
+        """What the scores are, by the loss; see `atoll.learn.offered.SupportsLink`."""
+        loss = self.training.network.measured
+        # A method's own loss of classes is one of logits: its scores are compared by their softmax.
+        return _LINKS.get(loss.name, "softmax" if loss.task == "classes" else "")
+
     def scores(self, params: Tree, x: Any) -> NDArray[Any]:
         """Return the model's outputs for some inputs, one row each."""
         return score(self.training.network, params, x)
@@ -738,6 +745,14 @@ def _model_of(message: Tree) -> Tree:
     """Return the model in a train message, with the running statistics that travel with it."""
     broadcast = message["broadcast"]
     return {**broadcast["params"], **broadcast.get("buffers", {})}
+
+
+_LINKS = {
+    "cross_entropy": "softmax", "CrossEntropyLoss": "softmax", "bce": "softmax", "binary_cross_entropy_with_logits": "softmax", "BCEWithLogitsLoss": "softmax",
+    "nll": "log", "nll_loss": "log", "NLLLoss": "log", "mse": "value", "mse_loss": "value", "MSELoss": "value", "l1": "value", "l1_loss": "value",
+    "L1Loss": "value", "multiclass_hinge": "",
+}  # fmt: skip
+"""Losses, by Atoll's and PyTorch's names -> what scores are."""
 
 
 def loss_of_task(model: nn.Module, task: str) -> str:

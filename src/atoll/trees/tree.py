@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 from atoll.data.missing import known_rows
-from atoll.data.model_columns import Answer, ModelColumns, ModelEstimator, TableModel
+from atoll.data.model_columns import ModelColumns, ModelEstimator, RowPredictions, TableModel
 
 from .objectives import LOGISTIC, SQUARED, TreeLoss
 
@@ -136,11 +136,11 @@ class Ensemble:
         """The trees as a model that predicts rows of tables."""
         return TableModel("trees", self._described(), self._answer, self.objective.name != SQUARED)
 
-    def _answer(self, rows: Any, where: str) -> Answer:
+    def _answer(self, rows: Any, where: str) -> RowPredictions:
         columns = self._described()
         made = self.predict(columns.matrix(rows, where))
         if self.objective.name == SQUARED:
-            return Answer(made)
+            return RowPredictions(made)
         return columns.decide(np.stack([1 - made, made], axis=1) if made.ndim == 1 else made)
 
     def _described(self) -> ModelColumns:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,11 +136,18 @@ def _structure(tree: Tree) -> Hashable:
 # ---------------------------------------------------------------------- files
 
 
-def safetensors_of(tree: Tree) -> bytes:
-    """The content of a safetensors file with each array under its path; equal arrays give equal bytes."""
+def safetensors_of(tree: Tree, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The content of a safetensors file with each array under its path; equal arrays give equal bytes.
+
+    Args:
+        tree: the arrays.
+        metadata: texts by name, which readers of the arrays pass over.
+    """
     from safetensors.numpy import save
 
-    return bytes(save({name: _array(leaf) for name, leaf in T.items(tree)}))
+    # The library writes texts in the order of a hash table: one text has one order.
+    texts = {"atoll": json.dumps(dict(metadata), sort_keys=True)} if metadata else None
+    return bytes(save({name: _array(leaf) for name, leaf in T.items(tree)}, texts))
 
 
 def _array(leaf: Any) -> Any:

@@ -189,6 +189,11 @@ class EstimatorLearner(OpaqueLearner):
         made = self.made(params)
         return made if self.before is None else self.before.pipeline(made)
 
+    @property
+    def link(self) -> str:
+        """What the scores of a classifier are; see `atoll.learn.offered.SupportsLink`."""
+        return "softmax" if hasattr(self.template, "predict_proba") else ""
+
     def scores(self, params: Tree, x: Any) -> NDArray[np.float64]:
         """Return predictions ``(n, outputs)`` of a regressor; log-probabilities or margins ``(n, classes)`` of a classifier.
 
