@@ -19,5 +19,6 @@ from .policy import parse_policy as parse_policy
 from .registries import Registry as Registry
 from .registries import register as register
 from .registries import registry as registry
+from .saved_models import load_model as load_model
 from .stopping import INTERRUPTED as INTERRUPTED
 from .stopping import Stopping as Stopping

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -93,6 +94,10 @@ def _text(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         own = {field.name: _text(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
         return {"name": type(value).__name__, **own}
+    if isinstance(settings := getattr(value, "__dict__", {}).get("settings"), dict) and not isinstance(value, type):
+        return _text(settings)  # a factory of `atoll.models`
+    if isinstance(value, functools.partial) and not value.args:
+        return {"name": declared_name(value.func), **_text(value.keywords)}
     if isinstance(value, type) or callable(value):
         home = value if hasattr(value, "__qualname__") else type(value)
         return declared_name(home)
