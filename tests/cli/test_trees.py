@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,3 +124,111 @@ def test_empty_cells_are_missing_features_where_they_are_declared(capsys, folder
     named = xgboost.DMatrix(table[:, :5], feature_names=["a", "b", "c", "d", "ward"])
     booster = xgboost.Booster(model_file=found["model"])
     assert auc(table[:, 5], booster.predict(named)) == pytest.approx(found["federated"], abs=1e-6)
+
+
+def clinic(path, rows, seed, classes, names):
+    """A file of a clinic, with its columns in an order of its own, and the numbers of patients."""
+    rng = np.random.default_rng(seed)
+    made = {
+        "id": np.arange(rows),
+        "age": rng.normal(60, 10, rows).round(1),
+        "ward": rng.choice(["east", "icu", "west"], rows),
+        "bmi": rng.normal(25, 3, rows).round(2),
+    }
+    made["state"] = np.array(classes)[np.digitize(made["age"] + 5 * (made["ward"] == "icu"), [57, 66])]
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([names, *zip(*(made[name].tolist() for name in names), strict=True)])
+
+
+@pytest.fixture
+def clinics(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    clinic(tmp_path / "north" / "data.csv", 200, 1, ["a", "b", "c"], ["id", "age", "ward", "bmi", "state"])
+    clinic(tmp_path / "south" / "data.csv", 150, 2, ["a", "b", "b"], ["state", "bmi", "id", "ward", "age"])
+    clinic(tmp_path / "held.csv", 120, 3, ["a", "b", "c"], ["age", "bmi", "id", "state", "ward"])
+    return tmp_path
+
+
+def grown(capsys, *words):
+    code = run(["trees", "--label", "state", "--rounds", "5", "--depth", "3", *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == found.get("error", {}).get("exit_code", 0), found
+    return found
+
+
+def test_two_clinics_with_equal_file_names_and_a_class_that_one_lacks(capsys, clinics):
+    metrics = pytest.importorskip("sklearn.metrics")
+    found = grown(capsys, "north/data.csv", "south/data.csv", "--test", "held.csv", "--drop", "id")
+    assert (list(found["alone"]), found["classes"]) == (["north/data", "south/data"], ["a", "b", "c"])
+    assert (found["measure"], found["test"]) == ("accuracy", {"rows": 120, "from": "held.csv"})
+    assert found["federated"] == found["pooled"] > found["alone"]["south/data"]
+    # XGBoost reads the file and predicts, scikit-learn counts: neither is our code.
+    with Path("held.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    codes = {"east": 0.0, "icu": 1.0, "west": 2.0}
+    booster = xgboost.Booster(model_file=found["model"])
+    assert booster.feature_names == ["age", "bmi", "ward"]
+    x = np.array([[float(row["age"]), float(row["bmi"]), codes[row["ward"]]] for row in rows])
+    shares = booster.predict(xgboost.DMatrix(x, feature_names=booster.feature_names))
+    truth = np.array([row["state"] for row in rows])
+    assert found["federated"] == pytest.approx((np.array(["a", "b", "c"])[shares.argmax(axis=1)] == truth).mean())
+    area = metrics.roc_auc_score(truth, shares / shares.sum(axis=1, keepdims=True), multi_class="ovr")
+    assert found["auc"]["federated"] == pytest.approx(area, abs=1e-6)
+    gains = booster.get_score(importance_type="total_gain")
+    theirs = {name: gain / sum(gains.values()) for name, gain in gains.items()}
+    assert found["importance"] == pytest.approx({name: theirs.get(name, 0.0) for name in found["importance"]}, abs=1e-5)
+    assert next(iter(found["importance"])) == "age"
+    assert run(["predict", found["model"], "--rows", "held.csv", "--out", "out.csv"]) == 0
+    with Path("out.csv").open(newline="") as file:
+        told = list(csv.DictReader(file))
+    assert [row["prediction"] for row in told] == np.array(["a", "b", "c"])[shares.argmax(axis=1)].tolist()
+    ours = [[float(row[f"probability_{name}"]) for name in "abc"] for row in told]
+    np.testing.assert_allclose(ours, shares, rtol=0, atol=1e-6)
+
+
+def test_without_a_test_file_a_share_of_the_rows_is_kept_apart(capsys, clinics):
+    words = ("north", "south", "--drop", "id")  # folders with one file each
+    found = grown(capsys, *words)
+    assert (list(found["alone"]), found["test"]["rows"]) == (["north", "south"], 70)
+    assert "20% of each site's rows, drawn by seed 0" in found["test"]["from"]
+    assert grown(capsys, *words) == found
+    assert grown(capsys, *words, "--seed", "1") != found
+    # What the model has seen of the sites is four fifths of their rows.
+    first = json.loads(Path(found["model"]).read_bytes())["learner"]["gradient_booster"]["model"]["trees"][0]
+    assert sum(first["sum_hessian"][:1]) == pytest.approx(2 * 280 * (1 / 3) * (2 / 3), rel=0.05)
+
+
+def test_columns_and_agreed_categories(capsys, clinics):
+    words = ("north", "south", "--test", "held.csv", "--columns", "age,ward", "--categories", "ward=west,icu,east")
+    found = grown(capsys, *words)
+    assert sorted(found["importance"]) == ["age", "ward"]
+    known = json.loads(json.loads(Path(found["model"]).read_bytes())["learner"]["attributes"]["atoll"])
+    assert known["categories"] == {"ward": ["west", "icu", "east"]}
+    error = grown(capsys, "north", "south", "--columns", "agee,ward")["error"]
+    assert "Did you mean 'age'" in error["what"]
+    error = grown(capsys, "north", "south", "--drop", "idd")["error"]
+    assert "Did you mean 'id'" in error["what"]
+    error = grown(capsys, "north", "south", "--drop", "id", "--categories", "ward=west,east")["error"]
+    assert "is not a category of column 'ward'" in error["what"]
+
+
+def test_people_read_measures_importance_and_what_comes_next(capsys, clinics):
+    assert run(["trees", "north", "south", "--label", "state", "--drop", "id", "--rounds", "3"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for words in ("trained on accuracy auc", "feature share of gain age 0.", "70 test rows", "--rows FILE"):
+        assert words in told
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        (("north", "north/data.csv"), "a file is given twice"),
+        (("north", "gone.csv"), "gone.csv: there is no such file"),
+        (("north", "both"), "holds 2 CSV or Parquet files"),
+    ],
+)
+def test_files_of_sites_are_told_apart(capsys, clinics, files, what):
+    clinic(clinics / "both" / "a.csv", 30, 1, ["a", "b", "c"], ["age", "state"])
+    clinic(clinics / "both" / "b.csv", 30, 1, ["a", "b", "c"], ["age", "state"])
+    assert what in grown(capsys, *files)["error"]["what"]

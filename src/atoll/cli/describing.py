@@ -12,8 +12,9 @@ from rich.console import Group
 from rich.markup import escape
 
 from atoll.cli.output import PlainTable
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import ConfigError
 from atoll.data import DataTable
+from atoll.data.readers.tables import name_files
 from atoll.statistics.cells import rows_where
 from atoll.statistics.columns import columns_of
 from atoll.statistics.summary import ColumnSummary
@@ -37,24 +38,12 @@ _CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
 
 
 def tables_of(files: Sequence[Path], **options: Any) -> dict[str, DataTable]:
-    """One table a site: the file's name without its endings is the site's; folders before it are added where two are equal.
+    """One table a site, named as `atoll.data.readers.tables.name_files` says.
 
     Raises:
-        DataError: a file is not there, or cannot be read.
+        DataError: a file is not there, is given twice, or cannot be read.
     """
-    for file in files:
-        if not file.is_file():
-            raise DataError("there is no such file", where=str(file), remedy="give one CSV or Parquet file a site")
-    resolved = [file.resolve() for file in files]
-    bare = [file.with_suffix("") for file in resolved]
-    bare = [one.with_suffix("") if file.suffix == ".gz" else one for one, file in zip(bare, resolved, strict=True)]
-    parts = 1
-    while len({"/".join(one.parts[-parts:]) for one in bare}) < len(set(bare)):
-        parts += 1
-    names = ["/".join(one.parts[-parts:]) for one in bare]
-    if len(set(names)) < len(names):
-        raise DataError("a file is given twice", where=str(files[0]), remedy="give each site's file once")
-    return {name: DataTable.read(file, **options) for name, file in zip(names, files, strict=True)}
+    return {name: DataTable.read(file, **options) for name, file in name_files(files).items()}
 
 
 def words_of(text: str | None) -> list[str]:

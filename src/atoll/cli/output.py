@@ -311,9 +311,13 @@ def table_of_sites(found: dict[str, Any], title: str, shown: Callable[[Any], str
     """
     table = PlainTable()
     table.add_column(title)
-    table.add_column(found["measure"], justify="right")
-    alone = {f"{name} alone": value for name, value in found["alone"].items()}
+    # Of several classes, trees have an accuracy and the area under the curve.
+    measures = {found["measure"]: found, **({"auc": found["auc"]} if "auc" in found else {})}
+    for name in measures:
+        table.add_column(name, justify="right")
     library = f"pooled, by {found['pooled_by']}" if found.get("pooled_by") else "pooled"
-    for name, value in {**alone, "federated": found["federated"], library: found["pooled"]}.items():
-        table.add_row(name, "-" if value is None else shown(value))
+    rows = [(f"{name} alone", lambda one, name=name: one["alone"][name]) for name in found["alone"]]
+    for name, value_of in [*rows, ("federated", lambda one: one["federated"]), (library, lambda one: one["pooled"])]:
+        values = [value_of(one) for one in measures.values()]
+        table.add_row(name, *("-" if value is None else shown(value) for value in values))
     return table

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import AtollError, ConfigError, MissingExtraError, nearest
+from atoll.core.errors import AtollError, ConfigError, DataError, MissingExtraError, nearest
 
 from .pooled import fit_pooled
 
@@ -138,19 +138,22 @@ def _score_alone(score: Any) -> float | None:
 # Trees of a federation beside those of each site alone and of all rows in one place: what ``atoll trees`` shows.
 
 
-_ORDERS, _BINS = 3, 256
-"""Other orders of all rows, and XGBoost's bins."""
+_ORDERS, _BINS, _TEST = 3, 256, 0.2
+"""Other orders of all rows, XGBoost's bins, and the share of rows that are kept apart for a test."""
 
 
 def compare_trees(
     files: Sequence[Path],
-    test: Path,
+    test: Path | None,
     label: str,
     settings: Mapping[str, Any],
     *,
     secure: bool,
     seed: int,
     missing_features: bool = False,
+    columns: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[dict[str, Any], Ensemble]:
     """Grow trees over all sites, for each site alone, and over all rows in one place.
 
@@ -158,61 +161,107 @@ def compare_trees(
     these it also grows the trees of all rows in other orders.
 
     Args:
-        files: one CSV file a site.
-        test: file with test rows.
+        files: one CSV file a site, or a folder with one.
+        test: file with test rows; by default a fifth of each site's rows, drawn by the seed, is kept apart.
         label: column to predict.
         settings: of `atoll.trees.Trees`.
         secure: whether to mask sums.
-        seed: of samples.
+        seed: of samples, and of test rows.
         missing_features: whether cells of features may be empty.
+        columns: features; by default all columns but the label.
+        drop: columns to leave out.
+        categories: agreed values of a column, in the order of their codes.
 
     Returns:
         ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows (``pooled`` of histograms is XGBoost's, and without it ``None`` with a
         ``pooled_note``), and ``pooled_shuffled``, a list, where ``pooled`` depends on the order of
-        the rows and ``federated`` does not; and the federation's trees.
+        the rows and ``federated`` does not; of classes ``auc`` in the same way, of several the mean of each against all others; ``importance``, the share of the gain of each feature in
+        the federation's trees; ``classes``; ``test``, which rows these are. And the federation's trees.
     """
     from atoll.data import Islands
     from atoll.data.missing import known_rows
     from atoll.data.readers import from_csv_files
     from atoll.runs.config import job_class
     from atoll.simulation import simulate
-    from atoll.trees.objectives import objective_of
+    from atoll.trees.objectives import SQUARED, objective_of
     from atoll.trees.sketch import SketchSizes
-    from atoll.trees.tree import score
+    from atoll.trees.tree import auc, score
 
-    islands = from_csv_files(files, target=label, test=test, missing_features=missing_features)
+    islands = from_csv_files(
+        files, target=label, test=test, missing_features=missing_features, features=list(columns) or None, drop=drop,
+        categories=dict(categories or {}),
+    )  # fmt: skip
+    islands, kept = (islands, str(test)) if test is not None else _keep_test_rows(islands, seed)
     held: Dataset = known_rows(islands.test, "trees")
     objective = objective_of("auto", islands.about)
     more: dict[str, Any] = {"reducer": _mask_sums(islands)} if secure else {}
 
-    def measured(data: Islands, given: Mapping[str, Any]) -> tuple[str, float, Ensemble]:
-        grown = simulate(job_class("trees")(**given), data, engine="inline", seed=seed, progress=False).outcome
-        return *score(objective, held["y"], grown.predict(held["x"])), grown
+    def grow(data: Islands, given: Mapping[str, Any]) -> Ensemble:
+        grown: Ensemble = simulate(
+            job_class("trees")(**given), data, engine="inline", seed=seed, progress=False
+        ).outcome
+        return grown
 
     ordinary, beside_xgboost = dict(settings), settings["scheme"] == "histogram" and find_spec("xgboost") is not None
     if settings["scheme"] == "histogram":
         more["exact_cuts"] = True  # the files are all here: nothing is disclosed
     if beside_xgboost:
         ordinary["scheme"] = "bagging"
-    alone = {}
+    alone: dict[str, Ensemble | None] = {}
     for shard in islands:
         data = Islands.from_datasets({shard.name: shard.dataset()})
-        alone[shard.name] = measured(data, ordinary)[1] if len(set(shard.y.tolist())) > 1 else None
-    measure, federated, ensemble = measured(islands, {**settings, **more})
-    union = islands.pooled()
+        alone[shard.name] = grow(data, ordinary) if len(set(shard.y.tolist())) > 1 else None
+    ensemble, union = grow(islands, {**settings, **more}), islands.pooled()
 
-    def pooled(rows: Dataset) -> float:
-        return measured(Islands.from_datasets({"all": rows}), ordinary)[1]
+    def measured(trees: Ensemble | None) -> float | None:
+        return None if trees is None else _if_known(score(objective, held["y"], trees.predict(held["x"]))[1])
 
-    found: dict[str, Any] = {"measure": measure, "alone": alone, "federated": federated}
-    if settings["scheme"] == "histogram" and not beside_xgboost:
-        note = 'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'
-        return {**found, "pooled": None, "pooled_note": note}, ensemble
-    found["pooled"] = pooled(union)
+    def area(trees: Ensemble | None) -> float | None:
+        return None if trees is None else _if_known(auc(held["y"], trees.predict(held["x"])))
+
+    def told(measure: Any) -> dict[str, Any]:
+        each = {name: measure(trees) for name, trees in alone.items()}
+        return {"alone": each, "federated": measure(ensemble), "pooled": measure(pooled)}
+
+    missing = settings["scheme"] == "histogram" and not beside_xgboost  # never our own code beside itself
+    pooled = None if missing else grow(Islands.from_datasets({"all": union}), ordinary)
+    name = score(objective, held["y"], ensemble.predict(held["x"]))[0]
+    found: dict[str, Any] = {"measure": name, **told(measured)}
+    if objective.name != SQUARED:
+        found["auc"] = told(area)
+    found["importance"] = dict(sorted(ensemble.importance().items(), key=lambda item: -item[1]))
+    if missing:
+        found["pooled_note"] = (
+            'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'
+        )
+    found |= {
+        "classes": list(ensemble.columns.classes) if ensemble.columns else [],
+        "test": {"rows": len(held), "from": kept},
+    }
     if secure and beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:
         orders = [np.random.default_rng([seed, k]).permutation(len(union)) for k in range(_ORDERS)]
-        found["pooled_shuffled"] = [pooled(union.take(order)) for order in orders]
+        others = [grow(Islands.from_datasets({"all": union.take(order)}), ordinary) for order in orders]
+        found["pooled_shuffled"] = [value for value in map(measured, others) if value is not None]
     return found, ensemble
+
+
+def _if_known(value: float) -> float | None:
+    """A measure; none where the test rows have one class alone."""
+    return value if math.isfinite(value) else None
+
+
+def _keep_test_rows(islands: Islands, seed: int) -> tuple[Islands, str]:
+    """Keep a share of each site's rows apart, which nobody trains on; and say so."""
+    train, test = islands.holdout(_TEST, seed)
+    if not int(np.sum(test.sizes)):
+        raise DataError(
+            f"no site has enough rows to keep {_TEST:.0%} of them apart for a test",
+            where="--test",
+            remedy="give a file with test rows",
+        )
+    return train.with_test(
+        test.pooled()
+    ), f"{_TEST:.0%} of each site's rows, drawn by seed {seed}, which no site trains on"
 
 
 def _mask_sums(islands: Islands) -> Reducer:

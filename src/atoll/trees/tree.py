@@ -172,9 +172,15 @@ def base_score(objective: TreeLoss, base: NDArray[np.float64]) -> float:
 def auc(y: ArrayLike, predicted: ArrayLike) -> float:
     """The area under the ROC curve: how often a row of class 1 has a larger prediction than one of class 0; ties count half.
 
-    ``(sum of ranks of class 1 - n_1 (n_1 + 1) / 2) / (n_1 n_0)``, Hanley, McNeil 1982. NaN if a class is missing.
+    ``(sum of ranks of class 1 - n_1 (n_1 + 1) / 2) / (n_1 n_0)``, Hanley, McNeil 1982. NaN if a class is missing. Of the probabilities of several classes,
+    ``(rows, classes)``, it is the mean over the classes that have rows, each against all others.
     """
-    truth, values = np.asarray(y) > 0, np.asarray(predicted)
+    values = np.asarray(predicted)
+    if values.ndim == 2 and values.shape[1] > 1:
+        labels = np.asarray(y)
+        each = [auc(labels == k, values[:, k]) for k in range(values.shape[1]) if (labels == k).any()]
+        return float(np.mean(each)) if each else float("nan")
+    truth, values = np.asarray(y) > 0, values.reshape(len(values))
     order = np.argsort(values, kind="stable")
     _, first, inverse, counts = np.unique(values[order], return_index=True, return_inverse=True, return_counts=True)
     ranks = np.empty(len(values))

@@ -11,13 +11,28 @@ from rich.markup import escape
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 
+_MOST = 20
+"""Features whose importance a terminal shows."""
+
 
 @app.command("trees", rich_help_panel=EXTRAS)
 def command(
     context: typer.Context,
-    files: Annotated[list[Path], typer.Argument(help="One CSV file a site.", metavar="FILE…")],
+    files: Annotated[list[Path], typer.Argument(help="One CSV file a site, or its folder.", metavar="FILE…")],
     label: Annotated[str, typer.Option("--label", help="Column to predict.")],
-    test: Annotated[Path, typer.Option("--test", help="CSV file with rows that no site trains on.", metavar="FILE")],
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            "--test",
+            help="CSV file with rows that no site trains on; by default a fifth of each site's rows is kept apart.",
+            metavar="FILE",
+        ),
+    ] = None,
+    columns: Annotated[str | None, typer.Option("--columns", help="Features: age,pressure. By default all.")] = None,
+    drop: Annotated[str | None, typer.Option("--drop", help="Columns to leave out: id,name.")] = None,
+    categories: Annotated[
+        list[str], typer.Option("--categories", help="Agreed values of a column: ward=surgery,internal.")
+    ] = [],  # noqa: B006
     method: Annotated[str, typer.Option("--method", help="histogram, bagging, lightgbm or forest.")] = "histogram",
     rounds: Annotated[int, typer.Option("--rounds", help="Boosting rounds.", min=1)] = 50,
     depth: Annotated[int, typer.Option("--depth", help="Levels of splits.", min=1, max=16)] = 6,
@@ -38,7 +53,10 @@ def command(
     json: Json = False,
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
-    from atoll.cli.output import require_folder, table_of_sites
+    from rich.console import Group
+
+    from atoll.cli.describing import lists_of, words_of
+    from atoll.cli.output import PlainTable, require_folder, table_of_sites
     from atoll.study.sites import compare_trees
     from atoll.trees import model_file
     from atoll.trees.model_files import model_file_name
@@ -47,15 +65,33 @@ def command(
     require_folder(out)
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
     found, ensemble = compare_trees(
-        files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features
-    )
+        files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features,
+        columns=words_of(columns), drop=words_of(drop), categories=lists_of(categories),
+    )  # fmt: skip
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
-    table = table_of_sites(found, "trained on", "{:.4f}".format)
-    if "pooled_shuffled" in found:
+    table = table_of_sites(found, "trained on", _shown)
+    if found.get("pooled_shuffled"):
         shuffled = found["pooled_shuffled"]
         table.add_row("pooled, in other orders", f"{min(shuffled):.4f} to {max(shuffled):.4f}")
+    gains = PlainTable()
+    gains.add_column("feature")
+    gains.add_column("share of gain", justify="right")
+    for name, share in list(found["importance"].items())[:_MOST]:
+        gains.add_row(escape(name), f"{share:.4f}")
+    rows = found["test"]
+    more = (
+        f" and {len(found['importance']) - _MOST} more features: see --json" if len(found["importance"]) > _MOST else ""
+    )
+    ends = [
+        f"{rows['rows']:,} test rows: {rows['from']}",
+        f"model: {out}; predict with: atoll predict {out} --rows FILE",
+    ]
     output = output_of(context)
     if "pooled_note" in found:
         output.note(escape(found["pooled_note"]))
-    output.give(found, table)
+    output.give(found, Group(table, "", gains, *([more] if more else []), "", *map(escape, ends)))
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.4f}"

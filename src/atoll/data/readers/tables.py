@@ -29,7 +29,7 @@ from .table import (
     without_holes,
 )
 
-__all__ = ["from_csv_files", "from_csv_folder", "from_dataframes"]
+__all__ = ["from_csv_files", "from_csv_folder", "from_dataframes", "name_files"]
 
 Tables = Mapping[str, Mapping[str, Array]]
 
@@ -70,7 +70,7 @@ def from_csv_files(
 ) -> Islands:
     """Make a client of each CSV file, named after the file: ``from_csv_files(["north.csv", "south.csv"], target="died")``.
 
-    Text columns and classes get common codes, as in `from_dataframes`.
+    Text columns and classes get common codes, as in `from_dataframes`. For the names of files with equal names, see `name_files`.
 
     Args:
         files: the files.
@@ -79,22 +79,59 @@ def from_csv_files(
         options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
-        DataError: a file does not exist, or two have one name; else as in `read_csv`.
+        DataError: a file does not exist, or is given twice; else as in `read_csv`.
     """
-    named: dict[str, Path] = {}
-    for path in map(Path, files):
-        name = path.name.split(".")[0]
-        if name in named:
-            raise DataError(
-                f"{path} and {named[name]} have one name", where="files", remedy="give each file another name"
-            )
-        named[name] = path
-    for path in (*named.values(), *([] if test is None else [Path(test)])):
-        if not path.is_file():
-            raise DataError(f"{path}: there is no such file", where="files", remedy="give files that exist")
+    named = name_files([Path(path) for path in files])
+    if test is not None and not Path(test).is_file():
+        raise DataError(f"{test}: there is no such file", where="files", remedy="give files that exist")
     tables = {name: table_of_csv(path) for name, path in named.items()}
     places = {**{name: str(path) for name, path in named.items()}, **({} if test is None else {"test": str(test)})}
     return _islands(tables, None if test is None else table_of_csv(test), target, "files", 2, places, **options)
+
+
+_TABLES = ("*.csv", "*.csv.gz", "*.parquet", "*.pq")
+
+
+def name_files(paths: Sequence[Path]) -> dict[str, Path]:
+    """Name the file of each site: after the file without its ending; with the folders before it where two are equal: ``north/data``, ``south/data``.
+
+    Args:
+        paths: one a site: a file, or a folder with one CSV or Parquet file, whose site has the folder's name.
+
+    Raises:
+        DataError: there is no such file, a folder holds none or several, or a file is given twice.
+    """
+    files = [_only_table(path) if path.is_dir() else path for path in paths]
+    for path in files:
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file", where="files", remedy="give one file a site that exists")
+    resolved = [path.resolve() for path in files]
+    if len(set(resolved)) < len(resolved):
+        twice = next(path for path in resolved if resolved.count(path) > 1)
+        raise DataError("a file is given twice", where=str(twice), remedy="give each site's file once")
+    places = [path.resolve() if path.is_dir() else _without_ending(path.resolve()) for path in paths]
+    short = [path.name.split(".")[0] for path in paths]
+    most = max(len(place.parts) for place in places)
+    choices = (short, *(["/".join(place.parts[-k:]) for place in places] for k in range(1, most + 1)))
+    # The whole path, with its ending, tells all files apart.
+    names = next((some for some in choices if len(set(some)) == len(some)), [str(path) for path in resolved])
+    return dict(zip(names, files, strict=True))
+
+
+def _without_ending(path: Path) -> Path:
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    return plain.with_suffix("")
+
+
+def _only_table(folder: Path) -> Path:
+    found = sorted(path for pattern in _TABLES for path in folder.glob(pattern))
+    if len(found) != 1:
+        raise DataError(
+            f"{folder}: the folder holds {len(found)} CSV or Parquet files",
+            where="files",
+            remedy="give the file of each site, or a folder with one",
+        )
+    return found[0]
 
 
 @checked_call
