@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -315,9 +315,12 @@ def table_of_sites(found: dict[str, Any], title: str, shown: Callable[[Any], str
     measures = {found["measure"]: found, **({"auc": found["auc"]} if "auc" in found else {})}
     for name in measures:
         table.add_column(name, justify="right")
+    def add(title: str, values: Iterable[Any]) -> None:
+        table.add_row(title, *("-" if value is None else shown(value) for value in values))
+
+    for name in found["alone"]:
+        add(f"{name} alone", [one["alone"][name] for one in measures.values()])
+    add("federated", [one["federated"] for one in measures.values()])
     library = f"pooled, by {found['pooled_by']}" if found.get("pooled_by") else "pooled"
-    rows = [(f"{name} alone", lambda one, name=name: one["alone"][name]) for name in found["alone"]]
-    for name, value_of in [*rows, ("federated", lambda one: one["federated"]), (library, lambda one: one["pooled"])]:
-        values = [value_of(one) for one in measures.values()]
-        table.add_row(name, *("-" if value is None else shown(value) for value in values))
+    add(library, [one["pooled"] for one in measures.values()])
     return table

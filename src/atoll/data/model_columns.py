@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import CompositionError, DataError, nearest
+from atoll.core.extras import need
 from atoll.core.redaction import private
 
 from .dataset import About, Dataset
@@ -454,12 +455,10 @@ class ModelEstimator:
         return True
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, RegressorTags, Tags, TargetTags
-
-        classes = self.model.columns.classes
-        return Tags(
+        utils, classes = need("sklearn.utils", "sklearn", "an estimator"), self.model.columns.classes
+        return utils.Tags(
             estimator_type="classifier" if classes else "regressor",
-            target_tags=TargetTags(required=False),
-            classifier_tags=ClassifierTags(multi_class=len(classes) > 2) if classes else None,
-            regressor_tags=None if classes else RegressorTags(),
+            target_tags=utils.TargetTags(required=False),
+            classifier_tags=utils.ClassifierTags(multi_class=len(classes) > 2) if classes else None,
+            regressor_tags=None if classes else utils.RegressorTags(),
         )
