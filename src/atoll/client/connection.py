@@ -156,6 +156,7 @@ class LocalTask:
     ) -> None:
         """Say what the round gave."""
         del model
+        _require_count(examples)
         self.answered = True
         rows = "" if examples is None else f", {examples:g} examples"
         told = "".join(f", {name} {float(value):.6g}" for name, value in (metrics or {}).items())
@@ -374,9 +375,28 @@ class ScriptTask:
             )
         params = parameters_of(model, self._like) if self.kind == "train" else {}
         weight = None if examples is None else _number("examples", examples)
+        _require_count(weight)
         told = {str(name): _number(f"metric {name!r}", value) for name, value in (metrics or {}).items()}
         self._frames.send({"op": "reply", "id": self._id, "model": params, "examples": weight, "metrics": told})
         self.answered = True
+
+
+MOST_EXAMPLES = 2.0**53
+"""The largest number of rows: counts above it are not exact in double precision, and no data set has as many."""
+
+
+def _require_count(examples: float | None) -> None:
+    """Refuse a number of rows that cannot be one.
+
+    Raises:
+        DataError: it is negative, NaN, infinite or above 2^53.
+    """
+    if examples is not None and not 0 <= examples <= MOST_EXAMPLES:
+        raise DataError(
+            f"examples={examples!r}",
+            where="task.reply",
+            remedy="count the rows that the model was trained on: a number from 0 to 2^53, its weight in the mean",
+        )
 
 
 def _number(what: str, value: Any) -> float:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from atoll.client.connection import MOST_EXAMPLES
 from atoll.core import message as M
 from atoll.core.addresses import load_object
 from atoll.core.algebra import tree as T
@@ -490,7 +491,7 @@ class ScriptLearner(Reporting):
         """Refuse a reply of another form: it comes from a process that may say anything."""
         wrong = ""
         model, examples, metrics = (reply.get(name) for name in ("model", "examples", "metrics"))
-        if examples is not None and not (isinstance(examples, float) and 0 <= examples < math.inf):
+        if examples is not None and not (isinstance(examples, float) and 0 <= examples <= MOST_EXAMPLES):
             wrong = f"examples={examples!r}"
         elif not isinstance(metrics, dict) or not all(isinstance(value, float) for value in metrics.values()):
             wrong = f"metrics={metrics!r}"
@@ -500,7 +501,7 @@ class ScriptLearner(Reporting):
             raise TaskError(
                 f"the script replied with {wrong}",
                 where=where,
-                remedy="count the rows that the model was trained on, and call task.reply(model, examples=n) with n of 0 or more; metrics are single numbers by name",
+                remedy="count the rows that the model was trained on, and call task.reply(model, examples=n) with n from 0 to 2^53; metrics are single numbers by name",
             )
         return reply
 

@@ -400,7 +400,7 @@ def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:
                 raise MessageError(
                     f"replies under {name!r} do not add up: {error}",
                     where="the sum of a cohort",
-                    remedy="let every party reply with arrays of the same shapes and dtypes",
+                    remedy="let every party reply with the same names, and arrays of the same shapes and dtypes; a metric that it cannot compute is NaN",
                 ) from error
     return merged
 

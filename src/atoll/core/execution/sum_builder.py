@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import message as M
 from ..algebra import tree as T
-from ..algebra.aggregate import Aggregate, Total, Totals, kept_apart, merge_totals, rejoined
+from ..algebra.aggregate import Aggregate, Mean, Total, Totals, kept_apart, merge_totals, rejoined
 from ..algebra.rng import Rng, child_keys
 from ..algebra.tree import Tree
 from ..errors import MessageError, PolicyError
@@ -52,6 +52,7 @@ __all__ = [
     "SumBuilder",
     "UplinkSpending",
     "aggregates_of",
+    "defined_metric",
     "encode_reply",
     "not_finite",
     "not_finite_total",
@@ -269,6 +270,8 @@ def encode_reply(
     """
     uplink, position = request.uplink, memory.position
     reply = uplink.leaving(reply)
+    if request.task.many is None:  # in a block of clients, a task says itself which metrics are defined
+        reply = {name: defined_metric(aggregate) for name, aggregate in reply.items()}
     memory.begin(request, reply)
     for name, aggregate in reply.items():
         if bad := unfit(name, aggregate):
@@ -291,6 +294,18 @@ def encode_reply(
     if error := oversize(size, largest):
         return _nobody(rejected={position: refused(error)})
     return PartialSum(totals, np.array([position], dtype=np.int64), np.array([size], dtype=np.int64))
+
+
+def defined_metric(aggregate: Aggregate) -> Aggregate:
+    """Return a metric without weight if it is NaN or infinite, such as the AUC of one class: the rest of the reply counts, in the form that masks need.
+
+    Any other aggregate comes back as it is.
+    """
+    if not isinstance(aggregate, Mean) or aggregate.role != "metric" or not math.isfinite(aggregate.weight):
+        return aggregate
+    if not not_finite(aggregate.value, 0.0):
+        return aggregate
+    return replace(aggregate, value=T.map(lambda leaf: np.zeros_like(np.asarray(leaf)), aggregate.value), examples=0.0)
 
 
 def _nobody(**why: Any) -> PartialSum:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..algebra.aggregate import Totals
+from ..algebra import tree as T
+from ..algebra.aggregate import Total, Totals
 from ..algebra.tree import Tree
 from ..errors import QuorumError
 from ..requests.chain import Chain
@@ -109,7 +110,7 @@ def combined(
     if rejected or errors:
         silent = silent.without(asked.named(*rejected, *errors))
     return Combined(
-        {k: t.result() for k, t in totals.items()},
+        {k: _undefined(t) if len(senders) and _is_undefined(t) else t.result() for k, t in totals.items()},
         len(senders),
         {k: t.weight for k, t in totals.items()},
         senders,
@@ -125,6 +126,16 @@ def combined(
         outliers={name(k): why for k, why in whole.outliers.items()},
         **spent,
     )
+
+
+def _is_undefined(total: Total) -> bool:
+    """Whether a metric is a mean of nothing: those that replied had no such number, or no row."""
+    return total.role == "metric" and total.kind == "mean" and not total.weight
+
+
+def _undefined(total: Total) -> Tree:
+    """The value of such a metric: NaN, since 0 would be a number that nobody measured."""
+    return T.map(lambda leaf: np.full_like(np.asarray(leaf, dtype=np.float64), np.nan)[()], total.result())
 
 
 def in_steps(

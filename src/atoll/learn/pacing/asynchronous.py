@@ -23,7 +23,16 @@ from ..checks import require_finite, require_positive
 from ..counts import weighed
 from ..round.invitation import Inviter, reply_bytes
 from ..round.outcomes import reply_form
-from ..round.phases import fitted_to_mock, fitted_to_sum, folded, lengths, outgoing, shares
+from ..round.phases import (
+    EmptyReplies,
+    examples_behind,
+    fitted_to_mock,
+    fitted_to_sum,
+    folded,
+    lengths,
+    outgoing,
+    shares,
+)
 from ..round.rounds import ServerRounds, server_round
 from ..round.state import initial
 from ..selection.base import places_of
@@ -109,6 +118,7 @@ class RoundLog:
         rejected: name -> why a reply was rejected.
         errors: name -> the error that a task raised.
         metrics: name -> sum of weighted values, and sum of weights.
+        examples: sum of weights of all replies.
         counts: entries that travelled as words, and how many were clamped or overflowed; see ``Combined.counts``.
         words: bits of the longest words, of a stage that makes them as long as the last sum needs; else 0.
         unanswered: requests since the last reply.
@@ -126,6 +136,7 @@ class RoundLog:
     rejected: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    examples: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     words: int = 0
     unanswered: int = 0
@@ -163,13 +174,18 @@ class RoundLog:
         self.errors.update({name: str(error) for name, error in combined.errors.items()})
         self.counts.update(combined.counts)
         self.words = max(self.words, *lengths(combined.told).values(), 0)
+        self.examples += examples_behind(combined)
         for name, value in combined.of("metric").items():
             total = self.metrics.setdefault(name, [0.0, 0.0])
-            total[0] += combined.weight[name] * float(value)
+            total[0] += combined.weight[name] * float(value) if combined.weight[name] else 0.0
             total[1] += combined.weight[name]
 
-    def row(self) -> dict[str, Any]:
-        """Return the round's row, without bytes and times."""
+    def row(self, *, own_metrics: bool = False) -> dict[str, Any]:
+        """Return the round's row, without bytes and times.
+
+        Args:
+            own_metrics: whether clients name their metrics themselves, so that some may lack one.
+        """
         late = np.asarray(self.staleness, dtype=np.float64)
         row: dict[str, Any] = {
             "selected": len(self.asked),
@@ -192,6 +208,13 @@ class RoundLog:
         row.update(shares(self.counts))
         if self.words:
             row["word_bits"] = self.words
+        some = {
+            name: f"{weight:g} of {self.examples:g} examples"
+            for name, (_, weight) in self.metrics.items()
+            if own_metrics and weight < self.examples * (1 - 1e-9)
+        }
+        if some:
+            row["partial_metrics"] = some
         return {**row, **{name: total / weight for name, (total, weight) in self.metrics.items() if weight}}
 
 
@@ -262,6 +285,7 @@ class InFlight(ServerRounds):
         self.look_again = pacing.look_again
         self.phase = context.algorithm.phases[0]
         self.held = WaitingReplies()
+        self.empty = EmptyReplies()
         self.last: Flight
 
     @property
@@ -303,7 +327,7 @@ class InFlight(ServerRounds):
         )
         state = {**state, "server": facet(context.algorithm, Phased).advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
-        row = log.row()
+        row = log.row(own_metrics=context.learner_metrics is None)
         declare(row, context.declared(state, self.phase, min(log.bases, default=None)), len(log.senders))
         row |= context.evaluation.told(*log.parties(fed))
         return self._learned(fed, state, log, {"round": number, **row}), row
@@ -444,6 +468,15 @@ class InFlight(ServerRounds):
         version = state["version"] + 1
         stream = fed.rng.child("server", "update", version)
         return RoundInfo(version, replied, replied, len(fed.parties), state["weight"], stream)
+
+    def counted(self, fed: Federation, combined: Combined, log: RoundLog) -> Combined:
+        """Return a sum of no replies in place of one of 0 examples: there is no mean of their updates to take a step by.
+
+        Raises:
+            QuorumError: no client has examples.
+        """
+        found, log.failed = self.empty.without(combined, len(fed.parties))
+        return found
 
     def applied(self, fed: Federation, state: Tree, combined: Combined) -> Tree:
         """Return the next version: replies folded into the server's state; unchanged if none can be used."""

@@ -103,6 +103,7 @@ class _Mixing(InFlight):
                 continue
             combined = await fed.combine([handle], uplink=self.context.uplink(self.phase))
             log.used([handle], combined, state["version"])
+            combined = self.counted(fed, combined, log)
             state = self.applied(fed, state, self._mixed(state, handle, combined))
             taken += 1
         return state

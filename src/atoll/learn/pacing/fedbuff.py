@@ -62,8 +62,9 @@ class Buffered(InFlight):
         state = self.released(fed, state, taken)
         if not parts:
             return state
-        state = self.applied(fed, state, together(parts, fed))
-        return self.fitted(fed, state, parts[-1][0])
+        whole = self.counted(fed, together(parts, fed), log)
+        state = self.applied(fed, state, whole)
+        return self.fitted(fed, state, parts[-1][0]) if whole.n else state
 
     async def _combined(
         self, fed: Federation, state: Tree, flight: Flight, handles: Sequence[Handle], log: RoundLog

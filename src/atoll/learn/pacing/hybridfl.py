@@ -29,7 +29,7 @@ from ..counts import population_examples
 from ..local.release import BUFFERS, COUNTERS
 from ..round.invitation import Inviter, reply_bytes
 from ..round.outcomes import outcome_columns, reply_form, require_in_time
-from ..round.phases import account, round_info
+from ..round.phases import NO_EXAMPLES, account, explain_empty, partial_metrics, round_info
 from ..round.state import (
     averaged_model,
     broadcast_extras,
@@ -264,8 +264,11 @@ class RegionalRounds(Course):
         number, phase = at
         if not total > 0:
             what = f"none of {row['selected']} clients submitted a model"
+            longer = "lengthen the deadline, or"
+            if row["replied"]:
+                what, longer = explain_empty(row["replied"]), f"{NO_EXAMPLES}or"
             if self.pace.on_failure == "stop":
-                remedy = "lengthen the deadline, or let such rounds be skipped (on_failure='skip')"
+                remedy = f"{longer} let such rounds be skipped (on_failure='skip')"
                 raise QuorumError(what, where=f"round {number}", remedy=remedy)
             return state, {**row, "failed": what}
         now = averaged_model(state)
@@ -428,6 +431,8 @@ class EdgeVisit:
     def _combine(self, scope: Federation, combined: Combined, sent: Tree) -> None:
         """Apply (4.19) in the form without client identities: the region's last model replaces all clients not in the sums."""
         account(self.row, combined)
+        if self.context.learner_metrics is None:
+            self.row.update(partial_metrics(self.row, combined))
         state = {"server": sent["broadcast"], "buffers": sent["buffers"]}
         declare(self.row, self.context.declared(state, self.at[1]), combined.n)
         self.row.update(outcome_columns(scope, combined))

@@ -15,7 +15,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import DISTINCT_CLIENTS, FIXED_COHORT, SINGLE_REPLIES, Capability, Need
-from atoll.core.errors import ConfigError
+from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.facets import facet
 from atoll.core.requests.party import among
 from atoll.core.validation import is_real
@@ -30,7 +30,7 @@ from ..local.partial import own_epochs
 from ..offered import offered_by
 from ..round.invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
 from ..round.outcomes import reply_form, require_in_time
-from ..round.phases import account, folded, outgoing, received_model, round_info
+from ..round.phases import EmptyReplies, account, folded, outgoing, partial_metrics, received_model, round_info
 from ..round.rounds import ServerRounds, server_round
 from ..round.state import initial
 from ..selection.base import places_among, places_of
@@ -255,6 +255,7 @@ class LagTolerantRounds(ServerRounds):
         self.pacing = pacing
         self.phase = context.algorithm.phases[0]
         self.epochs = own_epochs(context.algorithm)
+        self.empty = EmptyReplies()
 
     def initial(self, fed: Federation) -> Tree:
         """Start with the initial model at every client and in the cache.
@@ -293,6 +294,10 @@ class LagTolerantRounds(ServerRounds):
             return await server_round(fed, self.context, state, number)
         if state["shares"] is None:
             examples = await client_examples(fed, self.context.clients)
+            if not examples.sum():
+                raise QuorumError(
+                    f"none of the {len(examples)} clients has rows", where="Training", remedy="give one of them rows"
+                )
             by = (
                 examples if weighs_examples(self.pacing, context.algorithm, state["server"]["params"]) else examples > 0
             )
@@ -387,15 +392,24 @@ class LagTolerantRounds(ServerRounds):
         context, turn, params, before = self.context, state["contacts"], state["server"]["params"], state
         combined = await fed.combine(came.arrived, uplink=context.uplink(self.phase))
         account(row, combined)
+        if context.learner_metrics is None:
+            row.update(partial_metrics(row, combined))
+        combined, why = self.empty.without(combined, len(fed.parties))
+        if why:
+            row["failed"] = why
         declare(row, context.declared(state, self.phase), combined.n)
         parts = combined.value.get("update", [])
         senders = np.array([part.sender for part in parts], dtype=np.int64)
         places, picked = places_of(fed.parties.positions, senders), came.picked(senders)
+        counts = np.array(
+            [part.weight > 0 for part in parts], dtype=bool
+        )  # a reply of 0 examples is no model of its client
         models = rebuilt(parts, state["version"][places], state["bases"], params)
         cache, shares = state["cache"], state["shares"]
         # (1) before: taken replies enter the cache, and the model for deprecated clients without one
-        cache = replaced(cache, places[picked], T.map(lambda leaf: leaf[picked], models), shares, turn)
-        stale = np.flatnonzero(sent.deprecated & ~among(np.arange(len(shares)), places[picked]))
+        now, later = picked & counts, ~picked & counts
+        cache = replaced(cache, places[now], T.map(lambda leaf: leaf[now], models), shares, turn)
+        stale = np.flatnonzero(sent.deprecated & ~among(np.arange(len(shares)), places[now]))
         cache = replaced(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares, turn)
         # (2) the model is the cache's mean
         mean = weighed(cache, shares, turn, self.pacing.staleness)
@@ -405,7 +419,7 @@ class LagTolerantRounds(ServerRounds):
         state = self._folded(state, combined, T.sub(mean, params), info)
         fed.announce("after_aggregation", number=number, phase=self.phase, params=state["server"]["params"])
         # (3) after: the other replies enter, and count in the next round
-        cache = replaced(cache, places[~picked], T.map(lambda leaf: leaf[~picked], models), shares, turn)
+        cache = replaced(cache, places[later], T.map(lambda leaf: leaf[later], models), shares, turn)
         row.update(sent.row(), **came.row(picked, state["version"][places]))
         row["silent"] += row["crashed"]  # clients that work on are not
         row["late"] = sent.working - len(places) - row["crashed"]

@@ -207,8 +207,14 @@ class TierRounds(InFlight):
             return state
         combined = await fed.combine(replies, uplink=self.context.uplink(self.phase), reducer=self.reducer)
         log.used(replies, combined, state["version"])
-        if not combined.n:
-            return state
+        replied = combined.n
+        combined = self.counted(fed, combined, log)
+        if (
+            not combined.n
+        ):  # a tier without examples keeps its model, and counts: tiers are weighed by each other's steps
+            updates = state["updates"].copy()
+            updates[tier] += replied > 0
+            return {**state, "updates": updates}
         base = replies[0].flight.request.message["broadcast"]["params"]
         updates, models = state["updates"].copy(), list(state["models"])
         updates[tier] += 1

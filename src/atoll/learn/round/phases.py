@@ -49,14 +49,19 @@ if TYPE_CHECKING:
     from ..context import Context
 
 __all__ = [
+    "EmptyReplies",
+    "NO_EXAMPLES",
     "Phases",
     "account",
+    "examples_behind",
+    "explain_empty",
     "fitted_to_mock",
     "fitted_to_sum",
     "folded",
-    "leave_out_metrics",
+    "is_empty",
     "lengths",
     "outgoing",
+    "partial_metrics",
     "received_model",
     "released",
     "require_examples",
@@ -329,7 +334,7 @@ class Phases:
         """Write a phase into the round's row. Crashed and late clients are those of the last phase; copies sent add up."""
         account(row, combined)
         if self.context.learner_metrics is None:
-            leave_out_metrics(row, combined)
+            row.update(partial_metrics(row, combined))
         found, copies = outcome_columns(self.fed, combined), row.get("synchronised", 0)
         row.update(found)
         if found:
@@ -423,7 +428,7 @@ def account(row: dict[str, Any], combined: Combined) -> None:
         row["outlying_clients"] = {**row.get("outlying_clients", {}), **combined.outliers}
     if combined.errors:
         row["errors"] = {name: str(error) for name, error in combined.errors.items()}
-    row.update({name: float(value) for name, value in combined.of("metric").items()})
+    row.update({name: float(value) for name, value in combined.of("metric").items() if not np.isnan(value)})
     row.update(shares(combined.counts))
     row.update(lengths(combined.told))
     for name in ("wrong_shares", "excess_left"):
@@ -433,41 +438,87 @@ def account(row: dict[str, Any], combined: Combined) -> None:
         row["key_set_ups"] = row.get("key_set_ups", 0) + combined.counts["key_set_ups"]
 
 
+def is_empty(combined: Combined) -> bool:
+    """Whether clients replied, and no mean of their updates has a weight: each of them says 0 examples."""
+    kinds = {name: kind for name, kind in combined.kinds.items() if combined.roles[name] in ("update", "side")}
+    means = [name for name, kind in kinds.items() if kind in ("mean", "parts")]
+    return bool(combined.n and means and len(means) == len(kinds)) and not any(combined.weight[name] for name in means)
+
+
+def explain_empty(replies: int) -> str:
+    """Return why replies of 0 examples are no round."""
+    return f"all {replies} replies are of 0 examples, so that there is no mean of the updates"
+
+
+NO_EXAMPLES = "look at the rows of these clients: a script says how many it used, task.reply(model, examples=n), and a client without rows has 0; "
+
+
+class EmptyReplies:
+    """Clients whose last reply was of 0 examples, for pacings whose rounds end with some replies and go on without one that counts."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def without(self, combined: Combined, clients: int) -> tuple[Combined, str]:
+        """Return a sum of no replies in place of one of 0 examples, and why; any other sum as it is.
+
+        Args:
+            combined: the sum.
+            clients: number of all clients.
+
+        Raises:
+            QuorumError: every client has replied so since a reply counted: none ever will.
+        """
+        if not is_empty(combined):
+            self.names = set() if combined.n else self.names
+            return combined, ""
+        why = explain_empty(combined.n)
+        self.names |= set(combined.senders.names)
+        if len(self.names) >= clients:
+            raise QuorumError(
+                f"{why}, and so was the last reply of every other client",
+                where="Training",
+                remedy=f"{NO_EXAMPLES}one client with examples is enough",
+            )
+        return replace(combined, n=0, value={}, weight={}, kinds={}, roles={}, senders=combined.senders[:0]), why
+
+
 def require_examples(combined: Combined) -> Combined:
     """Return the sums if a mean of the updates has a weight: without one, the round would end with the old model as if it had learned.
 
     Raises:
         QuorumError: clients replied, and each of them with 0 examples.
     """
-    means = [
-        name for name, kind in combined.kinds.items() if kind == "mean" and combined.roles[name] in ("update", "side")
-    ]
-    weighed = [name for name in combined.kinds if name not in means and combined.roles[name] in ("update", "side")]
-    if not combined.n or not means or weighed or any(combined.weight[name] for name in means):
+    if not is_empty(combined):
         return combined
     error = QuorumError(
-        f"all {combined.n} replies are of 0 examples, so that there is no mean of the updates",
-        where=", ".join(means),
-        remedy="look at the rows of these clients: a script says how many it used, task.reply(model, examples=n), and a client without rows has 0; "
-        'Synchronous(on_failure="skip") leaves such rounds out',
+        explain_empty(combined.n),
+        where=", ".join(combined.kinds),
+        remedy=f'{NO_EXAMPLES}Synchronous(on_failure="skip") leaves such rounds out',
     )
     error.combined = replace(combined, value={}, weight={}, kinds={}, roles={})
     raise error
 
 
-def leave_out_metrics(row: dict[str, Any], combined: Combined) -> None:
-    """Say which metrics that clients name themselves are means over some of the examples, and leave out those over none.
+def examples_behind(combined: Combined) -> float:
+    """Return the largest weight of the means and single replies of a sum: the examples of all replies in it."""
+    return max(
+        (combined.weight[name] for name, kind in combined.kinds.items() if kind in ("mean", "parts")), default=0.0
+    )
 
-    ``row["partial_metrics"]`` maps a metric to the examples behind its mean; it is absent if every metric counts all of them.
+
+def partial_metrics(row: Mapping[str, Any], combined: Combined) -> dict[str, Any]:
+    """Return which metrics that clients name themselves are means over some of the examples, for the round's row.
+
+    ``partial_metrics`` maps a metric to the examples behind its mean; it is absent if every metric counts all of them.
     """
-    counted = {name for name, kind in combined.kinds.items() if kind == "mean"}
-    whole = max((combined.weight[name] for name in counted), default=0.0)
-    for name in combined.of("metric"):
-        weight = combined.weight[name]
-        if name in counted and weight < whole * (1 - 1e-9):
-            row["partial_metrics"] = {**row.get("partial_metrics", {}), name: f"{weight:g} of {whole:g} examples"}
-            if not weight:
-                row.pop(name, None)
+    whole = examples_behind(combined)
+    found = {
+        name: f"{combined.weight[name]:g} of {whole:g} examples"
+        for name in combined.of("metric")
+        if combined.kinds[name] == "mean" and combined.weight[name] < whole * (1 - 1e-9)
+    }
+    return {"partial_metrics": {**row.get("partial_metrics", {}), **found}} if found else {}
 
 
 def shares(counts: Mapping[str, int]) -> dict[str, float]:

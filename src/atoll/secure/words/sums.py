@@ -137,11 +137,25 @@ def common_form(forms: list[Any]) -> Any:
     """
     if not forms or any(form != forms[0] for form in forms):
         raise QuorumError(
-            "parties replied with totals of different forms, which have no sum",
+            f"parties replied with totals of different forms, which have no sum{_differing(forms)}",
             where="SecureAggregation",
-            remedy="let every party reply with the same aggregates, of the same shapes and dtypes",
+            remedy="let every party reply with the same aggregates, of the same shapes and dtypes: a metric that a party cannot compute is NaN, and counts for nothing",
         )
     return forms[0]
+
+
+def _differing(forms: list[Any]) -> str:
+    """Which aggregates some parties lack, or have in another form, as far as their words can be read."""
+    try:
+        known = [{str(one[0]): one[1:] for one in form} for form in forms]
+    except (TypeError, IndexError, KeyError):
+        return ""
+    names = sorted({name for form in known for name in form})
+    lacking = [name for name in names if any(name not in form for form in known)]
+    other = [name for name in names if name not in lacking and any(form[name] != known[0][name] for form in known)]
+    told = [f"some lack {', '.join(map(repr, lacking[:5]))}"] if lacking else []
+    told += [f"{', '.join(map(repr, other[:5]))} differs in shape, dtype or kind"] if other else []
+    return f": {'; '.join(told)}" if told else ""
 
 
 def decoded(
