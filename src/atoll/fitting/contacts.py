@@ -194,7 +194,7 @@ def _named(island: Any, message: Any) -> dict[str, Any]:
     values: dict[str, list[str]] = {}
     for name in message["columns"] or table.columns:
         column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
-        kinds[name] = column.kind
+        kinds[name] = column.told_kind(least)
         if not column.listable:
             values[name] = []  # a list of the values would be a list of rows
         elif message["tell"] and column.kind == "category":
@@ -232,7 +232,7 @@ def _prepared(island: Any, message: Any) -> dict[str, Sum]:
 
 
 def _numbers(table: Any, layout: FeatureLayout, name: str) -> NDArray[np.float64]:
-    values = column_of(table, name, category=False).values.astype(np.float64)
+    values = column_of(table, name, category=False).as_kind("number").values.astype(np.float64)
     return np.where(np.isfinite(values), values, layout.fill[name]) if name in layout.fill else values
 
 

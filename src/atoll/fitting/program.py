@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import CompositionError, DataError, nearest
 from atoll.core.federation.row_rules import required_min_count
+from atoll.statistics.columns import settle_kind
 
 from .contacts import Contacts, summed_numbers
 from .fitted import FittedModel
@@ -119,15 +120,21 @@ async def _ask_kinds(asking: FitRequests, contacts: Contacts, message: Mapping[s
 
 def _same_kinds(asking: FitRequests, told: list[Any]) -> dict[str, str]:
     first = dict(told[0]["kinds"])
-    for one in told[1:]:
-        if dict(one["kinds"]) != first:
-            shown = [", ".join(f"{name} ({kind})" for name, kind in each.items()) for each in (one["kinds"], first)]
+    for one in told:
+        own = dict(one["kinds"])
+        if own.keys() != first.keys() or any(settle_kind((kind, first[name])) is None for name, kind in own.items()):
+            shown = [_shown(own), _shown(first)]
             raise DataError(
                 f"the columns of {one['site']} are {shown[0]}, and of {told[0]['site']} {shown[1]}",
                 where="Fit",
                 remedy="name columns= that all parties have, of one kind; categories= makes one of text or numbers",
             )
-    return first
+        first |= {name: kind for name, kind in own.items() if not kind.endswith("?")}
+    return {name: str(settle_kind(one["kinds"][name] for one in told)) for name in first}
+
+
+def _shown(kinds: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({kind.replace('?', ', empty')})" for name, kind in kinds.items())
 
 
 def _in_order(values: set[str]) -> list[str]:
@@ -216,7 +223,11 @@ class _Preparing:
         for name in names:
             values[name] = sorted({value for one in told for value in one["values"].get(name, ())}, key=float)
             if not values[name]:
-                raise _refuse_empty(name, self.asking.job.least_rows)
+                raise DataError(
+                    f"column {name!r} has no most frequent number that may be told: its values nearly all differ, or there is none",
+                    where="Fit",
+                    remedy="use impute='median' or 'mean', or leave the column out",
+                )
         return {name: float(value) for name, value in (await self._modes(layout, values, "modes of numbers")).items()}
 
     async def _moments(self, layout: FeatureLayout) -> dict[str, NDArray[np.float64]]:

@@ -144,7 +144,7 @@ def column_of(table: DataTable, name: str, *, category: bool) -> TableColumn:
 
 def _plain(table: DataTable, name: str, where: str) -> tuple[Numbers, NDArray[np.bool_]]:
     """A column of numbers, and which of its values are there."""
-    column = column_of(table, name, category=False)
+    column = column_of(table, name, category=False).as_kind("number")
     if column.kind != "number" or not column.single:
         raise DataError(
             f"column {name!r} does not hold one number a row",

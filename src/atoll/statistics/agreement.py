@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import DataError
 
+from .columns import settle_kind
 from .plan import StatisticsPlan
 from .summed import named
 
@@ -57,17 +58,27 @@ async def agreed_columns(fed: Federation, job: Statistics, kinds: Mapping[str, s
     found: dict[str, str] = dict(kinds) or _said(job)
     if not found:
         told = await fed.ask_all(fed.parties, named, {"plan": plan.packed()})
-        for site, one in zip(told.senders.names, told.values, strict=True):
-            found = found or dict(one)
-            if dict(one) != found:
-                raise DataError(
-                    f"the columns of {site} are {_shown(one)}, and of {told.senders.names[0]} {_shown(found)}",
-                    where="statistics",
-                    remedy="name columns= that all parties have, of one kind",
-                )
+        sites = dict(zip(told.senders.names, map(dict, told.values), strict=True))
+        first = next(iter(sites.values()), {})
+        found = {name: settle_kind(one.get(name, "") for one in sites.values()) or "" for name in first}
+        for site, one in sites.items():
+            if one.keys() != first.keys():
+                _refuse(site, one, told.senders.names[0], first)
+        for name in [name for name, kind in found.items() if not kind]:
+            sure = {one[name]: site for site, one in reversed(sites.items()) if not one[name].endswith("?")}
+            here, there, *_ = sure.values()
+            _refuse(there, sites[there], here, sites[here])
     families = [*plan.by, *([plan.over] if plan.over else ())]
     groups = tuple((family, str(label)) for family in families for label in plan.categories[family])
     return AgreedColumns(found, (("", ""), *groups))
+
+
+def _refuse(site: str, kinds: Mapping[str, str], other: str, theirs: Mapping[str, str]) -> None:
+    raise DataError(
+        f"the columns of {site} are {_shown(kinds)}, and of {other} {_shown(theirs)}",
+        where="statistics",
+        remedy="name columns= that all parties have, of one kind",
+    )
 
 
 def _said(job: Statistics) -> dict[str, str]:
@@ -82,4 +93,4 @@ def _said(job: Statistics) -> dict[str, str]:
 
 
 def _shown(kinds: Any) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    return ", ".join(f"{name} ({kind.replace('?', ', empty')})" for name, kind in kinds.items())

@@ -15,7 +15,7 @@ from atoll.data.missing import labelled_rows
 from atoll.data.readers.table import holes
 from atoll.data.table import DataTable
 
-__all__ = ["TableColumn", "columns_of", "moments_in_time", "nearly_all_differ", "table_of"]
+__all__ = ["TableColumn", "columns_of", "moments_in_time", "nearly_all_differ", "settle_kind", "table_of"]
 
 Kind = Literal["number", "category", "words"]
 Rows = NDArray[np.int64] | None
@@ -36,8 +36,28 @@ class TableColumn:
     values: NDArray[Any]
 
     def numbers(self, rows: Rows = None) -> NDArray[Any]:
-        """The numbers of some rows, flat."""
+        """The numbers of some rows, flat; of a text column without any value, which is one of numbers elsewhere, NaN."""
+        if self.values.dtype.kind == "U" and self.empty:
+            return np.full(len(self.values) if rows is None else len(rows), np.nan)
         return (self.values if rows is None else self.values[rows]).reshape(-1)
+
+    @cached_property
+    def empty(self) -> bool:
+        """Whether no row has a value: such a column is of whatever kind it is elsewhere, since files and frames do not say what is missing."""
+        if self.values.ndim > 1:
+            return not self.values.size or (self.values.dtype.kind == "f" and not np.isfinite(self.values).any())
+        return bool(holes(self.values).all())
+
+    def told_kind(self, least: int = 1) -> str:
+        """The kind as a party tells it, with a ``?`` if it has no value, or fewer rows than ``least``, so that nothing follows of single rows."""
+        return f"{self.kind}?" if self.empty or len(self.values) < least else self.kind
+
+    def as_kind(self, kind: str) -> TableColumn:
+        """This column as one of the kind that the parties agree on, if it has no value; else as it is."""
+        if kind == self.kind or not self.empty or kind not in ("number", "category") or self.kind == "words":
+            return self
+        values = np.full(len(self.values), np.nan) if kind == "number" else np.full(len(self.values), "", dtype="<U1")
+        return TableColumn(self.name, "number" if kind == "number" else "category", values)
 
     @property
     def single(self) -> bool:
@@ -85,6 +105,18 @@ class TableColumn:
         counts = np.bincount(codes[kept], minlength=len(names))
         present = len(np.unique(where[kept]))
         return counts, present, int(inside.sum()) - present
+
+
+def settle_kind(told: Iterable[str]) -> str | None:
+    """The one kind of a column, given what parties tell of it (`TableColumn.told_kind`); ``None`` if two of them have values of two kinds.
+
+    Where no party has a value, text wins: an empty column of a file is read as numbers.
+    """
+    kinds = list(dict.fromkeys(told))
+    sure = [kind for kind in kinds if not kind.endswith("?")]
+    if len(sure) > 1:
+        return None
+    return sure[0] if sure else min(kind.removesuffix("?") for kind in kinds)
 
 
 def nearly_all_differ(values: NDArray[Any]) -> bool:

@@ -40,7 +40,7 @@ def described(island: Any, message: Any) -> Tree:
     record.keep(island)
     for cell, one in zip(cells, told, strict=True):
         withheld += [[cell.family, cell.label, name] for name in one.pop("withheld")]
-    kinds = {name: column.kind for name, column in columns.items()}
+    kinds = {name: column.told_kind(plan.min_count) for name, column in columns.items()}
     found = {cell.family for cell in plan.cells_of(table)}
     listed = [name for name, column in columns.items() if column.kind == "category" and not column.listable]
     unlisted = [*listed, *(family for family in plan.families if family not in found and len(table))]

@@ -93,6 +93,7 @@ def agreed_parts(island: Any, message: Any) -> tuple[StatisticsPlan, DataTable, 
     """
     plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
     columns, cells = plan.columns_of(table), plan.cells_of(table, plan.categories)
+    columns = {name: column.as_kind(message["kinds"].get(name, column.kind)) for name, column in columns.items()}
     kinds = {name: column.kind for name, column in columns.items()}
     if kinds != dict(message["kinds"]):
         raise DataError(

@@ -12,6 +12,7 @@ from atoll.core.errors import DataError
 
 from .aggregates.moments import CentralMoments
 from .aggregates.sketch import Sketch
+from .columns import settle_kind
 from .summary import BinCounts, ColumnSummary, RowsSummary
 
 __all__ = ["CellReply", "SiteReply", "kinds_of_all", "number", "together"]
@@ -54,6 +55,17 @@ class CellReply:
             },
             ends={name: (float(one[0]), float(one[1])) for name, one in zip(names, message["ends"], strict=True) if one is not None},
         )  # fmt: skip
+
+    def settle(self, name: str, kind: str) -> None:
+        """Tell a column without a value as one of another kind: so many missing values."""
+        if kind == "number" and name in self.categories:
+            count, missing, _ = self.categories.pop(name)
+            self.moments[name] = CentralMoments.of([np.full(count + missing, np.nan)])
+        elif name in self.moments:
+            moments = self.moments.pop(name)
+            self.categories[name] = 0, int(moments.missing[0]) + int(moments.count[0]), {}
+            self.sketches.pop(name, None)
+            self.ends.pop(name, None)
 
     def part(
         self, kinds: Mapping[str, str], shares: Sequence[float], exact: Mapping[str, Mapping[float, float]]
@@ -102,6 +114,16 @@ class SiteReply:
         return cls(
             site, dict(message["kinds"]), cells, [tuple(one) for one in message["withheld"]], list(message["unlisted"])
         )
+
+    def settle(self, name: str, kind: str) -> None:
+        """Take the kind of the other sites for a column that has no value here."""
+        if name not in self.kinds:
+            return
+        own, self.kinds[name] = self.kinds[name].removesuffix("?"), kind
+        if own == kind:
+            return
+        for cell in self.cells.values():
+            cell.settle(name, kind)
 
     def with_bins(self, message: Any, edges: Mapping[str, Sequence[float]]) -> list[str]:
         """Add a reply of histograms; return what it withholds, in words."""
@@ -155,17 +177,22 @@ def kinds_of_all(replies: Iterable[SiteReply]) -> dict[str, str]:
     Raises:
         DataError: a column is of two kinds.
     """
-    found: dict[str, tuple[str, str]] = {}
-    for reply in replies:
-        for name, kind in reply.kinds.items():
-            before = found.setdefault(name, (kind, reply.site))
-            if before[0] != kind:
-                raise DataError(
-                    f"column {name!r} is a {kind} at {reply.site} and a {before[0]} at {before[1]}",
-                    where="statistics",
-                    remedy="correct the column there, say categories= for it, or leave it out with columns=",
-                )
-    return {name: kind for name, (kind, _) in found.items()}
+    sites, found = list(replies), dict[str, str]()
+    for name in dict.fromkeys(name for reply in sites for name in reply.kinds):
+        told = {reply.site: reply.kinds[name] for reply in sites if name in reply.kinds}
+        kind = settle_kind(told.values())
+        if kind is None:
+            sure = {kind: site for site, kind in reversed(told.items()) if not kind.endswith("?")}
+            (one, here), (other, there), *_ = sure.items()
+            raise DataError(
+                f"column {name!r} is a {one} at {here} and a {other} at {there}",
+                where="statistics",
+                remedy="correct the column there, say categories= for it, or leave it out with columns=",
+            )
+        found[name] = kind
+        for reply in sites:
+            reply.settle(name, kind)
+    return found
 
 
 def together(cells: Sequence[CellReply]) -> CellReply:

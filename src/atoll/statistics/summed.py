@@ -76,8 +76,8 @@ def _whole(values: Any) -> Sum:
 @task
 def named(island: Any, message: Any) -> Any:
     """The kinds of one party's columns, and nothing of its rows."""
-    columns = StatisticsPlan.unpacked(message["plan"]).columns_of(table_of(island.data))
-    return {name: column.kind for name, column in columns.items()}
+    plan = StatisticsPlan.unpacked(message["plan"])
+    return {name: column.told_kind(plan.min_count) for name, column in plan.columns_of(table_of(island.data)).items()}
 
 
 @task(discloses=_promised)
