@@ -65,3 +65,70 @@ def test_a_program_takes_data_of_its_own_kind_by_name():
 def test_what_says_not_who_has_what_is_refused(given, match):
     with pytest.raises(DataError, match=match):
         atoll.simulate(count, given)
+
+
+def frames():
+    """Two clients' tables: other orders of columns, other texts, whole numbers at one and fractions at the other."""
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    a = pd.DataFrame(
+        {
+            "age": rng.integers(0, 9, 12),
+            "dose": rng.normal(size=12),
+            "smoker": ["never", "former"] * 6,
+            "y": ["no", "yes"] * 6,
+        }
+    )
+    b = pd.DataFrame(
+        {"y": ["yes", "no"] * 5, "smoker": ["ex", "never"] * 5, "dose": rng.normal(size=10), "age": rng.normal(size=10)}
+    )
+    return {"north": a, "south": b}
+
+
+TRAINING = atoll.Training(model=atoll.models.linear(3, 2), algorithm=atoll.FedAvg(lr=0.1), rounds=2)
+
+
+def weights(given):
+    return atoll.simulate(TRAINING, given, engine="inline", progress=False).params["weight"]
+
+
+def test_data_frames_and_dicts_of_columns_are_read_as_one_federation():
+    tables = frames()
+    wanted = weights(atoll.data.from_dataframes(tables, target="y"))
+    np.testing.assert_array_equal(weights(tables), wanted)
+    np.testing.assert_array_equal(weights({name: table[table.columns[::-1]] for name, table in tables.items()}), wanted)
+    columns = {name: {column: table[column].to_numpy() for column in table} for name, table in tables.items()}
+    np.testing.assert_array_equal(weights(columns), wanted)
+    with pytest.raises(
+        DataError,
+        match=r"the table of 'south' has no column 'y'.*Did you mean 'yy'.*from_dataframes\(frames, target=\.\.\.\)",
+    ):
+        weights({**tables, "south": tables["south"].rename(columns={"y": "yy"})})
+    with pytest.raises(DataError, match=r"no column 'dose'.*Did you mean 'doze'"):
+        weights({**tables, "south": tables["south"].rename(columns={"dose": "doze"})})
+
+
+def arrays(rows, seed):
+    rng = np.random.default_rng(seed)
+    return {"x": rng.normal(size=(rows, 3)), "y": np.arange(rows) % 2}
+
+
+def test_arrays_are_read_as_an_archive_is():
+    """``x`` and ``y`` of each client, with ``x_test`` and ``y_test`` for the server; or of all, with their owners in ``party``."""
+    a, b, t = arrays(8, 0), arrays(6, 1), arrays(5, 2)
+    wanted = weights({"a": Dataset(a, classes=2), "b": Dataset(b, classes=2)})
+    np.testing.assert_array_equal(weights({"a": a, "b": b}), wanted)
+    lists = {name: {column: values.tolist() for column, values in one.items()} for name, one in (("a", a), ("b", b))}
+    np.testing.assert_array_equal(weights(lists), wanted)
+    held = {"x_test": t["x"], "y_test": t["y"]}
+    whole = {column: np.concatenate([a[column], b[column]]) for column in a}
+    for given in ({"a": {**a, **held}, "b": b}, {**whole, **held, "party": np.array(["a"] * 8 + ["b"] * 6)}):
+        made = atoll.simulate(TRAINING, given, engine="inline", progress=False)
+        np.testing.assert_allclose(made.params["weight"], wanted)
+        assert len(made.data.test) == 5
+        assert "test/loss" in made.metrics[-1]
+    with pytest.raises(
+        DataError,
+        match=r"a dict of the arrays x, y is one data set, not divided among clients.*add an array 'party' of owners",
+    ):
+        weights(whole)

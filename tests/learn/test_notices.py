@@ -103,7 +103,7 @@ def test_a_loss_that_grew_is_said_and_so_are_rejected_replies(tmp_path: Any) -> 
 
 def test_a_learning_rate_of_a_million_is_said() -> None:
     (told,) = run(job(algorithm=FedAvg(lr=1e6))).notices
-    assert "of equal chances: the training diverged; use a smaller learning rate" in told
+    assert "of equal chances: the training diverged; use a smaller learning rate, or scale the columns" in told
 
 
 @pytest.mark.parametrize(

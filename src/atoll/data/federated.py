@@ -7,14 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.errors import DataError
+from atoll.core.errors import DataError, nearest
 from atoll.core.requests.cohort import Community, Population
 
 from .dataset import Dataset
 from .islands import Islands
+from .partition import natural
+from .readers.libraries import table_of_frame
+from .readers.tables import islands_of_tables
 
 __all__ = ["are_arrays", "as_dataset", "as_population"]
 
+PARTY = "party"
+"""The array of owners, as archives have it."""
+TARGET = "y"
+"""The target column of a table that comes without a word about it."""
+_TESTS = ("x_test", "y_test")
 _ONE_EACH = "give a list or dict of data sets, one a client"
 
 
@@ -24,7 +32,7 @@ def as_population(given: Any, *, one_form: bool = False) -> Population:
     Args:
         given: a population, which is returned unchanged; a list of data sets; or a dict that maps names to data sets or to data of any kind,
             which tasks then find unchanged.
-        one_form: whether the job needs data of one form; see `atoll.core.job.Job`. A client's dict of arrays is then made a data set.
+        one_form: whether the job needs data of one form; see `atoll.core.job.Job`. A client's dict of arrays, or its data frame, is then made a data set.
 
     Raises:
         DataError: anything else, such as one data set, which does not say which client has which rows.
@@ -38,7 +46,9 @@ def as_population(given: Any, *, one_form: bool = False) -> Population:
             remedy=f"divide it: atoll.data.iid(data, parties=10, seed=0), or another partitioner; or {_ONE_EACH}",
         )
     if one_form and isinstance(given, Mapping):
-        given = {name: as_dataset(one, f"the data of {str(name)!r}") for name, one in given.items()}
+        given = _as_datasets(given)
+    if isinstance(given, Islands):
+        return given
     several = list(given.values()) if isinstance(given, Mapping) else given
     if isinstance(several, list | tuple) and several:
         if all(isinstance(one, Dataset) for one in several):
@@ -57,9 +67,88 @@ def as_population(given: Any, *, one_form: bool = False) -> Population:
     )
 
 
+def _as_datasets(given: Mapping[Any, Any]) -> Any:
+    """The clients of a job that trains on data sets: tables together, since columns are matched and text is coded over all; arrays each for itself.
+
+    Raises:
+        DataError: it is one data set, or a table has no target.
+    """
+    if are_arrays(given) and "x" in given:
+        return _divided(given)
+    tables = {str(name): one for name, one in given.items() if _is_table(one)}
+    if not tables or len(tables) < len(given):
+        return {name: as_dataset(one, f"the data of {str(name)!r}") for name, one in given.items()}
+    bare = next((name for name, one in tables.items() if TARGET not in _columns_of(one)), None)
+    if bare is not None:
+        columns = _columns_of(tables[bare])
+        raise DataError(
+            f"the table of {bare!r} has no column {TARGET!r}, and this job needs a target.{nearest(TARGET, columns)}",
+            where="islands",
+            remedy=f"name the target: atoll.data.from_dataframes(frames, target=...), one of {', '.join(map(str, columns[:8]))}; or call it {TARGET!r}",
+        )
+    return islands_of_tables({name: _table_of(one, name) for name, one in tables.items()}, None, TARGET, "frames", 0)
+
+
+def _divided(arrays: Mapping[Any, Any]) -> Islands:
+    """Arrays of all clients, divided by their owners.
+
+    Raises:
+        DataError: nothing says which client has which rows.
+    """
+    if PARTY not in arrays:
+        raise DataError(
+            f"a dict of the arrays {', '.join(map(str, arrays))} is one data set, not divided among clients",
+            where="islands",
+            remedy=f"divide it: atoll.data.iid(atoll.data.Dataset(arrays), parties=10, seed=0), add an array {PARTY!r} of owners, or {_ONE_EACH}",
+        )
+    whole = as_dataset({name: one for name, one in arrays.items() if name != PARTY}, "the arrays")
+    owned = whole.with_columns({PARTY: np.asarray(arrays[PARTY]).astype(np.str_)})
+    return natural(owned, PARTY).with_test(whole.test)
+
+
+def _is_table(one: Any) -> bool:
+    """Whether data are named columns: a data frame, or a dict of one-dimensional arrays without ``x``."""
+    if isinstance(one, Mapping):
+        return are_arrays(one) and "x" not in one and all(np.ndim(values) == 1 for values in one.values())
+    return hasattr(one, "iloc") and hasattr(one, "columns")
+
+
+def _columns_of(one: Any) -> list[Any]:
+    return list(one) if isinstance(one, Mapping) else list(one.columns)
+
+
+def _table_of(one: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(one, Mapping):
+        return table_of_frame(one, name)
+    return {str(column): _as_text(np.asarray(values)) for column, values in one.items()}
+
+
+def _as_text(values: Any) -> Any:
+    """Text that came as objects, with "" where a value is missing; anything else as it is."""
+    if values.dtype.kind != "O":
+        return values
+    plain = ["" if value is None or value != value else value for value in values.tolist()]
+    return np.array(plain, dtype=np.str_) if all(isinstance(value, str) for value in plain) else values
+
+
 def are_arrays(given: Any) -> bool:
-    """Tell whether data are a dict of arrays, from which a data set can be made."""
-    return isinstance(given, Mapping) and bool(given) and all(isinstance(one, np.ndarray) for one in given.values())
+    """Tell whether data are a dict of arrays, or of lists of numbers or text, from which a data set can be made."""
+    return isinstance(given, Mapping) and bool(given) and all(_is_array(one) for one in given.values())
+
+
+def _is_array(one: Any) -> bool:
+    if isinstance(one, list):
+        return bool(one) and _is_even(one) and np.asarray(one).dtype.kind in "biufU"
+    return isinstance(one, np.ndarray)
+
+
+def _is_even(one: Any) -> bool:
+    """Whether a list, and lists in it, have one shape; NumPy refuses others."""
+    try:
+        np.asarray(one)
+    except ValueError:
+        return False
+    return True
 
 
 def as_dataset(given: Any, where: str | None, **settings: Any) -> Any:
@@ -76,7 +165,10 @@ def as_dataset(given: Any, where: str | None, **settings: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     if are_arrays(given):
-        return Dataset(given, **settings)
+        held = {str(name).removesuffix("_test"): values for name, values in given.items() if str(name) in _TESTS}
+        rows = {name: values for name, values in given.items() if name not in _TESTS}
+        made = Dataset(rows, **settings)
+        return made.with_test(Dataset(held, task=made.task, classes=made.classes)) if held else made
     held = {str(name): type(values).__name__ for name, values in given.items()}
     shown = ", ".join(f"{name} ({kind})" for name, kind in list(held.items())[:5])
     raise DataError(

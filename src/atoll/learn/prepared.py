@@ -484,7 +484,7 @@ def _grown(rows: Sequence[Mapping[str, Any]], chance: float | None) -> Iterator[
         if chance is not None and _DIVERGED * chance < known:
             known, usual = _DIVERGED * chance, f"{chance:.4g} of equal chances"
         if last > known or not math.isfinite(last):
-            yield f"{name} ended at {last:.4g}, against {usual}: the training diverged; use a smaller learning rate"
+            yield f"{name} ended at {last:.4g}, against {usual}: the training diverged; use a smaller learning rate, or scale the columns"
             return
 
 

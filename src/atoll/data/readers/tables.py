@@ -29,7 +29,7 @@ from .table import (
     without_holes,
 )
 
-__all__ = ["from_csv_files", "from_csv_folder", "from_dataframes", "name_files"]
+__all__ = ["from_csv_files", "from_csv_folder", "from_dataframes", "islands_of_tables", "name_files"]
 
 Tables = Mapping[str, Mapping[str, Array]]
 
@@ -61,7 +61,7 @@ def from_dataframes(
         )
     tables = {str(name): table_of_frame(frame, str(name)) for name, frame in frames.items()}
     held = None if test is None else table_of_frame(test, "test")
-    return _islands(tables, held, target, "frames", 0, **options)
+    return islands_of_tables(tables, held, target, "frames", 0, **options)
 
 
 @checked_call
@@ -86,7 +86,9 @@ def from_csv_files(
         raise DataError(f"{test}: there is no such file", where="files", remedy="give files that exist")
     tables = {name: table_of_csv(path) for name, path in named.items()}
     places = {**{name: str(path) for name, path in named.items()}, **({} if test is None else {"test": str(test)})}
-    return _islands(tables, None if test is None else table_of_csv(test), target, "files", 2, places, **options)
+    return islands_of_tables(
+        tables, None if test is None else table_of_csv(test), target, "files", 2, places, **options
+    )
 
 
 _TABLES = ("*.csv", "*.csv.gz", "*.parquet", "*.pq")
@@ -186,10 +188,10 @@ def from_csv_folder(
     held = None if test is None else table_of_csv(files[test], delimiter=delimiter, decimal=decimal, encoding=encoding)
     places = {name.removesuffix(".gz").removesuffix(".csv"): str(path) for name, path in files.items() if name != test}
     places |= {} if test is None else {"test": str(files[test])}
-    return _islands(tables, held, target, "files", 2, places, **options)
+    return islands_of_tables(tables, held, target, "files", 2, places, **options)
 
 
-def _islands(
+def islands_of_tables(
     tables: Tables,
     test: Mapping[str, Array] | None,
     target: str | Sequence[str] | None,
@@ -202,6 +204,7 @@ def _islands(
     missing: Missing = None,
     **options: Any,
 ) -> Islands:
+    """Make a client of each table, with the codes of all of them; see `from_dataframes`."""
     everyone: dict[str, Mapping[str, Array]] = {**tables, **({} if test is None else {"test": test})}
     if len(everyone) < len(tables) + (test is not None) or not tables:
         raise DataError(
