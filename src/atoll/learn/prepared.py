@@ -27,6 +27,7 @@ from atoll.rounds.stop import Repeated
 from .algorithm import Helped, Labelled, Phased
 from .cross_site import Across
 from .explain import Explainable, exposures_of
+from .metrics import FunctionMetric
 from .offered import let_go
 from .round.predicting import metadata_of, table_model_of
 from .selection.uniform import Uniform
@@ -470,6 +471,11 @@ def notices_of_training(
     for what, count, there in asked:
         if isinstance(count, int) and count > there:
             yield f"{what.format(count)}, and there are {there}: all of them take part"
+    averaged = [one.name for one in context.evaluation.at_each if isinstance(one, FunctionMetric)]
+    if averaged:
+        yield (
+            f"{', '.join(f'clients/{name}' for name in averaged)}: the mean of the clients' own values, by their rows, and not the value of all rows together"
+        )
     yield from getattr(context.learner, "notices", ())
     yield from _grown(rows, math.log(classes) if task == "classification" and classes and classes > 1 else None)
 

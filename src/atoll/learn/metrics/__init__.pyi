@@ -6,6 +6,7 @@ from .classification import Calibration as Calibration
 from .classification import Confusion as Confusion
 from .classification import LogLoss as LogLoss
 from .classification import TopKAccuracy as TopKAccuracy
+from .function import FunctionMetric as FunctionMetric
 from .hinge import HingeLoss as HingeLoss
 from .hinge import SignAccuracy as SignAccuracy
 from .human_time import HumanTime as HumanTime

@@ -99,6 +99,8 @@ def pack_metric(metric: Metric) -> Tree:
     """Return a metric as its name and plain settings."""
     kind = type(metric)
     settings = {f.name: getattr(metric, f.name) for f in fields(metric)}
+    if callable(settings.get("function")):  # a message has no functions
+        settings["function"] = getattr(metric, "key", "")
     return {"metric": declared_name(kind), "settings": settings}
 
 

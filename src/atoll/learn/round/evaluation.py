@@ -15,7 +15,7 @@ from atoll.core.validation import Checked
 from atoll.rounds.history import named
 
 from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDING
-from ..metrics import HumanTime, ScoreMetric, pack_metric
+from ..metrics import FunctionMetric, HumanTime, ScoreMetric, pack_metric
 from .scoring import SPREAD, merged_results, scores, scoring_task, summarise
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class Evaluation(Checked):
         clients_every: rounds between evaluations at clients; by default as often as ``every``.
         personal: also evaluate each of these clients' own models (``Algorithm.personal``), under names that start with ``"personal/"``; a
             client that has not trained uses the global one.
-        metrics: metrics in addition to the loss and the task's defaults, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
+        metrics: metrics in addition to the loss and the task's defaults, such as ``Confusion(10)``; see ``atoll.learn.metrics``. A function of scores and labels is one
+            too: at clients, the mean of their values.
         cross_site: after the last round, also evaluate the global models and each site's own model on every site's data, as ``result.cross_site``;
             see `CrossSite`. A site's own model goes to all other sites, sealed.
         min_count: smallest number of rows behind what a site tells in ``cross_site``; smaller sites tell nothing. ``None`` is the
@@ -79,17 +80,19 @@ class Evaluation(Checked):
                 where="Evaluation",
                 remedy="personal models are at the clients: use clients=-1 for all, or a number of them",
             )
-        if not isinstance(self.metrics, Sequence):
+        if not isinstance(self.metrics, Sequence) or isinstance(self.metrics, str):
             raise ConfigError(
                 f"metrics={self.metrics!r}", where="Evaluation", remedy="use a list such as [Confusion(10)]"
             )
-        for metric in self.metrics:
-            if not isinstance(metric, ScoreMetric):
-                raise ConfigError(
-                    f"{metric!r} is not a metric of scores",
-                    where="metrics",
-                    remedy="use a metric such as Confusion(10)",
-                )
+        made = [one if isinstance(one, ScoreMetric) else FunctionMetric(one) for one in self.metrics]
+        object.__setattr__(self, "metrics", made if isinstance(self.metrics, list) else tuple(made))
+        names = [one.name for one in made if isinstance(one, FunctionMetric)]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                f"two functions are named {max(names, key=names.count)!r}",
+                where="metrics",
+                remedy="give them different names, which their values have",
+            )
 
     @property
     def needs(self) -> tuple[Need, ...]:
