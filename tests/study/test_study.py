@@ -492,6 +492,73 @@ def test_a_finished_run_of_other_code_is_not_reused(monkeypatch: pytest.MonkeyPa
     assert "mine_seed-0 runs again, what it ran is not known" in lines[0]
 
 
+MODEL = """
+import numpy as np
+import torch
+import atoll
+
+STEP = 1.0
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.layer(x) * 2.0
+
+def train(params, data, rng):
+    return {"w": params["w"] + STEP}
+
+def start(rng):
+    return {"w": np.zeros(1)}
+
+def measure(params, data):
+    return {"loss": float(params["w"][0])}
+
+loop = atoll.models.CustomLearner(init=start, train=train, evaluate=measure)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "made", "edit", "changed"),
+    [
+        (OWN, lambda mine: {"algorithm": mine.Mine(lr=0.1)}, ("FACTOR = 1.0", "FACTOR = 0.1"), "FACTOR"),
+        (MODEL, lambda mine: {"model": mine.loop}, ("STEP = 1.0", "STEP = 2.0"), "STEP"),
+        (MODEL, lambda mine: {"model": mine.Net}, ("* 2.0", "* 3.0"), "Net.forward"),
+    ],
+    ids=["algorithm", "own loop", "network"],
+)
+def test_a_sweep_says_which_code_has_changed(
+    text: str,
+    made: Any,
+    edit: tuple[str, str],
+    changed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """People read the line that ``atoll.sweep`` prints by itself."""
+
+    def swept(source: str) -> tuple[str, Any]:
+        mine = own(monkeypatch, tmp_path, source)
+        found = atoll.sweep(
+            job().replace(**made(mine)), partition, seeds=1, folder=tmp_path / "s", parallel=1, metric="test/loss"
+        )
+        return capfd.readouterr().err, found.rows[0]["mean"]
+
+    first, before = swept(text)
+    again, same = swept(text)
+    edited, after = swept(text.replace(*edit))
+    assert "runs again" not in first + again
+    assert same == before
+    (line,) = [line for line in edited.splitlines() if "runs again" in line]
+    assert line.startswith("sweep: run_seed-0 runs again, since your code has changed: ")
+    assert changed in line
+    assert line.endswith("the old run is in superseded/run_seed-0.1")
+    assert after != before
+
+
 def test_is_federating_worth_it_is_a_study() -> None:
     """Alone, federated and pooled, with equal work; each value is that of the function that trains so."""
     one = job(rounds=3)
