@@ -278,7 +278,9 @@ def test_a_model_may_say_how_its_buffers_travel() -> None:
     assert made.notices == ("Buffers set back to the model's own whenever a client is asked: mean.",)
     made = simulate(job(Alone), {"a": island(rows()), "b": island(rows(seed=1))})
     assert "mean" not in made.params
-    assert made.notices == ("Buffers kept at each client: mean.",)
+    assert made.notices == (
+        "Buffers kept at each client, so that the server measures nothing, and the model predicts with a client's own alone: mean.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -426,3 +428,111 @@ def test_a_loop_of_ones_own_may_keep_buffers_at_its_clients() -> None:
     want = plain(model, rows())
     assert not [name for name in made.params if "running" in name or "tracked" in name]
     np.testing.assert_allclose(made.params["2.weight"], want[2].weight.detach().numpy(), atol=1e-6)
+
+
+# ---------------------------------------------------------------------- buffers that stay at the clients
+
+
+def _apart() -> Any:
+    """Clients whose inputs lie far from 0 and from each other, so that only their own statistics fit; the server has test rows."""
+    sites = {f"s{i}": rows(40, seed=i) for i in range(3)}
+    for i, columns in enumerate(sites.values()):
+        columns["x"] = columns["x"] + np.float32(30.0 * (i + 1))
+    made = atoll.data.Islands.from_datasets({name: island(columns) for name, columns in sites.items()})
+    return made.with_test(island(rows(40, seed=9)))
+
+
+def _normalised() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 2))
+
+
+EVALUATIONS = {
+    "at clients": atoll.Evaluation(clients=-1),
+    "their own models": atoll.Evaluation(clients=-1, personal=True),
+    "further metrics": atoll.Evaluation(clients=-1, metrics=[atoll.learn.metrics.Confusion(2)]),
+}
+LOCAL = {"buffers": "local", "rounds": 20, "algorithm": atoll.FedAvg(lr=LR, batch_size=None)}
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+@pytest.mark.parametrize("what", EVALUATIONS)
+def test_clients_measure_with_their_own_buffers_and_the_server_not_at_all(what: str, engine: str) -> None:
+    made = simulate(job(_normalised, evaluation=EVALUATIONS[what], **LOCAL), _apart(), engine)
+    row = made.metrics[-1]
+    assert row["clients/accuracy"] > 0.9
+    assert row.get("personal/accuracy", 1.0) > 0.9
+    assert not [name for name in row if name.startswith("test/")]
+    with pytest.raises(CompositionError, match=r"0\.running_mean.*Evaluation\(clients=-1\)"):
+        made.model(torch.zeros(2, 3))
+
+
+def test_sums_of_clients_under_masks_are_of_their_own_buffers_too() -> None:
+    evaluation = atoll.Evaluation(clients=-1, metrics=[atoll.learn.metrics.Confusion(2)])
+    settings = {**LOCAL, "reducer": atoll.SecureAggregation()}
+    assert simulate(job(_normalised, evaluation=evaluation, **settings), _apart()).metrics[-1]["clients/accuracy"] > 0.9
+
+
+def test_a_client_that_has_not_trained_is_not_measured() -> None:
+    schedule = {"selection": atoll.selection.Schedule([[0]]), "rounds": 1}
+    made = simulate(job(_normalised, evaluation=EVALUATIONS["at clients"], **{**LOCAL, **schedule}), _apart())
+    assert len(made.metrics[-1]["clients/accuracy/values"]) == 1
+
+
+def test_the_model_predicts_once_a_clients_buffers_are_loaded() -> None:
+    model = simulate(job(_normalised, **LOCAL), _apart()).model
+    with pytest.raises(CompositionError, match="are at the clients"):
+        copy.deepcopy(model)(torch.zeros(2, 3))
+    state = model.state_dict()
+    model.load_state_dict({name: value for name, value in state.items() if "running" not in name}, strict=False)
+    with pytest.raises(CompositionError, match="are at the clients"):
+        model(torch.zeros(2, 3))
+    model.load_state_dict({**state, "0.running_mean": torch.full((3,), 30.0)})
+    assert model(torch.zeros(2, 3)).shape == (2, 2)
+
+
+# ---------------------------------------------------------------------- spectral normalisation: vectors that follow from a weight
+
+
+NORMS = {
+    "parametrization": nn.utils.parametrizations.spectral_norm,
+    "hook": nn.utils.spectral_norm,
+}
+
+
+def _spectral(kind: str) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.Sequential(NORMS[kind](nn.Linear(6, 4)), nn.ReLU(), nn.Linear(4, 2))
+
+
+def _weight(model: nn.Module) -> torch.Tensor:
+    """The weight that a pass in evaluation mode uses."""
+    model.eval()(torch.zeros(1, 6))
+    return model[0].weight.detach()
+
+
+def _six(count: int = 40, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, 6)).astype(np.float32)
+    x[:, seed] *= 6
+    return {"x": x, "y": (x[:, seed] > 0).astype(np.int64)}
+
+
+@pytest.mark.parametrize("buffers", ["averaged", "local"])
+@pytest.mark.parametrize("kind", NORMS)
+def test_the_served_weight_of_a_spectral_normalisation_has_norm_1(kind: str, buffers: str) -> None:
+    data = {f"s{i}": island(_six(seed=i)) for i in range(4)}
+    model = seeded(lambda: _spectral(kind), 0)
+    settings = {"algorithm": atoll.FedAvg(lr=0.5, epochs=8, batch_size=16), "rounds": 6, "buffers": buffers}
+    made = simulate(job(model, evaluation=EVALUATIONS["at clients"], **settings), data)
+    assert float(torch.linalg.matrix_norm(_weight(made.model), 2)) == pytest.approx(1.0, abs=1e-3)
+    assert "made again from their weights" in " ".join(made.notes)
+    assert "clients/accuracy" in made.metrics[-1]
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_one_client_keeps_the_vectors_of_a_spectral_normalisation(kind: str) -> None:
+    model = seeded(lambda: _spectral(kind), 0)
+    made, want = simulate(job(model), {"only": island(_six())}).model, plain(model, _six())
+    require_same(made, want)
+    np.testing.assert_allclose(_weight(made).numpy(), _weight(want).numpy(), atol=2e-6)

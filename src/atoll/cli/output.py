@@ -315,6 +315,7 @@ def table_of_sites(found: dict[str, Any], title: str, shown: Callable[[Any], str
     measures = {found["measure"]: found, **({"auc": found["auc"]} if "auc" in found else {})}
     for name in measures:
         table.add_column(name, justify="right")
+
     def add(title: str, values: Iterable[Any]) -> None:
         table.add_row(title, *("-" if value is None else shown(value) for value in values))
 

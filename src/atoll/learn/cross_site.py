@@ -21,7 +21,7 @@ from atoll.core.requests.task import Task
 from .capabilities import OWN_MODELS
 from .metrics import pack_metric, unpack_metric
 from .offered import SupportsPersonal
-from .round.scoring import merged_results, scores, summarise
+from .round.scoring import held_model, merged_results, scores, summarise
 from .round.state import global_model
 from .topology.node import Node, Turn
 
@@ -170,6 +170,7 @@ class Across:
             sent[f"site {island.name}"] = await self._made(island, message["models"][LAST], message["key"])
         found = {}
         for name, model in {**message["models"], **sent}.items():
+            model = {**held_model(self.context.learner, {}, island.state)[0], **model}
             told = self.context.learner.evaluate(model, island.data)
             told = await told if inspect.isawaitable(told) else told
             given = [summarise(metrics, self.context.learner, model, island.data)] if metrics else []

@@ -39,6 +39,7 @@ __all__ = [
     "SupportsClose",
     "SupportsCurvature",
     "SupportsExamples",
+    "SupportsHeld",
     "SupportsLink",
     "SupportsLossGradient",
     "SupportsLosses",
@@ -103,6 +104,20 @@ class SupportsPersonal(Protocol):
 
     def personal(self, params: Tree, state: Tree) -> Tree:
         """Return the model of a client with this private state (``None``: it has not trained) and the global model ``params``."""
+        ...
+
+
+@runtime_checkable
+class SupportsHeld(Protocol):
+    """Buffers of the model that clients keep: a model is measured with each client's own, and not at the server."""
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Return the names of these buffers; empty if all travel."""
+        ...
+
+    def held(self, params: Tree, state: Tree) -> tuple[Tree, bool]:
+        """Return a model as the client with this private state has it, and whether training has made its buffers."""
         ...
 
 

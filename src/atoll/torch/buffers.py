@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,15 @@ from torch import nn
 
 from atoll.core.errors import CompositionError, ConfigError, nearest
 
+from .models import array_of
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
+    from atoll.core.algebra.tree import Tree
+
     from .network import FunctionalModule
 
-__all__ = ["BufferRules", "Held", "Written", "fixed_tensors", "require_known"]
+__all__ = ["BufferRules", "Held", "Holding", "Withheld", "Written", "fixed_tensors", "require_known"]
 
 Tensor = torch.Tensor
 _TABLE = 1024  # entries from which whole numbers are a table or a mask, and no counters
@@ -134,9 +137,12 @@ class BufferRules:
         told = {
             "averaged over the clients": [name for name, rule in plan.sent.items() if rule == "averaged"],
             "counted by the server": [name for name, rule in plan.sent.items() if rule == "counted"],
-            "kept at each client": plan.local,
+            "made again from their weights at the server": [n for n in plan.names if n in network.spectral],
+            "kept at each client, so that the server measures nothing, and the model predicts with a client's own alone": plan.local,
             "set back to the model's own whenever a client is asked": plan.anew,
         }
+        made = "made again from their weights at the server"
+        told = {w: [n for n in names if w == made or n not in network.spectral] for w, names in told.items()}
         found = [f"Buffers {what}: {', '.join(names)}." for what, names in told.items() if names]
         loose = ", ".join(_joined(*place) for place in plan.loose)
         return (
@@ -169,6 +175,96 @@ class BufferRules:
             else:
                 sent[name] = rule
         return Written(sent, tuple(local), tuple(anew), seen.loose)
+
+
+class Holding:
+    """A learner whose clients may keep buffers of the model: what is measured and served without them is refused.
+
+    Attributes:
+        network: the model.
+        rules: how its buffers travel.
+    """
+
+    network: FunctionalModule
+    rules: BufferRules
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Return how each of the model's buffers travels, as sentences."""
+        return self.rules.notes(self.network)
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Return the buffers that stay at the clients, so that the server cannot measure the model."""
+        return tuple(name for name in self.rules.known(self.network).local if name not in self.network.spectral)
+
+    def held(self, params: Tree, state: Tree) -> tuple[Tree, bool]:
+        """Return a model as the client with this private state has it, with its own buffers, and whether training has made them.
+
+        A client that has not trained has the buffers of the model as it was given.
+        """
+        names = self.withheld
+        if not names:
+            return params, True
+        if isinstance(state, Mapping) and "client" in state:  # of a node, beside its model
+            state = state["client"]
+        own = state["buffers"] if isinstance(state, Mapping) and set(state) == {"algorithm", "buffers"} else None
+        given = {name: array_of(self.network.frozen[name]) if own is None else own[name] for name in names}
+        return {**given, **params}, own is not None
+
+    def require_held(self, params: Tree) -> None:
+        """Refuse to measure a model without the buffers that clients keep.
+
+        Raises:
+            CompositionError: some are missing.
+        """
+        missing = [name for name in self.withheld if name not in params]
+        if missing:
+            raise _withheld(missing, self.network.title)
+
+    def exported(self, module: nn.Module, params: Tree) -> nn.Module:
+        """Return the module; without the buffers that clients keep, it refuses to predict until they are loaded."""
+        missing = tuple(name for name in self.withheld if name not in params)
+        if missing:
+            Withheld(missing, self.network.title).guard(module)
+        return module
+
+
+class Withheld:
+    """Refuses the predictions of a model whose buffers are at the clients, until a client's are loaded or training makes some.
+
+    Args:
+        names: the buffers.
+        title: of the model.
+    """
+
+    def __init__(self, names: tuple[str, ...], title: str) -> None:
+        self.names, self.title = names, title
+
+    def guard(self, module: nn.Module) -> None:
+        """Watch a model."""
+        module.register_forward_pre_hook(self)
+        module.register_load_state_dict_post_hook(self.loaded)
+
+    def __call__(self, module: nn.Module, given: Any) -> None:
+        """Refuse a pass in evaluation mode."""
+        if module.training:
+            self.names = ()
+        elif self.names:
+            raise _withheld(self.names, self.title)
+
+    def loaded(self, module: nn.Module, keys: Any) -> None:
+        """Take note of a state dict."""
+        del module
+        self.names = tuple(name for name in self.names if name in keys.missing_keys)
+
+
+def _withheld(names: Sequence[str], title: str) -> CompositionError:
+    return CompositionError(
+        f"buffers of {title} are at the clients ({', '.join(names)}), and without them its predictions mean nothing",
+        where="Training.buffers",
+        remedy="measure with Evaluation(clients=-1), which uses each client's own, load the buffers of one client into the model, or use buffers='averaged'",
+    )
 
 
 def fixed_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

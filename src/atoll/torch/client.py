@@ -102,7 +102,8 @@ class ClientTraining:
             client = self.algorithm.handed(sent["params"], client, key, noise)
         elif client is None:
             client = facet(self.algorithm, Stateful).client_init(sent["params"])
-        return sent, self.network.tensors(given), client
+        tensors = self.network.tensors({**given, **sent["params"]} if self.network.spectral else given)
+        return sent, {name: tensors[name] for name in given}, client
 
     def refuse_leak(self, x: torch.Tensor) -> None:
         """Refuse whatever makes replies private around a model whose buffers follow the data, if they would leave the client: no clip and no noise is made for them.

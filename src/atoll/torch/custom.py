@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,10 +27,10 @@ from atoll.learn.local.release import BUFFERS, buffer_replies
 from atoll.learn.local.reports import Reporting, as_metrics, as_reports, training_passes
 from atoll.learn.local.update import finished, started
 from atoll.learn.offered import require_fit
-from atoll.learn.round.scoring import as_parts
+from atoll.learn.round.scoring import as_parts, held_sums
 
 from .backend import device_of
-from .buffers import BufferRules, require_known
+from .buffers import BufferRules, Holding, require_known
 from .evaluate import evaluate, layer_of, profile
 from .learner import loss_of_task
 from .models import array_of, init, load, params_of
@@ -110,7 +110,7 @@ def _number(name: str, value: Any) -> float:
         ) from error
 
 
-class _CustomLearner(Reporting):
+class _CustomLearner(Holding, Reporting):
     """A custom loop as a learner."""
 
     reports = ("loss", "profile")
@@ -142,11 +142,6 @@ class _CustomLearner(Reporting):
         """Return the buffers that travel: all that the loop may write; see `atoll.torch.buffers`."""
         return self._buffers_of(self.model, self.plan.sent)
 
-    @property
-    def notices(self) -> Sequence[str]:
-        """Return how each of the model's buffers travels, as sentences."""
-        return self.rules.notes(self.network)
-
     @staticmethod
     def _buffers_of(module: nn.Module, names: Collection[str]) -> dict[str, np.ndarray]:
         return {name: array_of(value) for name, value in module.named_buffers() if name in names}
@@ -156,11 +151,12 @@ class _CustomLearner(Reporting):
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Return sums over a data set."""
+        self.require_held(params)
         return evaluate(self.network, params, data)
 
     def export(self, params: Tree) -> nn.Module:
-        """Return a copy of the module with these parameters, in evaluation mode."""
-        return load(self.model, params).eval()
+        """Return a copy of the module with these parameters, in evaluation mode; see `Holding.exported`."""
+        return self.exported(load(self.model, params).eval(), params)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         broadcast, client = message["broadcast"], island.state
@@ -171,7 +167,7 @@ class _CustomLearner(Reporting):
         local = started(self.algorithm, broadcast, client)
         given = {**local["params"], **buffers}
         asked, n = self._asked(message), float(len(island.data))
-        received = {**broadcast["params"], **buffers}
+        received, _ = self.held({**broadcast["params"], **buffers}, island.state)
         told = {
             name: self._told(name, options, received, island.data) for name, options in asked.items() if name != "loss"
         }
@@ -215,6 +211,7 @@ class _CustomLearner(Reporting):
     def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
         if name != "profile":
             return super()._told(name, options, params, data)
+        self.require_held(params)
         return profile(self.network, params, data, **options), float(len(data))
 
     def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
@@ -226,7 +223,10 @@ class _CustomLearner(Reporting):
         )
 
     def _measure(self, island: Island, message: Tree) -> Any:
-        return as_parts(self.evaluate(message["params"], island.data))
+        return as_parts(held_sums(self, message["params"], island.state, island.data))
+
+    def _report(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        return super()._report(island, {**message, "params": self.held(message["params"], island.state)[0]})
 
 
 # A PyTorch module that a script trains: `CustomLoop` makes, measures and exports it, and its loop is never called.

@@ -28,12 +28,12 @@ from atoll.learn.local.partial import asked_epochs, epochs_of_pass
 from atoll.learn.local.release import is_private, released
 from atoll.learn.local.reports import TRAINED, Reporting, as_reports, key_of, rows_for, sketches, update_of
 from atoll.learn.local.update import load_of, pass_key
-from atoll.learn.round.scoring import measured, own_model
+from atoll.learn.round.scoring import held_sums, measured, own_model
 from atoll.learn.wrapped import PerClientBroadcast, shown_name
 
 from .blocks.pool import Privates, TrainedBatch
 from .blocks.source import rows_of
-from .buffers import BufferRules
+from .buffers import BufferRules, Holding
 from .evaluate import evaluate, evaluate_many, layer_of, profile, profile_many, pullback, score
 from .local import LocalTraining
 from .models import array_of, init, load, params_of, precision_of
@@ -303,7 +303,7 @@ def adapt(model: nn.Module, settings: LearnerSettings, data: Any) -> TorchLearne
     return made
 
 
-class TorchLearner(Reporting):
+class TorchLearner(Holding, Reporting):
     """A ``torch.nn.Module`` as a learner.
 
     Args:
@@ -352,9 +352,9 @@ class TorchLearner(Reporting):
         self.report = replace(self.survey("atoll.torch:report"), many=self._report_many)
 
     @property
-    def notices(self) -> list[str]:
+    def notices(self) -> Sequence[str]:
         """Return what the result says of the model: how its buffers travel, and parameters that are trained in another precision than their own."""
-        told = self.training.buffers.notes(self.training.network)
+        told = super().notices
         used = self._options["dtype"]
         kinds = {str(p.dtype).removeprefix("torch.") for p in self.model.parameters() if p.requires_grad} - {used}
         if not kinds:
@@ -451,6 +451,16 @@ class TorchLearner(Reporting):
         sent, own = self.training.buffers.known(network).sent, dict(self.training.network.frozen)
         return {name: array_of(own[name]) for name in sent}
 
+    @property
+    def network(self) -> FunctionalModule:  # type: ignore[override]
+        """Return the model as pure functions."""
+        return self.training.network
+
+    @property
+    def rules(self) -> BufferRules:  # type: ignore[override]
+        """Return how its buffers travel."""
+        return self.training.buffers
+
     def check(self, data: Any) -> None:
         """Refuse data that does not fit the model, before any client is contacted."""
         test = getattr(data, "test", None)
@@ -461,6 +471,7 @@ class TorchLearner(Reporting):
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Return sums over a data set; see `atoll.torch.evaluate`."""
+        self.require_held(params)
         return evaluate(self.training.network, params, data)
 
     @property
@@ -472,6 +483,7 @@ class TorchLearner(Reporting):
 
     def scores(self, params: Tree, x: Any) -> NDArray[Any]:
         """Return the model's outputs for some inputs, one row each."""
+        self.require_held(params)
         return score(self.training.network, params, x)
 
     def pullback(self, params: Tree, x: Any, slope: Any) -> Tree:
@@ -480,24 +492,20 @@ class TorchLearner(Reporting):
 
     def personal(self, params: Tree, state: Tree) -> Tree:
         """Return the model of a client with this private state; with ``buffers="local"``, including its own running statistics."""
-        own: Tree = {}
-        if (
-            self.training.buffers.known(self.training.network).local
-            and isinstance(state, dict)
-            and set(state) == {"algorithm", "buffers"}
-        ):
-            own, state = state["buffers"], state["algorithm"]
+        own, known = self.held({}, state)
+        if own and known:
+            state = state.get("client", state)["algorithm"]
         return {**own_model(self.algorithm, params, state), **own}
 
     def export(self, params: Tree) -> nn.Module:
-        """Return a copy of the module with these parameters, in evaluation mode."""
-        return load(self.model, params).eval()
+        """Return a copy of the module with these parameters, in evaluation mode; see `Holding.exported`."""
+        return self.exported(load(self.model, params).eval(), params)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         plan, state = self.plan(message["phase"]), island.state
         asked, epochs = self._asked(message), asked_epochs(self.algorithm, message)
         told = {
-            name: self._told(name, options, _model_of(message), island.data)
+            name: self._told(name, options, self.held(_model_of(message), state)[0], island.data)
             for name, options in asked.items()
             if name not in TRAINED
         }
@@ -605,7 +613,27 @@ class TorchLearner(Reporting):
     def _told_many(self, cohort: Cohort, message: Tree, asked: dict[str, Any]) -> dict[str, Parts]:
         """Return the reports that do not come from training."""
         others = {name: options for name, options in asked.items() if name not in TRAINED}
-        return surveyed(self.training.network, _model_of(message), cohort, rows_of(cohort), others)
+        return self._surveyed(_model_of(message), cohort, others) if others else {}
+
+    def _surveyed(self, params: Tree, cohort: Cohort, asked: Asked) -> dict[str, Parts]:
+        """Return reports of a model on each client's rows, with its own buffers where clients keep some."""
+        if not self.withheld:
+            return surveyed(self.network, params, cohort, rows_of(cohort), asked)
+        made = [
+            surveyed(self.network, self.held(params, cohort.state(i))[0], one, rows_of(one), asked)
+            for i, one in enumerate(cohort.part(np.array([i])) for i in range(len(cohort)))
+        ]
+        return {
+            name: replace(
+                parts,
+                value=T.map(lambda *each: np.concatenate(each), *[one[name].value for one in made]),
+                examples=np.concatenate([one[name].examples for one in made]),
+            )
+            for name, parts in (made[0] if made else {}).items()
+        }
+
+    def _report(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        return super()._report(island, {**message, "params": self.held(message["params"], island.state)[0]})
 
     def _check_report(self, name: str, options: dict[str, Any]) -> None:
         if name == "profile":
@@ -614,13 +642,14 @@ class TorchLearner(Reporting):
     def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
         if name != "profile":
             return super()._told(name, options, params, data)
+        self.require_held(params)
         with one_thread():
             return profile(self.training.network, params, data, **options), float(len(data))
 
     def _report_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         asked = self._asked_for_survey(message)
         with one_thread():
-            told = surveyed(self.training.network, message["params"], cohort, rows_of(cohort), asked)
+            told = self._surveyed(message["params"], cohort, asked)
         yield Batch(np.arange(len(cohort)), dict(told))
 
     def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, Privates | None, int | None]:
@@ -638,7 +667,7 @@ class TorchLearner(Reporting):
 
     def _measure_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         try:
-            sums = evaluate_many(self.training.network, message["params"], rows_of(cohort), len(cohort))
+            sums = self._sums_of(cohort, message["params"])
         except Exception:  # a client's rows: find out whose
             errors = self._measure_errors(cohort, message)
             if not errors:
@@ -655,20 +684,31 @@ class TorchLearner(Reporting):
                 self.evaluate(self.personal(message["params"], cohort.state(i)), cohort.shard(i))
                 for i in range(len(cohort))
             ]
-            names = max(each, key=len, default={"n": 0.0})
-            own = {name: np.array([row.get(name, 0.0) for row in each], dtype=np.float64) for name in names}
+            own = _columns_of(each)
             reply["personal"] = Parts(own, examples=own["n"], role="metric")
         yield Batch(np.arange(len(cohort)), reply)
+
+    def _sums_of(self, cohort: Cohort, params: Tree) -> dict[str, NDArray[np.float64]]:
+        """Return the sums of one model on each client's rows; with clients' own buffers, one by one."""
+        if not self.withheld:
+            return evaluate_many(self.network, params, rows_of(cohort), len(cohort))
+        return _columns_of([held_sums(self, params, cohort.state(i), cohort.shard(i)) for i in range(len(cohort))])
 
     def _measure_errors(self, cohort: Cohort, message: Tree) -> dict[int, Exception]:
         """Return the clients whose rows cannot be evaluated, and why."""
         errors: dict[int, Exception] = {}
         for i in range(len(cohort)):
             try:
-                self.evaluate(message["params"], cohort.shard(i))
+                held_sums(self, message["params"], cohort.state(i), cohort.shard(i))
             except Exception as error:
                 errors[i] = error
         return errors
+
+
+def _columns_of(each: list[dict[str, float]]) -> dict[str, NDArray[np.float64]]:
+    """Return sums of clients as arrays of all of them."""
+    names = max(each, key=len, default={"n": 0.0})
+    return {name: np.array([row.get(name, 0.0) for row in each], dtype=np.float64) for name in names}
 
 
 class _Tuning:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, nearest
 
-__all__ = ["NamedInputs", "array_of", "buffers_of", "init", "load", "params_of", "precision_of"]
+__all__ = [
+    "NamedInputs",
+    "array_of",
+    "buffers_of",
+    "init",
+    "load",
+    "params_of",
+    "precision_of",
+    "spectral_layers",
+    "spectral_units",
+]
 
 
 def params_of(module: nn.Module) -> dict[str, np.ndarray]:
@@ -74,6 +88,75 @@ def load(module: nn.Module, tree: Mapping[str, np.ndarray]) -> nn.Module:
     with torch.no_grad():
         for name, value in tree.items():
             named[name].copy_(torch.as_tensor(np.array(value)))
+        for name, unit in spectral_units(made, named, tree).items():
+            named[name].copy_(unit)
+    return made
+
+
+# Spectral normalisation divides a weight by ``u' W v``, where the unit vectors u and v are buffers, near the first singular vectors of W. They follow from W, so the
+# mean of several clients' vectors, which is shorter than 1 and belongs to no W, is made again: by power iterations, as PyTorch does when it makes the layer.
+
+_ITERATIONS = 30
+_UNIT = 1e-4  # a mean of vectors that differ is shorter by more; rounding is less
+
+
+@dataclass(frozen=True)
+class _Spectral:
+    """A spectral normalisation: the names of its vectors and of its weight, and the axis of the weight's rows."""
+
+    u: str
+    v: str
+    weight: str | None
+    axis: int
+
+
+def spectral_layers(module: nn.Module) -> list[_Spectral]:
+    """Return the spectral normalisations of a model, of both of PyTorch's kinds."""
+    found: list[_Spectral] = []
+    for prefix, layer in module.named_modules():
+        dot = f"{prefix}." if prefix else ""
+        for hook in layer._forward_pre_hooks.values():
+            if isinstance(hook, SpectralNorm):
+                at = f"{dot}{hook.name}"
+                found.append(_Spectral(f"{at}_u", f"{at}_v", f"{at}_orig", hook.dim))
+        if not parametrize.is_parametrized(layer):
+            continue
+        for name, chain in layer.parametrizations.items():  # type: ignore[union-attr, operator]
+            for i, part in enumerate(chain):
+                if isinstance(part, _SpectralNorm) and hasattr(part, "_u"):
+                    at = f"{dot}parametrizations.{name}"
+                    weight = f"{at}.original" if i == 0 and hasattr(chain, "original") else None
+                    found.append(_Spectral(f"{at}.{i}._u", f"{at}.{i}._v", weight, part.dim))
+    return found
+
+
+def spectral_units(
+    module: nn.Module, named: Mapping[str, torch.Tensor], given: Collection[str]
+) -> dict[str, torch.Tensor]:
+    """Return the vectors of spectral normalisations that must be made again, by name.
+
+    Args:
+        module: the model.
+        named: its tensors by name.
+        given: names of those that came; a vector that did not come, with a weight that did, belongs to another weight.
+    """
+    made: dict[str, torch.Tensor] = {}
+    for layer in spectral_layers(module):
+        u, v = named[layer.u], named[layer.v]
+        came = layer.u in given and layer.v in given
+        if layer.weight not in given and not came:
+            continue
+        if came and all(abs(float(torch.linalg.vector_norm(unit)) - 1.0) < _UNIT for unit in (u, v)):
+            continue
+        with torch.no_grad():
+            if layer.weight is not None:
+                matrix = named[layer.weight].detach().movedim(layer.axis, 0).flatten(1)
+                start = v if float(torch.linalg.vector_norm(v)) > _UNIT else matrix.sum(0)
+                v = nn.functional.normalize(start, dim=0)
+                for _ in range(_ITERATIONS):
+                    u = nn.functional.normalize(matrix @ v, dim=0)
+                    v = nn.functional.normalize(matrix.T @ u, dim=0)
+            made |= {layer.u: nn.functional.normalize(u, dim=0), layer.v: nn.functional.normalize(v, dim=0)}
     return made
 
 

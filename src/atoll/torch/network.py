@@ -18,7 +18,7 @@ from atoll.learn.local.own_loss import LossSignature
 
 from .buffers import Held
 from .losses import LossInputs, Objective, form_of, objective_of
-from .models import params_of
+from .models import params_of, spectral_layers, spectral_units
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class FunctionalModule:
         names: the trainable parameters, in order.
         size: numbers in them.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
+        spectral: the vectors of spectral normalisations, which follow from their weights.
         ties: further name of a shared tensor -> its first one.
         looks_up: whether a traced step looks up rows of a table by indices, which may be wrong; see
             `atoll.torch.tracing.keyed`.
@@ -95,6 +96,7 @@ class FunctionalModule:
             )
         self.size = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self.ties = _ties_of(self.training)
+        self.spectral = frozenset(name for layer in spectral_layers(module) for name in (layer.u, layer.v))
         self.frozen: Named = {
             **{n: p.detach() for n, p in self.training.named_parameters() if not p.requires_grad},
             **dict(self.training.named_buffers()),
@@ -132,9 +134,17 @@ class FunctionalModule:
         return made
 
     def tensors(self, arrays: Mapping[str, Any]) -> Named:
-        """Return parameters and buffers as tensors of their own memory: floating-point numbers of the model's type, counters of their own."""
+        """Return parameters and buffers as tensors of their own memory: floating-point numbers of the model's type, counters of their own.
+
+        Vectors of spectral normalisations are made again where they belong to other weights; see `spectral_units`.
+        """
         made = {name: torch.as_tensor(np.array(value)).to(self.device) for name, value in arrays.items()}
-        return {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in made.items()}
+        made = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in made.items()}
+        if self.spectral:
+            made |= spectral_units(
+                self.training, {**dict(self.training.named_parameters()), **self.frozen, **made}, made
+            )
+        return made
 
     @property
     def signature(self) -> LossSignature:

@@ -16,6 +16,7 @@ from atoll.rounds.history import named
 
 from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDING
 from ..metrics import FunctionMetric, HumanTime, ScoreMetric, pack_metric
+from ..offered import SupportsHeld
 from .scoring import SPREAD, merged_results, scores, scoring_task, summarise
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ class Evaluation(Checked):
         return self.clients != 0 and (last or number % (self.clients_every or self.every) == 0)
 
     def at_server(self, learner: Learner, params: Tree, test: Any) -> dict[str, float]:
-        """Return the scores on the server's test set."""
-        if not self.server or test is None:
+        """Return the scores on the server's test set; none of a model whose buffers are at the clients."""
+        if not self.server or test is None or (isinstance(learner, SupportsHeld) and learner.withheld):
             return {}
         found = scores(learner.evaluate(params, test))
         if self.metrics:

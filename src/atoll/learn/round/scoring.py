@@ -18,14 +18,25 @@ from atoll.data.missing import known_rows
 
 from ..algorithm import Algorithm, Stateful
 from ..metrics import ScoreMetric, unpack_metric
-from ..offered import SupportsPersonal, SupportsScores
+from ..offered import SupportsHeld, SupportsPersonal, SupportsScores
 
 if TYPE_CHECKING:
     from atoll.core.requests.island import Island
 
     from ..learner import Learner
 
-__all__ = ["SPREAD", "as_parts", "measured", "merged_results", "own_model", "scores", "scoring_task", "summarise"]
+__all__ = [
+    "SPREAD",
+    "as_parts",
+    "held_model",
+    "held_sums",
+    "measured",
+    "merged_results",
+    "own_model",
+    "scores",
+    "scoring_task",
+    "summarise",
+]
 
 
 def as_parts(sums: Mapping[str, float]) -> dict[str, Parts]:
@@ -64,12 +75,28 @@ def own_model(algorithm: Algorithm, params: Tree, client: Tree) -> Tree:
 
 def measured(learner: Personal, island: Island, message: Tree) -> dict[str, Aggregate]:
     """Return a client's reply to ``measure``: the global model on its rows and, if the message says ``"personal"``, its own model too."""
-    reply: dict[str, Aggregate] = {**as_parts(learner.evaluate(message["params"], island.data))}
+    reply: dict[str, Aggregate] = {**as_parts(held_sums(learner, message["params"], island.state, island.data))}
     if message.get("personal"):
         sums = learner.evaluate(learner.personal(message["params"], island.state), island.data)
         value = {name: np.float64(v) for name, v in sums.items()}
         reply["personal"] = Parts(value, examples=float(sums["n"]), role="metric")
     return reply
+
+
+class _Evaluating(Protocol):
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]: ...
+
+
+def held_model(learner: Any, params: Tree, state: Tree) -> tuple[Tree, bool]:
+    """Return a model as a client has it, with the buffers that it keeps, and whether training has made these; see `SupportsHeld`."""
+    return learner.held(params, state) if isinstance(learner, SupportsHeld) else (params, True)
+
+
+def held_sums(learner: _Evaluating, params: Tree, state: Tree, data: Any) -> dict[str, float]:
+    """Return sums of a model over a client's rows, with the buffers that the client keeps; zeros for a client that has none yet."""
+    given, known = held_model(learner, params, state)
+    sums = learner.evaluate(given, data)
+    return sums if known else dict.fromkeys(sums, 0.0)
 
 
 # ---------------------------------------------------------------- scores at clients
@@ -123,12 +150,14 @@ def scoring_task(learner: Learner) -> Task:
     client's own model, under names that start with ``"personal_"``.
     """
 
-    def of(params: Tree, data: Any, message: Tree) -> dict[str, Aggregate]:
+    def of(params: Tree, data: Any, message: Tree, *, known: bool = True) -> dict[str, Aggregate]:
         metrics = [unpack_metric(packed) for packed in message["metrics"]]
-        summaries = summarise(metrics, learner, params, data)
+        summaries = summarise(metrics, learner, params, data) if known else [metric.zero() for metric in metrics]
         if not message["sums"]:
-            return {"metrics": Parts(_arrays(summaries), examples=float(len(data)), role="metric")}
+            weight = float(len(data)) if known else 0.0
+            return {"metrics": Parts(_arrays(summaries), examples=weight, role="metric")}
         own = learner.evaluate(params, data)
+        own = own if known else dict.fromkeys(own, 0.0)
         return {
             "measure": Sum({name: np.float64(value) for name, value in own.items()}, role="metric"),
             "metrics": Sum(_arrays(summaries), role="metric"),
@@ -136,7 +165,8 @@ def scoring_task(learner: Learner) -> Task:
         }
 
     def run(island: Island, message: Tree) -> dict[str, Aggregate]:
-        reply = of(message["params"], island.data, message)
+        given, known = held_model(learner, message["params"], island.state)
+        reply = of(given, island.data, message, known=known)
         if not message.get("personal"):
             return reply
         own = of(cast("Personal", learner).personal(message["params"], island.state), island.data, message)

@@ -9,6 +9,7 @@ from atoll.core import message as M
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.requests.results import Combined
+from atoll.learn.round.scoring import held_model
 
 from .laws import close, require, same
 
@@ -103,8 +104,8 @@ class _Run:
 
     @property
     def model(self) -> Tree:
-        """Return the parameters and what travels with them."""
-        return {**self.params, **self.learner.buffers()}
+        """Return the parameters and what travels with them, as a client has them that has not trained."""
+        return held_model(self.learner, {**self.params, **self.learner.buffers()}, None)[0]
 
     def _simulate(self, program: Any) -> Tree:
         from atoll.simulation import simulate
