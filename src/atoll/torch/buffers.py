@@ -30,7 +30,7 @@ from torch import nn
 
 from atoll.core.errors import CompositionError, ConfigError, nearest
 
-from .models import array_of
+from .models import array_of, copied
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
@@ -181,17 +181,22 @@ class Holding:
     """A learner whose clients may keep buffers of the model: what is measured and served without them is refused.
 
     Attributes:
-        network: the model.
+        model: the module as it was given.
+        network: the model as pure functions.
         rules: how its buffers travel.
     """
 
+    model: nn.Module
     network: FunctionalModule
     rules: BufferRules
 
     @property
     def notices(self) -> Sequence[str]:
-        """Return how each of the model's buffers travels, as sentences."""
-        return self.rules.notes(self.network)
+        """Return how each of the model's buffers travels, and of which type the numbers are, as sentences."""
+        ours = _kind(self.network.training.get_parameter(self.network.names[0]))
+        others = sorted({_kind(p) for p in self.model.parameters() if p.requires_grad} - {ours})
+        cast = f"The model's parameters of {' and '.join(others)} are trained and measured in {ours}, and rounded in the model that is returned."
+        return [*self.rules.notes(self.network), *([cast] if others else [])]
 
     @property
     def withheld(self) -> tuple[str, ...]:
@@ -411,7 +416,7 @@ def _step(network: FunctionalModule, rows: Tensor, *, moved: bool) -> _Seen:
 def _trial(network: FunctionalModule) -> nn.Module:
     """Return a copy of the model in training mode, whose own attributes may change."""
     try:
-        return deepcopy(network.training)
+        return copied(network.training)
     except Exception:  # it was used, and holds what cannot be copied
         return network.training
 

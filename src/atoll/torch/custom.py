@@ -32,8 +32,8 @@ from atoll.learn.round.scoring import as_parts, held_sums
 from .backend import device_of
 from .buffers import BufferRules, Holding, require_known
 from .evaluate import evaluate, layer_of, profile
-from .learner import loss_of_task
-from .models import array_of, init, load, params_of
+from .learner import example_of, loss_of_task
+from .models import array_of, init, is_lazy, load, params_of, shaped
 from .network import FunctionalModule
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class CustomLoop:
 
     def learner(self, settings: LearnerSettings, data: Any) -> _CustomLearner:
         """Return a learner for a training; the algorithm's server side folds the updates."""
-        del data
-        return _CustomLearner(self, settings)
+        return _CustomLearner(self, settings, data)
 
     def run(self, module: nn.Module, shard: Any, key: int) -> tuple[nn.Module, dict[str, float]]:
         """Train a copy of a module on one client's data."""
@@ -118,10 +117,16 @@ class _CustomLearner(Holding, Reporting):
     compiles = False
     offers: ClassVar[frozenset[Capability]] = frozenset({TRAINING})
 
-    def __init__(self, loop: CustomLoop, settings: LearnerSettings) -> None:
+    def __init__(self, loop: CustomLoop, settings: LearnerSettings, data: Any = None) -> None:
         require_fit(settings.algorithm, type(loop).__name__, self.offers)
         self.loop = loop
-        self.model = loop.model if isinstance(loop.model, nn.Module) else init(loop.model, Rng.of(0))
+        lazy = not isinstance(loop.model, nn.Module) or is_lazy(loop.model)
+        self.example = example_of(data) if lazy else None
+        self.model = (
+            shaped(loop.model, self.example, 0)
+            if isinstance(loop.model, nn.Module)
+            else init(loop.model, Rng.of(0), self.example)
+        )
         self.factory = None if isinstance(loop.model, nn.Module) else loop.model
         self.device = device_of(settings.device)
         loss = loop.loss if settings.loss == "auto" else settings.loss
@@ -136,7 +141,7 @@ class _CustomLearner(Holding, Reporting):
 
     def init(self, rng: Rng) -> Tree:
         """Return the initial parameters."""
-        return params_of(self.model if self.factory is None else init(self.factory, rng))
+        return params_of(self.model if self.factory is None else init(self.factory, rng, self.example))
 
     def buffers(self) -> Tree:
         """Return the buffers that travel: all that the loop may write; see `atoll.torch.buffers`."""
@@ -251,7 +256,7 @@ def body_of(
             where="Training.buffers",
             remedy="leave out buffers='local' and rules 'local', and let the script keep what is its own",
         )
-    return learner, *untold_of(module, {**params_of(module), **learner.buffers()})
+    return learner, *untold_of(learner.model, {**params_of(learner.model), **learner.buffers()})
 
 
 def untold_of(module: nn.Module, names: Collection[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -18,7 +18,7 @@ from atoll.core.algebra.form import kinds_of_block
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
-from atoll.core.errors import CompositionError
+from atoll.core.errors import AtollError, CompositionError
 from atoll.core.facets import facet
 from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.task import Batch, Summed, Task
@@ -31,12 +31,12 @@ from atoll.learn.local.update import load_of, pass_key
 from atoll.learn.round.scoring import held_sums, measured, own_model
 from atoll.learn.wrapped import PerClientBroadcast, shown_name
 
-from .blocks.pool import Privates, TrainedBatch
+from .blocks.pool import Privates, TrainedBatch, columns_of
 from .blocks.source import rows_of
 from .buffers import BufferRules, Holding
 from .evaluate import evaluate, evaluate_many, layer_of, profile, profile_many, pullback, score
 from .local import LocalTraining
-from .models import array_of, init, load, params_of, precision_of
+from .models import array_of, init, is_lazy, load, params_of, precision_of, shaped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -289,6 +289,20 @@ class Apart:
         return self._plans[phase]
 
 
+def example_of(data: Any) -> torch.Tensor | None:
+    """Return two rows of a federated data set, or made-up ones of their form; ``None`` if there is no column ``x``."""
+    samples = [getattr(data, "test", None), data.shard(0) if hasattr(data, "shard") and len(data) else None]
+    for sample in samples:
+        try:
+            x = None if sample is None else np.asarray(columns_of(sample)["x"])
+        except (AtollError, KeyError, TypeError, AttributeError):
+            continue
+        if x is not None and x.ndim:
+            rows = x[:2] if len(x) > 1 else np.zeros((2, *x.shape[1:]), x.dtype)
+            return torch.as_tensor(rows.astype(np.float32 if rows.dtype.kind == "f" else np.int64))
+    return None
+
+
 _LOSSES = {"regression": "mse", "multilabel": "bce"}
 
 
@@ -298,7 +312,8 @@ def adapt(model: nn.Module, settings: LearnerSettings, data: Any) -> TorchLearne
     Raises:
         DataError: the model does not fit the data.
     """
-    made = TorchLearner(model, settings, getattr(data, "task", ""))
+    example = example_of(data) if is_lazy(model) else None
+    made = TorchLearner(shaped(model, example, 0), settings, getattr(data, "task", ""), example)
     made.check(data)
     return made
 
@@ -310,14 +325,132 @@ class TorchLearner(Holding, Reporting):
         model: the module; it is copied, never changed.
         settings: the training's settings.
         task: the data's task; with ``loss="auto"`` it picks the loss.
+        example: rows of the data's form, from which fresh models with lazy layers take their shapes.
     """
 
     reports = ("loss", "profile", "sketch")
     takes_losses = True
     takes_device = True
 
-    def __init__(self, model: nn.Module, settings: LearnerSettings, task: str = "") -> None:
+    def __init__(
+        self, model: nn.Module, settings: LearnerSettings, task: str = "", example: torch.Tensor | None = None
+    ) -> None:
         self.model = model
+        self.example = example
+        self.factory = settings.factory
+        self.algorithm = settings.algorithm
+        self._given_loss: Any = settings.loss
+        self._options: dict[str, Any] = {
+            "loss": loss_of_task(model, task)
+            if isinstance(settings.loss, str) and settings.loss == "auto"
+            else settings.loss,
+            "device": settings.device,
+            "dtype": precision_of(model),
+            "compile": settings.compile,
+            "buffers": BufferRules(settings.buffers),
+            "protected": settings.protected,
+            "singly": settings.singly,
+            "volume": settings.volume,
+            "measured": loss_of_task(model, task),
+            "loss_metric": "" if facet(settings.algorithm, Private).alone else "loss",
+        }
+        self._plans: dict[str, list[LocalTraining]] = {}
+        self.training = self.plan(settings.algorithm.phases[-1])[-1]
+        self._single_replies: set[str] = set()
+        blocks: dict[str, Any] = {
+            "many": self._train_many,
+            "sums": self._train_sums,
+            "summands": self._train_summands,
+            "tuning": _Tuning(self),
+        }
+        if is_private(self.algorithm):  # what is released is accounted and noised at each island
+            steps = self.algorithm.example_steps is not None and len(self.plan(self.algorithm.phases[-1])) == 1
+            blocks = {"many": self._release_many, "islands": True} if steps else {}
+        self.train = Task("atoll.torch:train", self._train, load=load_of(self.algorithm), **blocks)
+        self.measure = Task("atoll.torch:measure", self._measure, many=self._measure_many)
+        self.report = replace(self.survey("atoll.torch:report"), many=self._report_many)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Return how blocks run, by phase: the decisions as plain data."""
+        return {phase: [training.choices for _, training in plan] for phase, plan in self._plans.items()}
+
+    def recall(self, choices: dict[str, Any]) -> None:
+        """Repeat an earlier decision."""
+        for phase, records in choices.items():
+            for (_, training), record in zip(self._plan(phase), records, strict=True):
+                training.choices = record
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds spent on tracing and compiling so far."""
+        made = [training.seconds for plan in self._plans.values() for _, training in plan]
+        return {what: sum(m[what] for m in made) for what in ("trace", "compile")}
+
+    def expected_seconds(self, clients: int) -> float:
+        """Return the seconds of one core for a round of ``clients`` clients, by arithmetic alone."""
+        return sum(training.expected_seconds(clients) for plan in self._plans.values() for _, training in plan)
+
+    def _plan(self, phase: str) -> list[tuple[PerClientBroadcast, LocalTraining]]:
+        if phase not in self._plans:
+            passes = [part for part in self._given.passes(phase) if isinstance(part, PerClientBroadcast)]
+            self._plans[phase] = [(part, self._make(part)) for part in passes]
+        return self._plans[phase]
+
+
+def example_of(data: Any) -> torch.Tensor | None:
+    """Return two rows of a federated data set, or made-up ones of their form; ``None`` if there is no column ``x``."""
+    samples = [getattr(data, "test", None), data.shard(0) if hasattr(data, "shard") and len(data) else None]
+    for sample in samples:
+        try:
+            x = None if sample is None else np.asarray(columns_of(sample)["x"])
+        except (AtollError, KeyError, TypeError, AttributeError):
+            continue
+        if x is not None and x.ndim:
+            rows = x[:2] if len(x) > 1 else np.zeros((2, *x.shape[1:]), x.dtype)
+            return torch.as_tensor(rows.astype(np.float32 if rows.dtype.kind == "f" else np.int64))
+    return None
+
+
+def kinds_of(model: nn.Module) -> set[torch.dtype]:
+    """Return the types of a model's trained numbers."""
+    return {p.dtype for p in model.parameters() if p.requires_grad and p.is_floating_point()}
+
+
+_LOSSES = {"regression": "mse", "multilabel": "bce"}
+
+
+def adapt(model: nn.Module, settings: LearnerSettings, data: Any) -> TorchLearner:
+    """Make a learner of a ``torch.nn.Module``.
+
+    Raises:
+        DataError: the model does not fit the data.
+    """
+    example = example_of(data) if is_lazy(model) else None
+    made = TorchLearner(shaped(model, example, 0), settings, getattr(data, "task", ""), example)
+    made.check(data)
+    return made
+
+
+class TorchLearner(Holding, Reporting):
+    """A ``torch.nn.Module`` as a learner.
+
+    Args:
+        model: the module; it is copied, never changed.
+        settings: the training's settings.
+        task: the data's task; with ``loss="auto"`` it picks the loss.
+        example: rows of the data's form, from which fresh models with lazy layers take their shapes.
+    """
+
+    reports = ("loss", "profile", "sketch")
+    takes_losses = True
+    takes_device = True
+
+    def __init__(
+        self, model: nn.Module, settings: LearnerSettings, task: str = "", example: torch.Tensor | None = None
+    ) -> None:
+        self.model = model
+        self.example = example
         self.factory = settings.factory
         self.algorithm = settings.algorithm
         self._given_loss: Any = settings.loss
@@ -410,7 +543,7 @@ class TorchLearner(Holding, Reporting):
 
     def init(self, rng: Rng) -> Tree:
         """Return the initial parameters: the given module's, or those of a fresh one from the factory under ``rng``."""
-        return params_of(self.model if self.factory is None else init(self.factory, rng))
+        return params_of(self.model if self.factory is None else init(self.factory, rng, self.example))
 
     @property
     def releases(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy as is_uninitialized
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -21,10 +22,13 @@ __all__ = [
     "NamedInputs",
     "array_of",
     "buffers_of",
+    "copied",
     "init",
+    "is_lazy",
     "load",
     "params_of",
     "precision_of",
+    "shaped",
     "spectral_layers",
     "spectral_units",
 ]
@@ -52,8 +56,9 @@ def buffers_of(module: nn.Module) -> dict[str, np.ndarray]:
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """Return a copy of a tensor as an array."""
-    return tensor.detach().to("cpu", copy=True).numpy()
+    """Return a copy of a tensor as an array; bfloat16, which NumPy lacks, as float32."""
+    made = tensor.detach().to("cpu", copy=True)
+    return (made.float() if made.dtype == torch.bfloat16 else made).numpy()
 
 
 def load(module: nn.Module, tree: Mapping[str, np.ndarray]) -> nn.Module:
@@ -62,7 +67,7 @@ def load(module: nn.Module, tree: Mapping[str, np.ndarray]) -> nn.Module:
     Raises:
         DataError: a name that the module does not have, a missing parameter, or another shape.
     """
-    made = deepcopy(module)
+    made = copied(module)
     named = dict(made.named_parameters()) | dict(made.named_buffers())
     for name, value in tree.items():
         if name not in named:
@@ -160,21 +165,69 @@ def spectral_units(
     return made
 
 
-def init(model: nn.Module | Callable[[], nn.Module], rng: Rng) -> nn.Module:
+def is_lazy(module: nn.Module) -> bool:
+    """Tell whether some parameters or buffers of a model have no shape before its first pass."""
+    return any(is_uninitialized(tensor) for tensor in (*module.parameters(), *module.buffers()))
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a model, whose tensors may have no shape yet, or be attributes that a hook computes from parameters (`torch.nn.utils.weight_norm`)."""
+    lazy = (t for t in (*module.parameters(), *module.buffers()) if is_uninitialized(t))
+    known: dict[int, Any] = {id(t): type(t)(t.requires_grad, t.device, t.dtype) for t in lazy}
+    own = (value for layer in module.modules() for value in vars(layer).values())
+    known |= {id(t): t.detach().clone() for t in own if isinstance(t, torch.Tensor) and not t.is_leaf}
+    return deepcopy(module, known)
+
+
+def shaped(module: nn.Module, x: torch.Tensor | None, key: int | None = None) -> nn.Module:
+    """Return a model whose tensors have shapes: the model itself, or a copy of a lazy one after a pass without gradients.
+
+    Args:
+        module: the model.
+        x: rows of the data, or made-up rows of their form.
+        key: the seed of the weights that the pass draws; ``None`` draws them from PyTorch's generator as it is.
+
+    Raises:
+        DataError: there are no rows, or the model cannot take them.
+    """
+    if not is_lazy(module):
+        return module
+    made, why = copied(module), "there are no rows whose form is known"
+    modes = {layer: layer.training for layer in made.modules()}
+    try:
+        if x is not None:
+            with torch.random.fork_rng(devices=[], enabled=key is not None), torch.no_grad():
+                if key is not None:
+                    torch.default_generator.manual_seed(key)
+                made.eval()(x)
+            for layer, training in modes.items():
+                layer.training = training
+            return made
+    except Exception as error:
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    raise DataError(
+        f"the model {type(module).__name__} has lazy layers, which take their shapes from a first pass: {why}",
+        where="Training.model",
+        remedy="call the model once on a few rows before you give it to a training",
+    )
+
+
+def init(model: nn.Module | Callable[[], nn.Module], rng: Rng, x: torch.Tensor | None = None) -> nn.Module:
     """Return a model with initial weights that depend only on ``rng``.
 
     Args:
         model: a factory, called under the stream; or a module, of which a copy is made and every layer that has
             ``reset_parameters`` is reset (layers without it keep their values).
         rng: the stream.
+        x: rows for the first pass of a model with lazy layers.
 
     Torch's global generators are unchanged.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.key >> 1)
         if not isinstance(model, nn.Module):
-            return model()
-        made = deepcopy(model)
+            return shaped(model(), x)
+        made = copied(model)
         for layer in made.modules():
             reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
             if callable(reset):

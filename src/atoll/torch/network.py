@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from atoll.learn.local.own_loss import LossSignature
 
 from .buffers import Held
 from .losses import LossInputs, Objective, form_of, objective_of
-from .models import params_of, spectral_layers, spectral_units
+from .models import copied, params_of, shaped, spectral_layers, spectral_units
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
@@ -80,9 +79,19 @@ class FunctionalModule:
         measured: str = "cross_entropy",
         others: Sequence[Any] = (),
     ) -> None:
+        strange = next((n for n, t in (*module.named_parameters(), *module.named_buffers()) if t.is_complex()), None)
+        if strange is not None:
+            raise DataError(
+                f"{strange!r} of the model {type(module).__name__} has complex numbers",
+                where="Training.model",
+                remedy="keep it as real numbers, torch.view_as_real(tensor), and call torch.view_as_complex in forward",
+            )
         self.training = _copy(module, device, dtype)
-        if not self.training.training:
-            self.training.train()
+        rests = [name for name, layer in self.training.named_modules() if not layer.training]
+        whole = not self.training.training
+        self.training.train()  # of the model's own, which may keep layers in evaluation mode
+        for name in () if whole else rests:  # as the user left them in a model that trains
+            self.training.get_submodule(name).training = False
         self.evaluation = _copy(module, device, dtype).eval()
         self.device = device
         self.dtype = dtype
@@ -328,7 +337,9 @@ def _ties_of(module: nn.Module) -> dict[str, str]:
 
 def _copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
     try:
-        made = deepcopy(module)
+        made = copied(shaped(module, None))
+    except DataError:
+        raise
     except Exception as error:
         raise DataError(
             f"the model {type(module).__name__} cannot be copied: {error}",
