@@ -146,7 +146,10 @@ def test_a_double_model_is_trained_in_double_precision() -> None:
         assert made.notices == ()
     half = torch.nn.Sequential(torch.nn.Linear(4, 5).double(), torch.nn.Linear(5, 3))
     (told,) = run(job(model=half)).notices
-    assert told == "The model's parameters of float64 are trained and measured in float32, and rounded in the model that is returned."
+    assert (
+        told
+        == "The model's parameters of float64 are trained and measured in float32, and rounded in the model that is returned."
+    )
 
 
 @atoll.task

@@ -200,7 +200,7 @@ def test_who_took_part_is_drawn_where_it_differs(tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_written(done: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match=r"could not write .* choose another --output"):
+    with pytest.raises(CheckpointError, match=r"could not write .* name a file in another folder"):
         write_report(done, tmp_path / "file" / "page.html")
 
 

@@ -45,10 +45,24 @@ def test_every_kind_of_picture_is_drawn_and_an_unknown_one_is_not() -> None:
         },
         {"name": "three", "kind": "points", "labels": ["x", "y"], "series": series},
         {"name": "four", "kind": "matrix", "labels": ["x", "y"], "values": [[1.0, None], [None, -0.5]]},
+        {"name": "five", "kind": "intervals", "labels": ["x"], "values": [1.0], "low": [0.5], "high": [2.0]},
+        {"name": "six", "kind": "bars", "flat": True, "labels": ["x", "y"], "series": series[:1]},
+        {
+            "name": "seven",
+            "kind": "lines",
+            "steps": True,
+            "diagonal": True,
+            "bottom": 0.0,
+            "x": "time",
+            "series": [{"name": "a", "x": [0, 1], "values": [1, 0.5], "low": [1, 0.2], "high": [1, 0.8]}],
+        },
     ]
     (section,) = drawn([{"title": "t", "figures": figures, "tables": []}])
     assert [
-        name in picture for name, picture in zip(("one", "two", "three", "four"), section["pictures"], strict=True)
-    ] == [True] * 4
+        name in picture
+        for name, picture in zip(
+            ("one", "two", "three", "four", "five", "six", "seven"), section["pictures"], strict=True
+        )
+    ] == [True] * 7
     with pytest.raises(KeyError, match="pie"):
         drawn([{"title": "t", "figures": [{"name": "p", "kind": "pie"}]}])

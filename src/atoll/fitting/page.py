@@ -101,9 +101,33 @@ def read_curves(model: Any) -> Readings:
 
 def sections_of(model: Any) -> list[Section]:
     """What the fit found, then what must be known of it."""
-    made = [*_tell_coefficients(model), *_tell_curves(model), *_tell_clusters(model), *_tell_components(model)]
+    made = [
+        *_tell_coefficients(model),
+        *_tell_curves(model),
+        *_tell_clusters(model),
+        *_tell_components(model),
+        *_tell_classes(model),
+    ]
+    first, *others = made or [{"title": type(model.method).__name__, "text": _describe(model), "tables": []}]
     notes = [str(note) for note in model.told.get("notes", ())]
-    return [*made, *({"title": "Note", "text": note, "tables": []} for note in notes)]
+    return [
+        {**first, "tiles": _tiles_of(model)},
+        *others,
+        *({"title": "Note", "text": note, "tables": []} for note in notes),
+    ]
+
+
+def _tiles_of(model: Any) -> list[list[str]]:
+    """The headline numbers: method, rows, and how well the model fits where a method says it."""
+    told = model.told
+    tiles = [["method", type(model.method).__name__, "converged" if told.get("converged", True) else "not converged"]]
+    if "rows" in told:
+        tiles.append(["rows", _format(told["rows"]), f"{len(model.features):,} features"])
+    names = [name for name in ("inertia", "concordance", "log_likelihood") if np.size(model.params.get(name, [])) == 1]
+    return [
+        *tiles,
+        *([name.replace("_", "-"), _format(np.reshape(model.params[name], -1)[0].item()), ""] for name in names),
+    ]
 
 
 def _describe(model: Any, *names: str) -> str:
@@ -218,6 +242,25 @@ def _tell_components(model: Any) -> list[Section]:
     return [
         {"title": "Components", "text": _describe(model), "tables": [{"head": head, "rows": rows}], "figures": [figure]}
     ]
+
+
+def _tell_classes(model: Any) -> list[Section]:
+    shares, names = (
+        model.params.get("priors", model.params.get("class_prior")),
+        [str(name) for name in model.layout.classes],
+    )
+    if shares is None or len(shares) != len(names):
+        return []
+    values = [float(share) for share in shares]
+    rows = [[name, _format(value)] for name, value in zip(names, values, strict=True)]
+    figure = {
+        "name": "shares of the classes",
+        "kind": "bars",
+        "labels": names,
+        "series": [{"name": "share", "values": values}],
+    }
+    table = {"head": ["class", "share of the rows"], "rows": rows}
+    return [{"title": "Classes", "text": _describe(model), "tables": [table], "figures": [figure]}]
 
 
 def _format(value: Any) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atoll.runs import RunFolder
     from atoll.simulation import Result
 
-__all__ = ["Facts", "cite", "facts_of", "partition_facts", "summarise_data"]
+__all__ = ["NAMED", "Facts", "cite", "facts_of", "partition_facts", "summarise_data"]
 
 
 # What to cite: the publications of the methods and data in a job.
@@ -53,6 +53,8 @@ def _find_parts(value: Any) -> Iterator[Any]:
 # A partition in a few numbers, enough to draw it again without the data.
 
 
+NAMED = 20
+"""Most clients that pictures show by name; more are counted in bins."""
 _SHOWN = 60
 _BINS = 24
 
@@ -67,6 +69,7 @@ def partition_facts(islands: Any) -> dict[str, Any]:
         return {"clients": len(islands)}
     seen = islands.describe()
     edges = _edges_of_bins(seen.sizes)
+    few = seen.clients <= NAMED
     facts: dict[str, Any] = {
         "name": seen.name,
         "scheme": seen.scheme,
@@ -81,6 +84,7 @@ def partition_facts(islands: Any) -> dict[str, Any]:
         "size_quantiles": {str(k): v for k, v in seen.size_quantiles.items()},
         "size_edges": edges.tolist(),
         "size_counts": np.histogram(seen.sizes, edges)[0].tolist(),
+        **({"client_names": [str(name) for name in islands.names], "client_sizes": seen.sizes.tolist()} if few else {}),
         "classes_per_client": seen.classes_per_client,
         "label_skew": seen.label_skew,
         "corrupted": dict(seen.corrupted),
@@ -115,7 +119,7 @@ class Facts:
     """All facts of a report.
 
     Attributes:
-        title: the run's name.
+        title: the name of the run or job.
         status: finished, interrupted, failed or running.
         rows: one record a round.
         settings: the configuration as text.
@@ -133,6 +137,7 @@ class Facts:
         sites: whether real sites took part. Then what clients measured is their word, which the server cannot check.
         sections: what the kind of job shows; see `atoll.report.page`.
         audit: what canaries say about the claimed epsilon, if the run had some.
+        result: short plain facts about the outcome.
         privacy: what the epsilon of the rows means: delta, unit, neighbours, adversary and accountant, if they have one.
     """
 
@@ -155,6 +160,7 @@ class Facts:
     audit: dict[str, Any] | None = None
     sites: bool = False
     privacy: dict[str, Any] | None = None
+    result: Any = None
 
     def word_of(self, name: str) -> str:
         """Who says what a metric is, for a label: nothing for what the server measured, or a simulation."""
@@ -204,7 +210,8 @@ def _read_folder(folder: RunFolder) -> Facts:
     manifest, rows = folder.manifest(), folder.metrics()
     chosen = folder.settings()
     return Facts(
-        title=folder.name,
+        # The folder of a job between sites is called by its place at the server, so the settings have its name.
+        title=str(chosen.get("name") or folder.name) if "sites" in chosen else folder.name,
         status=folder.status(),
         rows=rows,
         settings=yaml.dump(chosen),
@@ -223,6 +230,7 @@ def _read_folder(folder: RunFolder) -> Facts:
         audit=_read_json(folder.path / "audit.json") or None,
         sites="sites" in chosen,
         privacy=manifest.get("privacy"),
+        result=manifest.get("result"),
     )
 
 
@@ -254,7 +262,7 @@ def _parse_json(path: Path) -> Any:
 def _read_result(result: Result) -> Facts:
     from atoll.runs.versions import versions
 
-    job = result.job
+    job, found = result.job, dict(result.prepared.facts(result.outcome))
     shown = [f"{name}: {getattr(job, name)!r}" for name in getattr(job, "__dataclass_fields__", {})]
     return Facts(
         title=f"Federated {job.kind or 'program'}",
@@ -270,5 +278,6 @@ def _read_result(result: Result) -> Facts:
         reason=result.reason,
         seconds=result.seconds,
         devices=result.devices,
-        privacy=dict(result.prepared.facts(result.outcome)).get("privacy"),
+        privacy=found.get("privacy"),
+        result=found.get("result"),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .drawing import GRID, INK, MUTED, SERIES, SURFACE, figure
-from .facts import Facts
+from .facts import NAMED, Facts
 from .groups import Group, draw_bands
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _LINES = (
     ("clients/accuracy/worst_decile", "clients, worst tenth", 2),
 )
 _LOSSES = (("test/loss", "test set", 0), ("loss", "local training", 3))
+_AREAS = (("test/auc", "test set, AUC", 0), ("clients/auc", "clients, AUC", 1))
 _ERRORS = (("test/rmse", "test set, RMSE", 0), ("clients/rmse", "clients, RMSE", 1))
 
 
@@ -47,9 +48,11 @@ def curves_figure(facts: Facts) -> str | None:
     """Accuracy (or error) and loss by round."""
     first = [line for line in _LINES if _points_of_metric(facts.rows, line[0])[0]]
     title = "Accuracy by round"
-    if not first:
-        first, title = [line for line in _ERRORS if _points_of_metric(facts.rows, line[0])[0]], "Error by round"
+    for lines, head in ((_AREAS, "AUC by round"), (_ERRORS, "Error by round")):
+        if not first:
+            first, title = [line for line in lines if _points_of_metric(facts.rows, line[0])[0]], head
     second = [line for line in _LOSSES if _points_of_metric(facts.rows, line[0])[0]]
+    trained = any(row.get("selected") for row in facts.rows)
     panels = [(lines, head) for lines, head in ((first, title), (second, "Loss by round")) if lines]
     if not panels:
         return None
@@ -58,23 +61,31 @@ def curves_figure(facts: Facts) -> str | None:
         for axis, (lines, head) in zip(np.atleast_1d(axes), panels, strict=True):
             for name, label, series in lines:
                 x, y = _points_of_metric(facts.rows, name)
-                said = label + facts.word_of(name)
+                said = (label if name != "loss" or trained else "loss") + facts.word_of(name)
                 axis.plot(x, y, color=SERIES[series], label=said, marker="o" if len(x) < 3 else None, markersize=3.5)
                 axis.plot(x[-1:], y[-1:], color=SERIES[series], marker="o", markersize=4.5)
             axis.set_title(head)
-            axis.set_xlabel("round")
+            _label_rounds(axis)
             if head.startswith("Accuracy"):
                 _show_percent(axis)
+            elif head.startswith("AUC"):
+                axis.set_ylim(top=1.0)
             else:
                 axis.set_ylim(bottom=0)
-            axis.legend(loc="lower right" if head.startswith("Accuracy") else "upper right", fontsize=8.5)
+            axis.legend(loc="lower right" if head.startswith(("Accuracy", "AUC")) else "upper right", fontsize=8.5)
 
-    return figure("learning curves", draw, size=(5.3 * len(panels), 3.2), columns=len(panels))
+    return figure("learning curves", draw, size=(10.6, 3.2), columns=len(panels))
 
 
 def _points_of_metric(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     kept = [(row["round"], row[name]) for row in rows if row.get(name) is not None]
     return [r for r, _ in kept], [v for _, v in kept]
+
+
+def _label_rounds(axis: Any) -> None:
+    """Rounds are whole numbers, and so are their ticks."""
+    axis.set_xlabel("round")
+    axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _show_percent(axis: Any) -> None:
@@ -87,6 +98,9 @@ def clients_figure(facts: Facts) -> str | None:
     values = facts.last("clients/accuracy/values")
     if not values:
         return None
+    names = facts.data.get("client_names") or []
+    if len(values) <= NAMED and len(values) == len(names):
+        return _named_clients_figure(names, values)
     ordered = np.sort(np.asarray(values, dtype=float))
     tenth = max(1, round(len(ordered) / 10))
     worst = float(ordered[:tenth].mean())
@@ -114,6 +128,28 @@ def clients_figure(facts: Facts) -> str | None:
     return figure("accuracy over clients", draw, size=(10.6, 3.1), columns=2)
 
 
+def _named_clients_figure(names: Sequence[str], values: Sequence[float]) -> str:
+    """The accuracy of a few clients, each by its name, the worst first."""
+    order = sorted(range(len(names)), key=lambda k: values[k])
+
+    def draw(axis: Any) -> None:
+        axis.bar(range(len(order)), [values[k] for k in order], width=0.7, color=SERIES[0])
+        for place, k in enumerate(order):
+            axis.annotate(f"{100 * values[k]:.1f} %", (place, values[k]), ha="center", va="bottom", fontsize=8)
+        _label_clients(axis, [names[k] for k in order])
+        axis.set_title("Each client on its own rows")
+        _show_percent(axis)
+        axis.set_ylim(0, 1.08)
+
+    return figure("accuracy over clients", draw, size=(10.6, 3.1))
+
+
+def _label_clients(axis: Any, names: Sequence[str]) -> None:
+    shown = [name if len(name) <= 18 else f"{name[:17]}…" for name in names]
+    turn = 45 if sum(map(len, shown)) > 48 else 0
+    axis.set_xticks(range(len(shown)), shown, rotation=turn, ha="right" if turn else "center", fontsize=7.5)
+
+
 def partition_figure(facts: Facts) -> str | None:
     """Classes by client, and the sizes of the clients."""
     data = facts.data
@@ -133,7 +169,16 @@ def partition_figure(facts: Facts) -> str | None:
             panels[0].set_xticks([])
             panels[0].set_xlabel(f"{len(counts)} of {data['clients']:,} clients; a dot's area is its number of rows")
             panels[0].set_title("Classes at clients")
+        names = data.get("client_names")
+        if names:
+            panels[-1].bar(range(len(names)), data["client_sizes"], width=0.7, color=SERIES[1])
+            _label_clients(panels[-1], names)
+            panels[-1].yaxis.get_major_locator().set_params(integer=True)
+            panels[-1].set_title("Sizes of clients")
+            panels[-1].set_ylabel("rows")
+            return
         edges = np.asarray(data["size_edges"])
+        panels[-1].yaxis.get_major_locator().set_params(integer=True)
         panels[-1].bar(
             edges[:-1],
             data["size_counts"],
@@ -148,7 +193,7 @@ def partition_figure(facts: Facts) -> str | None:
         panels[-1].set_ylabel("clients")
 
     columns = 2 if counts.size else 1
-    return figure("partition of the data", draw, size=(5.3 * columns, 3.3), columns=columns)
+    return figure("partition of the data", draw, size=(10.6, 3.3), columns=columns)
 
 
 def bytes_figure(facts: Facts) -> str | None:
@@ -167,7 +212,7 @@ def bytes_figure(facts: Facts) -> str | None:
         panels[0].plot(rounds, up / scale, color=SERIES[0], label="up, from clients")
         panels[0].plot(rounds, down / scale, color=SERIES[1], label="down, to clients", linestyle=(0, (4, 2)))
         panels[0].set_title(f"Sent so far, {unit}")
-        panels[0].set_xlabel("round")
+        _label_rounds(panels[0])
         panels[0].set_ylim(bottom=0)
         panels[0].legend(loc="upper left", fontsize=8.5)
         if x:
@@ -177,7 +222,7 @@ def bytes_figure(facts: Facts) -> str | None:
             _show_percent(panels[1])
 
     columns = 2 if x else 1
-    return figure("bytes sent", draw, size=(5.3 * columns, 2.9), columns=columns)
+    return figure("bytes sent", draw, size=(10.6, 2.9), columns=columns)
 
 
 def _choose_unit(count: float) -> tuple[str, float]:
@@ -242,7 +287,7 @@ def overlay(name: str, runs: Sequence[tuple[str, Facts]], metric: str) -> str | 
         for i, (label, x, y) in enumerate(lines):
             style = styles[i // len(SERIES) % len(styles)]
             axis.plot(x, y, color=SERIES[i % len(SERIES)], label=label, linestyle=style)
-        axis.set_xlabel("round")
+        _label_rounds(axis)
         axis.set_title(name)
         if "accuracy" in metric:
             _show_percent(axis)
@@ -296,13 +341,13 @@ def privacy_figure(facts: Facts) -> str | None:
         x, y = zip(*spent, strict=True)
         panels[0].plot(x, y, color=SERIES[0], marker="o" if len(x) < 3 else None, markersize=3.5)
         panels[0].set_title("Epsilon by round" + (f", against {whom}" if whom else ""))
-        panels[0].set_xlabel("round")
+        _label_rounds(panels[0])
         panels[0].set_ylim(bottom=0)
         if reached:
             _draw_accuracies(panels[1], reached, SERIES[0], None)
 
     columns = 2 if reached else 1
-    return figure("privacy spent", draw, size=(5.3 * columns, 2.9), columns=columns)
+    return figure("privacy spent", draw, size=(10.6, 2.9), columns=columns)
 
 
 def privacy_overlay(runs: Sequence[tuple[str, Facts]]) -> str | None:

@@ -2,22 +2,25 @@
 
 Sections that a job gives a report as plain data: a title, a text, tables and pictures.
 
-``Prepared.sections`` returns a list of ``{"title", "text", "tables": [{"head", "rows"}], "figures": [...]}``. A figure has a ``"name"``, unique on the page, and a ``"kind"``:
+``Prepared.sections`` returns a list of ``{"title", "text", "tables": [{"head", "rows"}], "figures": [...]}``. A figure has a ``"name"``, unique on the page, and a ``"kind"``. A section
+may also have ``"tiles"``, headline numbers of what was found: ``[label, value, remark]``, which stand on top of the page.
 
 ==============  ==========================================================================
 kind            what it has
 ==============  ==========================================================================
 ``histogram``   ``edges`` (bins + 1) and ``series`` of ``{"name", "values"}`` (bins)
-``bars``        ``labels`` and ``series`` of ``{"name", "values"}``, side by side
+``bars``        ``labels`` and ``series`` of ``{"name", "values"}``, side by side; with ``"flat": True`` one below the other, the first on top
 ``points``      ``labels`` in order and ``series`` of ``{"name", "values"}``, joined by lines
 ``intervals``   ``labels``, ``values``, ``low`` and ``high``; ``line``, a value to compare with; ``log``, whether the axis is
 ``steps``       ``series`` of ``{"name", "x", "values", "low", "high"}``, curves that step down; ``across`` and ``up`` name the axes
 ``matrix``      ``labels`` and ``values`` in [-1, 1], ``(labels, labels)``
+``lines``       ``series`` of ``{"name", "x", "values"}`` and ``x``, the name of the axis; ``diagonal`` and ``bottom`` if wanted
 ==============  ==========================================================================
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ from atoll.core.extras import need
 from atoll.core.overview import human_bytes
 from atoll.core.persistence.files import write_bytes
 
-from .drawing import INK, MUTED, SERIES, SURFACE, figure
+from .drawing import GRID, INK, MUTED, SERIES, SURFACE, figure
 from .facts import Facts, facts_of
 from .figures import (
     bytes_figure,
@@ -57,11 +60,17 @@ def drawn(sections: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _draw_section(one: Mapping[str, Any]) -> str:
     kinds = {
         "histogram": _draw_histogram, "bars": _draw_bars, "points": _draw_points, "matrix": _draw_matrix, "intervals": _draw_intervals, "steps": _draw_steps,
+        "lines": _draw_lines,
     }  # fmt: skip
     draw = kinds[one["kind"]]
-    size = (5.3, 5.3 if one["kind"] == "matrix" else 2.9)
-    if one["kind"] == "intervals":
-        size = (5.3, 1.1 + 0.26 * max(4, len(one["labels"])))
+    listed = one["kind"] == "intervals" or one.get("flat")
+    size = (
+        (5.3, 5.3)
+        if one["kind"] == "matrix"
+        else (5.3, max(1.6, 0.9 + 0.25 * len(one["labels"])))
+        if listed
+        else (5.3, 2.9)
+    )
 
     def panel(axis: Any) -> None:
         draw(axis, one)
@@ -81,6 +90,11 @@ def _draw_histogram(axis: Any, one: Mapping[str, Any]) -> None:
 
 def _draw_bars(axis: Any, one: Mapping[str, Any]) -> None:
     places, series = np.arange(len(one["labels"])), one["series"]
+    if one.get("flat"):
+        axis.barh(places, series[0]["values"], 0.7, color=SERIES[0])
+        _label_rows(axis, one["labels"])
+        axis.set_xlabel(str(series[0]["name"]))
+        return
     width = 0.8 / len(series)
     for k, each in enumerate(series):
         offset = (k - (len(series) - 1) / 2) * width
@@ -130,6 +144,26 @@ def _draw_steps(axis: Any, one: Mapping[str, Any]) -> None:
         axis.legend(fontsize=8)
 
 
+def _draw_lines(axis: Any, one: Mapping[str, Any]) -> None:
+    for k, each in enumerate(one["series"]):
+        colour = SERIES[k % len(SERIES)]
+        axis.plot(each["x"], each["values"], color=colour, marker="o", markersize=4, label=str(each["name"]))
+    if one.get("diagonal"):
+        axis.plot([0, 1], [0, 1], color=MUTED, linewidth=1.0, linestyle=":", label="as predicted")
+    if "bottom" in one:
+        axis.set_ylim(one["bottom"], 1.02)
+    axis.set_xlabel(str(one.get("x", "")))
+    if len(one["series"]) > 1 or one.get("diagonal"):
+        axis.legend(fontsize=8)
+
+
+def _label_rows(axis: Any, labels: Sequence[Any]) -> None:
+    axis.set_yticks(range(len(labels)), [str(label)[:24] for label in labels], fontsize=7.5)
+    axis.set_ylim(len(labels) - 0.5, -0.5)
+    axis.grid(visible=False, axis="y")
+    axis.grid(visible=True, axis="x", color=GRID)
+
+
 def _draw_matrix(axis: Any, one: Mapping[str, Any]) -> None:
     values = np.array([[np.nan if r is None else r for r in row] for row in one["values"]], dtype=np.float64)
     for (i, j), r in np.ndenumerate(values):
@@ -165,12 +199,13 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         CheckpointError: the folder cannot be read, or the page cannot be written.
     """
     facts = facts_of(source)
+    sections = facts.sections or _told_result(facts)
     target = Path(path) if path is not None else _choose_place(source)
     page = render(
         "report.html.j2",
         facts=facts,
         figures=_draw_figures(facts),
-        sections=drawn(facts.sections),
+        sections=drawn(sections),
         tiles=_make_tiles(facts),
         verdict=verdict(facts),
         audited=_describe_audit(facts),
@@ -226,13 +261,16 @@ def _draw_figures(facts: Facts) -> dict[str, str | None]:
 
 def _make_tiles(facts: Facts) -> list[tuple[str, str, str]]:
     """Headline numbers: label, value, remark."""
-    tiles: list[tuple[str, str, str]] = []
+    found = [tuple(map(str, tile)) for section in facts.sections for tile in section.get("tiles", ())]
+    tiles: list[tuple[str, str, str]] = [(label, value, remark) for label, value, remark in found]
     accuracy, best = facts.last("test/accuracy"), facts.best("test/accuracy")
     if accuracy is not None and best is not None:
         tiles.append(
             ("test accuracy", _format_percent(accuracy), f"best {_format_percent(best[1])} in round {best[0]}")
         )
-    elif facts.last("test/rmse") is not None:
+    elif facts.last("test/auc") is not None and not tiles:
+        tiles.append(("test AUC", f"{facts.last('test/auc'):.4f}", "area under the ROC curve"))
+    elif facts.last("test/rmse") is not None and not tiles:
         tiles.append(("test RMSE", _format_number(facts.last("test/rmse")), "root of the mean squared error"))
     worst = facts.last("clients/accuracy/worst_decile")
     if worst is not None:
@@ -248,16 +286,42 @@ def _make_tiles(facts: Facts) -> list[tuple[str, str, str]]:
         terms = facts.privacy or {}
         remark = f"one {terms['unit']}, at delta {terms['delta']:g}" if isinstance(terms.get("unit"), str) else "spent"
         tiles.append(("epsilon", _format_number(facts.last("epsilon")), f"{remark}{facts.word_of('epsilon')}"))
-    tiles.append(("rounds", f"{len(facts.rows):,}", facts.reason or facts.status))
+    if facts.rows or not facts.sections:
+        tiles.append(("rounds", f"{len(facts.rows):,}", _rounded(facts.reason or facts.status)))
     clients = facts.data.get("clients")
     if clients:
         asked = facts.total("selected") / max(1, len(facts.rows))
-        tiles.append(("clients", f"{clients:,}", f"{asked:,.4g} asked a round"))
+        tiles.append(("clients", f"{clients:,}", f"{asked:,.4g} asked a round" if asked else ""))
     up, down = (facts.total(name) or facts.bytes.get(name, 0) for name in ("bytes_up", "bytes_down"))
     tiles.append(("sent up", human_bytes(up), f"{human_bytes(down)} down"))
     if facts.seconds is not None:
         tiles.append(("wall-clock time", f"{facts.seconds:,.1f} s", f"engine {facts.engine.get('name', '-')}"))
     return tiles
+
+
+_LONG_FLOAT = re.compile(r"-?\d+\.\d{5,}(?:e[+-]?\d+)?|-?\d+(?:\.\d+)?e[+-]?\d+")
+
+
+def _rounded(text: str) -> str:
+    """A text with its long floating-point numbers as people write them."""
+    return _LONG_FLOAT.sub(lambda match: f"{float(match[0]):.5g}", text)
+
+
+def _told_result(facts: Facts) -> list[dict[str, Any]]:
+    """What a job without sections of its own has found: its short plain result, as a table."""
+    if facts.result is None:
+        return []
+    rows = [[name or "result", _shown_value(value)] for name, value in flat(facts.result).items()]
+    return [{"title": "Result", "tables": [{"head": ["", ""], "rows": rows[:_MOST_ROWS]}]}]
+
+
+def _shown_value(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+_MOST_ROWS = 200
 
 
 def _describe_audit(facts: Facts) -> str:
@@ -269,7 +333,9 @@ def _describe_audit(facts: Facts) -> str:
 
 def _describe_engine(facts: Facts) -> list[tuple[str, Any]]:
     """Name and choices, one line each."""
-    return list(flat(facts.engine).items()) if facts.engine else []
+    if not facts.engine:
+        return []
+    return [(name, f"{value:.4g}" if isinstance(value, float) else value) for name, value in flat(facts.engine).items()]
 
 
 CAVEAT = "The demo's settings were chosen after looking at these test rows: a smoke test, not evidence."

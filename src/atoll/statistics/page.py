@@ -28,7 +28,26 @@ def sections_of(summary: Summary) -> list[Section]:
         _correlations(summary),
         _said(summary),
     ]
-    return [section for section in made if section.get("tables") or section.get("figures")]
+    found = [section for section in made if section.get("tables") or section.get("figures")]
+    if found:
+        found[0]["tiles"] = _tiles(summary)
+    return found
+
+
+def _tiles(summary: Summary) -> list[list[str]]:
+    """Headline numbers: rows, columns, the largest drift, and how much is withheld."""
+    empty = sum(one.missing or 0 for one in summary.whole.values())
+    tiles = [
+        ["rows", "private" if summary.rows is None else f"{summary.rows:,}", f"of {len(summary.sites) or 'all'} sites"],
+        ["columns", f"{len(summary.whole):,}", f"{empty:,} cells are missing" if empty else ""],
+    ]
+    ranked = largest(summary.drift)
+    if ranked:
+        site, column, one = ranked[0]
+        tiles.append(["largest drift", one.verdict, f"{column} at {site}"])
+    if summary.withheld:
+        tiles.append(["withheld", f"{len(summary.withheld):,}", "see What to know"])
+    return tiles
 
 
 def _whole(summary: Summary) -> Section:

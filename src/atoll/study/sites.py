@@ -202,11 +202,10 @@ def compare_trees(
         ).outcome
         return grown
 
-    ordinary, beside_xgboost = dict(settings), settings["scheme"] == "histogram" and find_spec("xgboost") is not None
-    if settings["scheme"] == "histogram":
-        more["exact_cuts"] = True  # the files are all here: nothing is disclosed
-    if beside_xgboost:
-        ordinary["scheme"] = "bagging"
+    ours = settings["scheme"] == "histogram"
+    beside_xgboost = ours and find_spec("xgboost") is not None
+    more |= {"exact_cuts": True} if ours else {}  # the files are all here: nothing is disclosed
+    ordinary = {**settings, "scheme": "bagging"} if beside_xgboost else dict(settings)
     alone: dict[str, Ensemble | None] = {}
     for shard in islands:
         data = Islands.from_datasets({shard.name: shard.dataset()})
@@ -223,7 +222,7 @@ def compare_trees(
         each = {name: measure(trees) for name, trees in alone.items()}
         return {"alone": each, "federated": measure(ensemble), "pooled": measure(pooled)}
 
-    missing = settings["scheme"] == "histogram" and not beside_xgboost  # never our own code beside itself
+    missing = ours and not beside_xgboost  # never our own code beside itself
     pooled = None if missing else grow(Islands.from_datasets({"all": union}), ordinary)
     name = score(objective, held["y"], ensemble.predict(held["x"]))[0]
     found: dict[str, Any] = {"measure": name, **told(measured)}
@@ -243,6 +242,9 @@ def compare_trees(
         others = [grow(Islands.from_datasets({"all": union.take(order)}), ordinary) for order in orders]
         found["pooled_shuffled"] = [value for value in map(measured, others) if value is not None]
     return found, ensemble
+
+
+_NO_XGBOOST = 'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'
 
 
 def _if_known(value: float) -> float | None:

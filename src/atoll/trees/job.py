@@ -280,6 +280,12 @@ class _PreparedTrees(Prepared):
             made[name] = value
         return {"result": made}
 
+    def sections(self, outcome: Ensemble) -> Sequence[Mapping[str, Any]]:
+        """How well the trees predict the server's test rows, and the importance of the features."""
+        from .page import sections_of
+
+        return sections_of(outcome, self.objective, self.test)
+
     def files(self, outcome: Ensemble) -> Mapping[str, bytes]:
         """The ensemble as a model of XGBoost, or of LightGBM."""
         return {model_file_name(outcome.library): model_file(outcome)}
