@@ -1,11 +1,32 @@
+from . import aggregation as aggregation
+from . import algorithms as algorithms
+from . import auditing as auditing
+from . import client as client
 from . import data as data
 from . import devices as devices
 from . import engines as engines
+from . import fitting as fitting
+from . import labels as labels
+from . import learn as learn
+from . import mechanisms as mechanisms
 from . import models as models
+from . import pacing as pacing
+from . import privacy as privacy
+from . import programs as programs
+from . import reducers as reducers
 from . import report as report
 from . import reproduce as reproduce
+from . import rounds as rounds
 from . import runs as runs
+from . import secure as secure
+from . import selection as selection
+from . import stages as stages
+from . import statistics as statistics
+from . import study as study
 from . import testing as testing
+from . import topology as topology
+from . import trees as trees
+from . import views as views
 from .algorithms import FedAvg as FedAvg
 from .algorithms import FedSGD as FedSGD
 from .algorithms import Scaffold as Scaffold
@@ -20,6 +41,7 @@ from .core.federation.federation import Federation as Federation
 from .core.federation.reducer import Reducer as Reducer
 from .core.requests.stage import Stage as Stage
 from .core.requests.task import task as task
+from .fitting import Fit as Fit
 from .learn import Algorithm as Algorithm
 from .learn import Evaluation as Evaluation
 from .learn import Selection as Selection
@@ -36,6 +58,8 @@ from .simulation import Result as Result
 from .simulation import simulate as simulate
 from .stages import Clip as Clip
 from .stages import ScalarQuantizer as ScalarQuantizer
+from .statistics import Statistics as Statistics
 from .study import sweep as sweep
+from .trees import Trees as Trees
 
 __version__: str

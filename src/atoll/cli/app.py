@@ -15,12 +15,12 @@ from atoll.runs.stopping import INTERRUPTED, own_display
 
 from .output import Output, name_options, only_json_on_stdout, show_error, show_usage
 
-__all__ = ["EXTRAS", "GROUPS", "INSPECT", "INTERRUPT_CODE", "OPERATE", "SIMULATE", "app", "main", "run"]
+__all__ = ["ANALYSE", "EXTRAS", "GROUPS", "INSPECT", "INTERRUPT_CODE", "OPERATE", "SIMULATE", "app", "main", "run"]
 
 INTERRUPT_CODE = 130
 """Exit code of a run that ended in order after Ctrl-C or SIGTERM."""
 
-SIMULATE, INSPECT, OPERATE, EXTRAS = GROUPS = ("Simulate", "Inspect", "Operate", "Extras")
+SIMULATE, ANALYSE, INSPECT, OPERATE, EXTRAS = GROUPS = ("Simulate", "Analyse", "Inspect", "Operate", "Extras")
 """The groups of commands in ``atoll --help``, in order."""
 
 app = typer.Typer(

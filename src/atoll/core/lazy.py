@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from . import addresses  # noqa: F401 - it lets old addresses of modules be found
 from .errors import ConfigError, MissingExtraError, nearest
+from .peers import find_peer, plain_name
 
 __all__ = ["MovedWarning", "UnknownName", "attach_names", "read_stub"]
 
@@ -121,26 +122,42 @@ def _has_module(package: str, name: str) -> bool:
 
 def _name_missing(package: str, name: str) -> UnknownName:
     """Return the error about a name that a package does not have: where it is, or what it resembles."""
-    home = "" if name.startswith("_") else _home_of(name, package.partition(".")[0])
-    said = "" if home else nearest(name, sys.modules[package].__all__)
+    root = package.partition(".")[0]
+    home = "" if name.startswith("_") else _home_of(name, root)
+    peer = "" if home or name.startswith("_") or root != __name__.partition(".")[0] else find_peer(name)
+    home = home or ("" if peer or name.startswith("_") else _home_of(name, root, alike=True))
+    said = "" if home or peer else nearest(name, sys.modules[package].__all__)
     return UnknownName(
         f"module {package!r} has no attribute {name!r}.{said}",
         where=package,
-        remedy=f"use {home}" if home else f"its names are in {package}.__all__",
+        remedy=f"use {home}" if home else _say_peer(peer) or f"its names are in {package}.__all__",
     )
 
 
-def _home_of(name: str, root: str) -> str:
-    """The public address of a name, such as ``atoll.algorithms.FedProx``; empty if no package has it that is cheap to load."""
+def _say_peer(place: str) -> str:
+    """What others' name is here, as a remedy."""
+    return f"use {place}" if place.startswith(("atoll.", "`atoll")) and " " not in place.partition(",")[0] else place
+
+
+def _home_of(name: str, root: str, alike: bool = False) -> str:
+    """The public address of a name, such as ``atoll.algorithms.FedProx``; empty if no package has it that is cheap to load.
+
+    Args:
+        name: the name.
+        root: the package in which it was looked for.
+        alike: whether case, hyphens and underscores do not matter.
+    """
     for package in (f"{root}.{room}" for room in _PLACES if root == __name__.partition(".")[0]):
-        if name in importlib.import_module(package).__all__:
-            return f"{package}.{name}"
+        for own in importlib.import_module(package).__all__:
+            if own == name or (alike and plain_name(own) == plain_name(name)):
+                return f"{package}.{own}"
     return ""
 
 
 _PLACES = (
     "algorithms", "selection", "pacing", "topology", "aggregation", "mechanisms", "reducers", "stages", "learn.transforms", "programs", "learn",
-    "rounds", "privacy", "devices", "data", "models", "engines", "core", "statistics", "labels",
+    "rounds", "privacy", "devices", "data", "models", "engines", "core", "statistics", "labels", "trees", "fitting", "secure", "study", "auditing",
+    "views",
 )  # fmt: skip
 """Packages that load their parts when they are used."""
 

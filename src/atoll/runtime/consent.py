@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError, model_validator
 
 from atoll.core.errors import AtollError, ConfigError, PolicyError
-from atoll.runs.policy import require_known_names
 from atoll.runs.schema import Section, collect, names_at, refused
 
 from .bundles.manifest import JOB_FILE, SOURCE
@@ -79,8 +78,10 @@ class ConsentConfig(Section):
         people = None if self.people is None else tuple(
             (who, words[may] if isinstance(may, str) else tuple(may)) for who, may in self.people.items()
         )  # fmt: skip
-        for _, names in people or ():
-            require_known_names(() if names is None else names, "people")
+        if listed := [name for _, names in people or () for name in names or ()]:
+            from atoll.runs.policy import require_known_names  # a site's front starts without it
+
+            require_known_names(listed, "people")
         hours = None if self.hours is None else tuple(Hours.of(text) for text in self.hours)
         return Consent(site, people, (said.cpus, memory, said.gpus), self.jobs, hours)
 

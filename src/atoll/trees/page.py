@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,66 +29,49 @@ def sections_of(outcome: Ensemble, objective: TreeLoss, test: Any) -> list[dict[
     """
     ranked = sorted(outcome.importance().items(), key=lambda item: -item[1])
     used = [(name, share) for name, share in ranked if share > 0]
-    rows = [[name, f"{100 * share:.2f} %"] for name, share in used]
-    unused = len(ranked) - len(used)
-    idle = f" {unused:,} of {len(ranked):,} features are not used." if unused else ""
-    labels, shares = [name for name, _ in used[:_DRAWN]], [share for _, share in used[:_DRAWN]]
-    picture = {
-        "name": "importance",
-        "kind": "bars",
-        "flat": True,
-        "labels": labels,
-        "series": [{"name": "share of the gain", "values": shares}],
-    }
-    found: dict[str, Any] = {
-        "title": "Importance",
-        "text": f"The share of the gain of all splits that a feature's splits have.{idle}",
-        "tables": [{"head": ["feature", "share"], "rows": rows}],
-        "figures": [picture] if used else [],
-    }
     tiles = [["trees", f"{len(outcome.trees):,}", outcome.library]]
     if used:
         tiles.append(["most important", used[0][0], f"{100 * used[0][1]:.1f} % of the gain"])
+    measured = _measured(outcome, objective, test)
+    return [{**measured, "tiles": [*measured.get("tiles", []), *tiles]}, _importance(used, len(ranked))]
+
+
+def _measured(outcome: Ensemble, objective: TreeLoss, test: Any) -> dict[str, Any]:
+    title = "How well they predict"
     if test is None:
         text = "The server has no test rows, so nothing here says how well the trees predict: give the job rows that no site trains on."
-        return [{"title": "How well they predict", "text": text, "tables": [], "tiles": tiles}, found]
+        return {"title": title, "text": text, "tables": []}
     predicted = outcome.predict(test["x"])
     name, value = score(objective, test["y"], predicted)
-    tiles.insert(
-        0,
-        [
-            f"test {_WORDS[name]}",
-            f"{value:.4f}" if value == value else "-",
-            f"{len(test):,} rows that no site trained on",
-        ],
-    )
-    measured: dict[str, Any] = {
-        "title": "How well they predict",
-        "tables": [
-            {"head": ["measure", "test rows"], "rows": [[_WORDS[name], f"{value:.4f}" if value == value else "-"]]}
-        ],
-        "tiles": tiles,
+    shown = f"{value:.4f}" if np.isfinite(value) else "-"
+    tables = [{"head": ["measure", "test rows"], "rows": [[_WORDS[name], shown]]}]
+    made = {
+        "title": title,
+        "tables": tables,
+        "tiles": [[f"test {_WORDS[name]}", shown, f"{len(test):,} rows that no site trained on"]],
     }
-    if objective.name == LOGISTIC:
-        mean, came, count = calibration(np.asarray(test["y"]), predicted.reshape(len(test)))
-        series = [{"name": "test rows", "x": mean.tolist(), "values": came.tolist()}]
-        measured["figures"] = [
-            {
-                "name": "calibration",
-                "kind": "lines",
-                "diagonal": True,
-                "bottom": 0.0,
-                "x": "predicted probability",
-                "series": series,
-            }
-        ]
-        measured["tables"].append(
-            {
-                "head": ["predicted", "came true", "rows"],
-                "rows": [[f"{a:.3f}", f"{b:.3f}", f"{n:,}"] for a, b, n in zip(mean, came, count, strict=True)],
-            }
-        )
-    return [measured, found]
+    if objective.name != LOGISTIC:
+        return made
+    mean, came, count = calibration(np.asarray(test["y"]), predicted.reshape(len(test)))
+    rows = [[f"{a:.3f}", f"{b:.3f}", f"{n:,}"] for a, b, n in zip(mean, came, count, strict=True)]
+    tables.append({"head": ["predicted", "came true", "rows"], "rows": rows})
+    series = [{"name": "test rows", "x": mean.tolist(), "values": came.tolist()}]
+    words = {"name": "calibration", "kind": "lines", "diagonal": True, "bottom": 0.0, "x": "predicted probability"}
+    return {**made, "figures": [{**words, "series": series}]}
+
+
+def _importance(used: Sequence[tuple[str, float]], features: int) -> dict[str, Any]:
+    unused = features - len(used)
+    idle = f" {unused:,} of {features:,} features are not used." if unused else ""
+    labels, shares = [name for name, _ in used[:_DRAWN]], [share for _, share in used[:_DRAWN]]
+    series = [{"name": "share of the gain", "values": shares}]
+    picture = {"name": "importance", "kind": "bars", "flat": True, "labels": labels, "series": series}
+    return {
+        "title": "Importance",
+        "text": f"The share of the gain of all splits that a feature's splits have.{idle}",
+        "tables": [{"head": ["feature", "share"], "rows": [[name, f"{100 * share:.2f} %"] for name, share in used]}],
+        "figures": [picture] if used else [],
+    }
 
 
 def calibration(

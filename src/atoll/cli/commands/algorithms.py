@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
+from atoll.core.peers import PEERS, find_peer
 from atoll.learn.catalogue import Exchange, Fact, facts
 
 __all__ = ["COLUMNS", "MEANING", "cells_of", "page"]
@@ -126,14 +129,55 @@ def _describe_exchange(exchange: Exchange) -> str:
     return (exchange.bits or "?") if exchange.packed else "as floats"
 
 
+def page_of_names() -> str:
+    """The documentation page of other frameworks' names."""
+    lines = [
+        "# Names elsewhere",
+        "",
+        "<!-- Made by `atoll algorithms --elsewhere --markdown > docs/coming-from/names.md`; a test compares the two. -->",
+        "",
+        "What other frameworks and papers call a thing, and where Atoll has it. If you type such a name, as in `atoll.SCAFFOLD`, the error says the same;",
+        "`atoll algorithms --elsewhere NAME` does so too.",
+    ]
+    for framework, names in PEERS.items():
+        lines += ["", f"## {framework}", "", "| elsewhere | in Atoll |", "| --- | --- |"]
+        lines += [_format_line([f"`{name}`", _as_markdown(place)]) for name, place in names.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _as_markdown(place: str) -> str:
+    """Addresses as code, pages as links."""
+    linked = re.sub(r"\(?docs/([\w/-]+)\.md\)?", lambda m: f"([{m[1].rpartition('/')[2]}](../{m[1]}.md))", place)
+    return re.sub(r"(?<![`\w])(atoll\.\w+(?:\.\w+)*(?:\([^()]*(?:\([^()]*\))?[^()]*\))?)", r"`\1`", linked)
+
+
 @app.command("algorithms", rich_help_panel=EXTRAS)
 def command(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="List only these algorithms. Default: all.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the documentation page as Markdown.")] = False,
+    elsewhere: Annotated[
+        bool, typer.Option("--elsewhere", help="Say where Atoll has what other frameworks call so.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """List the algorithms: paper, client state, floats per round each way, and properties."""
+    """List the algorithms: paper, client state, floats per round each way, and properties. With --elsewhere: other frameworks' names."""
+    if elsewhere:
+        if markdown and not output_of(context).json:
+            typer.echo(page_of_names(), nl=False)
+            return
+        told = (
+            {name: find_peer(name) for name in names}
+            if names
+            else {n: p for own in PEERS.values() for n, p in own.items()}
+        )
+        table = PlainTable(header_style="bold")
+        for head in ("elsewhere", "in Atoll"):
+            table.add_column(head)
+        for name, place in told.items():
+            table.add_row(name, escape(place or "-"))
+        output_of(context).give({"names": told}, table)
+        return
     found = facts(tuple(names or ()))
     if markdown and not output_of(context).json:
         typer.echo(page(found), nl=False)

@@ -9,14 +9,14 @@ import typer
 from rich.console import Group
 from rich.markup import escape
 
-from atoll.cli.app import EXTRAS, app
+from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
 
 if TYPE_CHECKING:
     from atoll.cli.output import PlainTable
 
 
-@app.command("fit", rich_help_panel=EXTRAS)
+@app.command("fit", rich_help_panel=ANALYSE)
 def command(
     context: typer.Context,
     method: Annotated[

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from atoll.cli.app import EXTRAS, app
+from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
 
 
-@app.command("stats", rich_help_panel=EXTRAS)
+@app.command("stats", rich_help_panel=ANALYSE)
 def command(
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="One CSV or Parquet file a site.", metavar="FILE…")],

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.app import SIMULATE, app
+from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.groups import table_of
 from atoll.core.errors import ConfigError
 from atoll.study import sweep_config
 
 
-@app.command("sweep", rich_help_panel=SIMULATE)
+@app.command("sweep", rich_help_panel=ANALYSE)
 def command(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(help="A YAML configuration.")],

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from atoll.cli.app import EXTRAS, app
+from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
 
 _MOST = 20
 """Features whose importance a terminal shows."""
 
 
-@app.command("trees", rich_help_panel=EXTRAS)
+@app.command("trees", rich_help_panel=ANALYSE)
 def command(
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="One CSV file a site, or its folder.", metavar="FILE…")],
