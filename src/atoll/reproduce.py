@@ -313,7 +313,7 @@ def _installed() -> dict[str, EntryPoint]:
         raise MissingExtraError(
             "no reproductions are installed",
             where="atoll reproduce",
-            remedy="pip install atoll-papers; from a clone of Atoll: pip install ./papers",
+            remedy="in a clone of Atoll: pip install ./papers",
         )
     return found
 

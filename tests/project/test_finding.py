@@ -108,3 +108,29 @@ def test_the_help_has_them_in_a_group_of_their_own() -> None:
     group = {str(one.name) for one in app.registered_commands if one.rich_help_panel == ANALYSE}
     assert {"trees", "fit", "stats", "sweep"} <= group
     assert group <= {"trees", "fit", "stats", "sweep", "predict", "align"}
+
+
+def test_installation_lines_work_from_a_clone() -> None:
+    """No index has the package: pages install the clone, and only errors, which installed code raises, name extras of what is there."""
+    wrong = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for line in page.read_text(encoding="utf-8").splitlines():
+            named = re.search(r"pip install (\"?atoll|atoll-papers)", line)
+            told = page.name == "errors.md" or "installed already" in line
+            wrong += [f"{page.name}: {line}"] if named and not told else []
+    assert not wrong
+
+
+def test_no_page_says_that_secure_reducers_are_missing() -> None:
+    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert "does not include yet" not in text
+    assert "reducer: {name: SecureAggregation}" in text
+
+
+@pytest.mark.parametrize("page", ["speed.md", "howto/unlabelled-rows.md"])
+def test_guides_are_no_diaries_and_their_tables_name_commands(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    diary = r"busy machine|earlier run|Since then|before the change|\(load \d|one run\b|on another day|measured again"
+    assert not re.findall(diary, text)
+    assert len(re.findall(r"`(?:make bench|python benchmarks/)|^atoll labels compare", text, re.MULTILINE)) >= 3
+    assert len(text.splitlines()) < 220

@@ -228,12 +228,9 @@ def compare_trees(
     found: dict[str, Any] = {"measure": name, **told(measured)}
     if objective.name != SQUARED:
         found["auc"] = told(area)
-    found["importance"] = dict(sorted(ensemble.importance().items(), key=lambda item: -item[1]))
-    if missing:
-        found["pooled_note"] = (
-            'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'
-        )
+    found |= {"pooled_note": _NO_XGBOOST} if missing else {}
     found |= {
+        "importance": dict(sorted(ensemble.importance().items(), key=lambda item: -item[1])),
         "classes": list(ensemble.columns.classes) if ensemble.columns else [],
         "test": {"rows": len(held), "from": kept},
     }

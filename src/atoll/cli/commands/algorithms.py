@@ -136,7 +136,7 @@ def page_of_names() -> str:
         "",
         "<!-- Made by `atoll algorithms --elsewhere --markdown > docs/coming-from/names.md`; a test compares the two. -->",
         "",
-        "What other frameworks and papers call a thing, and where Atoll has it. If you type such a name, as in `atoll.SCAFFOLD`, the error says the same;",
+        "What other frameworks and papers call a thing, and where Atoll has it. If you ask the package `atoll` for such a name, the error says the same;",
         "`atoll algorithms --elsewhere NAME` does so too.",
     ]
     for framework, names in PEERS.items():
