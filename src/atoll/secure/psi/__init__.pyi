@@ -10,3 +10,5 @@ from .protocol import AlignmentPlan as AlignmentPlan
 from .protocol import AlignmentSide as AlignmentSide
 from .protocol import Matches as Matches
 from .protocol import PsiProtocol as PsiProtocol
+from .unbalanced import TagFilter as TagFilter
+from .unbalanced import Unbalanced as Unbalanced

@@ -15,13 +15,13 @@ from atoll.core.errors import DataError, LetterError
 from atoll.core.exposure import Contract, ProtocolFrame
 
 from ..encrypted.paillier import Paillier, PrivateKey, PublicKey, gmp, public_key, to_bytes, to_number
-from .protocol import AlignmentPlan, AlignmentSide, Matches, PsiProtocol, base_contract
+from .protocol import AlignmentPlan, AlignmentSide, Matches, PsiProtocol, base_contract, no_message
 from .ristretto import BYTES, draw_scalar, hash_keys, raise_points, require_points
 
 if TYPE_CHECKING:
     from atoll.core.requests.island import Secret
 
-__all__ = ["Ecdh"]
+__all__ = ["Ecdh", "add_shared", "draw_order", "open_sum", "require_order", "sum_frames"]
 
 Order = NDArray[np.int64]
 
@@ -59,7 +59,7 @@ class Ecdh(PsiProtocol):
         if plan.result == "ids":
             frames += [ProtocolFrame("order", a, b, sizes[b], 8, "the shuffle") for a, b in told]
         if plan.result == "sum":
-            frames += _sum_frames(plan, sizes)
+            frames += sum_frames(plan, sizes)
         return base_contract(self, plan, frames)
 
     async def match(self, side: AlignmentSide) -> Matches:
@@ -70,8 +70,8 @@ class Ecdh(PsiProtocol):
         if "shuffle" not in side.state:
             shuffle = draw_order(side.island.secret, len(theirs))
             told = side.plan.roles if side.plan.result == "sum" else side.plan.learners
-            sent = side.send_rows("twice", side.other, twice[shuffle]) if side.other in told else _nothing()
-            got = side.receive_rows("twice", side.other, len(side.keys), BYTES) if side.me in told else _nothing()
+            sent = side.send_rows("twice", side.other, twice[shuffle]) if side.other in told else no_message()
+            got = side.receive_rows("twice", side.other, len(side.keys), BYTES) if side.me in told else no_message()
             _, found = await asyncio.gather(sent, got)
             if found is not None:
                 require_points(found, side.other)
@@ -83,14 +83,16 @@ class Ecdh(PsiProtocol):
         if side.plan.result == "count":
             return Matches(count=count)
         if side.plan.result == "sum":
-            return Matches(count=count, total=await _add_shared(side, _members(twice, found)))
-        sent = side.send_rows("order", side.other, _wire(shuffle)) if side.learns(side.other) else _nothing()
-        got = side.receive_rows("order", side.other, len(side.keys), 8) if side.learns(side.me) else _nothing()
+            if side.me == side.plan.holder:
+                return Matches(count=count, total=await open_sum(side, side.state["order"]))
+            return Matches(count=count, total=await add_shared(side, _members(twice, found)))
+        sent = side.send_rows("order", side.other, _wire(shuffle)) if side.learns(side.other) else no_message()
+        got = side.receive_rows("order", side.other, len(side.keys), 8) if side.learns(side.me) else no_message()
         _, order = await asyncio.gather(sent, got)
         if held is None or order is None:
             return Matches()
         shared = np.zeros(len(side.keys), dtype=bool)
-        shared[side.state["order"][_require_order(order.view("<i8").reshape(-1), side.other)]] = held
+        shared[side.state["order"][require_order(order.view("<i8").reshape(-1), side.other)]] = held
         return Matches(shared, count)
 
 
@@ -108,10 +110,6 @@ async def _blind(side: AlignmentSide) -> None:
     await side.keep(scalar=scalar, order=order, theirs=theirs)
 
 
-async def _nothing() -> None:
-    return None
-
-
 def draw_order(secret: Secret, count: int) -> Order:
     """A secret order of so many places: a known one would tell where the shared keys lie."""
     return np.argsort(secret.uint64(count), kind="stable").astype(np.int64)
@@ -125,7 +123,12 @@ def _members(points: NDArray[np.uint8], others: NDArray[np.uint8]) -> NDArray[np
     return np.fromiter((one in known for one in mine.tolist()), dtype=bool, count=len(mine))
 
 
-def _require_order(order: Order, where: str) -> Order:
+def require_order(order: Order, where: str) -> Order:
+    """Refuse what is no order of so many places.
+
+    Raises:
+        LetterError: a place stands twice.
+    """
     if not np.array_equal(np.sort(order), np.arange(len(order))):
         raise LetterError("an order that names a place twice", where=where, remedy="look at the party that sent it: it does not follow the protocol")  # fmt: skip
     return order.astype(np.int64)
@@ -143,7 +146,8 @@ _SHIFT = 400
 """Values are whole numbers of ``2^-400``: sums of 2^28 float64 stay below ``2^1453``, half of any modulus, and the precision of a column does not show."""
 
 
-def _sum_frames(plan: AlignmentPlan, sizes: Mapping[str, int]) -> list[ProtocolFrame]:
+def sum_frames(plan: AlignmentPlan, sizes: Mapping[str, int]) -> list[ProtocolFrame]:
+    """The frames of `open_sum` and `add_shared`."""
     (adder,) = plan.others(plan.holder)
     holder, frames = plan.holder, []
     frames.append(ProtocolFrame("key", holder, adder, 1, _PLAIN + _CELL, "a Paillier key"))
@@ -156,15 +160,16 @@ def _sum_frames(plan: AlignmentPlan, sizes: Mapping[str, int]) -> list[ProtocolF
     return frames
 
 
-async def _add_shared(side: AlignmentSide, shared: NDArray[np.bool_]) -> float | None:
-    """The sum of the column over shared keys, for a role that learns it.
+async def add_shared(side: AlignmentSide, shared: NDArray[np.bool_]) -> float | None:
+    """The sum of the other's column over shared keys, for a role that learns it: the side that adds.
 
     Args:
         side: this role.
-        shared: for each of the other's blinded points, in its order, whether it is shared.
+        shared: for each of the other's keys, in the order of its cells, whether it is shared.
+
+    Raises:
+        LetterError: the key or a ciphertext is not valid.
     """
-    if side.me == side.plan.holder:
-        return await _open_sum(side)
     raw = (await side.receive_rows("key", side.other, 1, _PLAIN + _CELL)).reshape(-1)
     key = _checked_key(raw, side.other)
     cells = await side.receive_rows("cells", side.other, side.sizes[side.other], _CELL)
@@ -183,14 +188,23 @@ async def _add_shared(side: AlignmentSide, shared: NDArray[np.bool_]) -> float |
     return opened
 
 
-async def _open_sum(side: AlignmentSide) -> float | None:
-    """The holder's side."""
+async def open_sum(side: AlignmentSide, order: Order) -> float | None:
+    """The same sum: the holder's side.
+
+    Args:
+        side: this role.
+        order: the order in which it sends the cells of its keys, which the other role knows only under their blinded names.
+
+    Raises:
+        DataError: the column has no such sum.
+        LetterError: the ciphertext of the sum is not valid.
+    """
     values = _column_of(side)
     public, private = Paillier(KEY_BITS).make_keys(side.island.secret)
     key = public_key(bytes(public["n"]), bytes(public["h"]))
     row = np.concatenate([public["n"], public["h"]]).reshape(1, -1)
     await side.send_rows("key", side.other, row)
-    cells = [key.encrypt(values[place] % int(key.n), side.island.secret) for place in side.state["order"].tolist()]
+    cells = [key.encrypt(values[place] % int(key.n), side.island.secret) for place in order.tolist()]
     await side.send_rows("cells", side.other, np.frombuffer(b"".join(bytes(to_bytes(cell, _CELL)) for cell in cells), dtype=np.uint8).reshape(-1, _CELL))  # fmt: skip
     sealed = (await side.receive_rows("sealed sum", side.other, 1, _CELL)).reshape(-1)
     opener = PrivateKey(to_number(private["p"]), to_number(private["q"]))

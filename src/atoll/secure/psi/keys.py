@@ -8,7 +8,7 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -66,12 +66,14 @@ class RowKeys:
         places: the first row of each.
         rows: for each row of the table, the place of its key in ``names``; -1 for null.
         seed: the seed of u.
+        u: u of each, ascending.
     """
 
     names: tuple[str, ...]
     places: NDArray[np.int64]
     rows: NDArray[np.int64]
     seed: int = 0
+    u: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
 
     @classmethod
     def of(
@@ -122,7 +124,7 @@ class RowKeys:
         names = [text for _, text in sorted(zip(u.tolist(), first, strict=True))]
         place = {text: i for i, text in enumerate(names)}
         rows = np.array([place.get(text, -1) for text in found], dtype=np.int64)
-        return cls(tuple(names), np.array([first[text] for text in names], dtype=np.int64), rows, seed)
+        return cls(tuple(names), np.array([first[text] for text in names], dtype=np.int64), rows, seed, np.sort(u))
 
     def __len__(self) -> int:
         return len(self.names)

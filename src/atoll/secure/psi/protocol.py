@@ -310,6 +310,10 @@ def base_contract(protocol: PsiProtocol, plan: AlignmentPlan, frames: Sequence[P
     return Contract(type(protocol).__name__, (*sizes, *frames), tuple(learns))
 
 
+async def no_message() -> None:
+    """In place of a frame that the plan does not have."""
+
+
 def tell_program(contract: Contract, plan: AlignmentPlan) -> Contract:
     """The contract of an alignment whose learners tell the program what they learn."""
     told = {"sizes": "how many keys each party has", "count": "how many keys all share"}
