@@ -115,3 +115,9 @@ def test_words_that_make_no_sense_are_refused(psi: Asked, words: list[str], code
 def test_one_learner(psi: Asked) -> None:
     found = psi("id\nu1\n", "id\nu1\n", "--to", "bank")
     assert {one["who"] for one in found["learns"] if one.get("kind") == "ids"} == {"bank", "the program"}
+
+
+def test_three_files(psi: Asked, tmp_path: Path) -> None:
+    (tmp_path / "mill.csv").write_text("id\nu3\nu1\n", encoding="utf-8")
+    found = psi("id\nu1\nu2\nu3\n", "id\nu2\nu3\n", str(tmp_path / "mill.csv"))
+    assert (found["protocol"], found["lines"]) == ("Opprf", [["id"], ["u3"]])

@@ -20,7 +20,12 @@ def command(
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="One CSV or Parquet file a party.", metavar="A B…")],
     ids: Annotated[str, typer.Option("--id", help="Column of keys, or several: id,branch.")] = "id",
-    protocol: Annotated[str, typer.Option("--protocol", help="ecdh, oprf or unbalanced.")] = "ecdh",
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--protocol", help="ecdh, oprf, unbalanced or opprf; by default ecdh, and opprf for three files or more."
+        ),
+    ] = None,
     result: Annotated[str, typer.Option("--result", help="ids, count, sum:COLUMN or sum:PARTY.COLUMN.")] = "ids",
     to: Annotated[str | None, typer.Option("--to", help="Parties that learn it; by default all.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a column count: text or number.")] = None,
@@ -43,7 +48,7 @@ def command(
     columns = words.words_of(ids)
     tables = words.tables_of(files, text=columns)
     made = job_class("psi")(
-        protocol=_protocol_of(protocol), id=columns, result=_result_of(result, tables), to=words.words_of(to), min_count=min_count, key=key, seed=seed,
+        protocol=_protocol_of(protocol or ("ecdh" if len(files) < 3 else "opprf")), id=columns, result=_result_of(result, tables), to=words.words_of(to), min_count=min_count, key=key, seed=seed,
         show=True, row_offset=2,
     )  # fmt: skip
     run = simulate(made, tables, engine="inline", progress=False)

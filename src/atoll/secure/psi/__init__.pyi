@@ -6,6 +6,8 @@ from .keys import RowKeys as RowKeys
 from .keys import normalise_key as normalise_key
 from .keys import order_keys as order_keys
 from .oprf import Oprf as Oprf
+from .opprf import KeyValueTable as KeyValueTable
+from .opprf import Opprf as Opprf
 from .protocol import AlignmentPlan as AlignmentPlan
 from .protocol import AlignmentSide as AlignmentSide
 from .protocol import Matches as Matches

@@ -166,21 +166,23 @@ class AlignmentSide:
     def _place(self) -> str:
         return f"psi of {self.me} {list(self.plan.others(self.me))} {list(self.plan.columns)}"
 
-    def bind_set(self, rows: Rows) -> None:
-        """Accept one set of the other role in the job: probing by changed sets would tell it more keys each time.
+    def bind_set(self, rows: Rows, role: str | None = None) -> None:
+        """Accept one set of another role in the job: probing by changed sets would tell it more keys each time.
 
         Args:
             rows: what stands for its set, equal for equal sets in any order.
+            role: the role; by default the other of two.
 
         Raises:
             PolicyError: it came with another set before.
         """
+        role = self.other if role is None else role
         form = np.ascontiguousarray(rows).view(np.dtype((np.void, max(1, rows.shape[1])))).reshape(-1)
         digest = hashlib.blake2b(b"".join(sorted(form.tolist())), digest_size=32).digest()
         try:
-            self.island.promise(f"{self._place}: the set of {self.other}", digest)
+            self.island.promise(f"{self._place}: the set of {role}", digest)
         except PolicyError as error:
-            raise PolicyError(f"{self.other} comes with another set than before in this job", where="policy", remedy="align changed sets in a job of their own, which the site's people see") from error  # fmt: skip
+            raise PolicyError(f"{role} comes with another set than before in this job", where="policy", remedy="align changed sets in a job of their own, which the site's people see") from error  # fmt: skip
 
     async def send_rows(self, name: str, role: str, rows: NDArray[Any]) -> None:
         """Send a frame: rows of bytes, ``(rows, width)``, in messages of at most ``CHUNK`` bytes on the channel of the frame's name."""
@@ -264,7 +266,7 @@ class PsiProtocol(Checked):
         if plan.result not in self.results:
             raise CompositionError(f"{name} gives no {plan.result}", where="psi", remedy=f"use result={' or '.join(map(repr, self.results))}, or protocol Ecdh, which gives {', '.join(RESULTS)}")  # fmt: skip
         if len(plan.roles) > self.most_roles:
-            raise CompositionError(f"{name} aligns at most {self.most_roles} parties, not {len(plan.roles)}", where="psi", remedy="use a protocol for several parties, or fewer of them")  # fmt: skip
+            raise CompositionError(f"{name} aligns at most {self.most_roles} parties, not {len(plan.roles)}", where="psi", remedy="use Opprf, which aligns several, or align fewer")  # fmt: skip
 
     def spec(self) -> dict[str, Any]:
         """The protocol as plain arguments of a task."""

@@ -1,0 +1,115 @@
+"""`Opprf`: the plain intersection of several parties, and nothing of what only some share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.core.errors import AtollError, CompositionError
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.island import Secret
+from atoll.core.requests.policy import SitePolicy
+from atoll.core.world import World
+from atoll.engines import ENGINES
+from atoll.secure.psi import AlignmentPlan, Ecdh, KeyValueTable, Opprf, opprf
+from atoll.testing import killed_and_resumed
+from tests.support.alignment import align, program_of, recorded, shared_keys, tables
+
+KEYS = st.lists(st.integers(0, 8).map(str), max_size=8)
+SETS = tables(
+    {"bank": ["u1", "u2", "u3", "b"], "shop": ["u2", "u3", "u4", "b", "x"], "mill": ["u3", "u2", "u1", "y", "z"]}
+)
+
+
+@settings(max_examples=12)
+@given(st.lists(KEYS, min_size=2, max_size=4))
+def test_it_is_the_plain_intersection_in_one_order(sets):
+    data = tables({f"party-{i}": keys for i, keys in enumerate(sets)})
+    found = align(Opprf(), data)
+    assert [one["names"] for one in found.values()] == [shared_keys(data)] * len(data)
+
+
+@pytest.mark.parametrize("learners", [(), ("shop",), ("bank", "mill")])
+def test_each_role_learns_and_says_what_the_contract_says(monkeypatch, learners):
+    with recorded(monkeypatch) as said:
+        found = align(Opprf(), SETS, learners=learners)
+    plan = AlignmentPlan(columns=("id",), roles=tuple(SETS), learners=learners)
+    contract = Opprf().contract(plan, {"bank": 4, "shop": 5, "mill": 5})
+    assert contract.compare_recorded(said) == []
+    who = set(learners or SETS)
+    assert {one.who for one in contract.learns if one.kind == "ids"} == who
+    assert {name: one["names"] for name, one in found.items()} == {
+        n: shared_keys(SETS) if n in who else None for n in SETS
+    }
+
+
+def test_no_intersection_of_some_shows(monkeypatch):
+    """What the leader reads for a key that one other has looks like what it reads for a key that this one lacks: bits are set half of the time.
+
+    20 runs of two keys at two others are 10,240 bits, with a deviation of 51; ten of them are 506.
+    """
+    seen, read = [], opprf._read_share
+
+    def noted(table, keys, functions):
+        made = read(table, keys, functions)
+        seen.append(made[[i for i, key in enumerate(keys) if key in (b"u1", b"b")]])
+        return made
+
+    monkeypatch.setattr(opprf, "_read_share", noted)
+    for secrets in range(20):
+        align(Opprf(), SETS, learners=("bank",), secrets=secrets, show=False)
+    bits = np.unpackbits(np.concatenate(seen).view(np.uint8))
+    assert len(bits) == 10240
+    assert abs(int(bits.sum()) - 5120) < 506
+
+
+def test_a_party_with_a_least_overlap_must_lead():
+    assert align(Opprf(), SETS, policy={"bank": SitePolicy(min_aligned=2)})["shop"]["count"] == 2
+    with pytest.raises(AtollError, match="fewer than 3 keys are shared"):
+        align(Opprf(), SETS, policy={"bank": SitePolicy(min_aligned=3)})
+    with pytest.raises(AtollError, match="mill does not learn how many keys are shared"):
+        align(Opprf(), SETS, policy={"mill": SitePolicy(min_aligned=2)})
+
+
+@pytest.mark.parametrize(
+    ("source", "channel", "spoil", "says"),
+    [
+        ("bank", "asked", lambda m: np.full_like(m, 255), "stands twice|invalid point"),
+        ("shop", "answered", lambda m: np.repeat(m[:1], 4, axis=0), "stands twice"),
+        ("mill", "table", lambda m: np.concatenate([m, m]), "in 'table' from mill"),
+        ("bank", "seed", lambda m: m[:, :8], "in 'seed' from bank"),
+    ],
+)
+def test_a_peer_that_does_not_follow_the_protocol_is_refused(monkeypatch, source, channel, spoil, says):
+    def change(who, at, message):
+        return spoil(message) if (who, at) == (source, channel) else message
+
+    with recorded(monkeypatch, change), pytest.raises(AtollError, match=says):
+        align(Opprf(), SETS)
+
+
+def test_other_protocols_and_results_are_refused():
+    with pytest.raises(CompositionError, match="at most 2 parties, not 3"):
+        align(Ecdh(), SETS)
+    with pytest.raises(CompositionError, match="gives no count"):
+        align(Opprf(), SETS, result="count")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 50, 3000])
+def test_a_table_reads_its_values(count):
+    secret = Secret(count)
+    keys, values = [f"k{i}".encode() for i in range(count)], secret.uint64((count, 2))
+    table = KeyValueTable.encode(keys, values, secret)
+    assert len(table.cells) == KeyValueTable.cells_for(count)
+    assert (table.decode(keys) == values).all()
+    assert not (table.decode([key + b"'" for key in keys]) == values).any()
+
+
+def test_a_killed_alignment_goes_on_to_the_same_result(tmp_path):
+    def make_world(folder, resume):
+        return World(Community(dict(SETS)), ENGINES["inline"](1), folder=folder, resume=resume)
+
+    life = killed_and_resumed(make_world, program_of(Opprf(), list(SETS)), tmp_path, points=6, exact_spending=False)
+    assert [one["names"] for one in life.result.values()] == [shared_keys(SETS)] * 3
