@@ -141,3 +141,18 @@ def test_an_enclave_sees_whole_replies_and_the_bytes_of_shares_are_not_those_of_
     assert "bits_per_weight" not in apart["costs"]
     bare = explained(capsys, tmp_path, uplink=stage)
     assert "on the way up: ProductQuantizer; the sum needs every single reply" in bare["notes"]
+
+
+def test_a_protocol_between_parties_says_its_frames_and_what_each_learns(capsys, tmp_path):
+    file = tmp_path / "psi.yaml"
+    file.write_text("job: psi\nid: id\nresult: sum:shop.amount\nto: [shop]\n")
+    assert run(["explain", str(file), "--clients", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    told = {(one["who"], one["kind"]) for one in found["exposures"]}
+    assert told == {(who, kind) for who in ("party 1", "shop") for kind in ("sizes", "count")}
+    frames = {(one["source"], one["name"]): (one["rows"], one["bytes"]) for one in found["frames"]}
+    assert frames["party 1", "blinded"] == (1000, 32000)
+    assert frames["shop", "cells"] == (1000, 512000)
+    assert found["costs"]["bytes"] == sum(one["bytes"] for one in found["frames"])
+    assert run(["explain", str(file), "--clients", "2"]) == 0
+    assert "blinded: 1,000 x 32 bytes" in capsys.readouterr().out

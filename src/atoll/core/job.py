@@ -149,6 +149,7 @@ class Job:
             data of ``prepare`` have it. Otherwise parties may have any data, and only sizes are known.
         missing_features: whether the job can use data whose features may be missing (NaN); others refuse them.
         reads: how a site reads its tables for the job: as a ``"dataset"`` of complete features and a target, or as a ``"table"`` of columns as they are.
+        key_columns: columns of keys, which stay text when a site reads its tables for the job: "007" is not the number 7 there.
         method: the setting that tables of runs show.
         changeable: settings that a resumed run may change; changing any other would make it another run.
     """
@@ -159,6 +160,11 @@ class Job:
     reads: ClassVar[str] = "dataset"
     method: ClassVar[str] = ""
     changeable: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """Columns of keys; none by default."""
+        return ()
 
     @property
     def title(self) -> str:

@@ -441,3 +441,17 @@ def test_data_that_this_user_may_not_read_are_named(
     monkeypatch.setattr(Path, method, refused)
     with pytest.raises(DataError, match=r"cannot be read: Permission denied .*site 'north', .*let the user that runs"):
         look_at_headers({"path": str(tmp_path), "target": "outcome"}, "north")
+
+
+def test_columns_of_keys_stay_text(tmp_path):
+    """As the job names them, or the site: "007" is not 7, and in a data set they are no features."""
+    (tmp_path / "shop.csv").write_text("id,x,y\n007,1.5,0\n7,2.5,1\n")
+    words = str(tmp_path / "shop.csv")
+    for spec, text in ((site_spec(words), ["id"]), (site_spec(words, id=["id"]), [])):
+        table = load_site_data(spec, "shop", reads="table", text=text).population.shard(0)
+        assert table["id"].tolist() == ["007", "7"]
+    assert load_site_data(site_spec(words), "shop", reads="table").population.shard(0)["id"].tolist() == [7, 7]
+    made = load_site_data(site_spec(words, target="y", id=["id"]), "shop").population.shard(0)
+    assert made.x.tolist() == [[1.5], [2.5]]
+    with pytest.raises(DataError, match="no column 'key'"):
+        load_site_data(site_spec(words), "shop", reads="table", text=["key"])

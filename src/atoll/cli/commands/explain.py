@@ -57,6 +57,8 @@ def _tables(output: Output, facts: dict[str, Any]) -> PlainTable:
         table.add_column(name)
     for row in facts["exposures"]:
         table.add_row(row["who"], row["sees"], row["assuming"])
+    for row in facts.get("frames", []):
+        table.add_row(f"{row['source']} to {row['target']}", f"{row['name']}: {row['rows']:,} x {row['width']} bytes", row["holds"])  # fmt: skip
     for name, value in facts["costs"].items():
         table.add_row("cost", name.replace("_", " "), f"{value:,.2f}" if isinstance(value, float) else str(value))
     for note in facts["notes"]:

@@ -48,7 +48,7 @@ def command(
     columns = words.words_of(ids)
     tables = words.tables_of(files, text=columns)
     made = job_class("psi")(
-        protocol=_protocol_of(protocol or ("ecdh" if len(files) < 3 else "opprf")), id=columns, result=_result_of(result, tables), to=words.words_of(to), min_count=min_count, key=key, seed=seed,
+        protocol=_protocol_of(protocol or ("ecdh" if len(files) < 3 else "opprf")), id=columns, result=_result_of(result, tables), to=words.words_of(to), min_count=min_count, key=key, order=seed,
         show=True, row_offset=2,
     )  # fmt: skip
     run = simulate(made, tables, engine="inline", progress=False)

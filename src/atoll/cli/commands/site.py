@@ -45,6 +45,7 @@ DataOption = Annotated[
 TargetOption = Annotated[str | None, typer.Option("--target", help="Target column of a table.", metavar="COLUMN")]
 TaskOption = Annotated[str | None, typer.Option("--task", help="For example classification or regression.")]
 DropOption = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out.", metavar="COLUMN")]
+IdOption = Annotated[list[str] | None, typer.Option("--id", help="Columns of keys: they stay text.", metavar="COLUMN")]
 MissingOption = Annotated[
     list[str] | None,
     typer.Option("--missing", help='Values of the target that mean "no label", such as -1.', metavar="VALUE"),
@@ -107,6 +108,7 @@ def command(
     target: TargetOption = None,
     task: TaskOption = None,
     drop: DropOption = None,
+    ids: IdOption = None,
     missing: MissingOption = None,
     missing_features: MissingFeatures = False,
     folder: FolderOption = None,
@@ -146,7 +148,7 @@ def command(
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
     told_of_data: dict[str, Any] = {"target": target, "task": task, "missing_features": missing_features}
-    spec = {} if data is None else site_spec(data, drop=drop or (), missing=missing or (), **told_of_data)
+    spec = {} if data is None else site_spec(data, drop=drop or (), id=ids or (), missing=missing or (), **told_of_data)
     if sums_only:
         spec = {**spec, "policy": _insisting(spec, opened.name, least)}
     told = _looked_at(spec, opened.name, bool(opened.plays))

@@ -63,7 +63,7 @@ def load_as_is(paths: Sequence[Path], options: Mapping[str, Any]) -> DataTable:
 
     Args:
         paths: one file or folder.
-        options: ``features`` and ``target``, which say together what may be looked at, ``drop``, and of CSV files ``delimiter``, ``decimal`` and ``encoding``.
+        options: ``features`` and ``target``, which say together what may be looked at, ``drop``, ``text``, the columns that stay text, and of CSV files ``delimiter``, ``decimal`` and ``encoding``.
 
     Raises:
         DataError: no table, an unknown column, or files with other columns.
@@ -71,9 +71,10 @@ def load_as_is(paths: Sequence[Path], options: Mapping[str, Any]) -> DataTable:
     said = {name: options[name] for name in ("delimiter", "decimal", "encoding") if options.get(name) is not None}
     target = options.get("target")
     goals = [target] if isinstance(target, str) else list(target or ())
-    chosen = [*options["features"], *goals] if options.get("features") else []
+    text = list(options.get("text") or ())
+    chosen = list(dict.fromkeys([*text, *options["features"], *goals])) if options.get("features") else []
     drop = list(options.get("drop") or ())
-    parts = [DataTable.read(file, columns=chosen, drop=drop, **said) for file in tables_in(paths[0])]
+    parts = [DataTable.read(file, columns=chosen, drop=drop, text=text, **said) for file in tables_in(paths[0])]
     return parts[0] if len(parts) == 1 else DataTable.stacked(parts, name=paths[0].name)
 
 

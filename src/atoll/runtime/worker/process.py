@@ -226,7 +226,9 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         made = job.made(checking=True)
         plays = str(order.get("plays", ""))
         socket = str(order.get("socket", ""))
-        return load_site_data(order["data"], name, plays, reads=made.reads, one_form=made.one_form, socket=socket)
+        return load_site_data(
+            order["data"], name, plays, reads=made.reads, one_form=made.one_form, text=made.key_columns, socket=socket
+        )
 
     await serve_job(
         channels["server"], job, load, state,

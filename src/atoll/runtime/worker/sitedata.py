@@ -67,6 +67,7 @@ def load_site_data(
     *,
     reads: str = "dataset",
     one_form: bool = False,
+    text: Sequence[str] = (),
     socket: str = "",
 ) -> SiteData:
     """Load a site's data: what its factory returns stays as it is, unless the job needs data of one form.
@@ -79,6 +80,7 @@ def load_site_data(
         plays: the role of a helper, which may have no data.
         reads: how tables are read; see ``Job.reads``.
         one_form: whether the job needs data of one form; see ``Job.one_form``. A factory's dict of arrays is then made a data set.
+        text: columns that stay text; see ``Job.key_columns``.
         socket: of a PostgreSQL database, the folder of the daemon's socket.
 
     Raises:
@@ -93,7 +95,7 @@ def load_site_data(
             own = _live(_made(given)[0], given) if any(given.get(way) for way in WAYS) else None
             own = _in_one_form(own, given, name) if one_form and are_arrays(own) else own
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
-        made, categories = (_as_is(given), {}) if reads == "table" and _is_file(given) else _made(given)
+        made, categories = (_as_is(given, text), {}) if reads == "table" and _is_file(given) else _made(given)
         made = _in_one_form(made, given, name) if one_form else made
         return replace(
             site_data(_live(made, given), name, categories),
@@ -110,9 +112,15 @@ def _is_file(given: Mapping[str, Any]) -> bool:
     return bool(given.get("path")) and Path(str(given["path"]).split(",")[0]).suffix not in (".npz", ".npy")
 
 
-def _as_is(given: Mapping[str, Any]) -> DataTable:
+def _as_is(given: Mapping[str, Any], text: Sequence[str]) -> DataTable:
     options = {key: given.get(key) for key in ("target", "features", "drop", *_OF_TEXT)}
+    options["text"] = list(dict.fromkeys([*text, *_words_of_key(given.get("id"))]))
     return load_as_is([Path(part) for part in str(given["path"]).split(",")], options)
+
+
+def _words_of_key(given: Any) -> list[str]:
+    """The columns of keys that a site names: one word, or a list."""
+    return [given] if isinstance(given, str) else list(given or ())
 
 
 def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:
@@ -125,6 +133,7 @@ def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:
     if paths[0].suffix in (".npz", ".npy"):
         return load_arrays(paths, given.get("task"), given.get("missing"), bool(given.get("missing_features"))), {}
     options = {key: given.get(key) for key in (*_OF_TABLES, *_OF_TEXT)}
+    options["drop"] = [*(options["drop"] or ()), *_words_of_key(given.get("id"))]
     return load_tables(paths, options), given.get("categories") or {}
 
 

@@ -13,7 +13,7 @@ from .databases import database_of, is_database
 
 __all__ = ["SETTINGS", "WAYS", "check_settings", "from_yaml", "paths_of", "settings_of", "site_spec"]
 
-SETTINGS = ("path", "target", "task", "features", "drop", "categories", "missing", "missing_features", "delimiter", "decimal", "encoding",
+SETTINGS = ("path", "target", "task", "features", "drop", "categories", "missing", "missing_features", "id", "delimiter", "decimal", "encoding",
             "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "database", "folder", "policy", "consent", "scales")  # fmt: skip
 """Keys of a mapping that describes a site's data; ``policy`` is what the site requires, ``consent`` who may run what there, and
 ``scales`` whether it tells how large the numbers of its columns are."""
@@ -31,6 +31,7 @@ def site_spec(
     drop: Sequence[str] = (),
     missing: Sequence[str] = (),
     missing_features: bool = False,
+    id: Sequence[str] = (),  # noqa: A002 - the setting's name
     base: str | Path | None = None,
 ) -> dict[str, Any]:
     """Turn the words of a command line into a plain mapping that another process, in another folder, can load.
@@ -43,6 +44,7 @@ def site_spec(
         drop: columns to leave out.
         missing: values of the target that mean "no label".
         missing_features: whether features may be missing.
+        id: columns of keys, which stay text and are no features.
         base: where relative paths start; the working folder by default.
 
     Raises:
@@ -51,7 +53,7 @@ def site_spec(
     base = Path.cwd() if base is None else Path(base)
     options = {
         "target": target, "task": task, "features": list(features), "drop": list(drop), "missing": list(missing),
-        "missing_features": missing_features,
+        "missing_features": missing_features, "id": list(id),
     }  # fmt: skip
     said = {name: value for name, value in options.items() if value}
     if _is_factory(data, base):

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["Aligned", "Alignment", "align_parties"]
 
 
+EXAMPLE = 1000
+"""Keys of a party in an explanation without data."""
+
+
 @dataclass(frozen=True)
 class Aligned:
     """What the roles of an alignment have told the program.
@@ -80,7 +84,7 @@ class Alignment(Checked, Job):
         min_count: for a sum, the smallest number of shared keys behind it.
         key: how two texts of one number, such as "7" and "007" in one column, count: ``"text"`` as two keys, ``"number"`` as one. By default they are refused.
         show: whether the program learns the result too; otherwise it stays at the parties.
-        seed: the seed of the order.
+        order: the seed of the order.
         label: name of what stays at the parties.
         row_offset: added to row numbers in errors: 2 for the lines of a CSV file.
     """
@@ -97,7 +101,7 @@ class Alignment(Checked, Job):
     min_count: int = 1
     key: Literal["text", "number"] | None = None
     show: bool = False
-    seed: int = 0
+    order: int = 0
     label: str = "aligned"
     row_offset: int = 0
 
@@ -114,6 +118,11 @@ class Alignment(Checked, Job):
     def names(self) -> tuple[str, ...]:
         """The kind and the protocol, which a site's policy can allow or refuse."""
         return (*super().names(), name_of(type(self.protocol)))
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """The columns of keys."""
+        return (self.id,) if isinstance(self.id, str) else tuple(self.id)
 
     def plan(self, parties: Sequence[str]) -> AlignmentPlan:
         """The settings that the roles share.
@@ -133,8 +142,7 @@ class Alignment(Checked, Job):
                 raise ConfigError(f"result={self.result!r} names no party", where="Alignment", remedy=f"write sum:PARTY.COLUMN with a party of {', '.join(parties)}")  # fmt: skip
             more["holder"] = max(holders, key=len)
             more["column"] = column.removeprefix(f"{more['holder']}.")
-        columns = (self.id,) if isinstance(self.id, str) else tuple(self.id)
-        made = AlignmentPlan(columns, tuple(parties), kind, tuple(self.to), min_count=self.min_count, seed=self.seed, key=self.key, label=self.label, row_offset=self.row_offset, **more)  # fmt: skip
+        made = AlignmentPlan(self.key_columns, tuple(parties), kind, tuple(self.to), min_count=self.min_count, seed=self.order, key=self.key, label=self.label, row_offset=self.row_offset, **more)  # fmt: skip
         self.protocol.require_plan(made)
         return made
 
@@ -144,16 +152,15 @@ class Alignment(Checked, Job):
         if data is None and self.result.startswith("sum:"):
             names[-1] = self.result[4:].partition(".")[0]
         plan = self.plan(names)
-        sizes = {name: 0 if data is None else _rows_of(data, i, plan.columns[0]) for i, name in enumerate(names)}
+        sizes = {name: EXAMPLE if data is None else _rows_of(data, i, plan.columns[0]) for i, name in enumerate(names)}
         contract = self.protocol.contract(plan, sizes)
         if self.show:
             contract = tell_program(contract, plan)
         notes = ["no differential privacy: the result is exact", "parties follow the protocol with their true keys: a party that claims keys of others learns whether they are shared"]  # fmt: skip
         costs: dict[str, Any] = {}
         if data is None:
-            notes.append("bytes follow from the sizes of the sets: give a configuration with data")
-        else:
-            costs["bytes"] = contract.nbytes
+            notes.append(f"frames are those of {EXAMPLE:,} keys at each party: give a configuration with data")
+        costs["bytes"] = contract.nbytes
         return Explanation(self.title, len(names), contract.learns, costs, tuple(notes), contract.frames)
 
     def prepare(self, data: Any) -> Prepared:
