@@ -453,5 +453,10 @@ def test_columns_of_keys_stay_text(tmp_path):
     assert load_site_data(site_spec(words), "shop", reads="table").population.shard(0)["id"].tolist() == [7, 7]
     made = load_site_data(site_spec(words, target="y", id=["id"]), "shop").population.shard(0)
     assert made.x.tolist() == [[1.5], [2.5]]
+    look_at_headers(site_spec(words, id=["id"]), "shop")  # keys need no target
+    with pytest.raises(DataError, match="the target column is not set"):
+        load_site_data(site_spec(words, id=["id"]), "shop")  # but a data set does
+    with pytest.raises(DataError, match="no column 'idd'"):
+        look_at_headers(site_spec(words, id=["idd"]), "shop")
     with pytest.raises(DataError, match="no column 'key'"):
         load_site_data(site_spec(words), "shop", reads="table", text=["key"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -125,14 +124,11 @@ def _look_at_rest(tables: Mapping[str, Any], columns: Sequence[str], key: Any, c
 
 def _write(out: Path, columns: Sequence[str], names: Sequence[str] | None, found: Mapping[str, Any]) -> None:
     """Write the shared keys in the order of u, a line each below a header; for other results one line of numbers."""
-    with out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if names is None:
-            writer.writerow(["count", "sum"])
-            writer.writerow([found["count"], "" if found["sum"] is None else found["sum"]])
-            return
-        writer.writerow(columns)
-        writer.writerows(name.split("\x1f") for name in names)
+    from atoll.secure.psi.job import write_keys
+
+    total = "" if found["sum"] is None else found["sum"]
+    text = f"count,sum\n{found['count']},{total}\n" if names is None else write_keys(columns, names)
+    out.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _table(found: Mapping[str, Any]) -> PlainTable:

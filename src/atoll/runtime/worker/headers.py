@@ -226,20 +226,25 @@ def tables_in(path: Path) -> list[Path]:
 
 
 def require_columns(file: str, columns: Collection[str], options: Mapping[str, Any]) -> None:
-    """Refuse options that name unknown columns, or no target.
+    """Refuse options that name unknown columns, or neither a target nor a column of keys.
 
     Raises:
         DataError: the error names the column and the existing ones.
     """
     target = options.get("target")
-    if target is None and options.get("task") != "unlabelled":
+    if target is None and options.get("task") != "unlabelled" and not options.get("id"):
         raise DataError(
             "the target column is not set",
             where=file,
             remedy=f"set it with --target (or target: in a YAML file); the columns are {', '.join(columns)}",
         )
     named = [target] if isinstance(target, str) else list(target or ())
-    for column in [*named, *(o for key in ("features", "drop", "categories") for o in options.get(key) or ())]:
+    keys = options.get("id") or ()
+    for column in [
+        *named,
+        *([keys] if isinstance(keys, str) else keys),
+        *(o for key in ("features", "drop", "categories") for o in options.get(key) or ()),
+    ]:
         if column not in columns:
             raise DataError(
                 f"no column {column!r}.{nearest(str(column), columns)}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,12 +15,13 @@ from atoll.core.job import Job, Prepared, name_of
 from atoll.core.validation import Checked, require_parts
 
 from .ecdh import Ecdh
+from .keys import BETWEEN
 from .protocol import AlignmentPlan, PsiProtocol, intersect_keys, tell_program
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
 
-__all__ = ["Aligned", "Alignment", "align_parties"]
+__all__ = ["Aligned", "Alignment", "align_parties", "write_keys"]
 
 
 EXAMPLE = 1000
@@ -192,6 +195,21 @@ class _PreparedAlignment(Prepared):
     def facts(self, outcome: Aligned) -> Mapping[str, Any]:
         """Return sizes, count and sum."""
         return {"result": {"sizes": dict(outcome.sizes), "count": outcome.count, "sum": outcome.sum}}
+
+    def files(self, outcome: Aligned) -> Mapping[str, bytes]:
+        """Return the shared keys, a line each below a header, if the parties told them."""
+        if not outcome.names:
+            return {}
+        return {"shared.csv": write_keys(self.plan.columns, next(iter(outcome.names.values()))).encode()}
+
+
+def write_keys(columns: Sequence[str], names: Sequence[str]) -> str:
+    """Keys as CSV, a line each below the names of their columns."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(name.split(BETWEEN) for name in names)
+    return file.getvalue()
 
 
 def _rows_of(data: Any, position: int, column: str) -> int:

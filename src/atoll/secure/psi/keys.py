@@ -23,7 +23,7 @@ Reading = Literal["text", "number"]
 
 _OUTER = re.compile(r"^[\s\ufeff]+|[\s\ufeff]+$")
 _NUMBER = re.compile(r"([+-]?)0*(\d+?)(?:\.(\d*?)0*)?", re.ASCII)
-_BETWEEN = "\x1f"
+BETWEEN = "\x1f"
 """Between the parts of a composite key: the unit separator of ASCII, which no part may hold."""
 
 
@@ -189,11 +189,11 @@ def _number_of(text: str) -> str | None:
 
 
 def _joined(parts: tuple[str, ...], where: str) -> str:
-    if any(_BETWEEN in part for part in parts):
+    if any(BETWEEN in part for part in parts):
         raise DataError(
             "a part of a composite key holds the unit separator U+001F", where=where, remedy="remove it from the values"
         )
-    return _BETWEEN.join(parts) if all(parts) else ""
+    return BETWEEN.join(parts) if all(parts) else ""
 
 
 def _warn_of_capitals(first: Mapping[str, int], where: str, offset: int) -> None:

@@ -8,6 +8,7 @@ site's own rules, what the role keeps and what it replies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -368,7 +369,8 @@ async def intersect_keys(
     if found.count == 0:
         kept["shape"] = keys.shape()
     island.state = {**(island.state if isinstance(island.state, dict) else {}), settings.label: kept}
-    island.leave(settings.label, kept)
+    with contextlib.suppress(PolicyError):  # where the policy lets no result stay, it is in the job's state alone
+        island.leave(settings.label, kept)
     if not show:
         return {"size": len(keys), "count": None, "total": None, "names": None}
     return {"size": len(keys), "count": found.count, "total": found.total, "names": None if found.shared is None else names}  # fmt: skip
