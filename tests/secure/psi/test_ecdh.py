@@ -17,6 +17,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.secure.encrypted import Paillier
+from atoll.secure.encrypted.paillier import to_number
 from atoll.secure.psi import AlignmentPlan, Ecdh, RowKeys, ecdh
 from atoll.secure.psi.ecdh import _members, draw_order
 from atoll.secure.psi.protocol import intersect_keys
@@ -101,6 +102,11 @@ def _longer(message):
         ("twice", lambda message: message[:2], r"\(2, 32\) in 'twice'"),
         ("order", lambda message: np.zeros_like(message), "names a place twice"),
         ("sizes", lambda message: message.astype(np.int64), "int64"),
+        (
+            "sizes",
+            lambda message: np.where(np.arange(16) < 8, np.uint8(9), message),
+            "announces 651061555542690057 keys",
+        ),
     ],
 )
 def test_a_peer_that_does_not_follow_the_protocol_is_refused(monkeypatch, channel, spoil, says):
@@ -123,6 +129,18 @@ def test_one_wrong_point_among_valid_ones_is_refused(monkeypatch, at, wrong):
 
     with recorded(monkeypatch, change), pytest.raises(AtollError, match="invalid point"):
         align(Ecdh(), SETS)
+
+
+def test_roles_with_different_settings_are_refused():
+    program = program_of(Ecdh(), list(SETS))
+    plan = {**program.args["plan"], "seed": 1}
+
+    async def apart(fed):
+        args = {"bank": program.args, "shop": {**program.args, "plan": plan}}
+        return await fed.session({name: (name, intersect_keys.with_args(me=name, **args[name])) for name in SETS})
+
+    with pytest.raises(AtollError, match="aligns with other settings"):
+        atoll.simulate(apart, SETS, engine="inline", progress=False)
 
 
 def test_a_site_refuses_a_result_that_tells_too_much():
@@ -296,3 +314,17 @@ def test_a_wrong_key_or_ciphertext_is_refused(monkeypatch, source, channel, says
 
     with recorded(monkeypatch, change), pytest.raises(AtollError, match=says):
         align(Ecdh(), _with_sales([1, 2, 3, 4, 5]), result="sum", column="amount", holder="shop")
+
+
+def test_a_holder_that_does_not_learn_the_sum_sees_a_mask(monkeypatch, keys, one_key):
+    """Neither the number that it opens is the sum, nor can it find its own cells in the ciphertext: their product has noise that it did not draw."""
+    with recorded(monkeypatch) as said:
+        align(Ecdh(), _with_sales([1, 2, 3, 4, 5]), result="sum", column="amount", holder="shop", learners=("bank",))
+    frames = {channel: message for _, _, channel, message in said}
+    n = to_number(keys[0]["n"])
+    masked = to_number(frames["masked sum"].tobytes())
+    assert masked != 6 << 400
+    total = to_number(frames["sealed sum"].tobytes())
+    cells = [to_number(row.tobytes()) for row in frames["cells"]]
+    pairs = [a * b for i, a in enumerate(cells) for b in cells[:i]]
+    assert all(total * pow(pair, -1, n * n) % n != 1 for pair in pairs)

@@ -104,7 +104,7 @@ async def _blind(side: AlignmentSide) -> None:
     order = draw_order(side.island.secret, len(side.keys))
     mine = raise_points(hash_keys(side.keys.names), scalar)[order]
     theirs = await side.swap_rows("blinded", mine, side.sizes[side.other], BYTES)
-    require_points(theirs, side.other)
+    require_points(theirs, side.other, raised=True)
     side.bind_set(theirs)
     side.remember(scalar=scalar)
     await side.keep(scalar=scalar, order=order, theirs=theirs)

@@ -165,7 +165,7 @@ async def _begin(side: AlignmentSide, leader: str) -> None:
             seeds[one] = (await side.receive_rows("seed", one, 1, _SEED)).tobytes()
     if side.me != leader:
         asked = await side.receive_rows("asked", leader, side.sizes[leader], BYTES)
-        require_points(asked, leader)
+        require_points(asked, leader, raised=True)
         side.bind_set(asked, leader)
         await side.keep(seeds=seeds, asked=asked)
         return
@@ -200,7 +200,7 @@ async def _lead(side: AlignmentSide) -> Matches:
     shares = [_share_of_zero(keys, side.state["seeds"].values())]
     for other in side.plan.others(side.me):
         answered = await side.receive_rows("answered", other, len(keys), BYTES)
-        require_points(answered, other)
+        require_points(answered, other, raised=True)
         functions[other] = _functions(keys, raise_points(answered, back, other))
         seed = (await side.receive_rows("places", other, 1, _SEED)).tobytes()
         cells = await side.receive_rows("table", other, KeyValueTable.cells_for(side.sizes[other]), VALUE)

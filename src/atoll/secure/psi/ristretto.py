@@ -81,12 +81,13 @@ def raise_points(points: Points, scalar: bytes, where: str = "psi") -> Points:
     return _mapped(raised, _rows(points))
 
 
-def require_points(points: Points, where: str) -> None:
+def require_points(points: Points, where: str, *, raised: bool = False) -> None:
     """Refuse rows that are no points, are neutral, or stand twice: a key has one point, and no party has a key twice.
 
     Args:
         points: the points, ``(points, 32)``.
         where: whose points they are, for the error.
+        raised: whether `raise_points` will refuse what is no point.
 
     Raises:
         LetterError: says which of them it is.
@@ -94,7 +95,7 @@ def require_points(points: Points, where: str) -> None:
     rows, valid = _rows(points), _sodium().crypto_core_ristretto255_is_valid_point
     if len(set(rows)) < len(rows):
         raise LetterError("a point stands twice", where=where, remedy="look at the party that sent it: it does not follow the protocol")  # fmt: skip
-    if not all(any(row) and valid(row) for row in rows):
+    if not raised and not all(any(row) and valid(row) for row in rows):
         raise LetterError("an invalid point of ristretto255", where=where, remedy="look at the party that sent it: it does not follow the protocol")  # fmt: skip
 
 

@@ -130,7 +130,7 @@ async def _answer(side: AlignmentSide) -> Matches:
         asked_for = (await side.receive_rows("kept", side.other, 1, BYTES)).tobytes()
         kept = await _send_growth(side, asked_for)
         asked = await side.receive_rows("asked", side.other, side.sizes[side.other], BYTES)
-        require_points(asked, side.other)
+        require_points(asked, side.other, raised=True)
         side.bind_set(asked)
         side.remember(keeper=kept)
         await side.keep(scalar=kept["scalar"], tags=kept["tags"], u=kept["u"], asked=asked)
@@ -199,7 +199,7 @@ async def _ask(side: AlignmentSide) -> Matches:
     state = side.state
     if "answered" not in state:
         answered = await side.receive_rows("answered", side.other, len(side.keys), BYTES)
-        require_points(answered, side.other)
+        require_points(answered, side.other, raised=True)
         await side.keep(answered=answered)
         state = side.state
     tags = _tags(raise_points(state["answered"], invert_scalar(state["scalar"]), side.other))
