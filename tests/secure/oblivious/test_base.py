@@ -8,6 +8,7 @@ import rbcl
 
 from atoll.core.errors import LetterError
 from atoll.secure.oblivious import receive_seeds, send_seeds
+from atoll.secure.oblivious.base import _seed
 from tests.support.two_parties import converse
 
 CHOICES = np.array([0, 1, 1, 0, 1, 0, 0, 1], dtype=bool)
@@ -82,3 +83,9 @@ def test_more_points_than_choices_are_refused():
 
     with pytest.raises(LetterError, match=r"party 'second' sent uint8\(288,\) in place of 8 points"):
         both(second=strange)
+
+
+def test_a_seed_depends_on_all_that_was_said():
+    said = [0, b"\1" * 32, b"\2" * 32, b"\3" * 32]
+    seeds = {_seed(*said)} | {_seed(*said[:i], 1 if i == 0 else b"\4" * 32, *said[i + 1 :]) for i in range(4)}
+    assert len(seeds) == 5

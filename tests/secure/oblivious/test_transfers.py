@@ -176,3 +176,11 @@ def test_transfers_run_as_roles_of_a_session():
     got = atoll.simulate(program, people, engine="inline", progress=False)
     zero, one = got["giver"]
     np.testing.assert_array_equal(got["taker"], np.where(CHOICES[:40], one, zero))
+
+
+def test_a_hash_depends_on_the_number_of_its_row():
+    """Equal rows, which a repeated seed would make, have unrelated pads; the number goes on through a session."""
+    rows = np.zeros((4, 16), np.uint8)
+    words = transfers._hash_words(rows, 5, 3)
+    assert len(np.unique(words)) == words.size
+    np.testing.assert_array_equal(transfers._hash_words(rows[:2], 7, 3), words[2:])

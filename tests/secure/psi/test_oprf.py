@@ -147,6 +147,14 @@ def test_a_peer_that_does_not_follow_the_protocol_is_refused(monkeypatch, who, c
         align(Oprf(), SETS)
 
 
+def test_an_answer_with_more_keys_than_the_receiver_has_is_refused(monkeypatch):
+    def change(source, at, message):
+        return message | 0b11 if (source, at) == ("bank", "shared") else message
+
+    with recorded(monkeypatch, change), pytest.raises(AtollError, match="bank sent 2 shared keys"):
+        align(Oprf(), tables({"bank": ["a"], "shop": range(8)}))
+
+
 def test_masks_that_name_a_key_twice_are_refused(monkeypatch):
     """A sender that puts one key's mask in two tables of one row would have two keys found for one."""
     places = oprf.find_masks
