@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 
     from .job import Trees
 
-__all__ = ["count_runs", "cuts_by_blocks", "runs_before", "runs_of", "send_blocks", "send_ends", "sorted_blocks"]
+__all__ = [
+    "count_runs",
+    "cuts_by_blocks",
+    "cuts_of_column",
+    "runs_before",
+    "runs_of",
+    "send_blocks",
+    "send_ends",
+    "sorted_blocks",
+]
 
 _MOST = 1 << 22
 """Values that a party sends at a time, at 16 bytes each, unless one feature has more."""
@@ -62,6 +71,13 @@ def sorted_blocks(
     new = np.append(True, (block[1:] != block[:-1]) | (values[1:] != values[:-1]))
     first = np.flatnonzero(new[: len(values)])
     return block[first], values[first], np.add.reduceat(rows, first) if len(first) else rows
+
+
+def cuts_of_column(column: NDArray[Any], max_bin: int) -> NDArray[np.float32]:
+    """Where XGBoost's bins of a feature begin, from all of its values in the order of the rows; NaN are left out."""
+    values, rows = runs_of(column)
+    queue = SketchSizes.of(int(rows.sum()), max_bin).queue if len(rows) else 1
+    return cuts_of_blocks(*sorted_blocks(values, rows, 0, queue), max_bin)
 
 
 def runs_before(counts: NDArray[np.int64], ends: NDArray[np.uint32]) -> NDArray[np.int64]:

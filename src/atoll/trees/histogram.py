@@ -55,13 +55,19 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class TreeLimits:
-    """What trees may become, in XGBoost's terms: see `atoll.trees.Trees`."""
+    """What trees may become, in XGBoost's terms: see `atoll.trees.Trees`.
+
+    Attributes:
+        single: whether scores are rounded to single precision where XGBoost rounds them. Splits whose gains differ by less are equal then, and the first counts,
+            as in XGBoost; the sums must be exact.
+    """
 
     eta: float
     max_depth: int
     reg_lambda: float
     gamma: float
     min_child_weight: float
+    single: bool = False
 
     def weight(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """``-G / (H + lambda)``."""
@@ -72,7 +78,7 @@ class TreeLimits:
         """``G^2 / (H + lambda)``; 0 for nothing."""
         below = total[..., 1] + self.reg_lambda
         made: NDArray[np.float64] = np.divide(total[..., 0] ** 2, below, out=np.zeros_like(below), where=below > 0)
-        return made
+        return made.astype(np.float32) if self.single else made
 
 
 @dataclass
@@ -141,7 +147,8 @@ class Growth:
         left = self._candidates(sums, whole)
         right = whole - left
         gains = self.limits.score(left) + self.limits.score(right) - self.limits.score(whole)
-        gains = np.where(self._allowed(left, right, sums[:, -1, 1] > _NOTHING * whole[1]), gains, -np.inf)
+        nothing = 0.0 if self.limits.single else _NOTHING * whole[1]
+        gains = np.where(self._allowed(left, right, sums[:, -1, 1] > nothing), gains, -np.inf)
         f, place = divmod(int(gains.argmax()), gains.shape[1])
         if not gains[f, place] > max(self.limits.gamma, _EPSILON):
             return
@@ -193,6 +200,8 @@ class Growth:
     def value(self) -> NDArray[np.float32]:
         """What each node adds, or would add, as a leaf: ``-eta G / (H + lambda)``."""
         totals = np.stack([self.total[node] for node in range(len(self.feature))])
+        if self.limits.single:
+            return np.float32(self.limits.eta) * self.limits.weight(totals).astype(np.float32)
         return (self.limits.eta * self.limits.weight(totals)).astype(np.float32)
 
     def tree(self) -> Tree:

@@ -1,0 +1,433 @@
+"""`Vertical`: one model over columns that lie at several parties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.exposure import Explanation, Exposure
+from atoll.core.job import Job, Prepared
+from atoll.core.message import Bits, StringArray
+from atoll.core.redaction import private
+from atoll.core.requests.task import Task
+from atoll.core.validation import Checked, require_parts
+from atoll.secure.psi import RowKeys, order_keys
+from atoll.trees.objectives import TreeLoss
+from atoll.trees.tree import score
+
+from .alignment import Aligned, Alignment
+from .tables import PartyTable, read_labels
+from .trees.boosting import require
+from .trees.secure_boost import GuestRows, SecureBoost
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.execution.session import Peers
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
+
+__all__ = ["SharedRows", "Vertical", "VerticalResult", "read_sides"]
+
+MODEL = "vertical-model"
+"""The name under which each party keeps its part of the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vertical(Checked, Job):
+    """Train one model over columns that lie at several parties, for rows that they share. One party, the guest, has the labels.
+
+    Each party's table has a column of keys. The parties match their keys (``align``), put the shared rows in the order of
+    ``u = BLAKE2b-64("seed:key")``, hold out those with ``u / 2^64 < test``, and train. Each keeps its own part of the model; to predict, all have to answer.
+
+    Attributes:
+        align: how the parties find the rows that they share.
+        model: the model.
+        guest: the party with the labels; by default the first.
+        id: the column of the keys.
+        label: the column of the labels at the guest.
+        task: ``auto``, ``binary``, ``multiclass`` or ``regression``; see `read_labels`.
+        test: share of the shared rows held out.
+        seed: the seed of the order of rows.
+        key: how two texts of one number among the keys count: as two keys (``"text"``) or as one (``"number"``); refused by default.
+        repeats: ``"first"`` takes the first row of a key that stands in several rows; refused by default.
+        min_aligned: least number of shared rows to train on.
+    """
+
+    kind: ClassVar[str] = "vertical"
+    reads: ClassVar[str] = "table"
+    missing_features: ClassVar[bool] = True
+    method: ClassVar[str] = "model"
+
+    align: Alignment = field(default_factory=Aligned)
+    model: SecureBoost = field(default_factory=SecureBoost)
+    guest: str | None = None
+    id: str = "id"
+    label: str = "y"
+    task: Literal["auto", "binary", "multiclass", "regression"] = "auto"
+    test: float = 0.25
+    seed: int = 0
+    key: Literal["text", "number"] | None = None
+    repeats: Literal["first"] | None = None
+    min_aligned: int = 10
+
+    def __post_init__(self) -> None:
+        parts = {
+            "align": (Alignment, "atoll.vertical.Aligned()"),
+            "model": (SecureBoost, "atoll.vertical.SecureBoost()"),
+        }
+        require_parts(self, parts)
+        tasks = ("auto", "binary", "multiclass", "regression")
+        bounds = (
+            ("task", self.task in tasks, f"use {', '.join(tasks)}"),
+            ("test", 0 <= self.test < 1, "use a share of the rows, at least 0 and below 1"),
+            ("key", self.key in (None, "text", "number"), "use 'text' or 'number', or leave it out"),
+            ("repeats", self.repeats in (None, "first"), "use 'first', or leave it out"),
+            ("min_aligned", self.min_aligned >= 2, "use at least 2 rows"),
+        )
+        for name, good, remedy in bounds:
+            if not good:
+                raise ConfigError(f"{name}={getattr(self, name)!r}", where="Vertical", remedy=remedy)
+
+    def names(self) -> tuple[str, ...]:
+        """The kind, the model and the alignment, which a site's policy can allow or refuse."""
+        return (*super().names(), type(self.model).__name__, self.align.name)
+
+    def roles(self, names: Sequence[str]) -> list[str]:
+        """The parties, the guest first.
+
+        Raises:
+            ConfigError: there are fewer than two, or none is the guest.
+        """
+        parties = [str(name) for name in names]
+        chosen = self.guest or (parties[0] if parties else "")
+        if len(parties) < 2 or chosen not in parties:
+            raise ConfigError(
+                f"guest={chosen!r} among {len(parties)} parties {parties[:10]}",
+                where="Vertical",
+                remedy="give at least two parties, and name the one with the labels",
+            )
+        return [chosen, *(name for name in parties if name != chosen)]
+
+    def prepare(self, data: Any) -> Prepared:
+        """Name the roles."""
+        return _PreparedVertical(self, self.roles(data.names))
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Who learns what."""
+        parties = self.roles(data.names) if data is not None else ["guest", "host"]
+        told = self.learns(parties)
+        exposures = tuple(Exposure(who, what) for who, lines in told.items() for what in lines)
+        return Explanation(self.title, len(parties), exposures)
+
+    def learns(self, parties: Sequence[str]) -> dict[str, list[str]]:
+        """What each party learns of the others: party -> sentences."""
+        shared, told = self.align.learns(), self.model.learns()
+        return {name: [shared, *told["host" if i else "guest"]] for i, name in enumerate(parties)}
+
+
+@dataclass(frozen=True)
+class VerticalResult:
+    """The outcome of `Vertical`.
+
+    Attributes:
+        job: the job.
+        parties: the parties, the guest first.
+        replies: what the parties' roles returned. Parts of the model are among them in a simulation alone; between organisations each stays at its party.
+    """
+
+    job: Vertical
+    parties: tuple[str, ...]
+    replies: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in self.scores.items())
+        return (
+            f"VerticalResult({self.task}, {self.rows['aligned']:,} shared rows of {', '.join(self.parties)}; {scores})"
+        )
+
+    @property
+    def task(self) -> str:
+        """``binary``, ``multiclass`` or ``regression``."""
+        return str(self._guest["task"])
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows are shared (``aligned``), trained on (``train``) and held out (``test``)."""
+        return dict(self._guest["rows"])
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The measure of the held-out rows, of the guest's own model and of the joint one, by name."""
+        return dict(self._guest["scores"])
+
+    @property
+    def learns(self) -> dict[str, list[str]]:
+        """What each party learns of the others: party -> sentences."""
+        return self.job.learns(self.parties)
+
+    @property
+    def predictions(self) -> dict[str, Any]:
+        """The shared rows in the common order: ``id``, ``test``, ``y`` and the predictions ``alone`` and ``federated``."""
+        found = dict(self._at_hand("predictions"))
+        return {**found, "id": np.array(found["id"].tolist(), dtype=np.str_)}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the codes; empty for a regression."""
+        return tuple(self._at_hand("half")["classes"])
+
+    def predict(
+        self, tables: Mapping[str, Any], *, unknown: Literal["refuse", "guest"] = "refuse"
+    ) -> NDArray[np.float32]:
+        """Predict rows by their keys, in the order of the guest's table: probabilities of the second class or of all classes, or numbers.
+
+        Each host says of all its splits where a row goes, in one round trip.
+
+        Args:
+            tables: party -> its table of rows, in any order.
+            unknown: what to do with rows that a host does not have: refuse them, or predict them with the guest's own model.
+
+        Raises:
+            DataError: a party's table is missing, a column is, or a host does not have a row; names its key.
+        """
+        model = self.job.model
+        halves = [self._at_hand("half", name) for name in self.parties]
+        missing = [name for name in self.parties if name not in tables]
+        if missing:
+            raise DataError(
+                f"no table of {missing[0]!r}",
+                where="predict",
+                remedy=f"give one table for each of {', '.join(self.parties)}",
+            )
+        x, keys = zip(
+            *(self._rows(tables[name], name, half) for name, half in zip(self.parties, halves, strict=True)),
+            strict=True,
+        )
+        asked = [keys[0].names[i] if i >= 0 else "" for i in keys[0].rows.tolist()]
+        known = np.ones(len(asked), np.bool_)
+        sides = [model.walk(halves[0]["part"]["splits"], x[0])]
+        for name, mine, own, half in zip(self.parties[1:], x[1:], keys[1:], halves[1:], strict=True):
+            places = dict(zip(own.names, own.places.tolist(), strict=True))
+            at = np.array([places.get(key, -1) for key in asked], np.int64)
+            if (at < 0).any() and unknown == "refuse":
+                absent = [asked[i] for i in np.flatnonzero(at < 0)[:3]]
+                raise DataError(
+                    f"{int((at < 0).sum())} of {len(asked)} rows are not at {name!r}, such as {', '.join(map(private, absent))}",
+                    where="predict",
+                    remedy="ask for rows that all parties have, or use unknown='guest' for the guest's own model",
+                )
+            known &= at >= 0
+            sides.append(
+                model.walk(
+                    half["splits"],
+                    mine[np.maximum(at, 0)] if len(mine) else np.zeros((len(at), mine.shape[1]), np.float32),
+                )
+            )
+        objective = TreeLoss(halves[0]["objective"], int(halves[0]["outputs"]))
+        alone = halves[0]["alone"]
+        joint = model.margins(halves[0]["part"], sides)
+        own_model = model.margins(alone, [model.walk(alone["splits"], x[0])])
+        made = objective.predict(np.where(known[:, None], joint, own_model))
+        return made[:, 0] if objective.outputs == 1 else made
+
+    def _rows(self, data: Any, party: str, half: Any) -> tuple[NDArray[np.float32], RowKeys]:
+        table = PartyTable.of(data, party, key=self.job.id)
+        absent = [name for name in half["features"] if name not in table.features]
+        if absent:
+            raise DataError(
+                f"no column {absent[0]!r}, on which the model was trained",
+                where=f"table of {party!r}",
+                remedy="give the columns of the training",
+            )
+        at = [table.features.index(name) for name in half["features"]]
+        return table.x[:, at], table.keys(self.job.id, self.job.seed, self.job.repeats, self.job.key)
+
+    @property
+    def _guest(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.replies[self.parties[0]]
+        return found
+
+    def _at_hand(self, what: str, party: str | None = None) -> Any:
+        found = self.replies[party or self.parties[0]]
+        if what not in found:
+            raise DataError(
+                f"the {what} of {party or self.parties[0]!r} stayed there",
+                where="VerticalResult",
+                remedy="ask the party's site: it keeps its part of the model under the name 'vertical-model'",
+            )
+        return found[what]
+
+
+class _PreparedVertical(Prepared):
+    def __init__(self, job: Vertical, parties: list[str]) -> None:
+        self.job, self.parties = job, parties
+        self.guest = Task("atoll.vertical.job:guest", self._guest)
+        self.host = Task("atoll.vertical.job:host", self._host)
+        self.tasks = (self.guest, self.host)
+
+    async def program(self, fed: Federation) -> Any:
+        """One session of all parties."""
+        found = await fed.restore(None)
+        if found is None:
+            found = await fed.session(
+                {name: (name, self.host if i else self.guest) for i, name in enumerate(self.parties)}
+            )
+            fed.record(dict(found[self.parties[0]]["scores"]))
+            await fed.checkpoint(found)
+        return found
+
+    def outcome(self, value: Any) -> VerticalResult:
+        """The result."""
+        return VerticalResult(self.job, tuple(self.parties), value)
+
+    def facts(self, outcome: VerticalResult) -> Mapping[str, Any]:
+        """The task, the rows, the measures and what each party learns."""
+        return {"result": {"task": outcome.task, "rows": outcome.rows, **outcome.scores, "learns": outcome.learns}}
+
+    # The roles.
+
+    async def _find_rows(self, table: PartyTable, island: Island, peers: Peers, state: Any) -> tuple[Any, SharedRows]:
+        """The shared rows of a party, and the state of its role at the step behind them."""
+        job, me = self.job, table.party
+        keys = table.keys(job.id, job.seed, job.repeats, job.key)
+        if state is None:
+            shared = await job.align.find_shared(keys, peers.channel("align"), self.parties, me, island.secret)
+            if len(shared) < job.min_aligned:
+                raise DataError(
+                    f"{len(shared)} shared rows, fewer than min_aligned={job.min_aligned}",
+                    where=f"table of {me!r}",
+                    remedy=f"compare the forms of the keys at all parties, here {keys.shape()}",
+                )
+            state = {"shared": shared, "model": None}
+            await peers.checkpoint(state)
+        return state, SharedRows.of(keys, np.asarray(state["shared"]), job.test)
+
+    async def _guest(self, island: Island, peers: Peers) -> Any:
+        job, me, hosts = self.job, self.parties[0], self.parties[1:]
+        state = await peers.restore(None)
+        table = PartyTable.of(island.data, me, key=job.id, label=job.label)
+        labels = read_labels(table, job.label, job.task)
+        state, rows = await self._find_rows(table, island, peers, state)
+        labels.require_varied(rows.train)
+        training = GuestRows(table.x[rows.train], labels.values[rows.train], labels.objective)
+
+        async def save(model: Any) -> None:
+            await peers.checkpoint({**state, "model": model})
+
+        more = {"secret": island.secret, "state": state["model"], "save": save}
+        part = await job.model.train_guest(training, peers, hosts, **more)
+        alone = await job.model.train_guest(training)
+        walks = peers.channel("predictions")
+        await walks.broadcast({"rows": np.arange(len(rows))}, hosts)
+        x = table.x[rows.places]
+        sides = [job.model.walk(part["splits"], x)]
+        sides += [read_sides(await walks.recv(name), len(rows)) for name in hosts]
+        half = {
+            "part": part, "alone": alone, "features": list(table.features), "objective": labels.objective.name,
+            "outputs": labels.objective.outputs, "classes": list(labels.classes),
+        }  # fmt: skip
+        island.leave(MODEL, half)
+        margins = {
+            "alone": job.model.margins(alone, [job.model.walk(alone["splits"], x)]),
+            "federated": job.model.margins(part, sides),
+        }
+        predicted = {name: labels.objective.predict(each) for name, each in margins.items()}
+        y = labels.values[rows.places]
+        scores = _scores(labels.objective, y, predicted, rows.is_test)
+        told = {"task": labels.task, "scores": scores, "rows": rows.counts}
+        if island.remote:
+            return told
+        table_of_rows = {"id": StringArray.from_values(rows.ids), "test": rows.is_test, "y": y, **predicted}
+        return {**told, "half": half, "predictions": table_of_rows}
+
+    async def _host(self, island: Island, peers: Peers) -> Any:
+        job, me = self.job, island.name
+        state = await peers.restore(None)
+        table = PartyTable.of(island.data, me, key=job.id)
+        if job.label in table.columns:
+            raise DataError(
+                f"a column {job.label!r}, which is the name of the guest's labels",
+                where=f"table of {me!r}",
+                remedy="rename the column at the host, or leave it out if it holds the labels",
+            )
+        state, rows = await self._find_rows(table, island, peers, state)
+
+        async def save(model: Any) -> None:
+            await peers.checkpoint({**state, "model": model})
+
+        guest = self.parties[0]
+        splits = await job.model.train_host(table.x[rows.train], peers, guest, state=state["model"], save=save)
+        walks = peers.channel("predictions")
+        await walks.recv(guest)
+        await walks.send(guest, {"sides": Bits.pack(job.model.walk(splits, table.x[rows.places]))})
+        half = {"splits": splits, "features": list(table.features)}
+        island.leave(MODEL, half)
+        return {} if island.remote else {"half": half}
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """The shared rows of one party, in the common order.
+
+    Attributes:
+        ids: their keys.
+        places: their rows in the party's table.
+        is_test: which are held out.
+    """
+
+    ids: tuple[str, ...]
+    places: NDArray[np.int64]
+    is_test: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, keys: RowKeys, shared: NDArray[np.int64], test: float) -> SharedRows:
+        """The shared ones of a party's keys; those with ``u / 2^64 < test`` are held out."""
+        names = tuple(keys.names[i] for i in shared.tolist())
+        u = order_keys(names, keys.seed)
+        return cls(names, keys.places[shared], u.astype(np.float64) / 2.0**64 < test)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def train(self) -> NDArray[np.int64]:
+        """The rows to train on, in the party's table."""
+        return self.places[~self.is_test]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows are shared, trained on and held out."""
+        test = int(self.is_test.sum())
+        return {"aligned": len(self), "train": len(self) - test, "test": test}
+
+
+def read_sides(message: Any, rows: int) -> NDArray[np.bool_]:
+    """A host's answer to where rows go at each of its splits, ``(rows, splits)``.
+
+    Raises:
+        MessageError: it is none.
+    """
+    sides = message.get("sides") if isinstance(message, Mapping) else None
+    require(
+        isinstance(sides, Bits) and len(sides.shape) == 2 and sides.shape[0] == rows,
+        f"no answers for {rows} rows",
+        "Vertical",
+    )
+    return np.asarray(sides.unpack())  # type: ignore[union-attr]
+
+
+def _scores(
+    objective: TreeLoss, y: NDArray[Any], predicted: Mapping[str, NDArray[Any]], is_test: NDArray[np.bool_]
+) -> dict[str, float]:
+    """The measure of the task, on the held-out rows, of the guest's own model and of the joint one."""
+    made = {}
+    if is_test.any():
+        for name, values in predicted.items():
+            measure, made[f"test/{name}"] = score(objective, y[is_test], values[is_test])
+            made[f"test/{name}/{measure}"] = made.pop(f"test/{name}")
+    return made

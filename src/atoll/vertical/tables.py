@@ -1,0 +1,208 @@
+"""One party's table, as vertical models read it: keys, features in single precision, and at the guest labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from atoll.core.errors import DataError, nearest
+from atoll.core.redaction import private
+from atoll.data.dataset import Dataset
+from atoll.data.missing import require_single_precision
+from atoll.secure.psi import RowKeys
+from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["GuestLabels", "PartyTable", "read_labels"]
+
+Task = Literal["auto", "binary", "multiclass", "regression"]
+MOST_CLASSES = 20
+"""Whole numbers with more different values than this are amounts, not classes, unless ``task`` says otherwise."""
+
+
+@dataclass(frozen=True)
+class PartyTable:
+    """The columns of one party.
+
+    Attributes:
+        party: its name, for errors.
+        features: names of the columns.
+        x: ``(rows, features)`` in single precision; NaN is missing.
+        columns: all columns by name, the keys and the labels among them.
+    """
+
+    party: str
+    features: tuple[str, ...]
+    x: NDArray[np.float32]
+    columns: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, data: Any, party: str, *, key: str = "id", label: str | None = None) -> PartyTable:
+        """Read a party's data: a `DataTable`, a `Dataset` whose target is the label, a ``pandas.DataFrame``, or a dict of columns.
+
+        Args:
+            data: the data.
+            party: whose they are.
+            key: the column of the keys.
+            label: the column of the labels, at the guest; ``None`` at a host, whose columns are all features. A `Dataset` has its target anyway.
+
+        Raises:
+            DataError: there is no column of that name, a feature is no column of numbers or holds an infinity.
+        """
+        columns, own = _columns_of(data, party)
+        missing = [name for name in (key, label) if name is not None and name not in columns]
+        if missing:
+            raise DataError(
+                f"no column {missing[0]!r}.{nearest(missing[0], columns)}",
+                where=f"table of {party!r}",
+                remedy=f"choose from {list(columns)[:20]}",
+            )
+        features = tuple(name for name in own if name not in (key, label))
+        return cls(party, features, _features(columns, features, party), columns)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def keys(self, column: str, seed: int, repeats: Literal["first"] | None = None, reading: Any = None) -> RowKeys:
+        """The distinct keys in the order of u; see `RowKeys`.
+
+        Raises:
+            DataError: two rows have one key, and ``repeats`` does not say that the first counts; or no row has a key.
+        """
+        where = f"table of {self.party!r}"
+        made = RowKeys.of(self.columns, column, seed=seed, key=reading, where=where)
+        made.require_distinct(repeats, where=where)
+        return made
+
+
+@dataclass(frozen=True)
+class GuestLabels:
+    """The guest's labels.
+
+    Attributes:
+        values: numbers, or codes of classes, ``(rows,)``.
+        objective: the loss that fits them.
+        classes: names of the classes, in the order of the codes; empty for a regression.
+    """
+
+    values: NDArray[np.float64]
+    objective: TreeLoss
+    classes: tuple[str, ...] = ()
+
+    @property
+    def task(self) -> str:
+        """``binary``, ``multiclass`` or ``regression``."""
+        return {LOGISTIC: "binary", SOFTMAX: "multiclass", SQUARED: "regression"}[self.objective.name]
+
+    def require_varied(self, rows: NDArray[Any]) -> None:
+        """Refuse training rows whose labels are all the same, or lack one of two classes.
+
+        Raises:
+            DataError: they are.
+        """
+        if len(np.unique(self.values[rows])) < 2:
+            raise DataError(
+                f"all {len(rows)} training rows have the same label",
+                where="labels",
+                remedy="train on rows with different labels, or hold out fewer rows",
+            )
+
+
+def read_labels(table: PartyTable, label: str, task: Task = "auto") -> GuestLabels:
+    """The labels of the guest's rows.
+
+    With ``auto``, two different values are a binary task, text and up to 20 different whole numbers classes, everything else a regression.
+
+    Raises:
+        DataError: a label is missing or infinite, or the labels do not fit the task.
+    """
+    values = np.asarray(table.columns[label])
+    where = f"column {label!r} of {table.party!r}"
+    known = np.array([bool(str(one).strip()) for one in values]) if values.dtype.kind == "U" else np.isfinite(values)
+    if values.ndim != 1 or not known.all():
+        row = int(np.flatnonzero(~known.reshape(len(values), -1).all(axis=1))[0]) if values.ndim == 1 else 0
+        raise DataError(
+            f"the label of row {row} is missing or infinite", where=where, remedy="leave the row out, or correct it"
+        )
+    distinct, codes = np.unique(values, return_inverse=True)
+    whole = values.dtype.kind == "U" or bool((values == np.floor(values)).all())
+    found: str = task
+    if task == "auto":
+        found = (
+            "binary"
+            if len(distinct) == 2
+            else "multiclass"
+            if whole and len(distinct) <= MOST_CLASSES
+            else "regression"
+        )
+    if values.dtype.kind == "U" and found == "regression" and task == "auto":
+        found = "multiclass"
+    if (found == "regression" and values.dtype.kind == "U") or (found == "binary" and len(distinct) > 2):
+        shown = ", ".join(private(one) for one in distinct[:3].tolist())
+        raise DataError(
+            f"{len(distinct)} different labels, such as {shown}, for task={found!r}",
+            where=where,
+            remedy="use task='auto', or correct the labels",
+        )
+    if found == "regression":
+        return GuestLabels(values.astype(np.float32).astype(np.float64), TreeLoss(SQUARED))
+    names = tuple(str(one) if values.dtype.kind == "U" else f"{one:g}" for one in distinct.tolist())
+    objective = TreeLoss(LOGISTIC) if found == "binary" else TreeLoss(SOFTMAX, len(distinct))
+    return GuestLabels(codes.astype(np.float64), objective, names)
+
+
+def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """All columns by name, and the names of those that may be features."""
+    if hasattr(data, "dataset") and not isinstance(data, Dataset):
+        data = data.dataset()  # a shard
+    if isinstance(data, Dataset):
+        names = data.about.features or tuple(f"x{i}" for i in range(np.asarray(data["x"]).shape[1]))
+        x = np.asarray(data["x"])
+        columns = {name: x[:, i] for i, name in enumerate(names)}
+        others = {name: np.asarray(data[name]) for name in data.columns if name not in ("x", *columns)}
+        return {**columns, **others}, tuple(names)
+    if isinstance(data, Mapping):
+        columns = {str(name): np.asarray(values) for name, values in data.items()}
+    elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
+        columns = {str(name): np.asarray(data[name]) for name in data.columns}
+    else:
+        raise DataError(
+            f"a {type(data).__name__} is no table",
+            where=f"data of {party!r}",
+            remedy="give an atoll.data.DataTable, a Dataset, a pandas.DataFrame or a dict of columns",
+        )
+    sizes = {len(values) if values.ndim else -1 for values in columns.values()}
+    if len(sizes) != 1:
+        raise DataError(
+            f"columns of {sorted(sizes)} rows", where=f"data of {party!r}", remedy="give columns of one length"
+        )
+    return columns, tuple(columns)
+
+
+def _features(columns: Mapping[str, Any], names: tuple[str, ...], party: str) -> NDArray[np.float32]:
+    rows = len(next(iter(columns.values())))
+    made = np.empty((rows, len(names)), np.float32)
+    for i, name in enumerate(names):
+        values = np.asarray(columns[name])
+        if values.ndim != 1 or values.dtype.kind not in "biuf":
+            raise DataError(
+                f"column {name!r} holds {'text' if values.dtype.kind in 'UO' else values.dtype}, not numbers",
+                where=f"table of {party!r}",
+                remedy="leave the column out, or code its values as numbers",
+            )
+        infinite = np.abs(values.astype(np.float64)) > np.finfo(np.float32).max
+        if infinite.any():
+            row = int(np.flatnonzero(infinite)[0])
+            raise DataError(
+                f"column {name!r} is infinite at row {row}, or beyond single precision",
+                where=f"table of {party!r}",
+                remedy="correct the value, or leave it empty",
+            )
+        require_single_precision(values, name, f"table of {party!r}")
+        made[:, i] = values
+    return made

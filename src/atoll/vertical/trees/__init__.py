@@ -1,0 +1,1 @@
+"""Trees over columns at several owners."""

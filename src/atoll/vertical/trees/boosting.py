@@ -1,0 +1,366 @@
+"""The talk of boosted trees over columns at several owners: the guest's role, and the hosts'.
+
+The guest has the labels. For each tree it sends every row's gradient and second derivative, sealed. For each level it names leaves; an owner replies with sums by
+leaf, column and bin. The guest finds the best splits (`atoll.trees.histogram.Growth`). An owner whose column splits a leaf keeps the split and says which of the
+leaf's rows go left; the guest passes this on to the other owners. One tree is one step of the session: after a crash the finished trees stay.
+
+Cheng et al. 2021, "SecureBoost: A Lossless Federated Learning Framework", algorithms 1 and 2. Here sums of bins are exact whole numbers, the smaller of two siblings is
+asked for and the larger follows by subtraction, and all ties go to the first column, the guest's first, so that the trees are those of all columns in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from atoll.core.errors import DataError, MessageError
+from atoll.core.message import Bits
+from atoll.trees.histogram import Growth, TreeLimits
+from atoll.trees.objectives import SQUARED, TreeLoss
+
+from .columns import OwnedColumns, Splits
+from .joint import GuestTrees
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.execution.session import Peers
+
+__all__ = [
+    "Boosting",
+    "GradientUnits",
+    "GuestSums",
+    "HostRole",
+    "HostSums",
+    "ColumnOwners",
+    "PlainSums",
+    "grow_round",
+    "require",
+    "unpack_sides",
+]
+
+FRACTION = 24
+"""Bits of a gradient's fraction."""
+_ROOM = 3
+"""Residuals of a regression may grow to ``2^3`` times the largest one at the beginning before sums could overflow."""
+
+
+def require(good: bool, what: str, where: str = "SecureBoost") -> None:
+    """Refuse a message of a peer.
+
+    Raises:
+        MessageError: it is not ``good``.
+    """
+    if not good:
+        raise MessageError(what, where=where, remedy="let all parties run the same version of Atoll")
+
+
+@dataclass(frozen=True)
+class GradientUnits:
+    """Gradients as whole numbers: multiples of ``2^-24``, for a regression times the power of two above the largest distance of a label to the mean.
+
+    Attributes:
+        g: the unit of gradients.
+        h: the unit of second derivatives; 1 for a regression, where all of them are 1.
+        bits: most bits of one row's gradient, without its sign, and of its second derivative.
+    """
+
+    g: float
+    h: float
+    bits: tuple[int, int]
+
+    @classmethod
+    def of(cls, objective: TreeLoss, targets: NDArray[np.float64], base: NDArray[np.float64]) -> GradientUnits:
+        """The units for some labels, and margins before the first tree."""
+        if objective.name != SQUARED:
+            return cls(2.0**-FRACTION, 2.0**-FRACTION, (FRACTION + 1, FRACTION + 1))
+        scale = 2.0 ** (np.floor(np.log2(np.abs(targets - base[0]).max())) + 1)
+        return cls(float(scale * 2.0**-FRACTION), 1.0, (FRACTION + _ROOM, 1))
+
+    def whole(self, g: NDArray[np.float32], h: NDArray[np.float32]) -> NDArray[np.int64]:
+        """``(rows, 2)`` whole numbers.
+
+        Raises:
+            DataError: one is too large, so that sums may overflow.
+        """
+        pairs = np.stack([np.rint(g / np.float64(self.g)), np.rint(h / np.float64(self.h))], axis=1).astype(np.int64)
+        if (np.abs(pairs) >> np.array(self.bits)).any():
+            raise DataError(
+                f"a gradient of {float(np.abs(g).max()):g}, more than {1 << _ROOM} times the largest distance of a label to their mean",
+                where="SecureBoost",
+                remedy="lower rate: the trees overshoot",
+            )
+        return pairs
+
+    def real(self, sums: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sums of gradients from sums of whole numbers, exactly."""
+        return np.asarray(sums * np.array([self.g, self.h]))
+
+
+class GuestSums(Protocol):
+    """The guest's half of sealed sums."""
+
+    def seal(self, pairs: NDArray[np.int64]) -> Any:
+        """Gradients of all rows for the hosts, ``(rows, 2)``."""
+        ...
+
+    def open(self, sums: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """A host's sums, ``(nodes, features, width, 2)``."""
+        ...
+
+
+class HostSums(Protocol):
+    """A host's half of sealed sums."""
+
+    def take(self, sealed: Any, rows: int) -> None:
+        """Take the gradients of all rows for the next tree."""
+        ...
+
+    def sums(self, columns: OwnedColumns, nodes: Sequence[int]) -> Any:
+        """Sums by node, column and bin, for the guest."""
+        ...
+
+
+class PlainSums:
+    """Both halves without encryption: every host sees all gradients, and so all labels."""
+
+    pairs: Any = None
+
+    def seal(self, pairs: NDArray[np.int64]) -> Any:
+        """The gradients as they are."""
+        return pairs
+
+    def open(self, sums: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """The sums as they are."""
+        found = np.asarray(sums)
+        require(found.shape == shape and found.dtype == np.int64, f"sums of shape {found.shape}, expected {shape}")
+        return found
+
+    def take(self, sealed: Any, rows: int) -> None:
+        """Keep the gradients."""
+        found = np.asarray(sealed)
+        require(
+            found.shape == (rows, 2) and found.dtype == np.int64, f"gradients of shape {found.shape} for {rows} rows"
+        )
+        self.pairs = found.astype(np.float32)
+
+    def sums(self, columns: OwnedColumns, nodes: Sequence[int]) -> Any:
+        """Plain sums."""
+        require(self.pairs is not None, "sums were asked for before gradients were sent")
+        return columns.sums(self.pairs, nodes)
+
+
+# The guest.
+
+
+class ColumnOwners:
+    """All owners of columns as the guest sees them: itself first, then the hosts in their order.
+
+    Args:
+        own: the guest's columns.
+        peers: the hosts of the session; ``None`` without any.
+        counts: the number of cuts of each host's columns.
+        cipher: the guest's half of the sums.
+    """
+
+    def __init__(
+        self, own: OwnedColumns, peers: Peers | None, counts: Mapping[str, Sequence[int]], cipher: GuestSums
+    ) -> None:
+        self.own, self.peers, self.cipher, self.hosts = own, peers, cipher, list(counts)
+        self.counts = [own.counts, *(list(each) for each in counts.values())]
+        self.widths = [max(each, default=0) + 2 for each in self.counts]
+        self.first = np.cumsum([0, *(len(each) for each in self.counts)])
+        self._pairs: Any = None
+
+    @property
+    def cuts(self) -> list[NDArray[np.float32]]:
+        """As many made-up cuts as each column has: the guest knows no others of a host's."""
+        return [np.arange(n, dtype=np.float32) for counts in self.counts for n in counts]
+
+    def owner_of(self, feature: int) -> tuple[int, int]:
+        """The owner of a column, 0 for the guest, and the column's number there."""
+        owner = int(np.searchsorted(self.first, feature, side="right")) - 1
+        return owner, feature - int(self.first[owner])
+
+    async def begin(self, pairs: NDArray[np.int64]) -> None:
+        """Begin a tree on these gradients."""
+        self._pairs = pairs.astype(np.float32)
+        self.own.begin()
+        if self.hosts:
+            await self._tell(self.hosts, {"do": "begin", "sealed": self.cipher.seal(pairs)})
+
+    async def end(self) -> None:
+        """End a round."""
+        if self.hosts:
+            await self._tell(self.hosts, {"do": "grown"})
+
+    async def sums(self, nodes: Sequence[int]) -> NDArray[np.int64]:
+        """Sums over all columns, ``(nodes, features, width, 2)``."""
+        if self.hosts:
+            await self._tell(self.hosts, {"do": "sum", "nodes": np.array(nodes, np.int64)})
+        made = np.zeros((len(nodes), int(self.first[-1]), max(self.widths), 2), np.int64)
+        found = [self.own.sums(self._pairs, nodes)]
+        for k, host in enumerate(self.hosts, 1):
+            shape = (len(nodes), len(self.counts[k]), self.widths[k], 2)
+            found.append(self.cipher.open((await self._hear(host))["sums"], shape))
+        for k, sums in enumerate(found):
+            mine = made[:, self.first[k] : self.first[k + 1]]
+            mine[:, :, : sums.shape[2] - 1], mine[:, :, -1] = sums[:, :, :-1], sums[:, :, -1]
+        return made
+
+    async def split(self, growth: Growth, nodes: Sequence[int]) -> None:
+        """Let the owners split leaves, and all others follow."""
+        sides: dict[int, NDArray[np.bool_]] = {}
+        asked: dict[int, list[int]] = {}
+        for node in nodes:
+            owner, feature = self.owner_of(growth.feature[node])
+            asked.setdefault(owner, []).append(node)
+            if owner == 0:
+                sides[node] = self.own.goes_left(node, feature, growth.cut[node], growth.default_left[node])
+        for k, host in enumerate(self.hosts, 1):
+            if k in asked:
+                columns = {"feature": np.int32, "cut": np.int32, "default_left": np.bool_}
+                what: dict[str, Any] = {
+                    name: np.array([getattr(growth, name)[n] for n in asked[k]], kind) for name, kind in columns.items()
+                }
+                what["feature"] -= np.int32(self.first[k])
+                await self._tell([host], {"do": "split", **_places(growth, asked[k]), **what})
+        for k, host in enumerate(self.hosts, 1):
+            if k in asked:
+                left = (await self._hear(host))["left"]
+                sides |= dict(zip(asked[k], unpack_sides(left, self.own, asked[k]), strict=True))
+        for k, host in enumerate(self.hosts, 1):
+            others = [node for node in nodes if node not in asked.get(k, ())]
+            if others:
+                left = Bits.pack(np.concatenate([sides[node] for node in others]))
+                await self._tell([host], {"do": "move", **_places(growth, others), "left": left})
+        for node in nodes:
+            self.own.move(node, growth.left[node], sides[node])
+
+    async def _tell(self, hosts: Sequence[str], message: dict[str, Any]) -> None:
+        if self.peers is not None:
+            await self.peers.broadcast(message, hosts)
+
+    async def _hear(self, host: str) -> Any:
+        return None if self.peers is None else await self.peers.recv(host)
+
+
+def _places(growth: Growth, nodes: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+    return {"nodes": np.array(nodes, np.int64), "children": np.array([growth.left[n] for n in nodes], np.int64)}
+
+
+def unpack_sides(packed: Any, columns: OwnedColumns, nodes: Sequence[int]) -> list[NDArray[np.bool_]]:
+    """Which rows of each leaf go left, from one array of bits for all leaves.
+
+    Raises:
+        MessageError: there are not as many bits as rows.
+    """
+    sizes = [len(columns.rows_at(node)) for node in nodes]
+    require(isinstance(packed, Bits) and packed.shape == (sum(sizes),), f"no {sum(sizes)} answers to where rows go")
+    return np.split(packed.unpack(), np.cumsum(sizes)[:-1])
+
+
+@dataclass
+class Boosting:
+    """What the guest knows of the trees so far.
+
+    Attributes:
+        objective: the loss.
+        base: margins before the first tree, ``(outputs,)``.
+        margin: of the training rows, ``(rows, outputs)``.
+        trees: the trees.
+        splits: the guest's own splits.
+    """
+
+    objective: TreeLoss
+    base: NDArray[np.float64]
+    margin: NDArray[np.float32]
+    trees: GuestTrees
+    splits: Splits
+
+    def packed(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"margin": self.margin, "trees": self.trees.packed(), "splits": self.splits.packed()}
+
+
+async def grow_round(
+    owners: ColumnOwners, state: Boosting, targets: NDArray[np.float64], limits: TreeLimits, units: GradientUnits
+) -> None:
+    """Grow one tree for each output, all on the gradients of the margins at the beginning."""
+    g, h = state.objective.gradients(state.margin, targets)
+    made = []
+    for group in range(state.objective.outputs):
+        await owners.begin(units.whole(g[:, group], h[:, group]))
+        growth = Growth(limits, owners.cuts, group, missing=True)
+        while growth.asked:
+            known = len(growth.feature)
+            growth.take(units.real(await owners.sums(growth.asked)))
+            fresh = [node for node in range(known) if growth.feature[node] >= 0 and growth.left[node] >= known]
+            await owners.split(growth, fresh)
+        made.append((group, state.trees.add(growth, owners.owner_of, owners.own, state.splits), dict(owners.own.at)))
+    await owners.end()
+    for group, values, at in made:
+        for node, rows in at.items():
+            state.margin[rows, group] += values[node]
+
+
+# A host.
+
+
+class HostRole:
+    """What a host keeps while it answers the guest.
+
+    Args:
+        columns: its columns.
+        sums: its half of the sums.
+        splits: its splits so far.
+    """
+
+    def __init__(self, columns: OwnedColumns, sums: HostSums, splits: Splits) -> None:
+        self.columns, self._sums, self.splits = columns, sums, splits
+
+    def answer(self, message: Any) -> Any:
+        """Do what the guest asks; return the reply, or ``None`` if it needs none.
+
+        Raises:
+            MessageError: the message is not one of this protocol, or names leaves, columns or rows that there are not.
+        """
+        asked = message.get("do") if isinstance(message, dict) else None
+        act = {"begin": self._begin, "sum": self._sum, "split": self._split, "move": self._move}.get(asked or "")
+        require(act is not None, f"a message {asked!r} in the growth of a tree")
+        try:
+            return act(message)  # type: ignore[misc]
+        except KeyError as error:
+            raise MessageError(
+                f"a message {asked!r} without {error}",
+                where="SecureBoost",
+                remedy="let all parties run the same version of Atoll",
+            ) from None
+
+    def _begin(self, message: Any) -> None:
+        self.columns.begin()
+        self._sums.take(message["sealed"], self.columns.rows)
+
+    def _sum(self, message: Any) -> Any:
+        return {"sums": self._sums.sums(self.columns, np.asarray(message["nodes"]).tolist())}
+
+    def _split(self, message: Any) -> Any:
+        names = ("nodes", "children", "feature", "cut", "default_left")
+        sides = []
+        for node, child, feature, cut, default in zip(
+            *(np.asarray(message[name]).tolist() for name in names), strict=True
+        ):
+            left = self.columns.goes_left(node, feature, cut, default)
+            self.columns.move(node, child, left)
+            self.splits.add(feature, self.columns.threshold(feature, cut), default)
+            sides.append(left)
+        require(bool(sides), "a request to split no leaf")
+        return {"left": Bits.pack(np.concatenate(sides))}
+
+    def _move(self, message: Any) -> None:
+        nodes, children = (np.asarray(message[name]).tolist() for name in ("nodes", "children"))
+        for node, child, left in zip(nodes, children, unpack_sides(message["left"], self.columns, nodes), strict=True):
+            self.columns.move(node, child, left)

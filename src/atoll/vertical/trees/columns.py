@@ -1,0 +1,157 @@
+"""One owner's columns: XGBoost's cuts of them, the bins of its rows, and the rows at each node of the tree in growth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import MessageError
+from atoll.trees.blocks import cuts_of_column
+from atoll.trees.kernel import gradient_histogram
+from atoll.trees.sketch import binned
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["LARGEST", "OwnedColumns", "Splits"]
+
+LARGEST = float(np.finfo(np.float32).max)
+"""A threshold below which all numbers are: the split sends rows without the feature one way and all others the other."""
+
+
+@dataclass
+class Splits:
+    """The splits on one owner's columns, in the order in which they were made: the owner's part of a model.
+
+    Attributes:
+        feature: column of each split.
+        threshold: a row goes left if its value is below it.
+        default_left: whether rows without the value go left.
+    """
+
+    feature: list[int] = field(default_factory=list)
+    threshold: list[float] = field(default_factory=list)
+    default_left: list[bool] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.feature)
+
+    def add(self, feature: int, threshold: float, default_left: bool) -> int:
+        """Keep a split; return its number."""
+        self.feature.append(feature)
+        self.threshold.append(threshold)
+        self.default_left.append(default_left)
+        return len(self) - 1
+
+    def walk(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Whether each row goes left at each split, ``(rows, splits)``: all of them, so that nobody sees which ones a row passes."""
+        values = x[:, np.array(self.feature, np.int64)]
+        below = values < np.array(self.threshold, np.float32)
+        return below | (np.isnan(values) & np.array(self.default_left, np.bool_))
+
+    def packed(self) -> dict[str, Any]:
+        """The splits as a message."""
+        return {
+            "feature": np.array(self.feature, np.int32),
+            "threshold": np.array(self.threshold, np.float32),
+            "default_left": np.array(self.default_left, np.bool_),
+        }
+
+    @classmethod
+    def unpacked(cls, message: Any) -> Splits:
+        """The inverse of `packed`."""
+        return cls(*(np.asarray(message[name]).tolist() for name in ("feature", "threshold", "default_left")))
+
+
+class OwnedColumns:
+    """The columns of one owner while trees grow on them.
+
+    Args:
+        x: the training rows in the common order, ``(rows, features)``, in single precision; NaN is missing.
+        max_bin: most bins of a column.
+    """
+
+    def __init__(self, x: NDArray[np.float32], max_bin: int) -> None:
+        self.rows, self.features = x.shape
+        self.cuts = [cuts_of_column(x[:, f], max_bin) for f in range(self.features)]
+        self.width = max((len(cuts) for cuts in self.cuts), default=0) + 2
+        self.bins: Any = np.ascontiguousarray(binned(x, self.cuts, self.width - 1))
+        self.at: dict[int, NDArray[np.int32]] = {}
+        self.begin()
+
+    @property
+    def counts(self) -> list[int]:
+        """How many cuts each column has: all that others learn of them."""
+        return [len(cuts) for cuts in self.cuts]
+
+    def begin(self) -> None:
+        """Begin a tree: all rows are at its root."""
+        self.at = {0: np.arange(self.rows, dtype=np.int32)}
+
+    def rows_at(self, node: int) -> NDArray[np.int32]:
+        """The rows at a leaf of the tree in growth, ascending.
+
+        Raises:
+            MessageError: the tree has no such leaf.
+        """
+        found = self.at.get(node)
+        if found is None:
+            raise MessageError(
+                f"node {node} is no leaf of the tree in growth",
+                where="SecureBoost",
+                remedy="let all parties run the same version of Atoll",
+            )
+        return found
+
+    def sums(self, pairs: NDArray[np.float32], nodes: Sequence[int]) -> NDArray[np.int64]:
+        """Sums of gradients and second derivatives, ``(nodes, features, width, 2)``; the last bin is of the rows without the value.
+
+        Args:
+            pairs: whole numbers, ``(rows, 2)``.
+            nodes: leaves of the tree in growth.
+        """
+        made = [gradient_histogram(self.bins, pairs, self.rows_at(node), self.width) for node in nodes]
+        return (
+            np.rint(np.stack(made)).astype(np.int64) if made else np.zeros((0, self.features, self.width, 2), np.int64)
+        )
+
+    def goes_left(self, node: int, feature: int, cut: int, default_left: bool) -> NDArray[np.bool_]:
+        """Which rows of a leaf a split sends left: those up to bin ``cut``, and those without the value if it says so.
+
+        Raises:
+            MessageError: the owner has no such column or bin, or the tree no such leaf.
+        """
+        if not 0 <= feature < self.features or not -1 <= cut <= len(self.cuts[feature]):
+            raise MessageError(
+                f"a split of column {feature} behind bin {cut}, which the owner does not have",
+                where="SecureBoost",
+                remedy="let all parties run the same version of Atoll",
+            )
+        mine = self.bins[self.rows_at(node), feature].astype(np.int64)
+        absent = mine == self.width - 1
+        return np.where(absent, default_left, mine <= cut)
+
+    def move(self, node: int, child: int, left: NDArray[np.bool_]) -> None:
+        """Split a leaf: its rows go to the nodes ``child`` (left) and ``child + 1``.
+
+        Raises:
+            MessageError: the tree has no such leaf, or has it with other rows.
+        """
+        rows = self.rows_at(node)
+        if left.shape != rows.shape or child <= node or child in self.at or child + 1 in self.at:
+            raise MessageError(
+                f"node {node} of {len(rows)} rows is to be split by {left.size} answers into node {child}",
+                where="SecureBoost",
+                remedy="let all parties run the same version of Atoll",
+            )
+        del self.at[node]
+        self.at[child], self.at[child + 1] = rows[left], rows[~left]
+
+    def threshold(self, feature: int, cut: int) -> float:
+        """The number that a split behind bin ``cut`` compares with; below or above all numbers if only rows without the value go one way."""
+        if 0 <= cut < len(self.cuts[feature]):
+            return float(self.cuts[feature][cut])
+        return -LARGEST if cut < 0 else LARGEST
