@@ -7,3 +7,6 @@ from .reducer import Encrypted as Encrypted
 from .scheme import Scheme as Scheme
 from .scheme import scheme_named as scheme_named
 from .threshold import ThresholdPaillier as ThresholdPaillier
+from .vectors import JoinedFields as JoinedFields
+from .vectors import KeyOwner as KeyOwner
+from .vectors import SealedVector as SealedVector
