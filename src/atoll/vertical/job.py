@@ -361,7 +361,9 @@ class _PreparedVertical(Prepared):
             await peers.checkpoint({**state, "model": model})
 
         guest = self.parties[0]
-        splits = await job.model.train_host(table.x[rows.train], peers, guest, state=state["model"], save=save)
+        splits = await job.model.train_host(
+            table.x[rows.train], peers, guest, secret=island.secret, state=state["model"], save=save
+        )
         walks = peers.channel("predictions")
         await walks.recv(guest)
         await walks.send(guest, {"sides": Bits.pack(job.model.walk(splits, table.x[rows.places]))})

@@ -21,10 +21,9 @@ def check(seed, most, holes):
     assert found <= (5e-6 if holes else 3e-6), (seed, table.task, found)
 
 
-@pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize("seed", range(100, 106))
-def test_predictions_are_xgboosts(seed, holes):
-    check(seed, 1500, holes)
+def test_predictions_are_xgboosts(seed):
+    check(seed, 1500, holes=seed % 2 == 1)
 
 
 @pytest.mark.slow  # the quicker sibling above has smaller tables

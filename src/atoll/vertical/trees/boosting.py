@@ -33,6 +33,7 @@ __all__ = [
     "Boosting",
     "GradientUnits",
     "GuestSums",
+    "HostColumns",
     "HostRole",
     "HostSums",
     "ColumnOwners",
@@ -100,6 +101,48 @@ class GradientUnits:
         return np.asarray(sums * np.array([self.g, self.h]))
 
 
+@dataclass(frozen=True)
+class HostColumns:
+    """What the guest knows of a host's columns.
+
+    Attributes:
+        counts: how many cuts each has.
+        fullest: which bin of each has the most rows; that of the rows without the value is behind all others.
+    """
+
+    counts: Sequence[int]
+    fullest: Sequence[int]
+
+    @classmethod
+    def of(cls, message: Any) -> HostColumns:
+        """What a host told.
+
+        Raises:
+            MessageError: it told something else.
+        """
+        told = isinstance(message, Mapping) and {"counts", "fullest"} <= set(message)
+        require(told, "no numbers of cuts")
+        counts, fullest = (np.asarray(message[name]) for name in ("counts", "fullest"))
+        require(
+            counts.ndim == 1 and counts.shape == fullest.shape and counts.dtype.kind == fullest.dtype.kind == "i",
+            "no numbers of cuts",
+        )
+        require(bool(((counts >= 0) & (counts < 256)).all()), "numbers of cuts that are not 0 to 255")
+        made = cls(list(map(int, counts.tolist())), list(map(int, fullest.tolist())))
+        good = all(0 <= b <= n or b == made.width - 1 for n, b in zip(made.counts, made.fullest, strict=True))
+        require(good, "a fullest bin that there is not")
+        return made
+
+    @property
+    def width(self) -> int:
+        """Bins of each column, with room for the longest, and that of the rows without the value."""
+        return max(self.counts, default=0) + 2
+
+    def packed(self) -> dict[str, Any]:
+        """As a message; the inverse of `of`."""
+        return {"counts": np.array(self.counts, np.int64), "fullest": np.array(self.fullest, np.int64)}
+
+
 class GuestSums(Protocol):
     """The guest's half of sealed sums."""
 
@@ -107,8 +150,14 @@ class GuestSums(Protocol):
         """Gradients of all rows for the hosts, ``(rows, 2)``."""
         ...
 
-    def open(self, sums: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """A host's sums, ``(nodes, features, width, 2)``."""
+    def open(self, sums: Any, columns: HostColumns, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A host's sums, ``(nodes, features, width, 2)``.
+
+        Args:
+            sums: what the host sent.
+            columns: what is known of its columns.
+            totals: sums over all rows of each node, ``(nodes, 2)``.
+        """
         ...
 
 
@@ -133,9 +182,9 @@ class PlainSums:
         """The gradients as they are."""
         return pairs
 
-    def open(self, sums: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    def open(self, sums: Any, columns: HostColumns, totals: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sums as they are."""
-        found = np.asarray(sums)
+        found, shape = np.asarray(sums), (len(totals), len(columns.counts), columns.width, 2)
         require(found.shape == shape and found.dtype == np.int64, f"sums of shape {found.shape}, expected {shape}")
         return found
 
@@ -162,23 +211,23 @@ class ColumnOwners:
     Args:
         own: the guest's columns.
         peers: the hosts of the session; ``None`` without any.
-        counts: the number of cuts of each host's columns.
+        hosts: what is known of each host's columns, in their order.
         cipher: the guest's half of the sums.
     """
 
     def __init__(
-        self, own: OwnedColumns, peers: Peers | None, counts: Mapping[str, Sequence[int]], cipher: GuestSums
+        self, own: OwnedColumns, peers: Peers | None, hosts: Mapping[str, HostColumns], cipher: GuestSums
     ) -> None:
-        self.own, self.peers, self.cipher, self.hosts = own, peers, cipher, list(counts)
-        self.counts = [own.counts, *(list(each) for each in counts.values())]
-        self.widths = [max(each, default=0) + 2 for each in self.counts]
-        self.first = np.cumsum([0, *(len(each) for each in self.counts)])
+        self.own, self.peers, self.cipher, self.hosts = own, peers, cipher, list(hosts)
+        self._known = [HostColumns(own.counts, own.fullest), *hosts.values()]
+        self.first = np.cumsum([0, *(len(each.counts) for each in self._known)])
+        self._whole: Any = None
         self._pairs: Any = None
 
     @property
     def cuts(self) -> list[NDArray[np.float32]]:
         """As many made-up cuts as each column has: the guest knows no others of a host's."""
-        return [np.arange(n, dtype=np.float32) for counts in self.counts for n in counts]
+        return [np.arange(n, dtype=np.float32) for each in self._known for n in each.counts]
 
     def owner_of(self, feature: int) -> tuple[int, int]:
         """The owner of a column, 0 for the guest, and the column's number there."""
@@ -187,7 +236,7 @@ class ColumnOwners:
 
     async def begin(self, pairs: NDArray[np.int64]) -> None:
         """Begin a tree on these gradients."""
-        self._pairs = pairs.astype(np.float32)
+        self._whole, self._pairs = pairs, pairs.astype(np.float32)
         self.own.begin()
         if self.hosts:
             await self._tell(self.hosts, {"do": "begin", "sealed": self.cipher.seal(pairs)})
@@ -201,11 +250,13 @@ class ColumnOwners:
         """Sums over all columns, ``(nodes, features, width, 2)``."""
         if self.hosts:
             await self._tell(self.hosts, {"do": "sum", "nodes": np.array(nodes, np.int64)})
-        made = np.zeros((len(nodes), int(self.first[-1]), max(self.widths), 2), np.int64)
+        made = np.zeros((len(nodes), int(self.first[-1]), max(each.width for each in self._known), 2), np.int64)
         found = [self.own.sums(self._pairs, nodes)]
+        totals = np.stack([self._whole[self.own.rows_at(node)].sum(axis=0) for node in nodes])
         for k, host in enumerate(self.hosts, 1):
-            shape = (len(nodes), len(self.counts[k]), self.widths[k], 2)
-            found.append(self.cipher.open((await self._hear(host))["sums"], shape))
+            heard = await self._hear(host)
+            require(isinstance(heard, Mapping) and "sums" in heard, f"no sums of {host!r}")
+            found.append(self.cipher.open(heard["sums"], self._known[k], totals))
         for k, sums in enumerate(found):
             mine = made[:, self.first[k] : self.first[k + 1]]
             mine[:, :, : sums.shape[2] - 1], mine[:, :, -1] = sums[:, :, :-1], sums[:, :, -1]
@@ -345,22 +396,32 @@ class HostRole:
         self._sums.take(message["sealed"], self.columns.rows)
 
     def _sum(self, message: Any) -> Any:
-        return {"sums": self._sums.sums(self.columns, np.asarray(message["nodes"]).tolist())}
+        (nodes,) = _read_columns(message, "nodes")
+        return {"sums": self._sums.sums(self.columns, nodes)}
 
     def _split(self, message: Any) -> Any:
-        names = ("nodes", "children", "feature", "cut", "default_left")
         sides = []
-        for node, child, feature, cut, default in zip(
-            *(np.asarray(message[name]).tolist() for name in names), strict=True
-        ):
+        asked = zip(*_read_columns(message, "nodes", "children", "feature", "cut", "default_left"), strict=True)
+        for node, child, feature, cut, default in asked:
             left = self.columns.goes_left(node, feature, cut, default)
             self.columns.move(node, child, left)
-            self.splits.add(feature, self.columns.threshold(feature, cut), default)
+            self.splits.add(feature, self.columns.threshold(feature, cut), bool(default))
             sides.append(left)
         require(bool(sides), "a request to split no leaf")
         return {"left": Bits.pack(np.concatenate(sides))}
 
     def _move(self, message: Any) -> None:
-        nodes, children = (np.asarray(message[name]).tolist() for name in ("nodes", "children"))
+        nodes, children = _read_columns(message, "nodes", "children")
         for node, child, left in zip(nodes, children, unpack_sides(message["left"], self.columns, nodes), strict=True):
             self.columns.move(node, child, left)
+
+
+def _read_columns(message: Any, *names: str) -> list[list[int]]:
+    """Columns of whole numbers of one length."""
+    found = [np.asarray(message[name]) for name in names]
+    whole = all(each.ndim == 1 and (each.dtype.kind in "iub" or not each.size) for each in found)
+    require(
+        whole and len({len(each) for each in found}) == 1,
+        f"{', '.join(names)} that are no whole numbers, or of several lengths",
+    )
+    return [each.tolist() for each in found]

@@ -87,6 +87,11 @@ class OwnedColumns:
         """How many cuts each column has: all that others learn of them."""
         return [len(cuts) for cuts in self.cuts]
 
+    @property
+    def fullest(self) -> list[int]:
+        """The bin of each column that has the most rows."""
+        return [int(np.bincount(self.bins[:, f], minlength=1).argmax()) for f in range(self.features)]
+
     def begin(self) -> None:
         """Begin a tree: all rows are at its root."""
         self.at = {0: np.arange(self.rows, dtype=np.int32)}

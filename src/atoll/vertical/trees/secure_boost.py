@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from atoll.core.errors import ConfigError, DataError
-from atoll.core.validation import Checked
+from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.requests.island import Secret
+from atoll.core.validation import Checked, require_parts
+from atoll.secure.encrypted import Paillier
 from atoll.trees.histogram import TreeLimits
 from atoll.trees.objectives import TreeLoss
 
@@ -18,6 +20,7 @@ from .boosting import (
     ColumnOwners,
     GradientUnits,
     GuestSums,
+    HostColumns,
     HostRole,
     HostSums,
     PlainSums,
@@ -26,15 +29,16 @@ from .boosting import (
 )
 from .columns import OwnedColumns, Splits
 from .joint import GuestTrees
+from .sealed import GuestCipher, HostCipher
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.execution.session import Peers
-    from atoll.core.requests.island import Secret
 
 __all__ = ["SecureBoost"]
 
+Given = TypeVar("Given")
 Save = Callable[[Any], Awaitable[None]]
 """Makes the state of a role durable, once all roles have theirs."""
 
@@ -47,10 +51,17 @@ class SecureBoost(Checked):
     ``G_L^2 / (H_L + lambda) + G_R^2 / (H_R + lambda) - G^2 / (H + lambda)`` (Chen, Guestrin 2016, equation 7), in single precision where XGBoost rounds it, from exact sums of
     gradients in units of ``2^-24``. Of equal gains the first column's counts, the guest's first, then the hosts' in their order.
 
-    A host sees all gradients, and so all labels, and which rows share a leaf. The guest sees how many columns and bins a host has, sums of gradients by bin, and which rows
-    a host's splits send left, but neither the host's columns nor the values of its cuts.
+    ============  ========================================================  ====================================================
+    security      what a host sees                                          what the guest sees of a host's columns
+    ============  ========================================================  ====================================================
+    ``paillier``  ciphertexts under the guest's key; which rows share       how many columns and bins, and the fullest bin; sums
+                  a leaf                                                    of gradients by bin; which rows its splits send left
+    ``none``      all gradients, and so all labels; which rows share        the same
+                  a leaf
+    ============  ========================================================  ====================================================
 
-    Cheng et al. 2021, "SecureBoost: A Lossless Federated Learning Framework". The parties follow the protocol: a host that answers with false sums makes a bad model.
+    Cheng et al. 2021, "SecureBoost: A Lossless Federated Learning Framework". The parties follow the protocol: a host that answers with false
+    sums makes a bad model, and a guest that sends made-up gradients learns into which bin a row falls.
 
     Attributes:
         trees: boosting rounds; a multiclass model has a tree for each class and round.
@@ -60,7 +71,9 @@ class SecureBoost(Checked):
         reg_lambda: L2 penalty of leaves.
         gamma: a split must gain more than this.
         min_child_weight: least sum of second derivatives in a child.
-        security: ``none``: gradients travel as they are.
+        security: see above.
+        cipher: the encryption of ``paillier``.
+        short_exponents: whether noise has exponents of 448 bits: encryption takes less than half the time, under a further assumption, see `KeyOwner`.
     """
 
     trees: int = 20
@@ -70,9 +83,12 @@ class SecureBoost(Checked):
     reg_lambda: float = 1.0
     gamma: float = 0.0
     min_child_weight: float = 1.0
-    security: Literal["none"] = "none"
+    security: Literal["paillier", "none"] = "paillier"
+    cipher: Paillier = field(default_factory=Paillier)
+    short_exponents: bool = False
 
     def __post_init__(self) -> None:
+        require_parts(self, {"cipher": (Paillier, "atoll.secure.encrypted.Paillier()")})
         bounds = (
             ("trees", self.trees >= 1, "use at least 1 tree"),
             ("depth", 1 <= self.depth <= 16, "use 1 to 16 levels"),
@@ -81,11 +97,14 @@ class SecureBoost(Checked):
             ("reg_lambda", 0 <= self.reg_lambda < np.inf, "use a finite number >= 0"),
             ("gamma", 0 <= self.gamma < np.inf, "use a finite number >= 0"),
             ("min_child_weight", 0 <= self.min_child_weight < np.inf, "use a finite number >= 0"),
-            ("security", self.security == "none", "use 'none'"),
+            ("security", self.security in ("paillier", "none"), "use 'paillier' or 'none'"),
         )
         for name, good, remedy in bounds:
             if not good:
                 raise ConfigError(f"{name}={getattr(self, name)!r}", where="SecureBoost", remedy=remedy)
+        if self.security == "none" and (self.short_exponents or self.cipher != Paillier()):
+            name = "short_exponents" if self.short_exponents else "cipher"
+            raise CompositionError(f"{name} with security='none'", where="SecureBoost", remedy=f"leave {name} out")
 
     @property
     def limits(self) -> TreeLimits:
@@ -94,7 +113,11 @@ class SecureBoost(Checked):
 
     def learns(self) -> dict[str, list[str]]:
         """What the guest and a host learn of each other beside the shared rows."""
-        sees = "the gradients of all training rows, and so their labels"
+        assumed = "Paillier's assumption" + (" and noise with exponents of 448 bits" if self.short_exponents else "")
+        sees = {
+            "none": "the gradients of all training rows, and so their labels",
+            "paillier": f"nothing of gradients and labels: ciphertexts of {self.cipher.key_bits} bits under the guest's key, under {assumed}",
+        }[self.security]
         return {
             "host": [
                 sees,
@@ -102,7 +125,7 @@ class SecureBoost(Checked):
                 "its own splits: column, value, and which leaf",
             ],
             "guest": [
-                "how many columns each host has, and how many bins each column",
+                "how many columns each host has, how many bins each column, and which bin is the fullest",
                 "sums of gradients by leaf, column and bin of each host, in the order of the bins",
                 "which rows go left at each of a host's splits, but neither its columns nor its values",
             ],
@@ -134,25 +157,43 @@ class SecureBoost(Checked):
         if not own.features and not hosts:
             return rows.without_trees()
         if state is None:
-            counts = {host: _counts(await _of(peers).recv(host)) for host in hosts}
-            state = {"counts": counts, "keys": None, "round": 0, "boosting": None}
-            if not own.features and not any(counts.values()):
+            told = {host: HostColumns.of(await _of(peers).recv(host)) for host in hosts}
+            state = {
+                "hosts": {host: each.packed() for host, each in told.items()},
+                "keys": None,
+                "round": 0,
+                "boosting": None,
+            }
+            if not own.features and not any(len(each.counts) for each in told.values()):
                 raise DataError(
                     "no party has a column to split", where="SecureBoost", remedy="give one party a feature"
                 )
-        sums, keys, public = self._guest_sums(state["keys"], rows, secret)
-        if state["keys"] is None and hosts:
+        known = {host: HostColumns.of(state["hosts"][host]) for host in hosts}
+        sums: GuestSums = PlainSums()
+        public: dict[str, Any] = {"security": "none"}
+        keys = state["keys"]
+        if hosts and self.security == "paillier":
+            sealed = GuestCipher.of(self.cipher, rows.units, len(rows.x), _of(secret), keys, self.short_exponents)
+            sums, public, keys = sealed, sealed.public, sealed.owner.keys
+        if hosts and state["keys"] is None:
             await _of(peers).broadcast(public, hosts)
         boosting = rows.boosting(state["boosting"])
-        owners = ColumnOwners(own, peers, state["counts"], sums)
+        owners = ColumnOwners(own, peers, known, sums)
         for done in range(state["round"], self.trees):
             await grow_round(owners, boosting, rows.targets, self.limits, rows.units)
             if save is not None:
-                await save({**state, "keys": keys, "round": done + 1, "boosting": boosting.packed()})
+                await save({**state, "keys": keys or [], "round": done + 1, "boosting": boosting.packed()})
         return {"base": np.asarray(boosting.base), "trees": boosting.trees.packed(), "splits": boosting.splits.packed()}
 
     async def train_host(
-        self, x: NDArray[np.float32], peers: Peers, guest: str, *, state: Any = None, save: Save | None = None
+        self,
+        x: NDArray[np.float32],
+        peers: Peers,
+        guest: str,
+        *,
+        secret: Secret,
+        state: Any = None,
+        save: Save | None = None,
     ) -> dict[str, Any]:
         """A host's role: answer the guest; return the host's part of the model.
 
@@ -160,14 +201,15 @@ class SecureBoost(Checked):
             x: the training rows in the common order.
             peers: the session.
             guest: the guest's role.
+            secret: the host's entropy, for the noise of its answers.
             state: what ``save`` kept last.
             save: called after each round with what a resumed role needs.
         """
         own = OwnedColumns(x, self.bins)
         if state is None:
-            await peers.send(guest, {"counts": np.array(own.counts, np.int64)})
+            await peers.send(guest, HostColumns(own.counts, own.fullest).packed())
             state = {"public": await peers.recv(guest), "round": 0, "splits": Splits().packed()}
-        role = HostRole(own, self._host_sums(state["public"], len(x)), Splits.unpacked(state["splits"]))
+        role = HostRole(own, self._host_sums(state["public"], len(x), secret), Splits.unpacked(state["splits"]))
         for done in range(state["round"], self.trees):
             await self._host_round(role, peers, guest)
             if save is not None:
@@ -183,16 +225,11 @@ class SecureBoost(Checked):
             if reply is not None:
                 await peers.send(guest, reply)
 
-    def _guest_sums(self, keys: Any, rows: GuestRows, secret: Secret | None) -> tuple[GuestSums, Any, Any]:
-        """The guest's half of the sums, its keys, and what hosts must know of them."""
-        return PlainSums(), {}, {"security": "none"}
-
-    def _host_sums(self, public: Any, rows: int) -> HostSums:
+    def _host_sums(self, public: Any, rows: int, secret: Secret) -> HostSums:
         """A host's half of the sums, as it was told."""
-        require(
-            isinstance(public, Mapping) and public.get("security") == self.security, "another security than was agreed"
-        )
-        return PlainSums()
+        told = public.get("security") if isinstance(public, Mapping) else None
+        require(told == self.security, f"security={told!r}, where {self.security!r} was agreed")
+        return PlainSums() if self.security == "none" else HostCipher.of(self.cipher, public, rows, secret)
 
     def margins(self, part: Mapping[str, Any], sides: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32]:
         """The margins of rows, ``(rows, outputs)``, from what all owners say of them.
@@ -247,20 +284,11 @@ class GuestRows:
         return Boosting(self.objective, base, np.array(state["margin"], np.float32), trees, splits)
 
 
-def _of(peers: Peers | None) -> Peers:
-    if peers is None:
-        raise ConfigError("hosts without a session", where="SecureBoost", remedy="give the peers of a session")
-    return peers
-
-
-def _counts(message: Any) -> list[int]:
-    """The number of cuts of a host's columns."""
-    counts = np.asarray(message["counts"]) if isinstance(message, Mapping) and "counts" in message else None
-    good = (
-        counts is not None
-        and counts.ndim == 1
-        and counts.dtype.kind in "iu"
-        and bool(((counts >= 0) & (counts < 256)).all())
-    )
-    require(good, "numbers of cuts that are not 0 to 255")
-    return list(map(int, counts.tolist()))  # type: ignore[union-attr]
+def _of(given: Given | None) -> Given:
+    if given is None:
+        raise ConfigError(
+            "hosts without a session, or without the guest's entropy",
+            where="SecureBoost",
+            remedy="give peers and secret",
+        )
+    return given

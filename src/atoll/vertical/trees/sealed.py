@@ -1,0 +1,131 @@
+"""Sums of gradients that the hosts add up without seeing them: Paillier ciphertexts under the guest's key.
+
+A row's gradient and second derivative share a ciphertext. A host multiplies the ciphertexts of each leaf, column and bin, and sends several sums in one ciphertext, with fresh
+noise. Of each column it leaves out the bin with the most rows: the guest knows the sum of the leaf, and so the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.secure.encrypted import JoinedFields, KeyOwner, Paillier, SealedVector
+
+from .boosting import GradientUnits, HostColumns, require
+from .columns import OwnedColumns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.requests.island import Secret
+
+__all__ = ["GuestCipher", "HostCipher"]
+
+_MOST_BITS = 40
+
+
+@dataclass
+class GuestCipher:
+    """The guest's half: it has the key.
+
+    Attributes:
+        owner: the key.
+        fields: how a row's two numbers share a ciphertext.
+    """
+
+    owner: KeyOwner
+    fields: JoinedFields
+
+    @classmethod
+    def of(
+        cls, cipher: Paillier, units: GradientUnits, rows: int, secret: Secret, keys: Sequence[Tree] | None, short: bool
+    ) -> GuestCipher:
+        """Make a key, or go on with one, for gradients in these units."""
+        return cls(KeyOwner(cipher, secret, keys or None, short), JoinedFields(2, max(units.bits), rows))
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """What hosts must know."""
+        return {"security": "paillier", "key": self.owner.public, "bits": self.fields.bits}
+
+    def seal(self, pairs: NDArray[np.int64]) -> Any:
+        """One ciphertext a row, ``(rows, key_bits / 4)``."""
+        return self.owner.encrypt(self.fields.join(pairs))
+
+    def open(self, sums: Any, columns: HostColumns, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A host's sums, ``(nodes, features, width, 2)``, from what `HostCipher.sums` sent; ``totals`` are those of the nodes."""
+        bins = _sent(columns)
+        many, bits = len(totals) * len(bins), self.owner.cipher.key_bits
+        packed = np.asarray(sums)
+        expected = (-(-many // self.fields.per_plaintext(bits)), bits // 4)
+        require(
+            packed.dtype == np.uint8 and packed.shape == expected, f"sums of shape {packed.shape}, expected {expected}"
+        )
+        found = self.fields.split(self.owner.decrypt(packed), many, bits).reshape(len(totals), len(bins), 2)
+        features = len(columns.counts)
+        made = np.zeros((len(totals), features, columns.width, 2), np.int64)
+        made[:, bins[:, 0], bins[:, 1]] = found
+        made[:, np.arange(features), np.array(columns.fullest, np.int64)] = totals[:, None] - made.sum(axis=2)
+        return made
+
+
+@dataclass
+class HostCipher:
+    """A host's half.
+
+    Attributes:
+        cipher: the agreed length of the key.
+        public: the guest's key.
+        fields: how a row's two numbers share a ciphertext.
+        secret: the host's entropy.
+    """
+
+    cipher: Paillier
+    public: Tree
+    fields: JoinedFields
+    secret: Secret
+    _rows: SealedVector | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, cipher: Paillier, told: Any, rows: int, secret: Secret) -> HostCipher:
+        """The half for what the guest told.
+
+        Raises:
+            MessageError: the guest told something else.
+        """
+        good = isinstance(told, Mapping) and isinstance(told.get("bits"), int) and 0 < told["bits"] <= _MOST_BITS
+        require(good and "key" in told, "no public key and bits of the gradients")
+        return cls(cipher, told["key"], JoinedFields(2, told["bits"], rows), secret)
+
+    def take(self, sealed: Any, rows: int) -> None:
+        """Take the gradients of all rows, after checking that each is a ciphertext."""
+        found = np.asarray(sealed)
+        require(found.ndim == 2 and len(found) == rows, f"gradients of shape {found.shape} for {rows} rows")
+        self._rows = SealedVector(self.cipher, self.public, found)
+
+    def sums(self, columns: OwnedColumns, nodes: Sequence[int]) -> Any:
+        """Packed ciphertexts of the sums by node, column and bin."""
+        require(self._rows is not None, "sums were asked for before gradients were sent")
+        vector: Any = self._rows
+        known, made = HostColumns(columns.counts, columns.fullest), []
+        bins = _sent(known)
+        for node in nodes:
+            rows = columns.rows_at(node)
+            by_bin = []
+            for f, full in enumerate(known.fullest):
+                index = columns.bins[rows, f].astype(np.int64)
+                sent = index != full
+                by_bin.append(vector.add_by_index(index[sent], columns.width, rows[sent]))
+            made += [by_bin[f][b] for f, b in bins.tolist()]
+        return vector.pack(made, self.fields, self.secret)
+
+
+def _sent(columns: HostColumns) -> NDArray[np.int64]:
+    """Column and bin of each sum that a host sends, in order: all bins of a column and that of missing values, but the one that it leaves out."""
+    bins = [(*range(n + 1), columns.width - 1) for n in columns.counts]
+    found = [(f, b) for f, mine in enumerate(bins) for b in mine if b != columns.fullest[f]]
+    return np.array(found, np.int64).reshape(-1, 2)
