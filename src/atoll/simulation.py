@@ -296,7 +296,7 @@ def simulate(
     if not isinstance(seed, int | np.integer):
         raise ConfigError(f"seed={seed!r}", where="simulate", remedy="use a whole number, such as seed=0")
     whole = job if isinstance(job, Job) else ProgramJob.of(job)
-    islands = as_population(islands, one_form=whole.one_form)
+    islands = as_population(islands, one_form=whole.one_form, tables=whole.reads == "table")
     world: dict[str, Any] = {
         "engine": make_engine(engine, workers), "seed": seed, "cost": devices or Free(), "resume": resume, "errors": errors,
         "secret_seed": secret_seed, "sealing": sealing, "policy": policy or AllowAll(), "state_memory": state_memory,

@@ -26,13 +26,14 @@ _TESTS = ("x_test", "y_test")
 _ONE_EACH = "give a list or dict of data sets, one a client"
 
 
-def as_population(given: Any, *, one_form: bool = False) -> Population:
+def as_population(given: Any, *, one_form: bool = False, tables: bool = False) -> Population:
     """Turn a list or dict of data sets, one a client, into a federated data set.
 
     Args:
         given: a population, which is returned unchanged; a list of data sets; or a dict that maps names to data sets or to data of any kind,
             which tasks then find unchanged.
         one_form: whether the job needs data of one form; see `atoll.core.job.Job`. A client's dict of arrays, or its data frame, is then made a data set.
+        tables: whether the job reads tables with columns of their own: data sets with other features then stay as they are, each its client's.
 
     Raises:
         DataError: anything else, such as one data set, which does not say which client has which rows.
@@ -51,7 +52,9 @@ def as_population(given: Any, *, one_form: bool = False) -> Population:
         return given
     several = list(given.values()) if isinstance(given, Mapping) else given
     if isinstance(several, list | tuple) and several:
-        if all(isinstance(one, Dataset) for one in several):
+        features = {one.about.features for one in several if isinstance(one, Dataset)}
+        apart = tables and isinstance(given, Mapping) and len(features) > 1
+        if all(isinstance(one, Dataset) for one in several) and not apart:
             return Islands.from_datasets(
                 dict(zip(map(str, given), several, strict=True)) if isinstance(given, Mapping) else several
             )

@@ -235,7 +235,13 @@ def _settings(
 
     how = {"workers": 1, "errors": "raise", **options}
     return described(
-        job, as_population(islands, one_form=job.one_form), place.path, engine, how["workers"], how["errors"], seed
+        job,
+        as_population(islands, one_form=job.one_form, tables=job.reads == "table"),
+        place.path,
+        engine,
+        how["workers"],
+        how["errors"],
+        seed,
     ).plain()
 
 

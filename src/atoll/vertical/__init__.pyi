@@ -1,5 +1,5 @@
-from .alignment import Aligned as Aligned
-from .alignment import Alignment as Alignment
+from .alignment import RowAlignment as RowAlignment
+from .alignment import SameKeys as SameKeys
 from .job import Vertical as Vertical
 from .job import VerticalResult as VerticalResult
 from .trees.secure_boost import SecureBoost as SecureBoost

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from atoll.core.requests.island import Secret
     from atoll.secure.psi import RowKeys
 
-__all__ = ["Aligned", "Alignment"]
+__all__ = ["SameKeys", "RowAlignment"]
 
 
-class Alignment:
+class RowAlignment:
     """How parties find the rows that they share.
 
     Attributes:
@@ -57,14 +57,14 @@ _CLAIM = Schema({"keys": ScalarSpec(int), "salt": ScalarSpec(bytes), "digest": S
 
 
 @dataclass(frozen=True)
-class Aligned(Alignment):
+class SameKeys(RowAlignment):
     """The parties' tables have the same keys already, in any order of the rows.
 
     The guest sends a digest of its keys, and each host compares it with that of its own, so that tables that differ are refused. A host that guesses the whole set can
     test its guess, as it could with any protocol that tells who is shared.
     """
 
-    name: ClassVar[str] = "aligned"
+    name: ClassVar[str] = "same-keys"
 
     async def find_shared(
         self, keys: RowKeys, channel: PeerChannel, parties: Sequence[str], me: str, secret: Secret
@@ -80,7 +80,7 @@ class Aligned(Alignment):
             if claim["digest"] != _digest(keys, claim["salt"]):
                 raise DataError(
                     f"{len(keys)} keys at {me!r} are not the {claim['keys']} keys of {guest!r}",
-                    where="Aligned",
+                    where="SameKeys",
                     remedy="give all parties the same keys, or leave out the rows of the others",
                 )
         return np.arange(len(keys))

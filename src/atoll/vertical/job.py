@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -19,7 +20,7 @@ from atoll.secure.psi import RowKeys, order_keys
 from atoll.trees.objectives import TreeLoss
 from atoll.trees.tree import score
 
-from .alignment import Aligned, Alignment
+from .alignment import RowAlignment, SameKeys
 from .tables import PartyTable, read_labels
 from .trees.boosting import require
 from .trees.secure_boost import GuestRows, SecureBoost
@@ -63,7 +64,7 @@ class Vertical(Checked, Job):
     missing_features: ClassVar[bool] = True
     method: ClassVar[str] = "model"
 
-    align: Alignment = field(default_factory=Aligned)
+    align: RowAlignment = field(default_factory=SameKeys)
     model: SecureBoost = field(default_factory=SecureBoost)
     guest: str | None = None
     id: str = "id"
@@ -77,7 +78,7 @@ class Vertical(Checked, Job):
 
     def __post_init__(self) -> None:
         parts = {
-            "align": (Alignment, "atoll.vertical.Aligned()"),
+            "align": (RowAlignment, "atoll.vertical.SameKeys()"),
             "model": (SecureBoost, "atoll.vertical.SecureBoost()"),
         }
         require_parts(self, parts)
@@ -138,11 +139,13 @@ class VerticalResult:
         job: the job.
         parties: the parties, the guest first.
         replies: what the parties' roles returned. Parts of the model are among them in a simulation alone; between organisations each stays at its party.
+        cost: ``seconds`` of the session, and the ``bytes`` that went between parties; empty if a run was resumed after it.
     """
 
     job: Vertical
     parties: tuple[str, ...]
     replies: Mapping[str, Any]
+    cost: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.scores.items())
@@ -266,6 +269,7 @@ class VerticalResult:
 class _PreparedVertical(Prepared):
     def __init__(self, job: Vertical, parties: list[str]) -> None:
         self.job, self.parties = job, parties
+        self._cost: dict[str, float] = {}
         self.guest = Task("atoll.vertical.job:guest", self._guest)
         self.host = Task("atoll.vertical.job:host", self._host)
         self.tasks = (self.guest, self.host)
@@ -274,16 +278,20 @@ class _PreparedVertical(Prepared):
         """One session of all parties."""
         found = await fed.restore(None)
         if found is None:
+            begin = time.perf_counter()
             found = await fed.session(
                 {name: (name, self.host if i else self.guest) for i, name in enumerate(self.parties)}
             )
+            moved = fed.bytes()
+            carried = moved["bytes_relayed"] + moved["bytes_between"]
+            self._cost = {"seconds": time.perf_counter() - begin, "bytes": carried}
             fed.record(dict(found[self.parties[0]]["scores"]))
             await fed.checkpoint(found)
         return found
 
     def outcome(self, value: Any) -> VerticalResult:
         """The result."""
-        return VerticalResult(self.job, tuple(self.parties), value)
+        return VerticalResult(self.job, tuple(self.parties), value, self._cost)
 
     def facts(self, outcome: VerticalResult) -> Mapping[str, Any]:
         """The task, the rows, the measures and what each party learns."""

@@ -251,3 +251,25 @@ def test_the_assumption_of_short_exponents_is_told():
     assert "448 bits" in told
     assert "2048 bits" in told
     assert "448" not in SecureBoost().learns()["host"][0]
+
+
+def test_bytes_are_known_beforehand():
+    """The ciphertexts of rows are all but a few of the bytes; what else travels is bits and small counts."""
+    parties, _ = as_parties(draw(504, 900))
+    model = SecureBoost(**FEW, cipher=SHORT)
+    result = atoll.simulate(Vertical(model=model), parties, engine="inline", progress=False)
+    columns = [len(parties["guest"]) - 2, len(parties["host-1"]) - 1]
+    foreseen = model.predict_cost(result.rows["train"], columns)
+    assert result.cost["seconds"] > 0
+    assert 0.8 < result.cost["bytes"] / foreseen["bytes"] < 1.25
+    assert (
+        SecureBoost(**FEW, security="none").predict_cost(100, [2, 3])["bytes"]
+        < model.predict_cost(100, [2, 3])["bytes"]
+    )
+
+
+def test_short_exponents_are_foreseen_to_take_less():
+    long, short = (
+        SecureBoost(short_exponents=short).predict_cost(20_000, [10, 2])["seconds"] for short in (False, True)
+    )
+    assert 0 < short < long
