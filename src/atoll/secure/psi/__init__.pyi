@@ -5,9 +5,9 @@ from .job import align_parties as align_parties
 from .keys import RowKeys as RowKeys
 from .keys import normalise_key as normalise_key
 from .keys import order_keys as order_keys
-from .oprf import Oprf as Oprf
 from .opprf import KeyValueTable as KeyValueTable
 from .opprf import Opprf as Opprf
+from .oprf import Oprf as Oprf
 from .protocol import AlignmentPlan as AlignmentPlan
 from .protocol import AlignmentSide as AlignmentSide
 from .protocol import Matches as Matches

@@ -144,7 +144,13 @@ class SecureBoost(Checked):
         seconds, sums = 1e-8 * values, 2 ** (self.depth - 1) * sum(columns[1:]) * self.bins
         if self.security == "none":
             return {"seconds": seconds, "bytes": 16.0 * trees * (rows * (len(columns) - 1) + sums)}
-        more: dict[str, Any] = {"rows": rows, "columns": columns[1:], "bins": self.bins, "trees": trees, "depth": self.depth}
+        more: dict[str, Any] = {
+            "rows": rows,
+            "columns": columns[1:],
+            "bins": self.bins,
+            "trees": trees,
+            "depth": self.depth,
+        }
         found = predict_cost(self.cipher, self.short_exponents, **more)
         return {**found, "seconds": found["seconds"] + seconds}
 
