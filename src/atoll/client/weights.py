@@ -142,7 +142,9 @@ def _array(value: Any, wanted: Any, path: str) -> Any:
             where="task.reply",
             remedy="reply with the parameters that the task came with, trained; every client needs a model of one shape",
         )
-    return np.ascontiguousarray(array, dtype=np.asarray(wanted).dtype).reshape(shape)  # which makes an axis of a single number
+    return np.ascontiguousarray(array, dtype=np.asarray(wanted).dtype).reshape(
+        shape
+    )  # which makes an axis of a single number
 
 
 def _lacks(name: str, has: Mapping[str, Any]) -> DataError:

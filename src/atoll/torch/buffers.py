@@ -249,7 +249,7 @@ class Withheld:
     def guard(self, module: nn.Module) -> None:
         """Watch a model."""
         module.register_forward_pre_hook(self)
-        module.register_load_state_dict_post_hook(self.loaded)
+        module.register_load_state_dict_post_hook(self.loaded)  # type: ignore[no-untyped-call]
 
     def __call__(self, module: nn.Module, given: Any) -> None:
         """Refuse a pass in evaluation mode."""
@@ -404,12 +404,12 @@ def _step(network: FunctionalModule, rows: Tensor, *, moved: bool) -> _Seen:
         seen.names.append(name)
     seen.loose = {place: value for place, value in attributes.items() if _changed(module, place, value)}
     for name, _ in module.named_buffers():
-        prefix, _, own = name.rpartition(".")
-        if name in before or (prefix, own) in attributes:
+        prefix, _, place = name.rpartition(".")
+        if name in before or (prefix, place) in attributes:
             continue
         if name in kept:
             raise _reformed(network, name, f"makes the buffer {name!r}, which has no value before")
-        seen.loose[prefix, own] = _Absent()
+        seen.loose[prefix, place] = _Absent()
     return seen
 
 

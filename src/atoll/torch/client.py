@@ -83,8 +83,8 @@ class ClientTraining:
         if plan.sent:
             self.refuse_leak(x)
             before, after = {**self.network.frozen, **(given or {})}, made.buffers
-            kept = ({name: array_of(some[name]) for name in plan.sent} for some in (before, after))
-            made.reply |= buffer_replies(*kept, n, singly=self.singly)
+            came, goes = ({name: array_of(some[name]) for name in plan.sent} for some in (before, after))
+            made.reply |= buffer_replies(came, goes, n, singly=self.singly)
         if plan.local:
             own = {name: array_of(made.buffers[name]) for name in plan.local}
             made.state = {"algorithm": made.state, "buffers": own}

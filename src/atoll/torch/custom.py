@@ -197,8 +197,8 @@ class _CustomLearner(Holding, Reporting):
         if state is not None:
             island.state = state
         if BUFFERS in broadcast:
-            sent = ({name: some[name] for name in self.plan.sent} for some in (before, after))
-            reply |= buffer_replies(*sent, n, singly=self.singly)
+            came, goes = ({name: some[name] for name in self.plan.sent} for some in (before, after))
+            reply |= buffer_replies(came, goes, n, singly=self.singly)
         taken = sorted(metrics.keys() & reply.keys())
         if taken:
             raise ConfigError(

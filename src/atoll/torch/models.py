@@ -126,7 +126,7 @@ def spectral_layers(module: nn.Module) -> list[_Spectral]:
                 found.append(_Spectral(f"{at}_u", f"{at}_v", f"{at}_orig", hook.dim))
         if not parametrize.is_parametrized(layer):
             continue
-        for name, chain in layer.parametrizations.items():  # type: ignore[union-attr, operator]
+        for name, chain in layer.parametrizations.items():
             for i, part in enumerate(chain):
                 if isinstance(part, _SpectralNorm) and hasattr(part, "_u"):
                     at = f"{dot}parametrizations.{name}"
@@ -172,8 +172,11 @@ def is_lazy(module: nn.Module) -> bool:
 
 def copied(module: nn.Module) -> nn.Module:
     """Return a deep copy of a model, whose tensors may have no shape yet, or be attributes that a hook computes from parameters (`torch.nn.utils.weight_norm`)."""
-    lazy = (t for t in (*module.parameters(), *module.buffers()) if is_uninitialized(t))
-    known: dict[int, Any] = {id(t): type(t)(t.requires_grad, t.device, t.dtype) for t in lazy}
+    known = dict[int, Any]()
+    for tensor in (*module.parameters(), *module.buffers()):
+        if is_uninitialized(tensor):
+            kind: Any = type(tensor)
+            known[id(tensor)] = kind(tensor.requires_grad, tensor.device, tensor.dtype)
     own = (value for layer in module.modules() for value in vars(layer).values())
     known |= {id(t): t.detach().clone() for t in own if isinstance(t, torch.Tensor) and not t.is_leaf}
     return deepcopy(module, known)
