@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.validation import Checked
 
+from .numerics import describe_design
 from .rows import FeatureLayout, PartyRows
 
 if TYPE_CHECKING:
@@ -131,6 +132,10 @@ class FitMethod(Checked):
     def result(self, state: State) -> dict[str, Any]:
         """The fitted parameters: arrays and plain numbers."""
         raise NotImplementedError
+
+    def notes(self, features: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+        """What people must know of a result, a sentence each."""
+        return describe_design(features, params)
 
     def estimator(self, params: Mapping[str, Any], classes: Sequence[str]) -> Any:
         """A fitted scikit-learn estimator.

@@ -21,7 +21,6 @@ from atoll.statistics.columns import settle_kind
 from .contacts import Contacts, summed_numbers
 from .fitted import FittedModel
 from .method import OWN, Known
-from .numerics import describe_design
 from .ranks import RankSearch
 from .rows import FeatureLayout
 
@@ -316,7 +315,7 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
         "converged": not (state.get("stopped", False) or state.get("separated", False)),
     }
     params = method.result(state)
-    if notes := describe_design(layout.features, params):
+    if notes := method.notes(layout.features, params):
         told["notes"] = notes
     return FittedModel(method, layout, params, told)
 

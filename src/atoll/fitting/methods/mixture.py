@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.fitting.method import AtParty, FitMethod, Known, State, Sums, positive
+from atoll.fitting.numerics import add_up_rows
 from atoll.fitting.rows import PartyRows
 from atoll.statistics.disclosure.suppression import hidden
 
@@ -70,7 +71,7 @@ class GaussianMixture(FitMethod):
             )
 
     def start(self, known: Known) -> State:
-        """Ask for the moments of all rows."""
+        """Ask for the means of all rows, then for squares around them."""
         del known
         return {"phase": "moments"}
 
@@ -99,7 +100,9 @@ class GaussianMixture(FitMethod):
         del party
         x = rows.x
         if state["phase"] == "moments":
-            return {"x": x.sum(axis=0), "xx": (x**2).sum(axis=0), "n": np.float64(len(rows))}
+            return add_up_rows(x)
+        if state["phase"] == "spread":
+            return {"xx": ((x - np.asarray(state["mean"])) ** 2).sum(axis=0)}
         means, covariances = np.asarray(state["means"]), np.asarray(state["covariances"])
         logs = _log_densities(x, means, covariances) + np.log(np.asarray(state["weights"]))
         whole = np.logaddexp.reduce(logs, axis=1) if len(x) else np.zeros(0)
@@ -121,10 +124,10 @@ class GaussianMixture(FitMethod):
 
     def step(self, state: State, sums: Mapping[str, NDArray[Any]], known: Known) -> State:
         """Maximisation."""
-        n = float(sums["n"])
         if state["phase"] == "moments":
-            mean = sums["x"] / n
-            variance = np.maximum(sums["xx"] / n - mean**2, 0.0)
+            return {"phase": "spread", "mean": sums["x"] / float(sums["n"]), "n": float(sums["n"])}
+        if state["phase"] == "spread":
+            mean, variance = np.asarray(state["mean"]), sums["xx"] / float(state["n"])
             if len(self.means):
                 return self._begun(np.array(self.means, dtype=np.float64), variance)
             if self.start_from == "proposals":
@@ -132,7 +135,7 @@ class GaussianMixture(FitMethod):
             return self._begun(
                 mean + np.sqrt(variance) * known.draw.normal(size=(self.components, len(mean))), variance
             )
-        sizes = sums["sizes"] + _TINY
+        n, sizes = float(sums["n"]), sums["sizes"] + _TINY
         move = sums["first"] / sizes[:, None]
         if self.covariance == "full":
             made = sums["second"] / sizes[:, None, None] - move[:, :, None] * move[:, None, :]
