@@ -117,6 +117,17 @@ def test_the_step_of_one_shot_clusters_averages_proposals() -> None:
     ]  # Dennis, Li and Smith 2021, algorithm 2: no weights
 
 
+def test_the_seeds_of_one_shot_clusters_are_far_from_all_seeds() -> None:
+    from atoll.fitting.methods.kmeans import spread_out
+
+    told = [
+        {"centres": np.array([[0.0], [10.0]]), "sizes": np.ones(2)},
+        {"centres": np.array([[5.0], [12.0]]), "sizes": np.ones(2)},
+    ]
+    # 5 is 5 from the nearest seed, and 12 only 2, though 12 from the other one; 12 then joins 10.
+    assert spread_out(told, 3, "KMeans").tolist() == [[0.0], [11.0], [5.0]]
+
+
 @BOTH
 def test_logistic_regression_of_three_classes(how: dict[str, Any]) -> None:
     found = fit(GLM(alpha=0.5), label="y", **how)

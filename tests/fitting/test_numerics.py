@@ -112,6 +112,16 @@ def test_a_constant_or_doubled_column_is_said(kind: str) -> None:
     assert 1 < plain["condition"] < 10
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_column_that_varies_by_a_rounding_is_constant(kind: str) -> None:
+    model, label = MODELS[kind]
+    rows = table().assign(const=np.where(np.arange(ROWS) % 3, 0.3, 0.1 * 3))  # a unit computed in two ways
+    assert rows.const.nunique() == 2
+    found = fitted(model, label, rows, ("a", "b", "const"))
+    assert (found["rank"], np.ravel(found["coef"])[2]) == (2, 0.0)
+    assert "column 'const' is constant" in found.told["notes"][0]
+
+
 @pytest.mark.parametrize("quasi", [False, True])
 def test_separated_classes_have_no_optimum(quasi: bool) -> None:
     rows = table()

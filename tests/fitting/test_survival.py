@@ -15,6 +15,8 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.fitting import Cox, Fit, FittedModel, KaplanMeier
+from atoll.fitting.method import AtParty
+from atoll.fitting.rows import PartyRows
 from atoll.reducers import SecureAggregation
 from atoll.simulation import run_in
 from atoll.statistics.disclosure.noise import noise_std, rate_of
@@ -83,6 +85,39 @@ def test_a_penalised_hazard_is_the_maximum_of_its_definition(ties: str) -> None:
         up, down = (value(found["coef"] + sign * e) for sign in (1, -1))
         assert abs(up - down) / (2 * step) < 1e-5
         assert max(up, down) < value(found["coef"])
+    assert found["log_likelihood"] == pytest.approx(value(found["coef"]), rel=1e-12)
+
+
+def test_pairs_of_equal_risk_count_half() -> None:
+    rows = pd.DataFrame({"x": [1.0, 0, 1, 0, 0], "time": [1.0, 2, 3, 4, 4], "event": [1, 1, 1, 1, 0]})
+    found = fit(Cox(), {"one": rows[:3], "two": rows[3:]}, columns=["x"])
+    assert found["coef"][0] > 0
+    # By hand: the first event is right against three and even with one, the second wrong and twice even, the third right twice, the fourth even with the row that leaves with it.
+    assert found.score(rows) == pytest.approx((3.5 + 1.0 + 2.0 + 0.5) / 10)
+
+
+def test_after_the_grid_nothing_is_observed() -> None:
+    rows = pd.DataFrame({"time": [4.0, 8, 9, 12, 15, 20], "event": [1, 1, 0, 1, 1, 0]})
+    found = fit(KaplanMeier(times=[5.0, 10.0]), {"one": rows[:3], "two": rows[3:]})
+    assert found["events"].tolist() == [[1, 1]]
+    np.testing.assert_allclose(
+        found["survival"], [[5 / 6, 5 / 6 * 3 / 4]]
+    )  # the row that leaves at 9 is not at risk at 10
+    hazards = Cox(times=[5.0, 10.0]).reply(
+        PartyRows(np.zeros((2, 1)), np.zeros(2), {"time": np.array([7.0, 12.0]), "event": np.ones(2)}),
+        {"phase": "risk", "grid": [5.0, 10.0], "centre": [0.0], "inverse": [1.0], "at": [0.0]},
+        AtParty(np.random.default_rng(0), None),
+    )
+    assert hazards["d"].tolist() == [0, 1]
+
+
+def test_what_has_exactly_the_minimum_count_is_told_as_it_is() -> None:
+    rows = pd.DataFrame({"time": np.repeat([5.0, 10.0, 15.0], 5), "event": np.repeat([1, 1, 0], 5)})
+    found = fit(KaplanMeier(times=[5.0, 10.0, 15.0]), {"one": rows}, min_count=5)
+    assert (found["moved"], found["left_out"]) == (0, 0)
+    assert found["events"].tolist() == [[5, 5, 0]]
+    fewer = fit(KaplanMeier(times=[5.0, 10.0, 15.0]), {"one": rows}, min_count=6)
+    assert (fewer["moved"], fewer["left_out"]) == (5, 5)
 
 
 def test_cox_regression_is_that_of_statsmodels() -> None:
@@ -128,7 +163,7 @@ def test_on_a_grid_events_are_rounded_up_and_the_rest_down(model: Any) -> None:
 
 
 def test_a_minimum_count_lets_no_party_tell_of_few_rows() -> None:
-    from atoll.fitting.method import AtParty, Known
+    from atoll.fitting.method import Known
     from atoll.fitting.rows import FeatureLayout, rows_of
 
     model = KaplanMeier(width=5.0)
