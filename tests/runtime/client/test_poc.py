@@ -23,7 +23,7 @@ from atoll.cli.commands import poc
 from atoll.cli.commands.poc import poc_job
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, ConfigError, DataError
-from atoll.runs import RunFolder, read_model, result_of, yaml
+from atoll.runs import RunFolder, load_model, read_model, result_of, yaml
 from atoll.runtime.client.poc import Poc, digits_at, parts_of, site_names, write_parts
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.provision import Kit
@@ -64,6 +64,9 @@ def test_poc_equals_the_simulator(tmp_path: Path) -> None:
     found = read_model(tmp_path / "all" / "result" / "model.safetensors")
     for leaf, value in T.items(simulated.params):
         np.testing.assert_array_equal(found[leaf], np.asarray(value))
+    model, rows = load_model(tmp_path / "all" / "result"), config.test_set()
+    assert rows is not None
+    np.testing.assert_allclose(model.predict_proba(rows.x), simulated.predict_proba(rows.x), rtol=0, atol=1e-9)
     assert (tmp_path / "all" / "result" / "report.html").exists()
     assert RunFolder(tmp_path / "all" / "result").metrics()[-1]["test/accuracy"] == said["accuracy"]
     assert Kit.read(tmp_path / "all" / "kits" / "site-2").role == "site"

@@ -28,7 +28,7 @@ _CLOSE, _FEW = 1e-4, 8
 def table_model_of(
     learner: Learner, params: Tree, columns: ModelColumns | None, title: str, metadata: Mapping[str, str] | None = None
 ) -> TableModel | None:
-    """Return a trained model as one that predicts rows of tables; ``None`` if its learner has no scores, or its data no columns.
+    """Return a trained model as one that predicts rows of tables; ``None`` if its learner has no scores, or its data no columns, or its parameters are several models.
 
     What the scores are says `atoll.learn.offered.SupportsLink`. The class is that of the largest score, or the sign of a single one says it.
 
@@ -44,7 +44,9 @@ def table_model_of(
     link = (metadata or {}).get(_LINK, link_of(learner))
     classed = columns.task in ("classification", "binary") and link != "value"
     found = _scores_of_two(learner, params, columns)
-    outputs = 0 if found is None else int(np.prod(found.shape[1:]))
+    if found is None:
+        return None
+    outputs = int(np.prod(found.shape[1:]))
     if classed and outputs > len(columns.classes):
         more = tuple(str(k) for k in range(len(columns.classes), outputs))
         columns = replace(columns, classes=(*columns.classes, *more))
@@ -79,8 +81,10 @@ def _scores_of_two(learner: SupportsScores, params: Tree, columns: ModelColumns)
     rows = np.stack([np.zeros(shape), np.ones(shape)]).astype(columns.dtype)
     try:
         with np.errstate(all="ignore"):
-            return np.asarray(learner.scores(params, rows))
-    except (AtollError, ArithmeticError, IndexError, LookupError, RuntimeError, TypeError, ValueError):
+            one, two = (np.asarray(learner.scores(params, some)) for some in (rows[:1], rows))
+            # Parameters of several models, stacked, give other shapes.
+            return two if one.ndim and (len(one), len(two)) == (1, 2) else None
+    except (AtollError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         return None  # the user's own code, which was made for other rows
 
 
