@@ -6,7 +6,7 @@ A learner offers a protocol by having its members; there is nothing to inherit f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from atoll.core.algebra.tree import Tree
@@ -44,6 +44,7 @@ __all__ = [
     "SupportsLossGradient",
     "SupportsLosses",
     "SupportsMargins",
+    "SupportsNotices",
     "SupportsPersonal",
     "SupportsPullback",
     "SupportsReleases",
@@ -169,6 +170,13 @@ class SupportsLosses(Protocol):
     """``takes_losses`` says whether local steps can descend losses that the algorithm brings with it; see ``Algorithm.losses``."""
 
     takes_losses: bool
+
+
+@runtime_checkable
+class SupportsNotices(Protocol):
+    """``notices``, sentences about the model that the result of a training says."""
+
+    notices: Sequence[str]
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ from .algorithm import Helped, Labelled, Phased
 from .cross_site import Across
 from .explain import Explainable, exposures_of
 from .metrics import FunctionMetric
-from .offered import let_go
+from .offered import SupportsNotices, let_go
 from .round.predicting import metadata_of, table_model_of
 from .selection.uniform import Uniform
 from .wrapped import shown_name
@@ -476,7 +476,8 @@ def notices_of_training(
         yield (
             f"{', '.join(f'clients/{name}' for name in averaged)}: the mean of the clients' own values, by their rows, and not the value of all rows together"
         )
-    yield from getattr(context.learner, "notices", ())
+    if isinstance(context.learner, SupportsNotices):
+        yield from context.learner.notices
     yield from _grown(rows, math.log(classes) if task == "classification" and classes and classes > 1 else None)
 
 
