@@ -117,6 +117,23 @@ def test_sums_alone_give_the_same_and_the_model_is_saved(capsys: Any, folder: Pa
     np.testing.assert_allclose(FittedModel.load(told["model"]).predict(whole), pooled.predict(whole[["p"]]))
 
 
+def test_other_columns_of_a_file_do_not_matter_if_the_command_names_those_it_uses(capsys: Any, folder: Path) -> None:
+    wanted = found(capsys, folder, "glm", *CALLS["glm"])
+    south = pd.read_csv(folder / "south.csv")
+    south[south.columns[::-1]].assign(note="x", q2=1.5).to_csv(folder / "south.csv", index=False)
+    again = found(capsys, folder, "glm", *CALLS["glm"])
+    assert again["params"] == wanted["params"]
+    assert again["federated"] == wanted["federated"]
+    assert run(asked(folder, "glm", "--label", "y")) != 0
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert "is in no other table" in said["what"]
+    assert said["where"] == f"table '{folder / 'south.csv'}'"
+    assert "--columns" in said["remedy"]
+    south.rename(columns={"q": "qq"}).to_csv(folder / "south.csv", index=False)
+    assert run(asked(folder, "glm", *CALLS["glm"])) != 0
+    assert "no column 'q'. Did you mean 'qq'?" in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

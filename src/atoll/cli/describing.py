@@ -43,7 +43,7 @@ def tables_of(files: Sequence[Path], **options: Any) -> dict[str, DataTable]:
     Raises:
         DataError: a file is not there, is given twice, or cannot be read.
     """
-    return {name: DataTable.read(file, **options) for name, file in name_files(files).items()}
+    return {name: DataTable.read(file, **options).named(str(file)) for name, file in name_files(files).items()}
 
 
 def words_of(text: str | None) -> list[str]:

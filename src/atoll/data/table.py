@@ -132,8 +132,12 @@ class DataTable:
             )
         return self._columns[column]
 
+    def named(self, name: str) -> DataTable:
+        """The same rows under another name, which errors say."""
+        return DataTable(self._columns, name=name)
+
     def only(self, columns: Iterable[str]) -> DataTable:
-        """The same rows with these columns alone."""
+        """The same rows with these columns alone, in this order."""
         return DataTable({column: self[column] for column in columns}, name=self.name)
 
     def without(self, columns: Iterable[str]) -> DataTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -369,7 +369,7 @@ class PreparedTraining(Prepared):
         entrusted: Sequence[Event] = (),
         against: str = "server",
         labels: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,
-        notices: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] = lambda rows: (),
+        notices: Callable[[Sequence[Mapping[str, Any]]], Iterable[str]] = lambda rows: (),
         columns: ModelColumns | None = None,
     ) -> None:
         self._notices, self.columns = notices, columns

@@ -74,7 +74,12 @@ def command(
         "min_count": min_count,
     }  # fmt: skip
     held = next(iter(words.tables_of([test], **form).values())) if test is not None else None
-    found, model = compare_fits(tables, held, method_of(method, given), job, secure=secure, seed=seed, page=html)
+    chosen = method_of(method, given)
+    if columns is not None:  # other columns of the files do not matter, and need not be the same
+        used = list(dict.fromkeys([*job["columns"], *([label] if label else []), *chosen.extra]))
+        tables = {name: table.only(used) for name, table in tables.items()}
+        held = None if held is None else held.only([name for name in used if name in held])
+    found, model = compare_fits(tables, held, chosen, job, secure=secure, seed=seed, page=html)
     if out is not None:
         model.save(out)
         found["model"] = str(out)

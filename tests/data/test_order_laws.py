@@ -1,0 +1,178 @@
+"""The law of order: no permutation of a table's columns, and none of the clients, changes a result, whoever reads the tables and whatever the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import atoll
+from atoll.data import (
+    DataTable,
+    Islands,
+    from_csv_files,
+    from_csv_folder,
+    from_dataframes,
+    from_pandas,
+    read_csv,
+    read_parquet,
+)
+from atoll.fitting import GLM, Fit
+from atoll.selection import Everyone
+from atoll.statistics import Statistics
+from atoll.trees import Trees
+
+Frames = dict[str, pd.DataFrame]
+FEATURES = ("age", "dose", "smoker", "visits")
+
+
+@st.composite
+def drawn(draw: Any) -> tuple[Frames, Frames]:
+    """Tables of two or three clients, and the same with their columns and the clients in other orders."""
+    seed, clients = draw(st.integers(0, 2**16)), draw(st.integers(2, 3))
+    made: Frames = {}
+    for k in range(clients):
+        r, n = np.random.default_rng([seed, k]), int(12 + 3 * k)
+        age = np.round(r.normal(60, 9, n), 1)
+        visits = r.integers(0, 4, n)
+        words = draw(st.sampled_from([("never", "former"), ("never", "ex"), ("ex", "never", "now")]))
+        made[f"site-{k}"] = pd.DataFrame(
+            {
+                "age": age,
+                "dose": np.round(r.normal(0, 1, n), 3),
+                "visits": visits.astype(float) + 0.5
+                if draw(st.booleans()) and k
+                else visits,  # whole numbers here, fractions there
+                "smoker": np.array([words[i % len(words)] for i in range(n)]),
+                "y": np.where((np.arange(n) + (age > 60)) % 2, "yes", "no"),
+            }
+        )
+    columns = st.permutations(list(next(iter(made.values()))))
+    order = draw(st.permutations(list(made)))
+    return made, {name: made[name][draw(columns)] for name in order}
+
+
+def _files(folder: Path, frames: Frames) -> list[Path]:
+    folder.mkdir(parents=True)
+    for name, frame in frames.items():
+        # a mark of the byte order, as spreadsheets write it, in the first file alone
+        frame.to_csv(folder / f"{name}.csv", index=False, encoding="utf-8-sig" if name == "site-0" else "utf-8")
+    return [folder / f"{name}.csv" for name in frames]
+
+
+def _parquet(folder: Path, frames: Frames) -> Islands:
+    folder.mkdir(parents=True)
+    for name, frame in frames.items():
+        frame.to_parquet(folder / f"{name}.parquet", index=False)
+    return Islands.from_datasets({name: read_parquet(folder / f"{name}.parquet", target="y") for name in frames})
+
+
+def _folder(folder: Path, frames: Frames) -> Islands:
+    _files(folder, frames)
+    return from_csv_folder(folder, target="y")
+
+
+READERS: dict[str, Callable[[Path, Frames], Any]] = {
+    "simulate takes frames": lambda _, frames: frames,
+    "simulate takes columns": lambda _, frames: {n: {c: f[c].to_numpy() for c in f} for n, f in frames.items()},
+    "from_dataframes": lambda _, frames: from_dataframes(frames, target="y"),
+    "from_pandas": lambda _, frames: Islands.from_datasets({n: from_pandas(f, target="y") for n, f in frames.items()}),
+    "from_csv_files": lambda d, frames: from_csv_files(_files(d, frames), target="y"),
+    "from_csv_folder": _folder,
+    "read_csv": lambda d, frames: Islands.from_datasets({p.stem: read_csv(p, target="y") for p in _files(d, frames)}),
+    "read_parquet": _parquet,
+}
+TRAINING = atoll.Training(
+    model=atoll.models.linear(4, 2), algorithm=atoll.FedAvg(lr=1e-3, batch_size=4), selection=Everyone(), rounds=2
+)
+
+
+def _run(job: Any, data: Any) -> Any:
+    return atoll.simulate(job, data, engine="inline", progress=False)
+
+
+def _trained(data: Any) -> dict[str, Any]:
+    made = _run(TRAINING, data)
+    return {"": made.params["bias"], **dict(zip(made.data.about.features, made.params["weight"], strict=True))}
+
+
+def _described(data: Any) -> dict[str, Any]:
+    found = _run(Statistics(quantiles=[0.5]), data).outcome
+    told = {name: found[name].plain() for name in FEATURES}
+    return {
+        f"{name} {what}": told[name][what]
+        for name in FEATURES
+        for what in ("mean", "std", "values")
+        if told[name].get(what) is not None
+    }
+
+
+def _fitted(data: Any) -> dict[str, Any]:
+    found = _run(Fit(model=GLM(alpha=1.0), label="y", columns=["age", "dose", "visits", "smoker"]), data).outcome
+    return dict(zip(found.features, np.ravel(found["coef"]), strict=True))
+
+
+def _grown(data: Any) -> dict[str, Any]:
+    made = _run(Trees(rounds=2), data)
+    order = list(made.data.about.features)
+    rows = {name: np.asarray(made.data.shard(name).x) for name in made.data.names}
+    assert sorted(order) == list(FEATURES)
+    return {name: made.outcome.predict(x) for name, x in rows.items()}
+
+
+JOBS = {"training": _trained, "statistics": _described, "fit": _fitted, "trees": _grown}
+
+
+def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        if isinstance(value, dict):
+            assert found[name] == value
+        else:
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+LAW = settings(
+    max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
+
+
+SLOW = ("from_pandas", "from_csv_files", "read_parquet")  # read as their neighbours do
+
+
+@pytest.mark.parametrize("reader", [pytest.param(r, marks=pytest.mark.slow if r in SLOW else ()) for r in READERS])
+@given(tables=drawn())
+@LAW
+def test_no_order_changes_a_training_whoever_reads(
+    reader: str, tables: tuple[Frames, Frames], tmp_path_factory: Any
+) -> None:
+    straight, shuffled = tables
+    read, folder = READERS[reader], tmp_path_factory.mktemp("tables")
+    wanted = _trained(from_dataframes(straight, target="y"))
+    _require_same(_trained(read(folder / "a", straight)), wanted)
+    _require_same(_trained(read(folder / "b", shuffled)), wanted)
+
+
+@pytest.mark.parametrize("job", ["statistics", "fit", "trees"])
+@given(tables=drawn())
+@LAW
+def test_no_order_changes_a_job_of_another_kind(job: str, tables: tuple[Frames, Frames]) -> None:
+    straight, shuffled = tables
+    _require_same(JOBS[job](shuffled), JOBS[job](straight))
+
+
+@given(tables=drawn())
+@LAW
+def test_no_order_changes_the_rows_of_stacked_tables(tables: tuple[Frames, Frames]) -> None:
+    straight, shuffled = tables
+    whole, other = (
+        DataTable.stacked([DataTable.of(each[name], name) for name in straight]) for each in (straight, shuffled)
+    )
+    for column in straight["site-0"]:
+        assert [*map(str, whole[column])] == [*map(str, other[column])]
