@@ -87,7 +87,7 @@ def test_a_message_cannot_name_a_function_that_no_job_has() -> None:
         unpack_metric({**pack_metric(FunctionMetric(mean_score)), "settings": {"function": "os:getcwd"}})
 
 
-@pytest.mark.parametrize("wrong", [3, int, None], ids=str)
+@pytest.mark.parametrize("wrong", [3, int, None, "f1"], ids=str)
 def test_what_is_no_function_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=r"is not a metric of scores.*or a function of scores and labels"):
         Evaluation(metrics=[wrong])

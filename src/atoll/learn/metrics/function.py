@@ -16,10 +16,24 @@ from atoll.core.errors import ConfigError, DataError
 
 from .base import ScoreMetric, ratio
 
-__all__ = ["FunctionMetric"]
+__all__ = ["FunctionMetric", "require_function"]
 
 _KNOWN: dict[str, Callable[..., Any]] = {}
 """Functions that a job of this process has named: a message has names alone, and nobody can name a function that the job does not have."""
+
+
+def require_function(given: Any) -> None:
+    """Refuse what is no function: text, a class, a number.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(given, type) or not callable(given):
+        raise ConfigError(
+            f"{given!r} is not a metric of scores",
+            where="metrics",
+            remedy="use a metric such as Confusion(10), or a function of scores and labels that returns a number",
+        )
 
 
 @dataclass(frozen=True)
@@ -48,12 +62,7 @@ class FunctionMetric(ScoreMetric):
                     remedy="use an engine of one machine, or write a metric as a class in a module that all parties have",
                 )
             object.__setattr__(self, "function", _KNOWN[self.function])
-        if isinstance(self.function, type) or not callable(self.function):
-            raise ConfigError(
-                f"{self.function!r} is not a metric of scores",
-                where="metrics",
-                remedy="use a metric such as Confusion(10), or a function of scores and labels that returns a number",
-            )
+        require_function(self.function)
         _KNOWN[self.key] = self.function  # another function of the same name keeps its own key
 
     @property

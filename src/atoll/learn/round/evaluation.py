@@ -16,6 +16,7 @@ from atoll.rounds.history import named
 
 from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDING
 from ..metrics import FunctionMetric, HumanTime, ScoreMetric, pack_metric
+from ..metrics.function import require_function
 from ..offered import SupportsHeld
 from .scoring import SPREAD, merged_results, scores, scoring_task, summarise
 
@@ -85,6 +86,9 @@ class Evaluation(Checked):
             raise ConfigError(
                 f"metrics={self.metrics!r}", where="Evaluation", remedy="use a list such as [Confusion(10)]"
             )
+        for one in self.metrics:
+            if not isinstance(one, ScoreMetric):
+                require_function(one)
         made = [one if isinstance(one, ScoreMetric) else FunctionMetric(one) for one in self.metrics]
         object.__setattr__(self, "metrics", made if isinstance(self.metrics, list) else tuple(made))
         names = [one.name for one in made if isinstance(one, FunctionMetric)]
