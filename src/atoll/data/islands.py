@@ -220,6 +220,7 @@ class Islands:
         test: Dataset | None = None,
         public: Dataset | None = None,
         others: Mapping[str, Dataset] | None = None,
+        held_out: Islands | None = None,
         scheme: str = "",
     ) -> None:
         self._supply = supply
@@ -232,6 +233,7 @@ class Islands:
         self.test = test
         self.public = public
         self.others = dict(others or {})
+        self.held_out = held_out
         self.scheme = scheme
 
     @classmethod
@@ -274,10 +276,12 @@ class Islands:
         cls,
         datasets: Sequence[Dataset] | Mapping[str, Dataset],
         *,
-        test: Dataset | None = None,
+        test: Dataset | Mapping[str, Dataset] | float | None = None,
         scheme: str = "given",
     ) -> Islands:
         """Make one client of each data set; the keys of a mapping become the clients' names.
+
+        ``test`` is the server's test rows as one data set; or the rows that each client holds out, by its name or as a share of its rows (`with_held_out`).
 
         If the data sets name their classes differently, as files that were read separately do, labels get common codes of all classes. So do features that were text,
         and features are matched by name: if their orders differ, they are in alphabetical order.
@@ -285,6 +289,8 @@ class Islands:
         Raises:
             DataError: there are no data sets, or their columns differ; names the data set and the column.
         """
+        if isinstance(test, float | int | Mapping):
+            return cls.from_datasets(datasets, scheme=scheme).with_held_out(test)
         keys = np.array(list(datasets)) if isinstance(datasets, Mapping) else None
         parts = list(datasets.values()) if isinstance(datasets, Mapping) else list(datasets)
         pool = concatenate(parts)
@@ -403,7 +409,8 @@ class Islands:
             client = self.names.index(client)
         elif not 0 <= client < len(self):
             self._positions([client])
-        return Shard(self._supply, int(self._ids[client]), self.names[client], self.tags[client])
+        held_out = None if self.held_out is None else self.held_out.shard(client)
+        return Shard(self._supply, int(self._ids[client]), self.names[client], self.tags[client], held_out)
 
     def gather(self, clients: ArrayLike, *columns: str) -> tuple[Array, ...]:
         """Fetch columns of several clients at once, stacked.
@@ -440,7 +447,8 @@ class Islands:
             DataError: there is no such client.
         """
         positions = self._positions(clients)
-        return self._with(ids=self._ids[positions], tags=self.tags.take(positions))
+        held_out = None if self.held_out is None else self.held_out.subset(positions)
+        return self._with(ids=self._ids[positions], tags=self.tags.take(positions), held_out=held_out)
 
     def holdout(self, fraction: float, seed: int | Rng = 0) -> tuple[Islands, Islands]:
         """Split each client's rows into (train, test): two populations of the same clients.
@@ -460,6 +468,46 @@ class Islands:
         key = root(seed).child("holdout").key
         train, test = (self._with(supply=hold_out(self._supply, fraction, key, part)) for part in ("train", "test"))
         return train, test
+
+    def with_held_out(self, test: float | Islands | Mapping[str, Dataset] | None, seed: int | Rng = 0) -> Islands:
+        """Return the same clients with rows that they do not train on: ``clients/…`` and ``personal/…`` are then measured on these.
+
+        Args:
+            test: the share of each client's rows to hold out, drawn by seed as `holdout` does; or the other population that `holdout` gave; or a data set for
+                every client, by name; ``None`` for none.
+            seed: draws the rows of a share.
+
+        Raises:
+            DataError: a share outside (0, 1), or rows of other clients, of another form, or with other classes.
+        """
+        if test is None or isinstance(test, Islands):
+            if test is not None and [*map(str, test.names)] != [*map(str, self.names)]:
+                raise DataError(
+                    f"rows held out of {len(test):,} clients, which are not the {len(self):,} clients here in their order",
+                    where=self._where(),
+                    remedy="give the second population of islands.holdout(0.2), or a data set for every client by name",
+                )
+            return self._with(held_out=None if test is None else test._with(held_out=None))
+        if isinstance(test, Mapping):
+            missing = next((name for name in map(str, self.names) if name not in test), None)
+            unknown = next((name for name in test if name not in set(map(str, self.names))), None)
+            if missing is not None or unknown is not None:
+                what = (
+                    f"no held-out rows of client {missing!r}"
+                    if missing is not None
+                    else f"held-out rows of {unknown!r}, which is no client"
+                )
+                raise DataError(
+                    what,
+                    where=self._where(),
+                    remedy=f"give a data set for each of {', '.join([*map(str, self.names)][:20])}",
+                )
+            for rows in test.values():
+                self._supply.schema().require_form(rows)
+            coded = {name: test[name].coded_as(self.about) for name in map(str, self.names)}
+            return self._with(held_out=Islands.from_datasets(coded))
+        train, held_out = self.holdout(float(test), seed)
+        return train._with(held_out=held_out._with(held_out=None))
 
     def with_test(self, test: Dataset | None) -> Islands:
         """Return the same clients with another test set at the server, in the clients' class codes.
@@ -540,6 +588,7 @@ class Islands:
             "test": self.test,
             "public": self.public,
             "others": self.others,
+            "held_out": self.held_out,
             "scheme": self.scheme,
         }
         kept.update(changes)
@@ -568,6 +617,7 @@ class Islands:
     def __repr__(self) -> str:
         how = f" by {self.scheme}" if self.scheme else ""
         test = f", test {len(self.test):,} rows" if self.test is not None else ""
+        test += "" if self.held_out is None else f", {int(self.held_out.sizes.sum()):,} rows held out at clients"
         kind = self.task + (f" of {self.classes} classes" if self.classes else "")
         return f"Islands({self.name!r}{how}: {len(self):,} clients, {kind}{test})"
 

@@ -25,17 +25,19 @@ class Shard:
         client: the client's number in the population that it was made in; a subset does not change it.
         name: the client's name.
         tag: the corruption applied to this client, ``""`` for none.
+        held_out: the client's rows that it does not train on, or ``None``; see `Islands.with_held_out`.
     """
 
-    __slots__ = ("_found", "_supply", "client", "name", "tag")
+    __slots__ = ("_found", "_supply", "client", "held_out", "name", "tag")
     __iter__ = None
 
-    def __init__(self, supply: Supply, client: int, name: str, tag: str = "") -> None:
+    def __init__(self, supply: Supply, client: int, name: str, tag: str = "", held_out: Shard | None = None) -> None:
         self._supply = supply
         self._found: tuple[Dataset, Rows] | None = None
         self.client = client
         self.name = name
         self.tag = tag
+        self.held_out = held_out
 
     def _locate(self) -> tuple[Dataset, Rows]:
         if self._found is None:

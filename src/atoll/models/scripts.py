@@ -40,7 +40,7 @@ from atoll.learn.local.release import BUFFERS, buffer_replies
 from atoll.learn.local.reports import Reporting, as_metrics, as_reports
 from atoll.learn.local.update import finished, started
 from atoll.learn.offered import SupportsScores, require_fit
-from atoll.learn.round.scoring import as_parts
+from atoll.learn.round.scoring import as_parts, rows_measured
 
 from .script_process import RunningScript, ScriptOrder, ended_by_signal
 
@@ -447,7 +447,7 @@ class ScriptLearner(Reporting):
     def _measure(self, island: Island, message: Tree) -> dict[str, Parts]:
         params = message["params"]
         if not self.script.evaluates:
-            return as_parts(self.evaluate(params, island.data))
+            return as_parts(self.evaluate(params, rows_measured(island.data)))
         answer = self._answer(island, "evaluate", params, {}, island.rng)
         rows = _rows(island) if answer["examples"] is None else answer["examples"]
         return as_parts({"n": rows, **{name: value * rows for name, value in answer["metrics"].items()}})

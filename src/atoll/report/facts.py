@@ -76,6 +76,7 @@ def partition_facts(islands: Any) -> dict[str, Any]:
         "clients": int(seen.clients),
         "rows": int(seen.rows),
         "test_rows": 0 if islands.test is None else len(islands.test),
+        "held_out": 0 if getattr(islands, "held_out", None) is None else int(islands.held_out.sizes.sum()),
         "task": islands.task,
         "labels": list(islands.about.labels),
         "features": list(islands.about.features),
@@ -165,6 +166,12 @@ class Facts:
     def word_of(self, name: str) -> str:
         """Who says what a metric is, for a label: nothing for what the server measured, or a simulation."""
         return "" if not self.sites or name.startswith("test/") else ", as the sites say"
+
+    def rows_of(self, name: str) -> str:
+        """On which rows clients measured, for a label: nothing for what the server measured."""
+        if not name.startswith(("clients/", "personal/")):
+            return ""
+        return ", held-out rows" if self.data.get("held_out") else ", training rows"
 
     def last(self, name: str) -> Any:
         """The newest value of a metric; ``None`` if it was never measured."""

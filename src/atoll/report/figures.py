@@ -61,7 +61,7 @@ def curves_figure(facts: Facts) -> str | None:
         for axis, (lines, head) in zip(np.atleast_1d(axes), panels, strict=True):
             for name, label, series in lines:
                 x, y = _points_of_metric(facts.rows, name)
-                said = (label if name != "loss" or trained else "loss") + facts.word_of(name)
+                said = (label if name != "loss" or trained else "loss") + facts.rows_of(name) + facts.word_of(name)
                 axis.plot(x, y, color=SERIES[series], label=said, marker="o" if len(x) < 3 else None, markersize=3.5)
                 axis.plot(x[-1:], y[-1:], color=SERIES[series], marker="o", markersize=4.5)
             axis.set_title(head)
@@ -100,7 +100,7 @@ def clients_figure(facts: Facts) -> str | None:
         return None
     names = facts.data.get("client_names") or []
     if len(values) <= NAMED and len(values) == len(names):
-        return _named_clients_figure(names, values)
+        return _named_clients_figure(names, values, facts.rows_of("clients/accuracy"))
     ordered = np.sort(np.asarray(values, dtype=float))
     tenth = max(1, round(len(ordered) / 10))
     worst = float(ordered[:tenth].mean())
@@ -111,7 +111,7 @@ def clients_figure(facts: Facts) -> str | None:
         left.bar(range(len(ordered)), ordered, width=1.0, color=colours, edgecolor=SURFACE, linewidth=0.4)
         left.set_title("Each client, sorted")
         left.set_xlabel(
-            f"{len(ordered):,} clients, each on its own rows; the worst tenth has {100 * worst:.1f} % on average"
+            f"{len(ordered):,} clients, each on its own rows{facts.rows_of('clients/accuracy')}; the worst tenth has {100 * worst:.1f} % on average"
         )
         _show_percent(left)
         left.set_xticks([])
@@ -128,7 +128,7 @@ def clients_figure(facts: Facts) -> str | None:
     return figure("accuracy over clients", draw, size=(10.6, 3.1), columns=2)
 
 
-def _named_clients_figure(names: Sequence[str], values: Sequence[float]) -> str:
+def _named_clients_figure(names: Sequence[str], values: Sequence[float], rows: str) -> str:
     """The accuracy of a few clients, each by its name, the worst first."""
     order = sorted(range(len(names)), key=lambda k: values[k])
 
@@ -137,7 +137,7 @@ def _named_clients_figure(names: Sequence[str], values: Sequence[float]) -> str:
         for place, k in enumerate(order):
             axis.annotate(f"{100 * values[k]:.1f} %", (place, values[k]), ha="center", va="bottom", fontsize=8)
         _label_clients(axis, [names[k] for k in order])
-        axis.set_title("Each client on its own rows")
+        axis.set_title(f"Each client on its own rows{rows}")
         _show_percent(axis)
         axis.set_ylim(0, 1.08)
 

@@ -279,7 +279,7 @@ def _make_tiles(facts: Facts) -> list[tuple[str, str, str]]:
             (
                 "worst tenth of clients",
                 _format_percent(worst),
-                f"standard deviation {spread}{facts.word_of('clients/accuracy')}",
+                f"standard deviation {spread}{facts.rows_of('clients/accuracy')}{facts.word_of('clients/accuracy')}",
             )
         )
     if facts.last("epsilon") is not None:

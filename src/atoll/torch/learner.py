@@ -28,7 +28,7 @@ from atoll.learn.local.partial import asked_epochs, epochs_of_pass
 from atoll.learn.local.release import is_private, released
 from atoll.learn.local.reports import TRAINED, Reporting, as_reports, key_of, rows_for, sketches, update_of
 from atoll.learn.local.update import load_of, pass_key
-from atoll.learn.round.scoring import held_sums, measured, own_model
+from atoll.learn.round.scoring import held_sums, measured, own_model, rows_measured
 from atoll.learn.wrapped import PerClientBroadcast, shown_name
 
 from .blocks.pool import Privates, TrainedBatch, columns_of
@@ -687,7 +687,7 @@ class TorchLearner(Holding, Reporting):
         if message.get("personal"):
             # One by one: every client has its own model.
             each = [
-                self.evaluate(self.personal(message["params"], cohort.state(i)), cohort.shard(i))
+                self.evaluate(self.personal(message["params"], cohort.state(i)), rows_measured(cohort.shard(i)))
                 for i in range(len(cohort))
             ]
             own = _columns_of(each)
@@ -695,8 +695,8 @@ class TorchLearner(Holding, Reporting):
         yield Batch(np.arange(len(cohort)), reply)
 
     def _sums_of(self, cohort: Cohort, params: Tree) -> dict[str, NDArray[np.float64]]:
-        """Return the sums of one model on each client's rows; with clients' own buffers, one by one."""
-        if not self.withheld:
+        """Return the sums of one model on the rows on which each client measures; with clients' own buffers, or rows that they hold out, one by one."""
+        if not self.withheld and getattr(cohort.population, "held_out", None) is None:
             return evaluate_many(self.network, params, rows_of(cohort), len(cohort))
         return _columns_of([held_sums(self, params, cohort.state(i), cohort.shard(i)) for i in range(len(cohort))])
 

@@ -47,7 +47,8 @@ def from_dataframes(
     Args:
         frames: client's name -> its table.
         target: target column, or columns.
-        test: the server's test rows, as a table with the same columns.
+        test: the server's test rows, as a table with the same columns; or the rows that clients hold out: a share such as 0.2, or a table for each by its name
+            (`Islands.with_held_out`).
         options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
@@ -59,9 +60,37 @@ def from_dataframes(
             where="from_dataframes",
             remedy="give a dict: client's name -> its pandas.DataFrame",
         )
+    if isinstance(test, float):
+        return from_dataframes(frames, target=target, **options).with_held_out(test)
+    if isinstance(test, Mapping):
+        return _held_out_frames(frames, test, target, options)
     tables = {str(name): table_of_frame(frame, str(name)) for name, frame in frames.items()}
     held = None if test is None else table_of_frame(test, "test")
     return islands_of_tables(tables, held, target, "frames", 0, **options)
+
+
+def _held_out_frames(
+    frames: Mapping[str, Any], test: Mapping[str, Any], target: str | Sequence[str] | None, options: Mapping[str, Any]
+) -> Islands:
+    """Clients and the rows that they hold out, which get common codes."""
+    if set(map(str, test)) != set(map(str, frames)):
+        odd = sorted(set(map(str, test)) ^ set(map(str, frames)))[0]
+        raise DataError(
+            f"test has tables of {', '.join(map(str, test))}, and frames of {', '.join(map(str, frames))}",
+            where="from_dataframes",
+            remedy=f"give both a table {odd!r}, or neither",
+        )
+    names = list(map(str, frames))
+    apart = [f"{name}, held out" for name in names]
+    both = {
+        **dict(zip(names, frames.values(), strict=True)),
+        **{a: test[n] for a, n in zip(apart, frames, strict=True)},
+    }
+    whole = from_dataframes(both, target=target, **options)
+    held = whole.subset(apart)
+    return whole.subset(names).with_held_out(
+        {name: held.shard(a).dataset() for name, a in zip(names, apart, strict=True)}
+    )
 
 
 @checked_call

@@ -33,6 +33,7 @@ __all__ = [
     "measured",
     "merged_results",
     "own_model",
+    "rows_measured",
     "scores",
     "scoring_task",
     "summarise",
@@ -73,11 +74,18 @@ def own_model(algorithm: Algorithm, params: Tree, client: Tree) -> Tree:
     return {**params, **facet(algorithm, Stateful).personal(params, client)}
 
 
+def rows_measured(data: Any) -> Any:
+    """The rows on which a client measures: those that it holds out, if it does (`Islands.with_held_out`), else those that it trains on."""
+    held_out = getattr(data, "held_out", None)
+    return data if held_out is None else held_out
+
+
 def measured(learner: Personal, island: Island, message: Tree) -> dict[str, Aggregate]:
-    """Return a client's reply to ``measure``: the global model on its rows and, if the message says ``"personal"``, its own model too."""
+    """Return a client's reply to ``measure``: the global model on the rows that it measures on and, if the message says ``"personal"``, its own model too."""
+    rows = rows_measured(island.data)
     reply: dict[str, Aggregate] = {**as_parts(held_sums(learner, message["params"], island.state, island.data))}
     if message.get("personal"):
-        sums = learner.evaluate(learner.personal(message["params"], island.state), island.data)
+        sums = learner.evaluate(learner.personal(message["params"], island.state), rows)
         value = {name: np.float64(v) for name, v in sums.items()}
         reply["personal"] = Parts(value, examples=float(sums["n"]), role="metric")
     return reply
@@ -93,9 +101,9 @@ def held_model(learner: Any, params: Tree, state: Tree) -> tuple[Tree, bool]:
 
 
 def held_sums(learner: _Evaluating, params: Tree, state: Tree, data: Any) -> dict[str, float]:
-    """Return sums of a model over a client's rows, with the buffers that the client keeps; zeros for a client that has none yet."""
+    """Return sums of a model over the rows on which a client measures, with the buffers that the client keeps; zeros for a client that has none yet."""
     given, known = held_model(learner, params, state)
-    sums = learner.evaluate(given, data)
+    sums = learner.evaluate(given, rows_measured(data))
     return sums if known else dict.fromkeys(sums, 0.0)
 
 
@@ -165,11 +173,12 @@ def scoring_task(learner: Learner) -> Task:
         }
 
     def run(island: Island, message: Tree) -> dict[str, Aggregate]:
+        rows = rows_measured(island.data)
         given, known = held_model(learner, message["params"], island.state)
-        reply = of(given, island.data, message, known=known)
+        reply = of(given, rows, message, known=known)
         if not message.get("personal"):
             return reply
-        own = of(cast("Personal", learner).personal(message["params"], island.state), island.data, message)
+        own = of(cast("Personal", learner).personal(message["params"], island.state), rows, message)
         return {**reply, **{f"personal_{name}": aggregate for name, aggregate in own.items()}}
 
     return Task("atoll.learn.scoring:score", run)

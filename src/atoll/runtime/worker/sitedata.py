@@ -97,8 +97,11 @@ def load_site_data(
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
         made, categories = (_as_is(given, text), {}) if reads == "table" and _is_file(given) else _made(given)
         made = _in_one_form(made, given, name) if one_form else made
+        found = site_data(_live(made, given), name, categories)
+        if given.get("held_out") is not None and reads == "dataset":
+            found = _hold_out(found, given["held_out"])
         return replace(
-            site_data(_live(made, given), name, categories),
+            found,
             policy=policy,
             scales=given.get("scales", True) is not False,
         )
@@ -141,6 +144,23 @@ def _in_one_form(made: Any, given: Mapping[str, Any], name: str) -> Any:
     """Return the data for a job that needs data of one form."""
     signs = {"missing": given.get("missing"), "missing_features": bool(given.get("missing_features"))}
     return as_dataset(made, None, task=given.get("task"), name=str(given.get("factory") or name), **signs)
+
+
+def _hold_out(found: SiteData, share: Any) -> SiteData:
+    """Return the data with a share of each client's rows on which nobody trains; which rows these are does not depend on the job.
+
+    Raises:
+        DataError: it is no share, or the data are of a kind of their own.
+    """
+    if isinstance(share, bool) or not isinstance(share, float | int):
+        raise DataError(f"held_out={share!r}", remedy="give a share between 0 and 1, such as held_out: 0.2")
+    if not isinstance(found.population, Islands):
+        raise DataError(
+            "held_out, but the data are not tables or data sets",
+            remedy="leave held_out out, and hold rows out in the factory",
+        )
+    population = found.population.with_held_out(float(share))
+    return replace(found, population=population, sizes=tuple(population.sizes.tolist()))
 
 
 def _live(made: Any, given: Mapping[str, Any]) -> Any:
