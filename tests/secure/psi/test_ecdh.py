@@ -19,8 +19,8 @@ from atoll.engines import ENGINES
 from atoll.secure.encrypted import Paillier
 from atoll.secure.encrypted.paillier import to_number
 from atoll.secure.psi import AlignmentPlan, Ecdh, RowKeys, ecdh
-from atoll.secure.psi.ecdh import _members, draw_order
-from atoll.secure.psi.protocol import intersect_keys
+from atoll.secure.psi.ecdh import _members
+from atoll.secure.psi.protocol import AlignmentSide, intersect_keys
 from atoll.testing import killed_and_resumed
 from tests.support.alignment import align, program_of, recorded, shared_keys, tables
 
@@ -171,21 +171,21 @@ def _views(monkeypatch, data, learner, runs=60):
         seen.append((int(np.flatnonzero(_members(twice, found))[0]), int(np.flatnonzero(held)[0])))
         return held
 
+    orders, keep = {}, AlignmentSide.keep
+
+    async def kept(side, **state):
+        orders[side.me] = state.get("order", orders.get(side.me))
+        await keep(side, **state)
+
     places, guesses = np.zeros(4), np.zeros(4)
+    monkeypatch.setattr(ecdh, "_members", members)
+    monkeypatch.setattr(AlignmentSide, "keep", kept)
     for secrets in range(runs):
-        orders = []
-
-        def order(secret, count, orders=orders):
-            orders.append(draw_order(secret, count))
-            return orders[-1]
-
-        monkeypatch.setattr(ecdh, "_members", members)
-        monkeypatch.setattr(ecdh, "draw_order", order)
         align(Ecdh(), data, secrets=secrets, result="count", learners=(learner,))
         place, at = seen.pop()
         places[place] += 1
-        mine = orders[list(data).index(learner)]
-        guesses[mine[at] if len(mine) == 4 else 0] += 1
+        guesses[orders[learner][at]] += 1
+    monkeypatch.undo()
     return places, guesses
 
 
@@ -198,11 +198,12 @@ def _chi_square(one, two):
 def test_views_of_equal_outcomes_are_equally_distributed(monkeypatch):
     """Chi-square of two samples over four places against the .999 quantile of three degrees of freedom, 16.27.
 
-    One key of four is shared, now the first in the order of u and now the last. Neither the place where the learner sees the match, nor the own key that it would take for
+    One key of four is shared, now the first in the order of u of both and now the last. Neither the place where the learner sees the match, nor the own key that it would take for
     the shared one, may depend on which it is.
     """
-    keys = RowKeys.of({"id": ["a", "b", "c", "d"]}, "id").names
-    first, last = (tables({"bank": keys, "shop": [one, "x", "y", "z"]}) for one in (keys[0], keys[-1]))
+    keys = RowKeys.of({"id": list("abcdefg")}, "id").names
+    first = tables({"bank": keys[:4], "shop": [keys[0], *keys[4:]]})
+    last = tables({"bank": keys[3:], "shop": [*keys[:3], keys[-1]]})
     for learner in ("bank", "shop"):
         one, two = (_views(monkeypatch, data, learner) for data in (first, last))
         assert all(_chi_square(a, b) < 16.27 for a, b in zip(one, two, strict=True))

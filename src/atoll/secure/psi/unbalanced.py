@@ -41,6 +41,10 @@ class TagFilter:
         both = np.concatenate([self.tags, more])
         return TagFilter(both[np.lexsort((_tails(both), _heads(both)))])
 
+    def digest(self) -> bytes:
+        """32 bytes that name the filter."""
+        return hashlib.blake2b(np.ascontiguousarray(self.tags).tobytes(), digest_size=BYTES).digest()
+
     def find(self, tags: Tags) -> NDArray[np.int64]:
         """The place of each of some tags, -1 where it is not in the filter."""
         heads, tails = _heads(self.tags), _tails(self.tags)
@@ -164,17 +168,21 @@ async def _answer(side: AlignmentSide) -> Matches:
 async def _send_growth(side: AlignmentSide, asked_for: bytes) -> dict[str, Any]:
     """Send the tags that the other role lacks; return the exponent, and the tag of each key by its u."""
     kept, u = side.recall("keeper"), side.keys.u
-    whole = kept is None or asked_for != _digest(kept["tags"]) or not np.isin(kept["u"], u).all()
+    known = kept is not None and asked_for == kept["digest"]
+    if known and np.array_equal(kept["u"], u):
+        await side.send_rows("growth", side.other, np.array([[0, 1]], dtype="<u4").view(np.uint8))
+        return dict(kept)
+    whole = not known or not np.isin(kept["u"], u).all()
     if whole:
         kept = {"scalar": draw_scalar(side.island.secret), "u": u[:0], "tags": np.zeros((0, TAG), dtype=np.uint8)}
     new = np.flatnonzero(~np.isin(u, kept["u"]))
     more = _tags(raise_points(hash_keys([side.keys.names[i] for i in new.tolist()]), kept["scalar"]))
-    growth = np.array([[len(more), 0 if whole else 1]], dtype="<u4").view(np.uint8)
-    await side.send_rows("growth", side.other, growth)
+    await side.send_rows("growth", side.other, np.array([[len(more), not whole]], dtype="<u4").view(np.uint8))
     await side.send_rows("filter", side.other, TagFilter(more[:0]).grow(more).tags)
     both = np.concatenate([kept["u"], u[new]])
     order = np.argsort(both)
-    return {"scalar": kept["scalar"], "u": both[order], "tags": np.concatenate([kept["tags"], more])[order]}
+    tags = np.concatenate([kept["tags"], more])[order]
+    return {"scalar": kept["scalar"], "u": both[order], "tags": tags, "digest": TagFilter(tags[:0]).grow(tags).digest()}
 
 
 # The asker.
@@ -185,7 +193,8 @@ async def _ask(side: AlignmentSide) -> Matches:
         kept = side.recall("asker")
         known = np.zeros((0, TAG), dtype=np.uint8) if kept is None else kept["filter"]
         scalar = draw_scalar(side.island.secret) if kept is None else kept["scalar"]
-        await side.send_rows("kept", side.other, np.frombuffer(_digest(known), dtype=np.uint8).reshape(1, -1))
+        held = TagFilter(known).digest() if kept is None else kept["digest"]
+        await side.send_rows("kept", side.other, np.frombuffer(held, dtype=np.uint8).reshape(1, -1))
         more, keeps = (await side.receive_rows("growth", side.other, 1, 8)).view("<u4")[0].tolist()
         known = known if keeps else known[:0]
         if len(known) + more != side.sizes[side.other]:
@@ -193,9 +202,10 @@ async def _ask(side: AlignmentSide) -> Matches:
         tags = await side.receive_rows("filter", side.other, more, TAG)
         order = draw_order(side.island.secret, len(side.keys))
         await side.send_rows("asked", side.other, raise_points(hash_keys(side.keys.names), scalar)[order])
-        grown = TagFilter(known).grow(tags).tags
-        side.remember(asker={"filter": grown, "scalar": scalar})
-        await side.keep(scalar=scalar, order=order, filter=grown)
+        grown = TagFilter(known).grow(tags) if more or not keeps else TagFilter(known)
+        digest = grown.digest() if more or not keeps else held
+        side.remember(asker={"filter": grown.tags, "digest": digest, "scalar": scalar})
+        await side.keep(scalar=scalar, order=order, filter=grown.tags)
     state = side.state
     if "answered" not in state:
         answered = await side.receive_rows("answered", side.other, len(side.keys), BYTES)
@@ -223,11 +233,6 @@ async def _ask(side: AlignmentSide) -> Matches:
     shared = np.zeros(len(side.keys), dtype=bool)
     shared[state["order"][require_order(order.view("<i8").reshape(-1), side.other)]] = held
     return Matches(shared, count)
-
-
-def _digest(tags: Tags) -> bytes:
-    """Names a filter, whatever the order of its tags."""
-    return hashlib.blake2b(TagFilter(tags[:0]).grow(tags).tags.tobytes(), digest_size=BYTES).digest()
 
 
 def _tags(points: NDArray[np.uint8]) -> Tags:
