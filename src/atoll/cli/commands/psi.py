@@ -46,7 +46,8 @@ def command(
         require_folder(out)
     columns = words.words_of(ids)
     tables = words.tables_of(files, text=columns)
-    made = job_class("psi")(
+    kind: Any = job_class("psi")
+    made = kind(
         protocol=_protocol_of(protocol or ("ecdh" if len(files) < 3 else "opprf")), id=columns, result=_result_of(result, tables), to=words.words_of(to), min_count=min_count, key=key, order=seed,
         show=True, row_offset=2,
     )  # fmt: skip
@@ -80,8 +81,8 @@ def _protocol_of(word: str) -> Any:
     from atoll.core.rooms import part_kinds
     from atoll.secure import psi
 
-    fits = part_kinds()["alignment protocol"].fits
-    known = {name.lower(): getattr(psi, name) for name in psi.__all__ if name[0].isupper() and fits(getattr(psi, name))}
+    fits, names = part_kinds()["alignment protocol"].fits, [name for name in dir(psi) if name[:1].isupper()]
+    known = {name.lower(): getattr(psi, name) for name in names if fits(getattr(psi, name))}
     if word.lower() not in known:
         raise ConfigError(f"--protocol {word}.{nearest(word, known)}", remedy=f"use one of {', '.join(known)}")
     return known[word.lower()]()

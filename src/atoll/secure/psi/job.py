@@ -115,8 +115,8 @@ class Alignment(Checked, Job):
         kind, _, column = self.result.partition(":")
         if kind not in ("ids", "count", "sum") or (kind == "sum") != bool(column):
             raise ConfigError(f"result={self.result!r}", where="Alignment", remedy="use 'ids', 'count' or 'sum:PARTY.COLUMN'")  # fmt: skip
-        if kind not in self.protocol.results:
-            self.protocol.require_plan(AlignmentPlan(("id",), ("a", "b"), kind, **({"column": "c", "holder": "a"} if column else {})))  # fmt: skip
+        more: dict[str, Any] = {"column": "c", "holder": "a"} if column else {}
+        self.protocol.require_plan(AlignmentPlan(("id",), ("a", "b"), kind, **more))  # before there are parties
 
     def names(self) -> tuple[str, ...]:
         """The kind and the protocol, which a site's policy can allow or refuse."""

@@ -71,7 +71,8 @@ class KeyValueTable:
 
     def decode(self, keys: Sequence[bytes]) -> Values:
         """What each key reads; for a key that the table was not made for, a value that looks random."""
-        return np.bitwise_xor.reduce(self.cells[_cells_of(keys, self.seed, len(self.cells))], axis=1)
+        read: Values = np.bitwise_xor.reduce(self.cells[_cells_of(keys, self.seed, len(self.cells))], axis=1)
+        return read
 
 
 def _cells_of(keys: Sequence[bytes], seed: bytes, size: int) -> NDArray[np.int64]:

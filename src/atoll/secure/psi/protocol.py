@@ -178,8 +178,9 @@ class AlignmentSide:
             PolicyError: it came with another set before.
         """
         role = self.other if role is None else role
-        form = np.ascontiguousarray(rows).view(np.dtype((np.void, max(1, rows.shape[1])))).reshape(-1)
-        digest = hashlib.blake2b(b"".join(sorted(form.tolist())), digest_size=32).digest()
+        raw, width = np.ascontiguousarray(rows).tobytes(), max(1, rows.shape[1])
+        each = sorted(raw[at : at + width] for at in range(0, len(raw), width))
+        digest = hashlib.blake2b(b"".join(each), digest_size=32).digest()
         try:
             self.island.promise(f"{self._place}: the set of {role}", digest)
         except PolicyError as error:

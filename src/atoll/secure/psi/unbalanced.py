@@ -213,25 +213,25 @@ async def _ask(side: AlignmentSide) -> Matches:
         await side.keep(answered=answered)
         state = side.state
     tags = _tags(raise_points(state["answered"], invert_scalar(state["scalar"]), side.other))
-    places = TagFilter(state["filter"]).find(tags)
-    held = places >= 0
+    found_at = TagFilter(state["filter"]).find(tags)
+    held = found_at >= 0
     count = int(held.sum())
     side.require_count(count)
     if side.learns(side.other) or side.plan.result == "sum":
         await side.send_rows("told", side.other, np.array([[count]], dtype="<u8"))
     if side.plan.result == "sum":
-        return Matches(count=count, total=await add_shared(side, np.isin(np.arange(len(state["filter"])), places)))
+        return Matches(count=count, total=await add_shared(side, np.isin(np.arange(len(state["filter"])), found_at)))
     found = Matches(count=count if side.learns(side.me) else None)
     if side.plan.result == "count":
         return found
     noise = np.frombuffer(side.island.secret.bytes(tags.size), dtype=np.uint8).reshape(tags.shape)
     sent = side.send_rows("tags", side.other, np.where(held[:, None], tags, noise)) if side.learns(side.other) else no_message()  # fmt: skip
     got = side.receive_rows("order", side.other, len(side.keys), 8) if side.learns(side.me) else no_message()
-    _, order = await asyncio.gather(sent, got)
-    if order is None:
+    _, places = await asyncio.gather(sent, got)
+    if places is None:
         return found
     shared = np.zeros(len(side.keys), dtype=bool)
-    shared[state["order"][require_order(order.view("<i8").reshape(-1), side.other)]] = held
+    shared[state["order"][require_order(places.view("<i8").reshape(-1), side.other)]] = held
     return Matches(shared, count)
 
 
