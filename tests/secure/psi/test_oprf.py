@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from atoll.core.errors import AtollError, CompositionError, DataError, PolicyError
+import atoll
+from atoll.core.errors import AtollError, DataError, PolicyError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
 from atoll.secure.oblivious import extension
 from atoll.secure.psi import AlignmentPlan, Ecdh, Oprf, oprf
+from atoll.secure.psi.protocol import intersect_keys
 from atoll.testing import killed_and_resumed
 from tests.support.alignment import align, program_of, recorded, shared_keys, tables
 from tests.support.worlds import WORLDS
@@ -181,9 +183,56 @@ def test_a_site_does_not_tell_below_its_least_overlap(monkeypatch):
         align(Oprf(), SETS, policy={"shop": SitePolicy(learned=("sizes",))})
 
 
-def test_it_gives_no_count_alone():
-    with pytest.raises(CompositionError, match="Oprf gives no count"):
-        align(Oprf(), SETS, result="count")
+def test_a_count_and_a_sum_are_found_as_by_ecdh(monkeypatch):
+    """They tell nobody which keys match, which the receiver of masks would know."""
+    plan = AlignmentPlan(columns=("id",), roles=("bank", "shop"), result="count")
+    assert {one.kind for one in Oprf().contract(plan, {"bank": 3, "shop": 3}).learns} == {"sizes", "count"}
+    with recorded(monkeypatch) as said:
+        assert align(Oprf(), SETS, result="count")["bank"]["count"] == 2
+    assert "masks" not in {channel for *_, channel, _ in said}
+    data = {**SETS, "shop": {**SETS["shop"], "amount": [1, 2, 4, 8, 16]}}
+    assert align(Oprf(), data, result="sum", column="amount", holder="shop")["bank"]["total"] == 7
+
+
+def _twice(data, change=lambda: None):
+    """A program that aligns two times in one job; ``change`` is called between them."""
+    program = program_of(Oprf(), list(data))
+
+    async def twice(fed):
+        first = await program(fed)
+        change()
+        roles = {name: (name, intersect_keys.with_args(me=name, **program.args)) for name in data}
+        return first, await fed.session(roles, at="again")
+
+    return atoll.simulate(twice, data, engine="inline", progress=False)
+
+
+@pytest.mark.parametrize("changed", [None, "bank", "shop"])
+def test_a_second_alignment_of_a_job_is_of_the_same_sets(monkeypatch, changed):
+    data = {name: {"id": list(table["id"])} for name, table in SETS.items()}
+    with recorded(monkeypatch) as said:
+        if changed is None:
+            first, second = _twice(data, lambda: data["bank"]["id"].reverse())
+            assert first == second
+        else:
+            with pytest.raises(AtollError, match="not those that it began to align in this job"):
+                _twice(data, lambda: data[changed]["id"].__setitem__(data[changed]["id"].index("u3"), "u7"))
+    assert [channel for *_, channel, _ in said].count("points") == 2  # once
+
+
+@pytest.mark.parametrize(("who", "channel"), [("bank", "corrections"), ("shop", "masks")])
+def test_another_set_of_the_other_is_refused(monkeypatch, who, channel):
+    """A party that changes its set and does not refuse: its bytes differ, and the other notices."""
+    seen = []
+
+    def change(source, at, message):
+        if (source, at) == (who, channel):
+            seen.append(message)
+            return message if len(seen) == 1 else message[::-1].copy()
+        return message
+
+    with recorded(monkeypatch, change), pytest.raises(AtollError, match=f"{who} comes with another set"):
+        _twice(dict(SETS))
 
 
 @pytest.mark.parametrize(("engine", "points"), [("inline", 5), ("socket", 1)])
@@ -205,7 +254,7 @@ def test_a_party_whose_keys_have_changed_does_not_go_on(monkeypatch, who):
         await keep(self, **state | ({"keys": bytes(32)} if self.me == who else {}))
 
     monkeypatch.setattr(oprf.AlignmentSide, "keep", keep_other)
-    with pytest.raises(DataError, match="not those that it began the alignment with"):
+    with pytest.raises(DataError, match="not those that it began to align in this job"):
         align(Oprf(), SETS)
 
 

@@ -25,6 +25,7 @@ from ..oblivious import CodeReceiver, CodeSender, PseudoRandomCode
 from ..oblivious.base import POINT
 from ..oblivious.extension import CODE_BITS
 from .cuckoo import TABLES, bins_for, candidate_bins, place_items
+from .ecdh import Ecdh
 from .protocol import AlignmentPlan, AlignmentSide, Matches, PsiProtocol, base_contract
 
 if TYPE_CHECKING:
@@ -140,14 +141,21 @@ class Oprf(PsiProtocol):
     4. ``shared``: if the sender is to learn the result too, one bit for each of its masks.
 
     The receiver is the role that learns the result; if both do, the one with fewer keys. If one set is empty, nothing is sent. Semi-honest: both follow the protocol with their
-    true sets. Other frames than announced are refused, masks or answers that name a key twice too, and a party whose keys have changed since a crash refuses to go on.
+    true sets. Other frames than announced are refused, and masks or answers that name a key twice.
+
+    Later alignments of a job use the same seeds, without ``salt`` and ``points``. So equal sets say equal bytes: a party refuses another set of the other, and refuses
+    to go on with other keys of its own, also after a crash.
+
+    The receiver cannot help knowing which keys match, so a count and a sum, which tell nobody that, are found as by `Ecdh`, and the contract says so.
     """
 
-    results: ClassVar[tuple[str, ...]] = ("ids",)
+    results: ClassVar[tuple[str, ...]] = Ecdh.results
 
     def contract(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Contract:
         """Return the frames: 84 bytes for each of the receiver's keys, 30 for each of the sender's, for sets of up to 2^20; 17 KiB besides."""
         self.require_plan(plan)
+        if plan.result != "ids":
+            return Ecdh().contract(plan, sizes)
         mine, other = _places(plan, sizes)
         if not sizes[mine] or not sizes[other]:
             return base_contract(self, plan, [])
@@ -168,6 +176,8 @@ class Oprf(PsiProtocol):
 
     async def match(self, side: AlignmentSide) -> Matches:
         """Return what this role learns."""
+        if side.plan.result != "ids":
+            return await Ecdh().match(side)
         mine, _ = _places(side.plan, side.sizes)
         if not all(side.sizes[role] for role in side.plan.roles):
             shared = np.zeros(len(side.keys), dtype=bool)
@@ -187,9 +197,13 @@ async def _receive(side: AlignmentSide) -> Matches:
     secret, bins = side.island.secret, bins_for(len(side.keys))
     placed = None
     if "code" not in side.state:
-        salt, placed = await _draw_salt(side, bins)
-        code = await CodeReceiver.begin(secret, side.peers.channel("points"), side.other)
-        await side.keep(code=code.captured(), salt=salt, keys=placed[0].digest, empty=secret.bytes(32))
+        begun = side.recall("Oprf receiver")
+        if begun is None:
+            salt, placed = await _draw_salt(side, bins)
+            code = await CodeReceiver.begin(secret, side.peers.channel("points"), side.other)
+            begun = {"code": code.captured(), "salt": salt, "keys": placed[0].digest, "empty": secret.bytes(32)}
+            side.remember(**{"Oprf receiver": begun})
+        await side.keep(**begun)
     hashed, table = placed or _place(side, side.state["salt"], bins)
     if hashed.digest != side.state["keys"] or table is None:
         raise _other_keys()
@@ -206,6 +220,7 @@ async def _receive(side: AlignmentSide) -> Matches:
         await side.send_rows("corrections", side.other, corrections)
         mine[items[full]] = mask_rows(rows[full], low + np.flatnonzero(full), salt, length)
     masks = await side.receive_rows("masks", side.other, side.sizes[side.other], TABLES * length)
+    _bind(side, hashlib.blake2b(masks.data, digest_size=32).digest())
     found = np.full(len(hashed), -1, dtype=np.int64)
     places = np.flatnonzero(table >= 0)
     for i in range(TABLES):
@@ -234,10 +249,14 @@ async def _send(side: AlignmentSide) -> Matches:
     secret, bins = side.island.secret, bins_for(side.sizes[side.other])
     hashed = None
     if "code" not in side.state:
-        salt = await _swap_salt(side)
-        code = await CodeSender.begin(secret, side.peers.channel("points"), side.other)
-        hashed = HashedKeys(side.keys.names, salt)
-        await side.keep(code=code.captured(), salt=salt, keys=hashed.digest)
+        begun = side.recall("Oprf sender")
+        if begun is None:
+            salt = await _swap_salt(side)
+            code = await CodeSender.begin(secret, side.peers.channel("points"), side.other)
+            hashed = HashedKeys(side.keys.names, salt)
+            begun = {"code": code.captured(), "salt": salt, "keys": hashed.digest}
+            side.remember(**{"Oprf sender": begun})
+        await side.keep(**begun)
     hashed = hashed or HashedKeys(side.keys.names, side.state["salt"])
     if hashed.digest != side.state["keys"]:
         raise _other_keys()
@@ -246,13 +265,15 @@ async def _send(side: AlignmentSide) -> Matches:
     flat = hashed.candidates(bins).ravel()
     order = np.argsort(flat, kind="stable")
     cuts = np.searchsorted(flat[order], np.arange(0, bins + _BLOCK, _BLOCK))
-    masks = np.empty((len(flat), length), dtype=np.uint8)
+    masks, said = np.empty((len(flat), length), dtype=np.uint8), hashlib.blake2b(digest_size=32)
     for k, low in enumerate(range(0, bins, _BLOCK)):
         count = min(_BLOCK, bins - low)
         corrections = await side.receive_rows("corrections", side.other, count, CODE_BITS // 8)
+        said.update(corrections.data)
         rows, at = code.extend(corrections, count, side.other), order[cuts[k] : cuts[k + 1]]
         masked = code.evaluate(rows[flat[at] - low], encode(hashed.words[at // TABLES]))
         masks[at] = mask_rows(masked, flat[at], salt, length)
+    _bind(side, said.digest())
     masks = masks.reshape(len(hashed), TABLES * length)
     sent = sort_masks(masks, length)
     await side.send_rows("masks", side.other, masks[sent])
@@ -293,11 +314,16 @@ async def _swap_salt(side: AlignmentSide) -> bytes:
     return half + (await side.receive_rows("salt", side.other, 1, _SALT)).tobytes()
 
 
+def _bind(side: AlignmentSide, said: bytes) -> None:
+    """Refuse another set than in an earlier alignment of the job: with the same seeds, an equal set says the same bytes."""
+    side.bind_set(np.frombuffer(said, dtype=np.uint8).reshape(1, -1))
+
+
 def _other_keys() -> DataError:
     return DataError(
-        "this party's keys are not those that it began the alignment with",
+        "this party's keys are not those that it began to align in this job",
         where="psi",
-        remedy="bring back the table as it was, or align again under another label",
+        remedy="bring back the table as it was, or align changed keys in a job of their own",
     )
 
 
