@@ -1,4 +1,6 @@
 from .ecdh import Ecdh as Ecdh
+from .fuzzy import BloomEncoding as BloomEncoding
+from .fuzzy import link_parties as link_parties
 from .job import Aligned as Aligned
 from .job import Alignment as Alignment
 from .job import align_parties as align_parties

@@ -367,7 +367,12 @@ async def intersect_keys(
     shared = np.zeros(len(keys), dtype=bool) if found.shared is None else found.shared
     names = [name for name, one in zip(keys.names, shared.tolist(), strict=True) if one]
     # One array, not a list: a message has a leaf for each element of a list, and there may be millions.
-    kept = {"rows": keys.places[shared], "names": np.array(names, dtype=np.str_), "count": found.count, "total": found.total}
+    kept = {
+        "rows": keys.places[shared],
+        "names": np.array(names, dtype=np.str_),
+        "count": found.count,
+        "total": found.total,
+    }
     if found.count == 0:
         kept["shape"] = keys.shape()
     island.state = {**(island.state if isinstance(island.state, dict) else {}), settings.label: kept}
