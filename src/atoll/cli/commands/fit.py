@@ -14,6 +14,7 @@ from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
 
 if TYPE_CHECKING:
     from atoll.cli.output import PlainTable
+    from atoll.fitting import FittedModel
 
 
 @app.command("fit", rich_help_panel=ANALYSE)
@@ -53,20 +54,11 @@ def command(
     """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli import describing as words
     from atoll.cli.output import require_folder, table_of_sites
-    from atoll.core.errors import ConfigError
-    from atoll.fitting.page import sections_of
-    from atoll.runs import yaml
     from atoll.study.sites import compare_fits, method_of
 
     for option, file in (("--out", out), ("--html", html)):
         if file is not None:
             require_folder(file, option)
-    given: dict[str, Any] = {}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {text}", remedy="write NAME=VALUE, such as clusters=3")
-        given[name.strip()] = yaml.parse(value, f"--set {text}")
     form = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
     tables = words.tables_of(files, **form)
     job: dict[str, Any] = {
@@ -74,7 +66,7 @@ def command(
         "min_count": min_count,
     }  # fmt: skip
     held = next(iter(words.tables_of([test], **form).values())) if test is not None else None
-    chosen = method_of(method, given)
+    chosen = method_of(method, _read_settings(settings))
     if columns is not None:  # other columns of the files do not matter, and need not be the same
         used = list(dict.fromkeys([*job["columns"], *([label] if label else []), *chosen.extra]))
         tables = {name: table.only(used) for name, table in tables.items()}
@@ -88,11 +80,36 @@ def command(
         output.note(escape(found["pooled_note"]))
     if html is not None:
         output.note(f"Page: {html}")
-    shown: list[Any] = [table_of_sites(found, "fitted on", "{:.6g}".format)]
+    output.give(found, Group(table_of_sites(found, "fitted on", "{:.6g}".format), *_show_sections(model)))
+
+
+def _read_settings(texts: list[str]) -> dict[str, Any]:
+    """``clusters=3`` as a setting.
+
+    Raises:
+        ConfigError: a text has no ``=``.
+    """
+    from atoll.core.errors import ConfigError
+    from atoll.runs import yaml
+
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}", remedy="write NAME=VALUE, such as clusters=3")
+        given[name.strip()] = yaml.parse(value, f"--set {text}")
+    return given
+
+
+def _show_sections(model: FittedModel) -> list[Any]:
+    """Titles and tables of what the fit found."""
+    from atoll.fitting.page import sections_of
+
+    shown: list[Any] = []
     for section in sections_of(model):
         shown += ["", f"[bold]{escape(section['title'])}.[/bold] {escape(section.get('text', ''))}"]
         shown += [_make_table(one["head"], one["rows"]) for one in section["tables"]]
-    output.give(found, Group(*shown))
+    return shown
 
 
 def _make_table(head: list[str], rows: list[list[str]]) -> PlainTable:
