@@ -191,3 +191,16 @@ def test_a_saved_fit_predicts_raw_rows_as_scikit_learn_does(impute: str, tmp_pat
             model.predict(turned[:5].assign(age=[1.0, 2.0, np.nan, 3.0, 4.0]))
     with pytest.raises(CompositionError, match="SVM has no probabilities"):
         fit(SVM(), data, label="kind", impute=impute, columns=["age", "pressure"]).predict_proba(turned)
+
+
+def test_a_fit_of_data_sets_knows_their_codes_of_text(tmp_path: Path) -> None:
+    whole = WHOLE[~WHOLE.isna().any(axis=1) & (WHOLE.ward != "")]
+    islands = atoll.data.from_dataframes({"north": whole[:90], "south": whole[90:]}, target="stay", task="regression")
+    found = fit(Ridge(), islands, label="y", impute="")
+    found.save(tmp_path / "fit.json")
+    coded = whole.assign(ward=whole.ward.map({"heart": 0, "inner": 1, "surgery": 2}))
+    theirs = found.estimator().predict(coded[["age", "pressure", "ward"]].to_numpy())
+    again = FittedModel.load(tmp_path / "fit.json").to_sklearn()
+    np.testing.assert_allclose(again.predict(whole[["ward", "pressure", "age"]]), theirs, rtol=1e-9)
+    with pytest.raises(DataError, match=r"column 'ward' has .*'hart'.* Did you mean 'heart'"):
+        again.predict(whole.assign(ward="hart"))

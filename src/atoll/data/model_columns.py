@@ -21,7 +21,7 @@ from .readers.libraries import table_of_frame
 from .readers.table import holes
 from .table import DataTable
 
-__all__ = ["RowPredictions", "ModelColumns", "ModelEstimator", "TableModel", "type_classes"]
+__all__ = ["RowPredictions", "ModelColumns", "ModelEstimator", "TableModel", "as_numbers", "type_classes"]
 
 Array = NDArray[Any]
 _SHOWN = 20
@@ -194,7 +194,7 @@ class ModelColumns:
         if isinstance(rows, np.ndarray | list | tuple):
             return self._of_array(np.asarray(rows), where)
         table = self.select(rows, where)
-        coded = [_as_numbers(table[name], self.categories.get(name)) for name in self.features]
+        coded = [as_numbers(table[name], self.categories.get(name)) for name in self.features]
         return self._of_array(np.stack(coded, axis=1), _place_of(rows, where)[0])
 
     def _of_array(self, x: Array, where: str) -> Array:
@@ -279,7 +279,7 @@ def _table_of(rows: Any, where: str) -> DataTable:
     return DataTable(table_of_frame(rows, where), name=where)
 
 
-def _as_numbers(values: Array, words: Sequence[str] | None) -> Array:
+def as_numbers(values: Array, words: Sequence[str] | None) -> Array:
     """A column as the model takes it; text as codes, and NaN where a value is missing."""
     if words is not None:
         return _code_words(values, words)

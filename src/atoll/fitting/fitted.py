@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.core.persistence.files import as_json
-from atoll.data import Dataset
-from atoll.data.model_columns import ModelColumns, ModelEstimator, RowPredictions, TableModel
+from atoll.data import Dataset, DataTable
+from atoll.data.model_columns import ModelColumns, ModelEstimator, RowPredictions, TableModel, as_numbers
 
 from .method import FitMethod
 from .page import Readings, read_coefficients, read_curves
@@ -111,12 +111,14 @@ class FittedModel:
         layout: how a table becomes features.
         params: the numbers, by name; ``model["coef"]`` is ``model.params["coef"]``.
         told: rows, rows withheld at parties, contacts, and whether the method converged.
+        codes: column of numbers that are codes of text, as in a data set -> its values, in the order of their codes.
     """
 
     method: FitMethod
     layout: FeatureLayout
     params: Mapping[str, Any]
     told: Mapping[str, Any] = field(default_factory=dict)
+    codes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.params:
@@ -170,7 +172,7 @@ class FittedModel:
     def columns(self) -> ModelColumns:
         """The columns that the model takes; what may be missing the layout says."""
         columns = (*self.layout.numbers, *self.layout.levels)
-        words = {name: tuple(map(str, values)) for name, values in self.layout.levels.items()}
+        words = {name: tuple(map(str, values)) for name, values in {**self.layout.levels, **self.codes}.items()}
         task = "classification" if self.layout.classes else ("regression" if self.layout.label else "")
         return ModelColumns(columns, words, True, "float64", (), task, tuple(self.layout.classes))
 
@@ -183,7 +185,9 @@ class FittedModel:
         return self.table_model().to_sklearn()
 
     def _answer(self, data: Any, where: str) -> RowPredictions:
-        table = self.columns.select(self._table(data), where)
+        chosen = self.columns.select(self._table(data), where)
+        texts = {name: as_numbers(chosen[name], words) for name, words in self.codes.items()}
+        table = DataTable({name: texts.get(name, chosen[name]) for name in chosen.columns}, name=chosen.name)
         rows = rows_of(table, self.layout, table.name, labelled=False)
         found = self.method.predict(self.params, rows, self.layout.classes)
         return RowPredictions(
@@ -257,7 +261,7 @@ class FittedModel:
         }
         whole = {
             "format": _FORMAT, "method": type(self.method).__name__, "settings": settings, "layout": self.layout.packed(), "params": arrays,
-            "told": dict(self.told),
+            "told": dict(self.told), **({"codes": {name: list(words) for name, words in self.codes.items()}} if self.codes else {}),
         }  # fmt: skip
         return as_json(whole, indent=1).encode()
 
@@ -282,7 +286,8 @@ class FittedModel:
                 raise ValueError(f"its method is {whole['method']!r}")
             method = getattr(methods, whole["method"])(**whole["settings"])
             params = {name: _read_array(one) for name, one in whole["params"].items()}
-            return cls(method, FeatureLayout.unpacked(whole["layout"]), params, whole["told"])
+            codes = {str(name): tuple(map(str, words)) for name, words in whole.get("codes", {}).items()}
+            return cls(method, FeatureLayout.unpacked(whole["layout"]), params, whole["told"], codes)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path} is not a fitted model: {error}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import CompositionError, ConfigError
@@ -158,14 +158,13 @@ class Fit(Checked, Job):
         return Explanation(self.title, parties, seen, notes=tuple(notes))
 
     def prepare(self, data: Any) -> Prepared:
-        """Nothing needs to be known of the data."""
-        del data
-        return _PreparedFit(self)
+        """Nothing needs to be known of the data; of data sets it is known which of their features are codes of text."""
+        return _PreparedFit(self, getattr(getattr(data, "about", None), "categories", None) or {})
 
 
 class _PreparedFit(Prepared):
-    def __init__(self, job: Fit) -> None:
-        self.job = job
+    def __init__(self, job: Fit, codes: Mapping[str, tuple[str, ...]]) -> None:
+        self.job, self.codes = job, codes
         self.contacts = Contacts(job.model)
         self.tasks = self.contacts.tasks
 
@@ -174,6 +173,11 @@ class _PreparedFit(Prepared):
         from .program import fitted
 
         return await fitted(fed, self.job, self.contacts)
+
+    def outcome(self, value: FittedModel) -> FittedModel:
+        """Return the model, which knows the codes of text."""
+        numbers = value.layout.numbers
+        return replace(value, codes={name: words for name, words in self.codes.items() if name in numbers})
 
     def most(self, rows: int) -> Sequence[Event]:
         """Return the method's noise, or one release without any."""
