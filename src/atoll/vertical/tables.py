@@ -162,6 +162,9 @@ def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...]]
         data = data.dataset()  # a shard
     if isinstance(data, Dataset):
         names = data.about.features or tuple(f"x{i}" for i in range(np.asarray(data["x"]).shape[1]))
+        coded = next(iter(data.about.categories), None)
+        if coded is not None:
+            raise _not_numbers(coded, "the codes of text", party)
         x = np.asarray(data["x"])
         columns = {name: x[:, i] for i, name in enumerate(names)}
         others = {name: np.asarray(data[name]) for name in data.columns if name not in ("x", *columns)}
@@ -190,11 +193,7 @@ def _features(columns: Mapping[str, Any], names: tuple[str, ...], party: str) ->
     for i, name in enumerate(names):
         values = np.asarray(columns[name])
         if values.ndim != 1 or values.dtype.kind not in "biuf":
-            raise DataError(
-                f"column {name!r} holds {'text' if values.dtype.kind in 'UO' else values.dtype}, not numbers",
-                where=f"table of {party!r}",
-                remedy="leave the column out, or code its values as numbers",
-            )
+            raise _not_numbers(name, "text" if values.dtype.kind in "UO" else str(values.dtype), party)
         infinite = np.abs(values.astype(np.float64)) > np.finfo(np.float32).max
         if infinite.any():
             row = int(np.flatnonzero(infinite)[0])
@@ -206,3 +205,11 @@ def _features(columns: Mapping[str, Any], names: tuple[str, ...], party: str) ->
         require_single_precision(values, name, f"table of {party!r}")
         made[:, i] = values
     return made
+
+
+def _not_numbers(column: str, kind: str, party: str) -> DataError:
+    return DataError(
+        f"column {column!r} holds {kind}, not numbers",
+        where=f"table of {party!r}",
+        remedy="leave the column out, or replace its values by numbers that have their order",
+    )
