@@ -185,8 +185,8 @@ def answers(*wrong, nodes=(0,), children=(1,)):
         ({"do": "split", **answers(("feature", [99]), ("cut", [0]), ("default_left", [True]))}, "column 99"),
         ({"do": "split", **answers(("feature", [0]), ("cut", [99]), ("default_left", [True]))}, "behind bin 99"),
         (
-            {"do": "split", **answers(("feature", [0]), ("cut", [0]), ("default_left", [True]), children=[0])},
-            "into node 0",
+            {"do": "split", **answers(("feature", [0]), ("cut", [0]), ("default_left", [True]), children=[-5])},
+            "into node -5",
         ),
         (
             {"do": "split", **answers(("feature", []), ("cut", []), ("default_left", []), nodes=[], children=[])},

@@ -8,6 +8,7 @@ import pytest
 import atoll
 from atoll.data import Dataset, Islands
 from atoll.trees import Trees
+from atoll.trees.histogram import Growth, TreeLimits
 from atoll.vertical import SecureBoost
 from tests.support.vertical_toys import Drawn, draw, grown_alone, grown_by_xgboost, largest_difference
 
@@ -53,6 +54,30 @@ def test_each_setting_is_xgboosts(settings):
     assert largest_difference(table, grown_alone(table, model), grown_by_xgboost(table, model)) <= 3e-6
     plain = table.boost(trees=6)
     assert largest_difference(table, grown_alone(table, model), grown_alone(table, plain)) > 1e-3
+
+
+def split_of(sums, **settings):
+    """The column and the direction that a root is split by, from sums ``(columns, 3, 2)``: two bins, and the rows without the value."""
+    limits = TreeLimits(
+        **{"eta": 0.3, "max_depth": 1, "reg_lambda": 1.0, "gamma": 0.0, "min_child_weight": 0.0, **settings}
+    )
+    growth = Growth(limits, [np.zeros(1, np.float32)] * len(sums), 0, missing=True)
+    growth.take(np.array([sums], np.float64))
+    return growth.feature[0], growth.cut[0]
+
+
+@pytest.mark.parametrize(("single", "column"), [(True, 0), (False, 1)])
+def test_gains_that_are_equal_in_single_precision_are_a_tie(single, column):
+    """As in XGBoost: the first column counts, though the second is better by a billionth."""
+    sums = [[[8, 10], [-8, 10], [0, 0]], [[8 + 1e-9, 10], [-8 - 1e-9, 10], [0, 0]]]
+    assert split_of(sums, single=single)[0] == column
+
+
+@pytest.mark.parametrize(("single", "cut"), [(True, 1), (False, 0)])
+def test_a_row_without_the_value_counts_however_light_it_is(single, cut):
+    """Sums are exact there, so that a rest is no rounding error. Here the light row is best alone at one side."""
+    sums = [[[1, 5], [-1, 5], [5, 5e-7]]]
+    assert split_of(sums, single=single) == (0, cut)
 
 
 def test_columns_that_say_nothing_change_nothing():
