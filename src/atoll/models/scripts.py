@@ -39,7 +39,7 @@ from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
 from atoll.learn.local.release import BUFFERS, buffer_replies
 from atoll.learn.local.reports import Reporting, as_metrics, as_reports
 from atoll.learn.local.update import finished, started
-from atoll.learn.offered import SupportsScores, require_fit
+from atoll.learn.offered import SupportsNotices, SupportsScores, require_fit
 from atoll.learn.round.scoring import as_parts, rows_measured
 
 from .script_process import RunningScript, ScriptOrder, ended_by_signal
@@ -382,9 +382,10 @@ class ScriptLearner(Reporting):
         return self.body.buffers()
 
     @property
-    def notes(self) -> Sequence[str]:
+    def notices(self) -> Sequence[str]:
         """Return how each of the model's buffers travels, as sentences."""
-        return tuple(getattr(self.body.learner, "notes", ()))
+        learner = self.body.learner
+        return learner.notices if isinstance(learner, SupportsNotices) else ()
 
     def check(self, data: Any) -> None:
         """Accept all data: the script decides what it reads."""

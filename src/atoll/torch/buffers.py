@@ -31,22 +31,18 @@ from torch import nn
 from atoll.core.errors import CompositionError, ConfigError, nearest
 
 from .models import array_of, copied
+from .network import FunctionalModule, Held
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
 
-    from .network import FunctionalModule
 
-__all__ = ["BufferRules", "Held", "Holding", "Withheld", "Written", "fixed_tensors", "require_known"]
+__all__ = ["BufferRules", "Holding", "Withheld", "Written", "fixed_tensors", "require_known"]
 
 Tensor = torch.Tensor
 _TABLE = 1024  # entries from which whole numbers are a table or a mask, and no counters
 RULES = ("averaged", "counted", "local", "anew")
-
-
-class Held(dict[str, Tensor]):
-    """Fixed tensors of one client's training; `FunctionalModule.outputs` puts the buffers that ``forward`` re-assigns back into it."""
 
 
 class _Absent:

@@ -15,7 +15,6 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, CompositionError, DataError
 from atoll.learn.local.own_loss import LossSignature
 
-from .buffers import Held
 from .losses import LossInputs, Objective, form_of, objective_of
 from .models import copied, params_of, shaped, spectral_layers, spectral_units
 from .tracing.keyed import Bounded
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from .blocks.pool import Pool
     from .tracing.keyed import Keyed
 
-__all__ = ["ExampleWay", "FunctionalModule"]
+__all__ = ["ExampleWay", "FunctionalModule", "Held"]
 
 # How a model's clipped sums are computed.
 
@@ -46,6 +45,10 @@ class ExampleWay:
 
 Tensor = torch.Tensor
 Named = dict[str, Tensor]
+
+
+class Held(dict[str, Tensor]):
+    """Fixed tensors of one client's training; `FunctionalModule.outputs` puts the buffers that ``forward`` re-assigns back into it."""
 
 
 class FunctionalModule:

@@ -17,10 +17,10 @@ from atoll.learn.local.partial import labelled_batches, quota, share_of
 from atoll.learn.local.update import batch_rows, drew_undeclared, finished, started, step_secrets
 
 from .blocks.schedule import labelled_rows
-from .buffers import Held
 from .examples.choose import clipped_sum, way_of
 from .examples.sums import Examples
 from .leaves import flatten, join_reply, split_reply, to_tensor
+from .network import Held
 from .tracing.keyed import Bounded, step_seeds
 
 if TYPE_CHECKING:
