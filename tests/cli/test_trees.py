@@ -112,7 +112,7 @@ def test_empty_cells_are_missing_features_where_they_are_declared(capsys, folder
         with (folder / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([header, *rows])
     assert run(asked(folder, *more)) != 0
-    assert "missing_features=True" in json.loads(capsys.readouterr().out)["error"]["remedy"]
+    assert "--missing-features" in json.loads(capsys.readouterr().out)["error"]["remedy"]
     assert run(asked(folder, "--missing-features", *more)) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["federated"] > max(found["alone"].values())
