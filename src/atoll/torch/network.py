@@ -329,12 +329,13 @@ def _zero_seed(device: torch.device) -> Tensor:
 
 
 def _ties_of(module: nn.Module) -> dict[str, str]:
-    """Return the further names of tensors that several modules share: name -> the first name."""
+    """Return the further names of tensors that several modules hold: name -> the first name. A module under two names holds each tensor once."""
     first, ties = dict[int, str](), dict[str, str]()
-    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    for name, tensor in named:
-        if first.setdefault(id(tensor), name) != name:
-            ties[name] = first[id(tensor)]
+    for prefix, layer in module.named_modules():
+        for own, tensor in (*layer._parameters.items(), *layer._buffers.items()):
+            name = f"{prefix}.{own}" if prefix else own
+            if tensor is not None and first.setdefault(id(tensor), name) != name:
+                ties[name] = first[id(tensor)]
     return ties
 
 
