@@ -115,7 +115,7 @@ def test_one_script_is_an_ordinary_loop(speaks: str, tmp_path: Path) -> None:
         assert got.dtype == value.dtype
         np.testing.assert_allclose(got.numpy(), value.numpy(), atol=1e-5, err_msg=name)
     assert int(made.params["steps"]) == ROUNDS
-    assert "counted by the server: steps, begun, norm.num_batches_tracked" in " ".join(made.notes)
+    assert "counted by the server: steps, begun, norm.num_batches_tracked" in " ".join(made.notices)
 
 
 def test_buffers_of_a_script_do_not_stay_at_its_client(tmp_path: Path) -> None:
