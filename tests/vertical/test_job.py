@@ -12,7 +12,7 @@ from atoll.core.world import World
 from atoll.data import Dataset
 from atoll.engines import Inline
 from atoll.testing import killed_and_resumed
-from atoll.vertical import SameKeys, SecureBoost, Vertical
+from atoll.vertical import SecureBoost, Vertical
 from tests.support.vertical_toys import as_parties, draw, grown_alone
 
 FEW = {"trees": 4, "depth": 3, "bins": 16, "security": "none"}
@@ -137,8 +137,8 @@ def test_bad_tables_are_refused():
     parties = toy()
     refused({**parties, "shop": {**parties["shop"], "y": np.zeros(60)}}, "the name of the guest's labels")
     refused(
-        {**parties, "shop": {**parties["shop"], "id": np.arange(60) + 1}},
-        "60 keys at 'shop' are not the 60 keys of 'bank'",
+        {**parties, "shop": {**parties["shop"], "id": np.arange(60) + 60}},
+        r"0 shared rows.*the forms of the keys.*'99': 50",
     )
     refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, np.inf)}}, "column 'z' is infinite at row 0")
     refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, 1e300)}}, "column 'z' is infinite at row 0")
@@ -200,7 +200,26 @@ def test_the_measures_of_fates_examples(name, alone, federated):
     assert [round(value, 4) for value in result.scores.values()] == [alone, federated]
 
 
-def test_the_alignment_is_one_of_a_kind():
-    assert SameKeys().learns()
+def test_parties_train_on_the_rows_that_they_share():
+    """As if the others were not there: keys as text, in any order, with blanks around them."""
+    parties, ids = as_parties(draw(402, 700))
+    apart = ids[-90:]
+    less = {}
+    for k, (name, columns) in enumerate(parties.items()):
+        keep = ~np.isin(columns["id"], apart[k::2])
+        less[name] = {key: values[keep] for key, values in columns.items()}
+    less["guest"]["id"] = np.array([f" {one}" for one in less["guest"]["id"].tolist()])
+    only = {}
+    for name, columns in parties.items():
+        keep = ~np.isin(columns["id"], apart)
+        only[name] = {key: values[keep] for key, values in columns.items()}
+    one, other = train(less), train(only)
+    assert one.rows["aligned"] == len(ids) - 90
+    np.testing.assert_array_equal(one.predictions["federated"], other.predictions["federated"])
+
+
+def test_the_alignment_is_a_protocol():
     with pytest.raises(AtollError, match="align"):
         Vertical(align="oprf")
+    told = Vertical().learns(["bank", "shop"])
+    assert any("which of its own keys bank has too" in line for line in told["shop"])

@@ -1,5 +1,3 @@
-from .alignment import RowAlignment as RowAlignment
-from .alignment import SameKeys as SameKeys
 from .job import Vertical as Vertical
 from .job import VerticalResult as VerticalResult
 from .trees.secure_boost import SecureBoost as SecureBoost

@@ -16,11 +16,11 @@ from atoll.core.message import Bits, StringArray
 from atoll.core.redaction import private
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
-from atoll.secure.psi import RowKeys, order_keys
+from atoll.secure.psi import AlignmentPlan, Ecdh, Opprf, PsiProtocol, RowKeys, order_keys
+from atoll.secure.psi.protocol import intersect_keys
 from atoll.trees.objectives import TreeLoss
 from atoll.trees.tree import score
 
-from .alignment import RowAlignment, SameKeys
 from .tables import PartyTable, read_labels
 from .trees.boosting import require
 from .trees.secure_boost import GuestRows, SecureBoost
@@ -36,6 +36,8 @@ __all__ = ["SharedRows", "Vertical", "VerticalResult", "read_sides"]
 
 MODEL = "vertical-model"
 """The name under which each party keeps its part of the model."""
+_KEY_SECONDS = 2e-4
+"""Seconds that the alignment takes for a key: two points of a curve, at one party or the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class Vertical(Checked, Job):
     ``u = BLAKE2b-64("seed:key")``, hold out those with ``u / 2^64 < test``, and train. Each keeps its own part of the model; to predict, all have to answer.
 
     Attributes:
-        align: how the parties find the rows that they share.
+        align: how the parties find the rows that they share, see `atoll.secure.psi`; by default `Ecdh` for two parties and `Opprf` for more.
         model: the model.
         guest: the party with the labels; by default the first.
         id: the column of the keys.
@@ -64,7 +66,7 @@ class Vertical(Checked, Job):
     missing_features: ClassVar[bool] = True
     method: ClassVar[str] = "model"
 
-    align: RowAlignment = field(default_factory=SameKeys)
+    align: PsiProtocol | None = None
     model: SecureBoost = field(default_factory=SecureBoost)
     guest: str | None = None
     id: str = "id"
@@ -77,11 +79,11 @@ class Vertical(Checked, Job):
     min_aligned: int = 10
 
     def __post_init__(self) -> None:
-        parts = {
-            "align": (RowAlignment, "atoll.vertical.SameKeys()"),
-            "model": (SecureBoost, "atoll.vertical.SecureBoost()"),
-        }
-        require_parts(self, parts)
+        require_parts(
+            self,
+            {"model": (SecureBoost, "atoll.vertical.SecureBoost()")},
+            optional={"align": (PsiProtocol, "atoll.secure.psi.Ecdh()")},
+        )
         tasks = ("auto", "binary", "multiclass", "regression")
         bounds = (
             ("task", self.task in tasks, f"use {', '.join(tasks)}"),
@@ -96,7 +98,11 @@ class Vertical(Checked, Job):
 
     def names(self) -> tuple[str, ...]:
         """The kind, the model and the alignment, which a site's policy can allow or refuse."""
-        return (*super().names(), type(self.model).__name__, self.align.name)
+        return (
+            *super().names(),
+            type(self.model).__name__,
+            *([] if self.align is None else [type(self.align).__name__]),
+        )
 
     def roles(self, names: Sequence[str]) -> list[str]:
         """The parties, the guest first.
@@ -115,8 +121,15 @@ class Vertical(Checked, Job):
         return [chosen, *(name for name in parties if name != chosen)]
 
     def prepare(self, data: Any) -> Prepared:
-        """Name the roles."""
-        return _PreparedVertical(self, self.roles(data.names))
+        """Name the roles.
+
+        Raises:
+            ConfigError: there are fewer than two parties, or none is the guest.
+            CompositionError: the alignment cannot carry so many parties.
+        """
+        roles = self.roles(data.names)
+        self.plan(roles)
+        return _PreparedVertical(self, roles)
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who learns what."""
@@ -125,10 +138,44 @@ class Vertical(Checked, Job):
         exposures = tuple(Exposure(who, what) for who, lines in told.items() for what in lines)
         return Explanation(self.title, len(parties), exposures)
 
+    def plan(self, parties: Sequence[str]) -> AlignmentPlan:
+        """The settings of the alignment.
+
+        Raises:
+            CompositionError: the protocol cannot align so many parties.
+        """
+        made = AlignmentPlan((self.id,), tuple(parties), seed=self.seed, key=self.key, label=MODEL)
+        self.protocol(len(parties)).require_plan(made)
+        return made
+
+    def protocol(self, parties: int) -> PsiProtocol:
+        """How so many parties find the rows that they share."""
+        return self.align or (Ecdh() if parties == 2 else Opprf())
+
+    def predict_cost(self, keys: Mapping[str, int], columns: Sequence[int], outputs: int = 1) -> dict[str, float]:
+        """Seconds of all parties' processors and bytes between them, before anyone is contacted: those of the protocol's frames, and of a training on all rows that could be shared.
+
+        Args:
+            keys: party -> its number of keys, the guest first.
+            columns: how many columns each has, in the same order.
+            outputs: trees a round: the number of classes, 1 for two classes or numbers.
+        """
+        aligned = self.protocol(len(keys)).contract(self.plan(list(keys)), keys)
+        rows = max(1, round(min(keys.values()) * (1 - self.test)))
+        found = self.model.predict_cost(rows, columns, outputs)
+        return {
+            "seconds": found["seconds"] + _KEY_SECONDS * sum(keys.values()),
+            "bytes": found["bytes"] + aligned.nbytes,
+        }
+
     def learns(self, parties: Sequence[str]) -> dict[str, list[str]]:
         """What each party learns of the others: party -> sentences."""
-        shared, told = self.align.learns(), self.model.learns()
-        return {name: [shared, *told["host" if i else "guest"]] for i, name in enumerate(parties)}
+        contract, told = (
+            self.protocol(len(parties)).contract(self.plan(parties), dict.fromkeys(parties, 0)),
+            self.model.learns(),
+        )
+        aligned = {name: [one.sees for one in contract.learns if one.who == name] for name in parties}
+        return {name: [*aligned[name], *told["host" if i else "guest"]] for i, name in enumerate(parties)}
 
 
 @dataclass(frozen=True)
@@ -277,8 +324,12 @@ class _PreparedVertical(Prepared):
     async def program(self, fed: Federation) -> Any:
         """One session of all parties."""
         found = await fed.restore(None)
+        begin = time.perf_counter()
         if found is None:
-            begin = time.perf_counter()
+            await self._align(fed)
+            found = {}
+            await fed.checkpoint(found)
+        if not found:
             found = await fed.session(
                 {name: (name, self.host if i else self.guest) for i, name in enumerate(self.parties)}
             )
@@ -299,35 +350,38 @@ class _PreparedVertical(Prepared):
 
     # The roles.
 
-    async def _find_rows(self, table: PartyTable, island: Island, peers: Peers, state: Any) -> tuple[Any, SharedRows]:
-        """The shared rows of a party, and the state of its role at the step behind them."""
-        job, me = self.job, table.party
-        keys = table.keys(job.id, job.seed, job.repeats, job.key)
-        if state is None:
-            shared = await job.align.find_shared(keys, peers.channel("align"), self.parties, me, island.secret)
-            if len(shared) < job.min_aligned:
-                raise DataError(
-                    f"{len(shared)} shared rows, fewer than min_aligned={job.min_aligned}",
-                    where=f"table of {me!r}",
-                    remedy=f"compare the forms of the keys at all parties, here {keys.shape()}",
-                )
-            state = {"shared": shared, "model": None}
-            await peers.checkpoint(state)
-        return state, SharedRows.of(keys, np.asarray(state["shared"]), job.test)
+    async def _align(self, fed: Federation) -> None:
+        """Let the parties find the rows that they share; each keeps its own as private state."""
+        job = self.job
+        args = {"protocol": job.protocol(len(self.parties)).spec(), "plan": job.plan(self.parties).spec()}
+        await fed.session({name: (name, intersect_keys.with_args(me=name, **args)) for name in self.parties})
+
+    def _shared_rows(self, table: PartyTable, island: Island) -> SharedRows:
+        """The shared rows of a party, as its side of the alignment left them.
+
+        Raises:
+            DataError: they are fewer than ``min_aligned``, or a key stands in two rows.
+        """
+        job, kept = self.job, island.state[MODEL]
+        table.keys(job.id, job.seed, job.repeats, job.key)
+        names, places = list(kept["names"]), np.asarray(kept["rows"], np.int64)
+        if len(names) < job.min_aligned:
+            raise DataError(
+                f"{len(names)} shared rows, fewer than min_aligned={job.min_aligned}",
+                where=f"table of {table.party!r}",
+                remedy=f"compare the forms of the keys at all parties; here they are {kept.get('shape') or RowKeys.of(table.columns, job.id, key=job.key).shape()}",
+            )
+        return SharedRows.of(names, places, job.seed, job.test)
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
         job, me, hosts = self.job, self.parties[0], self.parties[1:]
         state = await peers.restore(None)
         table = PartyTable.of(island.data, me, key=job.id, label=job.label)
         labels = read_labels(table, job.label, job.task)
-        state, rows = await self._find_rows(table, island, peers, state)
+        rows = self._shared_rows(table, island)
         labels.require_varied(rows.train)
         training = GuestRows(table.x[rows.train], labels.values[rows.train], labels.objective)
-
-        async def save(model: Any) -> None:
-            await peers.checkpoint({**state, "model": model})
-
-        more = {"secret": island.secret, "state": state["model"], "save": save}
+        more = {"secret": island.secret, "state": state, "save": peers.checkpoint}
         part = await job.model.train_guest(training, peers, hosts, **more)
         alone = await job.model.train_guest(training)
         walks = peers.channel("predictions")
@@ -363,15 +417,9 @@ class _PreparedVertical(Prepared):
                 where=f"table of {me!r}",
                 remedy="rename the column at the host, or leave it out if it holds the labels",
             )
-        state, rows = await self._find_rows(table, island, peers, state)
-
-        async def save(model: Any) -> None:
-            await peers.checkpoint({**state, "model": model})
-
-        guest = self.parties[0]
-        splits = await job.model.train_host(
-            table.x[rows.train], peers, guest, secret=island.secret, state=state["model"], save=save
-        )
+        rows = self._shared_rows(table, island)
+        guest, more = self.parties[0], {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        splits = await job.model.train_host(table.x[rows.train], peers, guest, **more)
         walks = peers.channel("predictions")
         await walks.recv(guest)
         await walks.send(guest, {"sides": Bits.pack(job.model.walk(splits, table.x[rows.places]))})
@@ -395,11 +443,10 @@ class SharedRows:
     is_test: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, keys: RowKeys, shared: NDArray[np.int64], test: float) -> SharedRows:
-        """The shared ones of a party's keys; those with ``u / 2^64 < test`` are held out."""
-        names = tuple(keys.names[i] for i in shared.tolist())
-        u = order_keys(names, keys.seed)
-        return cls(names, keys.places[shared], u.astype(np.float64) / 2.0**64 < test)
+    def of(cls, names: Sequence[str], places: NDArray[np.int64], seed: int, test: float) -> SharedRows:
+        """Shared keys and where their rows lie; those with ``u / 2^64 < test`` are held out."""
+        u = order_keys(names, seed)
+        return cls(tuple(names), places, u.astype(np.float64) / 2.0**64 < test)
 
     def __len__(self) -> int:
         return len(self.places)
