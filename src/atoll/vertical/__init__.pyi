@@ -1,3 +1,4 @@
 from .job import Vertical as Vertical
 from .job import VerticalResult as VerticalResult
+from .job import train_pooled as train_pooled
 from .trees.secure_boost import SecureBoost as SecureBoost

@@ -18,7 +18,7 @@ from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
 from atoll.secure.psi import AlignmentPlan, Ecdh, Opprf, PsiProtocol, RowKeys, order_keys
 from atoll.secure.psi.protocol import intersect_keys
-from atoll.trees.objectives import TreeLoss
+from atoll.trees.objectives import SQUARED, TreeLoss
 from atoll.trees.tree import score
 
 from .tables import PartyTable, read_labels
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-__all__ = ["SharedRows", "Vertical", "VerticalResult", "read_sides"]
+__all__ = ["SharedRows", "Vertical", "VerticalResult", "read_sides", "train_pooled"]
 
 MODEL = "vertical-model"
 """The name under which each party keeps its part of the model."""
@@ -231,6 +231,29 @@ class VerticalResult:
         """Names of the classes, in the order of the codes; empty for a regression."""
         return tuple(self._at_hand("half")["classes"])
 
+    def compare(self, pooled: NDArray[np.float32]) -> dict[str, Any]:
+        """Compare the joint model with the guest's own and with the pooled one.
+
+        The result has the measure (``metric``) of the held-out rows of ``alone``, ``federated`` and ``pooled``, ``None`` without such rows, and the largest ``difference`` of the
+        last two's predictions of all shared rows, of a regression in deviations of y.
+
+        Args:
+            pooled: predictions of `train_pooled`.
+        """
+        told, objective = self.predictions, self.objective
+        held, y = told["test"], told["y"]
+        made: dict[str, Any] = {"metric": score(objective, y[:1], told["federated"][:1])[0]}
+        for name, values in (("alone", told["alone"]), ("federated", told["federated"]), ("pooled", pooled)):
+            made[name] = score(objective, y[held], values[held])[1] if held.any() else None
+        scale = float(np.std(y)) if objective.name == SQUARED else 1.0
+        return {**made, "difference": float(np.abs(told["federated"] - pooled).max()) / scale}
+
+    @property
+    def objective(self) -> TreeLoss:
+        """The loss."""
+        half = self._at_hand("half")
+        return TreeLoss(half["objective"], int(half["outputs"]))
+
     def predict(
         self, tables: Mapping[str, Any], *, unknown: Literal["refuse", "guest"] = "refuse"
     ) -> NDArray[np.float32]:
@@ -278,7 +301,7 @@ class VerticalResult:
                     mine[np.maximum(at, 0)] if len(mine) else np.zeros((len(at), mine.shape[1]), np.float32),
                 )
             )
-        objective = TreeLoss(halves[0]["objective"], int(halves[0]["outputs"]))
+        objective = self.objective
         alone = halves[0]["alone"]
         joint = model.margins(halves[0]["part"], sides)
         own_model = model.margins(alone, [model.walk(alone["splits"], x[0])])
@@ -311,6 +334,31 @@ class VerticalResult:
                 remedy="ask the party's site: it keeps its part of the model under the name 'vertical-model'",
             )
         return found[what]
+
+
+def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResult) -> NDArray[np.float32]:
+    """What the same learner predicts that has all columns in one place, in the order of ``result.predictions``: for comparisons, as no party could.
+
+    Args:
+        job: the job.
+        tables: party -> its table.
+        result: what the job gave on these tables.
+    """
+    told, guest = result.predictions, result.parties[0]
+    parts = []
+    for name in result.parties:
+        table = PartyTable.of(tables[name], name, key=job.id, label=job.label if name == guest else None)
+        keys = table.keys(job.id, job.seed, job.repeats, job.key)
+        place = dict(zip(keys.names, keys.places.tolist(), strict=True))
+        parts.append(table.x[[place[key] for key in told["id"].tolist()]])
+    x, train, objective = np.concatenate(parts, axis=1), ~told["test"], result.objective
+    growing = job.model.train_guest(GuestRows(x[train], told["y"][train], objective))
+    part: Any = None
+    try:
+        growing.send(None)  # nobody is asked, so it never waits
+    except StopIteration as done:
+        part = done.value
+    return objective.predict(job.model.margins(part, [job.model.walk(part["splits"], x)]))
 
 
 class _PreparedVertical(Prepared):

@@ -1,0 +1,125 @@
+"""``atoll vertical``: files in any order, compared with XGBoost and with the guest alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from atoll.cli.app import run
+
+xgboost = pytest.importorskip("xgboost")
+pytest.importorskip("rbcl")
+ROWS = 260
+
+
+def write(path, columns):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow(["" if isinstance(one, float) and np.isnan(one) else one for one in row])
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(ROWS, 4)).astype(np.float32)
+    x[:, 2:][rng.random((ROWS, 2)) < 0.2] = np.nan
+    x[:, 3] = np.round(2 * x[:, 3])
+    signal = x[:, 0] + np.nan_to_num(x[:, 2]) + 0.3 * rng.normal(size=ROWS)
+    y = {
+        "binary": np.where(signal > 0, "yes", "no"),
+        "regression": signal,
+        "multiclass": np.digitize(signal, [-1, 0.5]),
+    }
+    ids = [f"{i:04}" for i in range(ROWS)]
+
+    def made(task="binary", order=None, extra=0):
+        order = np.arange(ROWS) if order is None else order
+        bank = {"id": ids, "a": x[:, 0].tolist(), "b": x[:, 1].tolist(), "y": y[task].tolist()}
+        shop = {"id": [ids[i] for i in order], "c": x[order, 2].tolist(), "d": x[order, 3].tolist()}
+        for k in range(extra):
+            shop = {name: [*values, f"x{k}" if name == "id" else 0.5] for name, values in shop.items()}
+        return [write(tmp_path / "bank.csv", bank), write(tmp_path / "shop.csv", shop)]
+
+    made.x, made.y, made.ids = x, y, ids
+    return made
+
+
+@pytest.fixture
+def asked(capsys):
+    def call(*words, code=0):
+        assert run(["vertical", *map(str, words), "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    return call
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+def test_predictions_are_xgboosts(files, asked, tmp_path, task):
+    out = tmp_path / "F.csv"
+    words = ("--security", "none", "--trees", 6, "--depth", 3, "--bins", 16, "--predictions", out)
+    found = asked(*files(task, extra=3), *words)
+    assert found["task"] == task
+    assert found["metric"] == {"binary": "auc", "regression": "rmse", "multiclass": "accuracy"}[task]
+    assert found["difference"] == 0
+    assert found["federated"] == found["pooled"]
+    rows = rows_of(out)
+    assert found["rows"] == {"guest": ROWS, "host": ROWS + 3, "aligned": ROWS, "train": sum(r["split"] == "train" for r in rows), "test": sum(r["split"] == "test" for r in rows)}  # fmt: skip
+    at = np.array([files.ids.index(row["id"]) for row in rows])
+    train = np.array([row["split"] == "train" for row in rows])
+    names, codes = np.unique(files.y[task], return_inverse=True)
+    y = files.y[task] if task == "regression" else codes
+    settings = {"tree_method": "hist", "max_depth": 3, "max_bin": 16, "eta": 0.3, "nthread": 1}
+    settings["objective"] = {"binary": "binary:logistic", "regression": "reg:squarederror", "multiclass": "multi:softprob"}[task]  # fmt: skip
+    if task == "multiclass":
+        settings["num_class"] = 3
+    theirs = xgboost.train(settings, xgboost.DMatrix(files.x[at[train]], y[at[train]]), 6)
+    columns = [f"federated_{name}" for name in names] if task == "multiclass" else ["federated"]
+    ours = np.array([[float(row[name]) for name in columns] for row in rows])
+    scale = np.std(y) if task == "regression" else 1.0
+    assert np.abs(ours - theirs.predict(xgboost.DMatrix(files.x[at])).reshape(len(at), -1)).max() / scale < 5e-6
+    assert [row["y"] for row in rows][:5] == [str(np.float32(y[i])) if task == "regression" else str(files.y[task][i]) for i in at[:5]]  # fmt: skip
+
+
+def test_encrypted_and_shuffled_the_file_is_the_same(files, asked, tmp_path):
+    pytest.importorskip("gmpy2")
+    words = ("--trees", 2, "--depth", 2, "--bins", 8, "--short-exponents")
+    found = asked(*files(), *words, "--predictions", tmp_path / "one.csv")
+    assert (found["security"], found["difference"]) == ("paillier", 0)
+    assert found["seconds"] > 0
+    assert found["predicted_seconds"] > 0
+    assert found["bytes"] > 2 * found["rows"]["train"] * 512
+    assert any("448 bits" in line for line in found["learns"]["shop"])
+    order = np.random.default_rng(1).permutation(ROWS)
+    words = ("--trees", 2, "--depth", 2, "--bins", 8, "--security", "none", "--predictions", tmp_path / "two.csv")
+    asked(*files(order=order), *words)
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+
+
+def test_what_is_wrong_is_refused(files, asked, tmp_path):
+    bank, shop = files()
+    few = ("--trees", 1, "--security", "none")
+    assert "no column 'nobody'" in asked(bank, shop, "--label", "nobody", *few, code=3)["error"]["what"]
+    assert "--model forest" in asked(bank, shop, "--model", "forest", code=2)["error"]["what"]
+    assert "security='magic'" in asked(bank, shop, "--security", "magic", code=2)["error"]["what"]
+    other = write(tmp_path / "other.csv", {"id": ["q1", "q2"], "e": [1.0, 2.0]})
+    assert "0 shared rows" in asked(bank, other, *few, code=3)["error"]["what"]
+    named = write(tmp_path / "named.csv", {"id": files.ids, "y": [1.0] * ROWS})
+    assert "the name of the guest's labels" in asked(bank, named, *few, code=3)["error"]["what"]
+
+
+def test_people_get_a_table(files, capsys):
+    assert run(["vertical", *files(), "--trees", "1", "--security", "none"]) == 0
+    told = capsys.readouterr().out
+    assert "shop learns" in told
+    assert "largest difference to pooled" in told
