@@ -526,7 +526,7 @@ def test_the_served_weight_of_a_spectral_normalisation_has_norm_1(kind: str, buf
     settings = {"algorithm": atoll.FedAvg(lr=0.5, epochs=8, batch_size=16), "rounds": 6, "buffers": buffers}
     made = simulate(job(model, evaluation=EVALUATIONS["at clients"], **settings), data)
     assert float(torch.linalg.matrix_norm(_weight(made.model), 2)) == pytest.approx(1.0, abs=1e-3)
-    assert "made again from their weights" in " ".join(made.notes)
+    assert "made again from their weights" in " ".join(made.notices)
     assert "clients/accuracy" in made.metrics[-1]
 
 

@@ -307,7 +307,7 @@ def test_a_model_of_few_bits_trains_in_single_precision_and_says_so(low: torch.d
     for name, value in want.named_parameters():
         np.testing.assert_allclose(made.params[name], value.detach().numpy(), atol=1e-5)
     assert f"parameters of {str(low).removeprefix('torch.')} are trained and measured in float32" in " ".join(
-        made.notes
+        made.notices
     )
 
 
