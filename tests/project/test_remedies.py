@@ -41,10 +41,19 @@ FOREIGN = {
     "ColumnTransformer", "MinMaxScaler", "Pipeline", "RobustScaler", "SGDClassifier", "StandardScaler", "DataFrame", "Table", "PyTorch", "NumPy",
     # words
     "Atoll", "Bayes", "Class", "False", "Flower", "Hessian", "LimitNOFILE", "Metropolis", "Name", "None", "Parquet", "Python", "Shamir", "True", "Unix",
-    "GiB", "XGBoost", "LightGBM", "SecAgg", "DuckDB", "PostgreSQL", "MNIST",
+    "GiB", "XGBoost", "LightGBM", "SecAgg", "DuckDB", "PostgreSQL", "MNIST", "NaN",
 }  # fmt: skip
 """Names of other libraries, and words with capitals inside."""
-FOREIGN_ARGUMENTS = {"reply_to", "ward", "average", "truncation", "early_stopping", "requires_grad", "journal_mode"}
+FOREIGN_ARGUMENTS = {
+    "reply_to",
+    "ward",
+    "average",
+    "truncation",
+    "early_stopping",
+    "requires_grad",
+    "journal_mode",
+    "persistent",
+}
 """Of Flower's ``Message``, an example of a column, tokenisers, scikit-learn, PyTorch and SQLite."""
 
 

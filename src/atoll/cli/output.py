@@ -166,6 +166,8 @@ _OF_READERS = (
     "delimiter", "decimal", "encoding", "categories", "missing", "missing_features", "drop", "features", "task", "classes", "labels",
 )  # fmt: skip
 """Arguments of readers of files, which a command has as an option or not at all."""
+_OPTIONS = {"features": "columns"}
+"""Arguments that commands call otherwise."""
 _ARGUMENT = re.compile(r"(?<![\w(.\[{'\"-])([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\{[^{}]*\}|\[[^][]*\]|[\w.]+|(?!=))")
 
 
@@ -180,13 +182,17 @@ def name_options(remedy: str, options: Collection[str], settings: bool = False) 
         settings: whether the command reads a file of settings, in which arguments of readers stand.
     """
 
+    def option_of(name: str) -> str:
+        option = _OPTIONS.get(name, name)
+        return (option if option in options else name).replace("_", "-")
+
     def told(match: re.Match[str]) -> str:
-        name = match[1].replace("_", "-")
+        name = option_of(match[1])
         return match[0] if name not in options or not _outside_calls(match) else f"--{name}{_as_word(match[2])}"
 
     def lacks(part: str) -> bool:
         names = [match[1] for match in _ARGUMENT.finditer(part) if _outside_calls(match)]
-        return not settings and any(name in _OF_READERS and name.replace("_", "-") not in options for name in names)
+        return not settings and any(name in _OF_READERS and option_of(name) not in options for name in names)
 
     pieces = re.split(r"(; (?:or )?|,? or |, (?=leave))(?![^(\[{]*[)\]}])", remedy)
     parts, joints = pieces[::2], ["", *pieces[1::2]]

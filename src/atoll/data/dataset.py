@@ -125,7 +125,7 @@ def require_columns(found: Iterable[str], wanted: Iterable[str], where: str, *, 
         raise DataError(
             f"column {extra[0]!r} is in no other table.{nearest(extra[0], needed)}",
             where=where,
-            remedy=f"leave it out: drop=[{extra[0]!r}], or name the columns that you use: features=[...] (in a command, --columns)",
+            remedy=f"leave it out: drop=[{extra[0]!r}], or name the columns that you use: features=[...]",
         )
 
 

@@ -117,7 +117,7 @@ def _load_training(file: Path, model: str | None) -> TableModel:
         raise ConfigError(
             f"the model that its settings make does not take the saved parameters: {error}",
             where=where,
-            remedy="name the code that trained it with --model module:name",
+            remedy="name the code that trained it with model='module:name'",
         ) from error
     if found is None:
         raise DataError(
@@ -137,7 +137,7 @@ def _settings_beside(file: Path) -> Mapping[str, Any]:
 def _make_model(settings: Mapping[str, Any], given: str | None, where: str) -> Any:
     """The network or estimator, as a configuration makes it."""
     said = settings.get("model") if given is None else given
-    remedy = "name the class or function that makes it, with --model module:name"
+    remedy = "name the class or function that makes it, with model='module:name'"
     if said is None:
         raise ConfigError("no settings beside the file say how its model is made", where=where, remedy=remedy)
     kind: Any = part_class("model")
@@ -167,14 +167,14 @@ def _in_form(learner: Any, arrays: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(
             f"the model that its settings make has parameters {lacking[0]!r}, which the file lacks",
             where=where,
-            remedy="name the code that trained it with --model module:name",
+            remedy="name the code that trained it with model='module:name'",
         )
     for name, leaf in T.items(start):
         if tuple(leaf.shape) != arrays[name].shape:
             raise ConfigError(
                 f"parameters {name!r} have shape {list(arrays[name].shape)} in the file and {list(leaf.shape)} in the model that its settings make",
                 where=where,
-                remedy="name the code that trained it with --model module:name",
+                remedy="name the code that trained it with model='module:name'",
             )
     tree = T.rebuild(start, [arrays[name] for name in names])
     further = {name: value for name, value in arrays.items() if name not in names}

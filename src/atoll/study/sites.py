@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,8 +182,6 @@ def compare_trees(
     from atoll.data import Islands
     from atoll.data.missing import known_rows
     from atoll.data.readers import from_csv_files
-    from atoll.runs.config import job_class
-    from atoll.simulation import simulate
     from atoll.trees.objectives import SQUARED, objective_of
     from atoll.trees.sketch import SketchSizes
     from atoll.trees.tree import auc, score
@@ -196,12 +195,7 @@ def compare_trees(
     objective = objective_of("auto", islands.about)
     more: dict[str, Any] = {"reducer": _mask_sums(islands)} if secure else {}
 
-    def grow(data: Islands, given: Mapping[str, Any]) -> Ensemble:
-        grown: Ensemble = simulate(
-            job_class("trees")(**given), data, engine="inline", seed=seed, progress=False
-        ).outcome
-        return grown
-
+    grow = partial(_grow_trees, seed=seed)
     ours = settings["scheme"] == "histogram"
     beside_xgboost = ours and find_spec("xgboost") is not None
     more |= {"exact_cuts": True} if ours else {}  # the files are all here: nothing is disclosed
@@ -224,8 +218,7 @@ def compare_trees(
 
     missing = ours and not beside_xgboost  # never our own code beside itself
     pooled = None if missing else grow(Islands.from_datasets({"all": union}), ordinary)
-    name = score(objective, held["y"], ensemble.predict(held["x"]))[0]
-    found: dict[str, Any] = {"measure": name, **told(measured)}
+    found: dict[str, Any] = {"measure": score(objective, held["y"], ensemble.predict(held["x"]))[0], **told(measured)}
     if objective.name != SQUARED:
         found["auc"] = told(area)
     found |= {"pooled_note": _NO_XGBOOST} if missing else {}
@@ -242,6 +235,14 @@ def compare_trees(
 
 
 _NO_XGBOOST = 'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'
+
+
+def _grow_trees(data: Islands, given: Mapping[str, Any], *, seed: int) -> Ensemble:
+    from atoll.runs.config import job_class
+    from atoll.simulation import simulate
+
+    grown: Ensemble = simulate(job_class("trees")(**given), data, engine="inline", seed=seed, progress=False).outcome
+    return grown
 
 
 def _if_known(value: float) -> float | None:

@@ -56,9 +56,8 @@ def command(
     from atoll.cli.output import require_folder, table_of_sites
     from atoll.study.sites import compare_fits, method_of
 
-    for option, file in (("--out", out), ("--html", html)):
-        if file is not None:
-            require_folder(file, option)
+    for option, file in [(o, f) for o, f in (("--out", out), ("--html", html)) if f is not None]:
+        require_folder(file, option)
     form = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
     tables = words.tables_of(files, **form)
     job: dict[str, Any] = {
@@ -68,7 +67,7 @@ def command(
     held = next(iter(words.tables_of([test], **form).values())) if test is not None else None
     chosen = method_of(method, _read_settings(settings))
     if columns is not None:  # other columns of the files do not matter, and need not be the same
-        used = list(dict.fromkeys([*job["columns"], *([label] if label else []), *chosen.extra]))
+        used = [*dict.fromkeys([*job["columns"], *filter(None, [label]), *chosen.extra])]
         tables = {name: table.only(used) for name, table in tables.items()}
         held = None if held is None else held.only([name for name in used if name in held])
     found, model = compare_fits(tables, held, chosen, job, secure=secure, seed=seed, page=html)

@@ -53,10 +53,8 @@ def command(
     json: Json = False,
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
-    from rich.console import Group
-
     from atoll.cli.describing import lists_of, words_of
-    from atoll.cli.output import PlainTable, require_folder, table_of_sites
+    from atoll.cli.output import require_folder
     from atoll.study.sites import compare_trees
     from atoll.trees import model_file
     from atoll.trees.model_files import model_file_name
@@ -70,6 +68,18 @@ def command(
     )  # fmt: skip
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
+    output = output_of(context)
+    if "pooled_note" in found:
+        output.note(escape(found["pooled_note"]))
+    output.give(found, _show_trees(found, out))
+
+
+def _show_trees(found: dict[str, Any], out: Path) -> Any:
+    """The measures, what the trees split on, and where the model is."""
+    from rich.console import Group
+
+    from atoll.cli.output import PlainTable, table_of_sites
+
     table = table_of_sites(found, "trained on", _shown)
     if found.get("pooled_shuffled"):
         shuffled = found["pooled_shuffled"]
@@ -87,10 +97,7 @@ def command(
         f"{rows['rows']:,} test rows: {rows['from']}",
         f"model: {out}; predict with: atoll predict {out} --rows FILE",
     ]
-    output = output_of(context)
-    if "pooled_note" in found:
-        output.note(escape(found["pooled_note"]))
-    output.give(found, Group(table, "", gains, *([more] if more else []), "", *map(escape, ends)))
+    return Group(table, "", gains, *([more] if more else []), "", *map(escape, ends))
 
 
 def _shown(value: float | None) -> str:

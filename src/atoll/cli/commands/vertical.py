@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
+
+if TYPE_CHECKING:
+    from atoll.vertical import VerticalResult
 
 
 @app.command("vertical", rich_help_panel=EXTRAS)
@@ -66,26 +69,23 @@ def command(
     columns = [len(table.columns) - 1 - (i == 0) for i, table in enumerate(tables.values())]
     run = simulate(job, tables, engine="inline", progress=False)
     result = run.outcome
-    outputs = len(result.classes) if result.task == "multiclass" else 1
-    sizes = {name: len(table) for name, table in tables.items()}
-    guest, *hosts = sizes
     pooled = train_pooled(job, tables, result)
-    told = result.predictions
-    found: dict[str, Any] = {
-        "task": result.task,
-        "rows": {"guest": sizes[guest], "host": sizes[hosts[0]] if len(hosts) == 1 else [sizes[name] for name in hosts]}
-        | result.rows,
-        **result.compare(pooled),
-        "seconds": result.cost["seconds"],
-        "predicted_seconds": job.predict_cost(sizes, columns, outputs)["seconds"],
-        "bytes": int(result.cost["bytes"]),
-        "security": security,
-        "learns": result.learns,
-    }
+    sizes = {name: len(table) for name, table in tables.items()}
+    found = {**_tell(result, sizes), **result.compare(pooled), "security": security}
+    outputs = len(result.classes) if result.task == "multiclass" else 1
+    found["predicted_seconds"] = job.predict_cost(sizes, columns, outputs)["seconds"]
     if predictions is not None:
-        _write(predictions, {**told, "pooled": pooled}, result.classes, result.task)
+        _write(predictions, {**result.predictions, "pooled": pooled}, result.classes, result.task)
         found["predictions"] = str(predictions)
     output_of(context).give(found, _table(found))
+
+
+def _tell(result: VerticalResult, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """What was trained on what, what it cost and what each party learned."""
+    guest, *hosts = sizes.values()
+    rows = {"guest": guest, "host": hosts[0] if len(hosts) == 1 else hosts, **result.rows}
+    cost = {"seconds": result.cost["seconds"], "bytes": int(result.cost["bytes"])}
+    return {"task": result.task, "rows": rows, **cost, "learns": result.learns}
 
 
 def _write(file: Path, told: Mapping[str, Any], classes: Sequence[str], task: str) -> None:

@@ -126,5 +126,5 @@ def require_same_scores(
         raise CheckpointError(
             "the model that its settings make is not the one that was trained: it scores other than it did",
             where=where,
-            remedy="name the code that trained it with --model module:name; numbers that training does not change, such as frozen weights, it must load itself",
+            remedy="name the code that trained it with model='module:name'; numbers that training does not change, such as frozen weights, it must load itself",
         )
