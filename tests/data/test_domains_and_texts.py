@@ -213,7 +213,7 @@ def test_data_of_a_command(tmp_path: Path) -> None:
     ("data", "options", "message"),
     [
         ("mnits", {}, "DATA 'mnits' is neither a file"),
-        ("a.csv", {}, "the target column is not set.*--target COLUMN"),
+        ("a.csv", {}, "the target column is not set.*target="),
         ("digits", {"size": 99999}, "size=99999 of 1,437 rows"),
         ("a.csv", {"target": "y", "test": 99}, "test=99 takes 99 of the 4 rows with a label"),
     ],

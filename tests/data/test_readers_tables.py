@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import DataError
 from atoll.data import Dataset, from_csv_folder, from_dataframes, from_pandas, read_csv
-from atoll.data.readers.tables import _islands
+from atoll.data.readers.tables import islands_of_tables
 
 NORTH = {"city": np.array(["Oslo", "Bonn"]), "age": np.array([30, 41]), "died": np.array(["no", "no"])}
 SOUTH = {"city": np.array(["Rome", "Bonn"]), "age": np.array([55, 62]), "died": np.array(["yes", "no"])}
@@ -70,7 +70,7 @@ def test_coding_apart_is_coding_together(data):
     from atoll.data.readers.table import from_table
 
     pooled = from_table(whole, target="y", task="classification")
-    apart = _islands(tables, None, "y", "test", 0, task="classification")
+    apart = islands_of_tables(tables, None, "y", "test", 0, task="classification")
     for k, client in zip(np.unique(owner), apart, strict=True):
         assert np.array_equal(client["x"], pooled["x"][owner == k])
         assert np.array_equal(client["y"], pooled["y"][owner == k])

@@ -56,13 +56,13 @@ class ModelColumns:
 
     @classmethod
     def of(cls, data: Any) -> ModelColumns | None:
-        """Return the columns of a population; ``None`` if its features are no numbers, as texts are.
+        """Return the columns of a population; ``None`` if its features are no numbers, as texts are, or nothing describes them.
 
         Args:
             data: `Islands`, or their outline: clients (``shard``) and a description (``about``).
         """
-        rows, about = data.shard(0), data.about
-        if "x" not in rows:
+        about, rows = getattr(data, "about", None), data.shard(0) if len(data) else {}
+        if about is None or "x" not in rows:
             return None
         x = np.asarray(rows["x"])
         if x.dtype.kind not in "biuf" or x.ndim < 2:

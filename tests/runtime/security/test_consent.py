@@ -81,7 +81,7 @@ def test_a_name_decides_before_patterns(rules: dict[str, Any]) -> None:
         ({"hours": ["Mon 08:00-25:00"]}, "are no hours"),
         ({"resources": {"memory": "much"}}, "is not a size"),
         ({"resources": {"cpus": -1.0}}, "cpus"),
-        ([], "dict"),
+        ([], "should be a mapping of settings"),
     ],
 )
 def test_a_consent_that_makes_no_sense_is_refused_before_the_site_connects(
