@@ -20,6 +20,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.mechanisms import GaussianLDP
 from atoll.torch import CustomLoop
 from atoll.torch.learner import seeded
+from atoll.torch.network import FunctionalModule, Held
 from tests.support.part_examples import PARTS
 
 LR, ROUNDS = 0.3, 5
@@ -536,3 +537,23 @@ def test_one_client_keeps_the_vectors_of_a_spectral_normalisation(kind: str) -> 
     made, want = simulate(job(model), {"only": island(_six())}).model, plain(model, _six())
     require_same(made, want)
     np.testing.assert_allclose(_weight(made).numpy(), _weight(want).numpy(), atol=2e-6)
+
+
+def test_a_buffer_that_a_loss_gives_for_one_pass_is_not_written() -> None:
+    """`atoll.labels.heads.seen_by` hands a mini-batch's padding to the network so: it is an input, and training goes on with the buffer as it was."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("real", torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * self.real.unsqueeze(1)
+
+    with torch.random.fork_rng():
+        network = FunctionalModule(Masked(), "cross_entropy", torch.device("cpu"), torch.float32)
+    frozen = Held(network.frozen)
+    params = {**dict(network.training.named_parameters()), "real": torch.zeros(4)}
+    assert not network.outputs(params, frozen, torch.ones(4, 3), training=True).any()
+    assert frozen["real"].tolist() == [1.0]

@@ -141,7 +141,7 @@ class FunctionalModule:
         made = functional_call(module, given, (x,), tie_weights=False)
         if training and isinstance(frozen, Held):
             for name, held in frozen.items():
-                if given[name] is not held:
+                if given[name] is not params.get(name, held):  # a buffer that a loss gives for one pass is no write
                     frozen[name] = given[name].detach()
         return made
 
