@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 from sklearn import linear_model
+from statsmodels.duration.hazard_regression import PHReg
 
 from atoll.fitting import GLM, SVM, Cox, FittedModel, KaplanMeier, KMeans, Ridge
 from atoll.fitting.numerics import solve, two_sided_t
@@ -141,6 +142,39 @@ def test_a_hazard_that_only_grows_and_a_group_without_counts_are_separated() -> 
     assert fitted(Cox(), "", rows)["separated"]
     rows = table().assign(visits=lambda t: np.where(t.a > 1, 0, t.visits), a=lambda t: (t.a > 1).astype(float))
     assert fitted(GLM(family="poisson", alpha=0.0), "visits", rows)["separated"]
+
+
+def hazards(first: int) -> pd.DataFrame:
+    """Rows whose first five to leave, up to ``first`` others, are a group: the first Newton step is a predictor of more than e^50."""
+    draw = np.random.default_rng(3)
+    rows = pd.DataFrame(draw.normal(size=(200, 2)), columns=["a", "b"])
+    rows = rows.assign(time=draw.exponential(np.exp(-rows.a)), event=1)
+    place = rows.time.rank()
+    return rows.assign(g=((place <= 5) & (place != first)).astype(int))
+
+
+def test_a_hazard_whose_first_step_goes_too_far_is_that_of_statsmodels() -> None:
+    rows = hazards(first=2)
+    found = fitted(Cox(), "", rows, ("a", "b", "g"))
+    library = PHReg(rows.time, rows[["a", "b", "g"]], status=rows.event, ties="efron").fit(
+        start_params=[0.9, 0.0, 3.0], disp=0
+    )
+    assert found.told["converged"]
+    np.testing.assert_allclose(found["coef"], library.params, rtol=1e-5)
+    np.testing.assert_allclose(found["standard_error"], library.bse, rtol=1e-5)
+
+
+def test_a_group_that_leaves_before_all_others_has_an_infinite_hazard() -> None:
+    found = fitted(Cox(), "", hazards(first=0), ("a", "b", "g"))
+    assert found["separated"]
+    assert np.isnan(found["standard_error"]).all()
+    assert "infinite" in found.told["notes"][-1]
+
+
+def test_a_fit_that_runs_out_of_contacts_says_so() -> None:
+    found = fitted(GLM(alpha=0.0), "ill", table(), rounds=4)
+    assert not found.told["converged"]
+    assert "did not converge in 4 contacts" in found.told["notes"][-1]
 
 
 def test_a_rare_class_is_not_separated() -> None:

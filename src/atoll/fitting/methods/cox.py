@@ -19,7 +19,9 @@ from .times import SurvivalMethod
 
 __all__ = ["Cox"]
 
-_LARGEST_LOG = 50.0
+_LARGEST_LOG, _LONGEST_STEP = 50.0, 10.0
+_LOST = 1e-13
+"""Information of a row in a direction, in squared standard deviations, that is rounding alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +67,10 @@ class Cox(SurvivalMethod):
         x = scale(x, state["centre"], state["inverse"])
         seen = placed.place >= 0
         x, place, event = x[seen], placed.place[seen], placed.event[seen]
-        # A step too far is halved, so it only has to stay finite.
-        e = np.exp(np.clip(x @ np.asarray(state["at"]), -_LARGEST_LOG, _LARGEST_LOG))
+        # A step that goes too far is shortened, so its sums only have to stay finite.
+        z = x @ np.asarray(state["at"])
+        far = (z > _LARGEST_LOG) | (np.abs(z - x @ np.asarray(state.get("best", state["at"]))) > _LONGEST_STEP)
+        e = np.exp(np.clip(z, -_LARGEST_LOG, _LARGEST_LOG))
         if state["phase"] == "curvature":
             risk = np.cumsum(np.asarray(state["weights"]))[place] - np.where(
                 event, np.asarray(state["tied"])[place], 0.0
@@ -83,7 +87,7 @@ class Cox(SurvivalMethod):
         ex = e[:, None] * x
         return {
             "s0": by_time(e, everyone), "s1": by_time(ex, everyone), "d0": by_time(e, event), "d1": by_time(ex, event),
-            "d": by_time(np.ones(len(x)), event), "events": x[event].sum(axis=0),
+            "d": by_time(np.ones(len(x)), event), "events": x[event].sum(axis=0), "far": np.float64(far.sum()),
         }  # fmt: skip
 
     def step(self, state: State, sums: Mapping[str, NDArray[Any]], known: Known) -> State:
@@ -135,8 +139,12 @@ class Cox(SurvivalMethod):
             weights[j], tied[j] = (1 / left).sum(), (share / left).sum()
         if state["phase"] == "baseline":
             return {**state, "phase": "solved", "loss": loss, "baseline": np.cumsum(weights), "done": True}
+        if "best" in state and float(sums["far"]) >= 0.5:
+            # Beyond the largest hazard sums are cut, and the loss with them falls for ever. A step of more than e^10 may lead to where the curvature is rounding, and no way back is seen.
+            loss = np.inf
         if "best" in state and not loss <= float(state["loss"]) + 1e-14 * (1 + abs(float(state["loss"]))):
-            made = newton_step(state, loss, slope, outer, self.tolerance, np.eye(len(at)))  # the middle, or the end
+            # The middle, a shorter step, or the end.
+            made = newton_step(state, loss, slope, outer, self.tolerance, design.free(self.alpha))
             return (
                 {**self._marked(made, design), "phase": "baseline", "at": np.asarray(state["best"]), "done": False}
                 if made.get("done")
@@ -153,8 +161,13 @@ class Cox(SurvivalMethod):
         }
 
     def _marked(self, state: State, design: Design) -> State:
-        gram = design.basis.T @ design.gram @ design.basis * design.n
-        return state if self.alpha else mark_separation(state, gram, design.n)
+        if self.alpha:
+            return state
+        # The Hessian is a difference of sums. If a long step led to where hazards differ by e^40, what is left of it in that direction is rounding, and so is the last step.
+        hessian = np.asarray(state[OWN]["hessian"])
+        if len(hessian) and np.linalg.eigvalsh(hessian)[0] < _LOST * design.n:
+            return {**state, "separated": True}
+        return mark_separation(state, design.basis.T @ design.gram @ design.basis * design.n, design.n)
 
     def measures(self, state: State) -> dict[str, float]:
         """The partial log-likelihood of the last accepted coefficients."""

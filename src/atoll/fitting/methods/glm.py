@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ __all__ = ["GLM", "newton_step"]
 # One step of Newton's method where each value of the loss costs a contact.
 
 
-_HALVINGS = 30
+_HALVINGS, _OVERSHOOTS = 30, 8
+"""Tries to shorten a step, and steps that may go out of bounds: where the loss falls for ever, every step does."""
 _LARGEST_LOG = 50.0
 
 
@@ -30,8 +31,8 @@ def newton_step(
 ) -> State:
     """The next point to ask about.
 
-    A point whose loss is larger than that of the last accepted one is given up for the middle between them. An accepted one is left by ``-H^-1 g``
-    within the directions that are free. It is the last if ``g' H^-1 g / 2``, what the step promises, is at most ``tolerance`` times the loss.
+    A point whose loss is larger than that of the last accepted one is given up for the middle between them; one whose loss is infinite, because it is out of bounds,
+    for a shorter step, ``-(H + l I)^-1 g`` with a growing ``l``: flat directions are given up before others. An accepted point is left by ``-H^-1 g`` within the directions that are free. It is the last if ``g' H^-1 g / 2``, what the step promises, is at most ``tolerance`` times the loss.
 
     Args:
         state: has the point asked about, ``at``; once one is accepted, ``best`` and its ``loss``.
@@ -45,11 +46,22 @@ def newton_step(
     halvings = int(state.get("halvings", 0))
     slack = 1e-14 * (1 + abs(float(state.get("loss", 0.0))))
     if "best" in state and not loss <= float(state["loss"]) + slack:
-        if halvings >= _HALVINGS:
+        overshoots = int(state.get("overshoots", 0)) + (np.isinf(loss) and not halvings)
+        if halvings >= _HALVINGS or overshoots > _OVERSHOOTS:
             return {**state, "done": True, "stuck": True}
+        if np.isinf(loss):
+            before, slope = (np.asarray(state[OWN][name]) for name in ("hessian", "slope"))
+            damped = before + 10.0 ** (halvings - 8) * np.diag(before).max() * np.eye(len(before))
+            return {
+                **state,
+                "at": np.asarray(state["best"]) - free @ solve(damped, slope),
+                "halvings": halvings + 1,
+                "overshoots": overshoots,
+            }
         return {**state, "at": (at + np.asarray(state["best"])) / 2, "halvings": halvings + 1}
     hessian = free.T @ hessian @ free
-    inner = solve(hessian, free.T @ gradient)
+    slope = free.T @ gradient
+    inner = solve(hessian, slope)
     step = free @ inner
     promised = float(gradient @ step) / 2
     done = promised <= tolerance * (1 + abs(loss))
@@ -62,7 +74,7 @@ def newton_step(
         "loss": loss,
         "halvings": 0,
         "done": done,
-        OWN: {**state[OWN], "hessian": hessian, "last": inner},
+        OWN: {**state[OWN], "hessian": hessian, "slope": slope, "last": inner},
     }
 
 
@@ -90,7 +102,6 @@ class GLM(FitMethod):
         tolerance: see above.
     """
 
-    measure: ClassVar[str] = "accuracy"
     family: str = "binomial"
     alpha: float = 1.0
     tolerance: float = 1e-12
@@ -104,6 +115,11 @@ class GLM(FitMethod):
     def target(self) -> Any:  # type: ignore[override]
         """Classes, or counts."""
         return "class" if self.family == "binomial" else "number"
+
+    @property
+    def measure(self) -> str:  # type: ignore[override]
+        """What `score` gives: a larger one is better, so the error of counts has a minus."""
+        return "accuracy" if self.family == "binomial" else "neg_mean_absolute_error"
 
     def _outputs(self, classes: int) -> int:
         return 1 if classes <= 2 else classes
