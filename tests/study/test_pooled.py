@@ -75,6 +75,19 @@ def test_a_linear_model_is_that_of_statsmodels_in_any_offset_and_unit(kind: str,
         assert abs(told[name]["estimate"] - one["estimate"]) <= 1e-5 * one["error"]
 
 
+def test_a_predictor_that_a_penalty_makes_smaller_than_rounding_is_the_same() -> None:
+    rows = table().assign(a=lambda t: t.a * 1e-6, b=lambda t: t.b * 1e-6, c=lambda t: t.c * 1e-6)
+    assert [compared("glm", label, rows)[0]["difference"] for label in ("ill", "kind")] == pytest.approx(
+        [0, 0], abs=1e-6
+    )
+
+
+def test_a_measure_is_what_its_number_is() -> None:
+    found, model = compared("glm", "visits", table(), family="poisson")
+    assert found["measure"] == "neg_mean_absolute_error"
+    assert found["federated"] == pytest.approx(-np.abs(model.predict(table()) - table().visits).mean())
+
+
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_methods_are_those_of_a_library(kind: str) -> None:
     method, label, settings = OTHERS[kind]

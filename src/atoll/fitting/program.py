@@ -315,7 +315,13 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
         "converged": not (state.get("stopped", False) or state.get("separated", False)),
     }
     params = method.result(state)
-    if notes := method.notes(layout.features, params):
+    notes = method.notes(layout.features, params)
+    if state.get("stopped", False):
+        notes.append(
+            f"it did not converge in {number} contacts: these numbers are where it stopped, and errors and p-values mean nothing yet. "
+            f"Use more, rounds={2 * job.rounds}"
+        )
+    if notes:
         told["notes"] = notes
     return FittedModel(method, layout, params, told)
 

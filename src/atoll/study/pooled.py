@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PooledFit", "fit_pooled"]
 
 Numbers = NDArray[np.float64]
+_ROUNDING = 8 * float(np.finfo(np.float64).eps)
 _TINY = 1e-13
 """A column whose spread is at most this share of its mean is constant, and one that others explain up to this share is dropped."""
 
@@ -144,9 +145,13 @@ def _library(name: str) -> str:
 
 
 def _far(ours: Any, theirs: Any) -> float:
-    """The largest difference, in standard deviations of the library's values around their means."""
+    """The largest difference, in standard deviations of the library's values around their means; what rounding of the values themselves makes is none.
+
+    Under a large penalty values may differ in their last digits alone: then their deviations are no larger than the rounding of their mean.
+    """
     theirs = np.asarray(theirs, dtype=np.float64)
     away = np.abs(np.asarray(ours) - theirs).max(initial=0.0)
+    away = max(0.0, away - _ROUNDING * np.abs(theirs).max(initial=0.0))
     spread = float(np.sqrt(((theirs - theirs.mean(axis=0)) ** 2).mean())) if theirs.size else 0.0
     return float(away / spread if spread > 0 else away)
 
