@@ -93,6 +93,8 @@ def test_a_fit(capsys, place) -> None:
     told(capsys, "fit", "glm", "north.csv", "south.csv", "--label", "died", "--out", "fit.json")
     theirs = FittedModel.load("fit.json").estimator().predict_proba(pd.read_csv("new.csv"))[:, 1]
     require_classes(predicted(capsys, "fit.json"), theirs, 1e-9)
+    Path("fit.json").rename("ward.model")  # a file may have any name
+    require_classes(predicted(capsys, "ward.model"), theirs, 1e-9)
 
 
 def test_a_fit_of_numbers_and_one_without_classes(capsys, place) -> None:

@@ -107,6 +107,18 @@ def test_numbers_that_are_categories() -> None:
     np.testing.assert_allclose(ordinal.estimator().predict(whole), ordinal.predict(whole), rtol=1e-12)
 
 
+@pytest.mark.parametrize("encode", ["dummy", "ordinal"])
+def test_a_missing_category_does_not_pass_for_the_first_value(encode: str) -> None:
+    rows = pd.DataFrame({"age": [50.0, 60, 70, 80], "ward": ["eye", "heart", "eye", "heart"], "stay": [1.0, 2, 3, 5]})
+    holes = rows.assign(ward=["eye", None, "eye", "heart"])
+    how = {"model": Ridge(alpha=1.0), "label": "stay", "encode": encode, "impute": "", "scale": ""}
+    with pytest.raises(DataError, match=r"1 values of column 'ward' are missing.*give impute='median'"):
+        fit(data={"a": rows, "b": holes}, **how)
+    found = fit(data={"a": rows, "b": rows}, **how)
+    with pytest.raises(DataError, match=r"1 values of column 'ward' are missing.*fitted without impute"):
+        found.predict(holes)
+
+
 def test_columns_alone_make_data_sets_for_any_learner() -> None:
     found = fit(Columns(label_is="number"), impute="median", scale="standard")
     made = {name: found.dataset(table, name) for name, table in PARTIES.items()}

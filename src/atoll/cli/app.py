@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    # A reader of a terminal wants what a warning says, not the line of code that gave it.
+    warnings.formatwarning = lambda message, *_, **__: f"note: {message}\n"
     sys.exit(run(argv))
 
 

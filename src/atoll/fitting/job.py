@@ -42,7 +42,7 @@ class Fit(Checked, Job):
         columns: features, in order; by default all columns but the label and those of the method.
         label: column to predict.
         categories: the values of a column of categories, where they are agreed; otherwise the parties tell those that at least ``min_count`` of their rows have.
-        impute: what fills missing numbers: ``"mean"``, ``"median"`` or ``"most_frequent"``; categories get the most frequent. By default missing values are refused.
+        impute: what fills missing numbers: ``"mean"``, ``"median"`` or ``"most_frequent"``; categories get the most frequent. By default missing values are refused; but one-hot, a row without a category has none of its values.
         scale: ``"standard"`` (mean and standard deviation), ``"minmax"`` (smallest and largest value) or ``"robust"`` (median and quartiles) for columns of numbers.
         encode: categories become ``"onehot"`` features, ``"dummy"`` features (without the first value, to which coefficients then compare the others, as R does) or one ``"ordinal"``
             feature. An unknown value is all zeros, or -1.

@@ -30,7 +30,7 @@ class FeatureLayout:
         extra: columns that the method reads beside the features, such as times.
         groups: extra column of categories -> its values.
         encode: ``"onehot"`` (a feature a value), ``"dummy"`` (a feature each value but the first) or ``"ordinal"`` (the value's place).
-        fill: column -> what a missing value becomes; empty if missing values are refused. For a category, its value.
+        fill: column -> what a missing value becomes; for a category, its value. Empty if missing values are refused; one-hot, a missing category is none of the values.
         centre: what is subtracted from the numbers, ``(numbers,)``; empty if they are not scaled.
         spread: what they are then divided by.
     """
@@ -121,7 +121,7 @@ def rows_of(data: Any, layout: FeatureLayout, where: str, *, least: int = 1, lab
         DataError: a column is absent or of another kind, or a value is missing and nothing says what to fill it with.
     """
     table = table_of(data)
-    features = _matrix(table, layout, where)
+    features = _matrix(table, layout, where, fitting=labelled)
     if not labelled:
         return PartyRows(features, np.zeros(len(table)), {}, where, least)
     label: NDArray[Any] = np.zeros(len(table))
@@ -164,8 +164,8 @@ def _places(table: DataTable, name: str, known: Sequence[str]) -> tuple[NDArray[
     return found, found >= 0
 
 
-def _matrix(table: DataTable, layout: FeatureLayout, where: str) -> Numbers:
-    parts = [_filled(table, name, layout, where)[:, None] for name in layout.numbers]
+def _matrix(table: DataTable, layout: FeatureLayout, where: str, fitting: bool) -> Numbers:
+    parts = [_filled(table, name, layout, where, fitting)[:, None] for name in layout.numbers]
     numbers = np.concatenate(parts, axis=1) if parts else np.zeros((len(table), 0))
     if layout.centre:
         numbers = (numbers - np.array(layout.centre)) / np.array(layout.spread)
@@ -175,6 +175,9 @@ def _matrix(table: DataTable, layout: FeatureLayout, where: str) -> Numbers:
         if name in layout.fill:
             holes = ~there & table.missing(name)
             codes = np.where(holes, [*map(str, values)].index(str(layout.fill[name])), codes)
+        elif layout.encode != "onehot" and (lacking := int((~there & table.missing(name)).sum())):
+            # One-hot, such a row has none of the values; otherwise it would pass for the first value, or for one below it.
+            raise _refuse_missing(name, lacking, where, fitting)
         if layout.encode == "ordinal":
             made.append(codes[:, None].astype(np.float64))
         else:
@@ -182,16 +185,19 @@ def _matrix(table: DataTable, layout: FeatureLayout, where: str) -> Numbers:
     return np.concatenate(made, axis=1)
 
 
-def _filled(table: DataTable, name: str, layout: FeatureLayout, where: str) -> Numbers:
+def _refuse_missing(name: str, count: int, where: str, fitting: bool) -> DataError:
+    remedy = "give impute='median', or leave the column out"
+    if not fitting:
+        remedy = "fill them in, or leave these rows out: the model was fitted without impute"
+    return DataError(f"{count} values of column {name!r} are missing", where=where, remedy=remedy)
+
+
+def _filled(table: DataTable, name: str, layout: FeatureLayout, where: str, fitting: bool) -> Numbers:
     values, there = _plain(table, name, where)
     if there.all():
         return values
     if name not in layout.fill:
-        raise DataError(
-            f"{int((~there).sum())} values of column {name!r} are missing",
-            where=where,
-            remedy="give impute='mean', 'median' or 'most_frequent', or leave the column out",
-        )
+        raise _refuse_missing(name, int((~there).sum()), where, fitting)
     return np.where(there, values, float(layout.fill[name]))
 
 

@@ -42,7 +42,8 @@ def load_model(place: str | Path, *, model: str | None = None) -> TableModel:
     if file.suffix == ".safetensors":
         return _load_training(file, model)
     content = _read(file)
-    if file.suffix == ".json" and b'"atoll.fit/' in content[:200]:
+    # A file may have any name: its content says what it is.
+    if b'"atoll.fit/' in content[:200]:
         from atoll.fitting import FittedModel
 
         return FittedModel.load(file).table_model()
