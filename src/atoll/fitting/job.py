@@ -94,8 +94,12 @@ class Fit(Checked, Job):
             )
         if bool(self.model.target) != bool(self.label):
             name = type(self.model).__name__
-            wants = "needs a label: label='...', the column to predict" if self.model.target else "takes no label"
-            raise CompositionError(f"label={self.label!r}: {name} {wants}", where="Fit.label")
+            wants, remedy = (
+                ("needs a label", "give label='...', the column to predict")
+                if self.model.target
+                else ("takes no label", "leave it out")
+            )
+            raise CompositionError(f"label={self.label!r}: {name} {wants}", where="Fit.label", remedy=remedy)
         if self.scale == "minmax" and self.least_rows > 1:
             raise ConfigError(
                 "scale='minmax' with min_count: the smallest and the largest value are those of single rows",

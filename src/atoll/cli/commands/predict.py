@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atoll.cli.app import EXTRAS, app
+from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit
 from atoll.core.errors import CheckpointError, nearest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.runtime.client.admin import Admin
 
 
-@app.command("predict", rich_help_panel=EXTRAS)
+@app.command("predict", rich_help_panel=ANALYSE)
 def command(
     context: typer.Context,
     model: Annotated[

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from atoll.cli.app import EXTRAS, app
+from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
 
 
-@app.command("psi", rich_help_panel=EXTRAS)
+@app.command("psi", rich_help_panel=ANALYSE)
 def command(
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="One CSV or Parquet file a party.", metavar="A B…")],

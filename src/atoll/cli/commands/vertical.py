@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atoll.cli.app import EXTRAS, app
+from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atoll.vertical import VerticalResult
 
 
-@app.command("vertical", rich_help_panel=EXTRAS)
+@app.command("vertical", rich_help_panel=ANALYSE)
 def command(
     context: typer.Context,
     files: Annotated[
