@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.cli.app import run
+from atoll.core.message import decode
 
 xgboost = pytest.importorskip("xgboost")
 pytest.importorskip("rbcl")
@@ -123,3 +124,75 @@ def test_people_get_a_table(files, capsys):
     told = capsys.readouterr().out
     assert "shop learns" in told
     assert "largest difference to pooled" in told
+
+
+def test_a_transcript_has_no_key_and_no_cell(files, asked, tmp_path):
+    """Keys and cells as text and as numbers; labels are found in what a host hears without encryption."""
+    pytest.importorskip("gmpy2")
+    words = ("--trees", 1, "--depth", 2, "--bins", 8)
+    asked(*planted(files, tmp_path), *words, "--short-exponents", "--transcript", tmp_path / "sealed")
+    assert sorted(one.name for one in (tmp_path / "sealed").iterdir()) == ["bank--shop.bin", "shop--bank.bin"]
+    assert found_in(tmp_path / "sealed") == []
+    asked(*planted(files, tmp_path), *words, "--security", "none", "--transcript", tmp_path / "open")
+    heard = messages_of(tmp_path / "open" / "bank--shop.bin")
+    begun = next(one for one in heard if isinstance(one, dict) and one.get("do") == "begin")
+    assert len(np.unique(np.asarray(begun["sealed"])[:, 0])) == 2
+    kinds = [one["do"] for one in heard if isinstance(one, dict) and "do" in one]
+    assert (kinds[0], kinds[-1]) == ("begin", "grown")
+
+
+def planted(files, tmp_path):
+    """The files with keys of 8 characters, and a cell of 8 bytes at each party."""
+    paths = files()
+    for path, column in zip(paths, ("b", "d"), strict=True):
+        rows = rows_of(tmp_path / path)
+        for row in rows:
+            row["id"] = f"cust{row['id']}"
+        rows[7][column] = CELLS[column]
+        write(tmp_path / path, {name: [row[name] for row in rows] for name in rows[0]})
+    return paths
+
+
+CELLS = {"b": "31415.92", "d": "27182.81"}
+
+
+def found_in(folder):
+    """What must not be in the messages of a link."""
+    ids = [f"cust{i:04}".encode() for i in range(ROWS)]
+    cells = [form for text in CELLS.values() for form in (text.encode(), np.float64(text).tobytes())]
+    return [(file.name, one) for file in folder.iterdir() for one in (*ids, *cells) if one in file.read_bytes()]
+
+
+def messages_of(file):
+    content, found = file.read_bytes(), []
+    while content:
+        size = int.from_bytes(content[:8], "little")
+        found.append(decode(content[8 : 8 + size]))
+        content = content[8 + size :]
+    return found
+
+
+@pytest.mark.network
+def test_real_processes_write_the_same_file(files, asked, tmp_path):
+    """Also with the host's rows shuffled; what they say to each other has no key and no cell."""
+    pytest.importorskip("gmpy2")
+    words = ("--trees", 2, "--depth", 2, "--bins", 8, "--short-exponents")
+    here = asked(*planted(files, tmp_path), *words, "--predictions", tmp_path / "one.csv")
+    bank, shop = planted(files, tmp_path)
+    rows = rows_of(tmp_path / "shop.csv")
+    order = np.random.default_rng(2).permutation(len(rows))
+    write(tmp_path / "shop.csv", {name: [rows[i][name] for i in order] for name in rows[0]})
+    more = ("--predictions", tmp_path / "two.csv", "--transcript", tmp_path / "heard", "--poc")
+    there = asked(bank, shop, *words, *more)
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    assert found_in(tmp_path / "heard") == []
+    assert sum(len(messages_of(file)) for file in (tmp_path / "heard").iterdir()) > 10
+    assert {name: here[name] for name in ("rows", "federated", "pooled", "learns")} == {name: there[name] for name in ("rows", "federated", "pooled", "learns")}  # fmt: skip
+    assert there["bytes"] == here["bytes"]
+    assert there["seconds"] > 0
+
+
+def test_a_file_whose_name_no_site_can_have_is_refused(files, asked, tmp_path):
+    bank, _ = files()
+    other = write(tmp_path / "my shop.csv", {"id": files.ids, "e": [1.0] * ROWS})
+    assert "'my shop' cannot be the name of a site" in asked(bank, other, "--poc", code=2)["error"]["what"]

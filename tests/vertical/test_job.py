@@ -104,7 +104,8 @@ def test_ties_go_to_the_first_column_the_guests_first():
     np.testing.assert_array_equal(with_copy.predictions["federated"], twice.predictions["federated"])
 
 
-def test_killed_and_resumed_it_is_the_same(tmp_path):
+@pytest.mark.parametrize("points", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_killed_and_resumed_it_is_the_same(tmp_path, points):
     table = draw(400, 400)
     parties, _ = as_parties(table)
     job = Vertical(model=SecureBoost(**{**FEW, "trees": 2}))
@@ -118,7 +119,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path):
         return await ready.program(fed)
 
     program.tasks = ready.tasks
-    life = killed_and_resumed(world, program, tmp_path, points=6)
+    life = killed_and_resumed(world, program, tmp_path, points=points)
     assert life.result["guest"]["rows"]["aligned"] == len(table.x)
 
 

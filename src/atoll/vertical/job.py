@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.job import Job, Prepared
 from atoll.core.message import Bits, StringArray
+from atoll.core.persistence.named_results import NamedResults
 from atoll.core.redaction import private
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
@@ -22,6 +24,7 @@ from atoll.trees.objectives import SQUARED, TreeLoss
 from atoll.trees.tree import score
 
 from .tables import PartyTable, read_labels
+from .transcript import Role, keep_heard
 from .trees.boosting import require
 from .trees.secure_boost import GuestRows, SecureBoost
 
@@ -36,6 +39,8 @@ __all__ = ["SharedRows", "Vertical", "VerticalResult", "read_sides", "train_pool
 
 MODEL = "vertical-model"
 """The name under which each party keeps its part of the model."""
+OUTCOME = "vertical-outcome"
+"""The name under which the guest keeps the predictions of the shared rows, and how good they are."""
 _KEY_SECONDS = 2e-4
 """Seconds that the alignment takes for a key: two points of a curve, at one party or the other."""
 
@@ -45,7 +50,7 @@ class Vertical(Checked, Job):
     """Train one model over columns that lie at several parties, for rows that they share. One party, the guest, has the labels.
 
     Each party's table has a column of keys. The parties match their keys (``align``), put the shared rows in the order of
-    ``u = BLAKE2b-64("seed:key")``, hold out those with ``u / 2^64 < test``, and train. Each keeps its own part of the model; to predict, all have to answer.
+    ``u = BLAKE2b-64("order:key")``, hold out those with ``u / 2^64 < test``, and train. Each keeps its own part of the model; to predict, all have to answer.
 
     Attributes:
         align: how the parties find the rows that they share, see `atoll.secure.psi`; by default `Ecdh` for two parties and `Opprf` for more.
@@ -55,10 +60,11 @@ class Vertical(Checked, Job):
         label: the column of the labels at the guest.
         task: ``auto``, ``binary``, ``multiclass`` or ``regression``; see `read_labels`.
         test: share of the shared rows held out.
-        seed: the seed of the order of rows.
+        order: the seed of the order of rows.
         key: how two texts of one number among the keys count: as two keys (``"text"``) or as one (``"number"``); refused by default.
         repeats: ``"first"`` takes the first row of a key that stands in several rows; refused by default.
         min_aligned: least number of shared rows to train on.
+        transcript: let each party keep all messages that it receives, for an audit; see `write_transcript`.
     """
 
     kind: ClassVar[str] = "vertical"
@@ -73,10 +79,11 @@ class Vertical(Checked, Job):
     label: str = "y"
     task: Literal["auto", "binary", "multiclass", "regression"] = "auto"
     test: float = 0.25
-    seed: int = 0
+    order: int = 0
     key: Literal["text", "number"] | None = None
     repeats: Literal["first"] | None = None
     min_aligned: int = 10
+    transcript: bool = False
 
     def __post_init__(self) -> None:
         require_parts(
@@ -103,6 +110,11 @@ class Vertical(Checked, Job):
             type(self.model).__name__,
             *([] if self.align is None else [type(self.align).__name__]),
         )
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """The column of keys."""
+        return (self.id,)
 
     def roles(self, names: Sequence[str]) -> list[str]:
         """The parties, the guest first.
@@ -144,7 +156,7 @@ class Vertical(Checked, Job):
         Raises:
             CompositionError: the protocol cannot align so many parties.
         """
-        made = AlignmentPlan((self.id,), tuple(parties), seed=self.seed, key=self.key, label=MODEL)
+        made = AlignmentPlan((self.id,), tuple(parties), seed=self.order, key=self.key, label=MODEL)
         self.protocol(len(parties)).require_plan(made)
         return made
 
@@ -199,6 +211,25 @@ class VerticalResult:
         return (
             f"VerticalResult({self.task}, {self.rows['aligned']:,} shared rows of {', '.join(self.parties)}; {scores})"
         )
+
+    @classmethod
+    def read(
+        cls, job: Vertical, folders: Mapping[str, Path], cost: Mapping[str, float] | None = None
+    ) -> VerticalResult:
+        """The result of parties whose folders of named results are all at hand: those of a simulation's run folder, or of sites on one machine.
+
+        Args:
+            job: the job.
+            folders: party -> its folder.
+            cost: what the session cost, if it is known.
+
+        Raises:
+            ConfigError: a party has no part of a model there.
+        """
+        parties = job.roles(list(folders))
+        replies: dict[str, Any] = {name: {"half": NamedResults(folders[name]).get(name, MODEL)} for name in parties}
+        replies[parties[0]] |= NamedResults(folders[parties[0]]).get(parties[0], OUTCOME)
+        return cls(job, tuple(parties), replies, dict(cost or {}))
 
     @property
     def task(self) -> str:
@@ -318,7 +349,7 @@ class VerticalResult:
                 remedy="give the columns of the training",
             )
         at = [table.features.index(name) for name in half["features"]]
-        return table.x[:, at], table.keys(self.job.id, self.job.seed, self.job.repeats, self.job.key)
+        return table.x[:, at], table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
 
     @property
     def _guest(self) -> Mapping[str, Any]:
@@ -348,7 +379,7 @@ def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResul
     parts = []
     for name in result.parties:
         table = PartyTable.of(tables[name], name, key=job.id, label=job.label if name == guest else None)
-        keys = table.keys(job.id, job.seed, job.repeats, job.key)
+        keys = table.keys(job.id, job.order, job.repeats, job.key)
         place = dict(zip(keys.names, keys.places.tolist(), strict=True))
         parts.append(table.x[[place[key] for key in told["id"].tolist()]])
     x, train, objective = np.concatenate(parts, axis=1), ~told["test"], result.objective
@@ -365,9 +396,16 @@ class _PreparedVertical(Prepared):
     def __init__(self, job: Vertical, parties: list[str]) -> None:
         self.job, self.parties = job, parties
         self._cost: dict[str, float] = {}
-        self.guest = Task("atoll.vertical.job:guest", self._guest)
-        self.host = Task("atoll.vertical.job:host", self._host)
-        self.tasks = (self.guest, self.host)
+        self.align = intersect_keys
+        guest: Role = self._guest
+        host: Role = self._host
+        if job.transcript:
+            guest, host = keep_heard(guest, "training"), keep_heard(host, "training")
+            listening = keep_heard(intersect_keys.run, "alignment")
+            self.align = replace(intersect_keys, name="atoll.vertical.job:align", run=listening)
+        self.guest = Task("atoll.vertical.job:guest", guest)
+        self.host = Task("atoll.vertical.job:host", host)
+        self.tasks = (self.guest, self.host, *([self.align] if job.transcript else []))
 
     async def program(self, fed: Federation) -> Any:
         """One session of all parties."""
@@ -394,7 +432,8 @@ class _PreparedVertical(Prepared):
 
     def facts(self, outcome: VerticalResult) -> Mapping[str, Any]:
         """The task, the rows, the measures and what each party learns."""
-        return {"result": {"task": outcome.task, "rows": outcome.rows, **outcome.scores, "learns": outcome.learns}}
+        told = {"task": outcome.task, "rows": outcome.rows, **outcome.scores, "learns": outcome.learns}
+        return {"result": {**told, **({"cost": dict(outcome.cost)} if outcome.cost else {})}}
 
     # The roles.
 
@@ -402,7 +441,7 @@ class _PreparedVertical(Prepared):
         """Let the parties find the rows that they share; each keeps its own as private state."""
         job = self.job
         args = {"protocol": job.protocol(len(self.parties)).spec(), "plan": job.plan(self.parties).spec()}
-        await fed.session({name: (name, intersect_keys.with_args(me=name, **args)) for name in self.parties})
+        await fed.session({name: (name, self.align.with_args(me=name, **args)) for name in self.parties})
 
     def _shared_rows(self, table: PartyTable, island: Island) -> SharedRows:
         """The shared rows of a party, as its side of the alignment left them.
@@ -411,7 +450,7 @@ class _PreparedVertical(Prepared):
             DataError: they are fewer than ``min_aligned``, or a key stands in two rows.
         """
         job, kept = self.job, island.state[MODEL]
-        table.keys(job.id, job.seed, job.repeats, job.key)
+        table.keys(job.id, job.order, job.repeats, job.key)
         names, places = list(kept["names"]), np.asarray(kept["rows"], np.int64)
         if len(names) < job.min_aligned:
             raise DataError(
@@ -419,7 +458,7 @@ class _PreparedVertical(Prepared):
                 where=f"table of {table.party!r}",
                 remedy=f"compare the forms of the keys at all parties; here they are {kept.get('shape') or RowKeys.of(table.columns, job.id, key=job.key).shape()}",
             )
-        return SharedRows.of(names, places, job.seed, job.test)
+        return SharedRows.of(names, places, job.order, job.test)
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
         job, me, hosts = self.job, self.parties[0], self.parties[1:]
@@ -450,10 +489,9 @@ class _PreparedVertical(Prepared):
         y = labels.values[rows.places]
         scores = _scores(labels.objective, y, predicted, rows.is_test)
         told = {"task": labels.task, "scores": scores, "rows": rows.counts}
-        if island.remote:
-            return told
         table_of_rows = {"id": StringArray.from_values(rows.ids), "test": rows.is_test, "y": y, **predicted}
-        return {**told, "half": half, "predictions": table_of_rows}
+        island.leave(OUTCOME, {**told, "predictions": table_of_rows})
+        return told if island.remote else {**told, "half": half, "predictions": table_of_rows}
 
     async def _host(self, island: Island, peers: Peers) -> Any:
         job, me = self.job, island.name

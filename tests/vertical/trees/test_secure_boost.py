@@ -48,6 +48,7 @@ def test_encrypted_trees_are_the_plain_trees(seed):
             assert encode(sealed.replies[party]["half"]) == encode(plain.replies[party]["half"])
 
 
+@pytest.mark.slow  # quicker: tests/cli/test_vertical.py has keys of full length, with short exponents
 def test_a_key_of_full_length_gives_the_same():
     parties, _ = as_parties(draw(504, 210))
     sealed = train(parties, cipher=Paillier(), trees=1, depth=2)

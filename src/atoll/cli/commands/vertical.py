@@ -3,89 +3,195 @@
 from __future__ import annotations
 
 import csv
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from atoll.cli.app import ANALYSE, app
+from atoll.cli.app import ANALYSE, INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.output import PlainTable
+from atoll.cli.asking import error_of, in_order
+from atoll.cli.output import Output, PlainTable
 
-if TYPE_CHECKING:
-    from atoll.vertical import VerticalResult
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="The file with the labels, then one file a host: CSV or Parquet.", metavar="GUEST HOST…"),
+]
+Ids = Annotated[str, typer.Option("--id", help="Column of keys.")]
+Label = Annotated[str, typer.Option("--label", help="Column of GUEST to predict.")]
+Task = Annotated[str, typer.Option("--task", help="auto, binary, multiclass or regression.")]
+Model = Annotated[str, typer.Option("--model", help="boost: boosted trees.")]
+Security = Annotated[str, typer.Option("--security", help="paillier, or none.")]
+Trees = Annotated[int, typer.Option("--trees", help="Boosting rounds.", min=1)]
+Depth = Annotated[int, typer.Option("--depth", help="Levels of splits.", min=1, max=16)]
+Bins = Annotated[int, typer.Option("--bins", help="Most bins of a column.", min=2, max=256)]
+Rate = Annotated[float, typer.Option("--rate", help="Learning rate.")]
+Test = Annotated[float, typer.Option("--test", help="Share of the shared rows held out.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the order of rows, and so of those held out.")]
+Key = Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a column count: text or number.")]
+Repeats = Annotated[
+    str | None, typer.Option("--repeats", help="first takes the first row of a key that stands in several.")
+]
+ShortExponents = Annotated[
+    bool, typer.Option("--short-exponents", help="Faster encryption, under a further assumption, which `learns` names.")
+]
+Predictions = Annotated[
+    Path | None, typer.Option("--predictions", help="CSV file for the predictions of all shared rows.", metavar="F")
+]
+Transcript = Annotated[
+    Path | None,
+    typer.Option(
+        "--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR"
+    ),
+]
+BetweenProcesses = Annotated[bool, typer.Option("--poc", help="Train between real processes, a site a file.")]
 
 
 @app.command("vertical", rich_help_panel=ANALYSE)
 def command(
     context: typer.Context,
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="The file with the labels, then one file a host: CSV or Parquet.", metavar="GUEST HOST…"),
-    ],
-    ids: Annotated[str, typer.Option("--id", help="Column of keys.")] = "id",
-    label: Annotated[str, typer.Option("--label", help="Column of GUEST to predict.")] = "y",
-    task: Annotated[str, typer.Option("--task", help="auto, binary, multiclass or regression.")] = "auto",
-    model: Annotated[str, typer.Option("--model", help="boost: boosted trees.")] = "boost",
-    security: Annotated[str, typer.Option("--security", help="paillier, or none.")] = "paillier",
-    trees: Annotated[int, typer.Option("--trees", help="Boosting rounds.", min=1)] = 20,
-    depth: Annotated[int, typer.Option("--depth", help="Levels of splits.", min=1, max=16)] = 3,
-    bins: Annotated[int, typer.Option("--bins", help="Most bins of a column.", min=2, max=256)] = 32,
-    rate: Annotated[float, typer.Option("--rate", help="Learning rate.")] = 0.3,
-    test: Annotated[float, typer.Option("--test", help="Share of the shared rows held out.")] = 0.25,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the order of rows, and so of those held out.")] = 0,
-    key: Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a column count: text or number.")] = None,
-    repeats: Annotated[
-        str | None, typer.Option("--repeats", help="first takes the first row of a key that stands in several.")
-    ] = None,
-    short_exponents: Annotated[
-        bool,
-        typer.Option("--short-exponents", help="Faster encryption, under a further assumption, which `learns` names."),
-    ] = False,
-    predictions: Annotated[
-        Path | None, typer.Option("--predictions", help="CSV file for the predictions of all shared rows.", metavar="F")
-    ] = None,
+    files: Files,
+    ids: Ids = "id",
+    label: Label = "y",
+    task: Task = "auto",
+    model: Model = "boost",
+    security: Security = "paillier",
+    trees: Trees = 20,
+    depth: Depth = 3,
+    bins: Bins = 32,
+    rate: Rate = 0.3,
+    test: Test = 0.25,
+    seed: Seed = 0,
+    key: Key = None,
+    repeats: Repeats = None,
+    short_exponents: ShortExponents = False,
+    predictions: Predictions = None,
+    transcript: Transcript = None,
+    poc: BetweenProcesses = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Train one model over the columns of several files, without joining them; compare with the guest alone and with all columns in one place."""
     from atoll.cli import describing as words
     from atoll.cli.output import require_folder
     from atoll.core.errors import ConfigError
+    from atoll.data.readers.tables import name_files
     from atoll.runs.config import job_class
-    from atoll.simulation import simulate
-    from atoll.vertical import SecureBoost, train_pooled
+    from atoll.vertical import SecureBoost
+    from atoll.vertical.transcript import write_transcript
 
     if model != "boost":
         raise ConfigError(f"--model {model}", remedy="use --model boost")
-    if predictions is not None:
-        require_folder(predictions)
+    for option, place in (("--predictions", predictions), ("--transcript", transcript)):
+        if place is not None:
+            require_folder(place, option)
     tables = words.tables_of(files, text=[ids])
-    chosen: dict[str, Any] = {"task": task, "test": test, "seed": seed, "key": key, "repeats": repeats}
+    chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats}
     settings: dict[str, Any] = {"trees": trees, "depth": depth, "bins": bins, "rate": rate, "security": security}
     boost = SecureBoost(**settings, short_exponents=short_exponents)
     kind: Any = job_class("vertical")
-    job = kind(model=boost, id=ids, label=label, **chosen)
+    job = kind(model=boost, id=ids, label=label, transcript=transcript is not None, **chosen)
+    output = output_of(context)
+    with tempfile.TemporaryDirectory(prefix="atoll-vertical-") as made:
+        folder = Path(made)
+        trained = (
+            _between_processes(job, name_files(files), folder, output) if poc else _in_this_process(job, tables, folder)
+        )
+        if trained is None:
+            return INTERRUPT_CODE
+        if transcript is not None:
+            write_transcript(trained[1], trained[0].parties, transcript)
+    found = _compare(job, tables, trained[0], predictions)
+    if transcript is not None:
+        found["transcript"] = str(transcript)
+    output.give(found, _table(found))
+    return 0
+
+
+def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path | None) -> dict[str, Any]:
+    """Compare with all columns in one place, and write the predictions."""
+    from atoll.vertical import train_pooled
+
     columns = [len(table.columns) - 1 - (i == 0) for i, table in enumerate(tables.values())]
-    run = simulate(job, tables, engine="inline", progress=False)
-    result = run.outcome
-    pooled = train_pooled(job, tables, result)
-    sizes = {name: len(table) for name, table in tables.items()}
-    found = {**_tell(result, sizes), **result.compare(pooled), "security": security}
     outputs = len(result.classes) if result.task == "multiclass" else 1
-    found["predicted_seconds"] = job.predict_cost(sizes, columns, outputs)["seconds"]
+    sizes = {name: len(table) for name, table in tables.items()}
+    guest, *hosts = sizes
+    pooled = train_pooled(job, tables, result)
+    found: dict[str, Any] = {
+        "task": result.task,
+        "rows": {"guest": sizes[guest], "host": sizes[hosts[0]] if len(hosts) == 1 else [sizes[name] for name in hosts]}
+        | result.rows,
+        **result.compare(pooled),
+        "seconds": result.cost.get("seconds"),
+        "predicted_seconds": job.predict_cost(sizes, columns, outputs)["seconds"],
+        "bytes": int(result.cost.get("bytes", 0)),
+        "security": job.model.security,
+        "learns": result.learns,
+    }
     if predictions is not None:
         _write(predictions, {**result.predictions, "pooled": pooled}, result.classes, result.task)
         found["predictions"] = str(predictions)
-    output_of(context).give(found, _table(found))
+    return found
 
 
-def _tell(result: VerticalResult, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """What was trained on what, what it cost and what each party learned."""
-    guest, *hosts = sizes.values()
-    rows = {"guest": guest, "host": hosts[0] if len(hosts) == 1 else hosts, **result.rows}
-    cost = {"seconds": result.cost["seconds"], "bytes": int(result.cost["bytes"])}
-    return {"task": result.task, "rows": rows, **cost, "learns": result.learns}
+Found = tuple[Any, Mapping[str, Path]]
+"""The result, and each party's folder of named results."""
+
+
+def _in_this_process(job: Any, tables: Mapping[str, Any], folder: Path) -> Found:
+    from atoll.simulation import simulate
+
+    run = simulate(job, tables, engine="inline", results=folder, progress=False)
+    return run.outcome, dict.fromkeys(tables, folder)
+
+
+def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Found | None:
+    """Train between a server and a site a file, each a process of its own; ``None`` if a person stopped it."""
+    from atoll.core.errors import ConfigError
+    from atoll.runtime.client.poc import OTHERS
+    from atoll.runtime.provision.project import is_name
+    from atoll.vertical import VerticalResult
+
+    wrong = next((name for name in files if not is_name(name) or name.lower() in OTHERS), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"{wrong!r} cannot be the name of a site",
+            where=str(files[wrong]),
+            remedy="rename the file: letters, digits and . _ -, and neither server, admin nor auditor",
+        )
+    cost, _ = in_order(_train_at_sites(job, files, folder, output))
+    if cost is None:
+        return None
+    places = {name: folder / "run" / name / "results" for name in files}
+    return VerticalResult.read(job, places, cost), places
+
+
+async def _train_at_sites(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Mapping[str, float]:
+    """Start the processes, run the job between them, stop them; return what it cost."""
+    from atoll.runs import RunFolder, result_of, yaml
+    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.client.poc import Poc
+    from atoll.runtime.jobs.spec import JobConfig
+
+    config = JobConfig.of(job, name="vertical", sites=list(files))
+    (folder / "job.yaml").write_text(yaml.dump(config.model_dump(exclude_defaults=True)), encoding="utf-8")
+    data = {name: [str(file.absolute()), "--id", job.id] for name, file in files.items()}
+    with (folder / "daemons.log").open("a", encoding="utf-8") as log:
+
+        def keep(node: str, line: str) -> None:
+            log.write(f"{node}: {line}\n")
+
+        async with Poc(folder, data, on_line=keep) as trial:
+            output.note(f"A server at {trial.address} and {len(files)} sites talk over mutual TLS 1.3.")
+            async with Admin(trial.kit("admin"), trial.address) as admin:
+                asked = await admin.submit(folder / "job.yaml")
+                error = error_of(await admin.wait(asked["job"]))
+                if error is not None:
+                    raise error
+                await admin.result(asked["job"], folder / "result", replace=True)
+    told: Mapping[str, Any] = result_of(RunFolder(folder / "result")).get("result") or {}
+    return told.get("cost") or {}
 
 
 def _write(file: Path, told: Mapping[str, Any], classes: Sequence[str], task: str) -> None:
@@ -117,7 +223,8 @@ def _table(found: Mapping[str, Any]) -> PlainTable:
     for name in ("alone", "federated", "pooled"):
         table.add_row(name, "-" if found[name] is None else f"{found[name]:.4f}")
     table.add_row("largest difference to pooled", f"{found['difference']:.3g}")
-    table.add_row("seconds (predicted)", f"{found['seconds']:.3g} ({found['predicted_seconds']:.3g})")
+    taken = "-" if found["seconds"] is None else f"{found['seconds']:.3g}"
+    table.add_row("seconds (predicted)", f"{taken} ({found['predicted_seconds']:.3g})")
     table.add_row("bytes", f"{found['bytes']:,}")
     for party, lines in found["learns"].items():
         for line in lines:
