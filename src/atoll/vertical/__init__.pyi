@@ -1,4 +1,5 @@
 from .job import Vertical as Vertical
 from .job import VerticalResult as VerticalResult
 from .job import train_pooled as train_pooled
+from .prediction import VerticalPrediction as VerticalPrediction
 from .trees.secure_boost import SecureBoost as SecureBoost

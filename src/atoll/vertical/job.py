@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-__all__ = ["SharedRows", "Vertical", "VerticalResult", "read_sides", "train_pooled"]
+__all__ = ["MODEL", "SharedRows", "Vertical", "VerticalResult", "read_sides", "read_token", "train_pooled"]
 
 MODEL = "vertical-model"
 """The name under which each party keeps its part of the model."""
@@ -340,16 +340,8 @@ class VerticalResult:
         return made[:, 0] if objective.outputs == 1 else made
 
     def _rows(self, data: Any, party: str, half: Any) -> tuple[NDArray[np.float32], RowKeys]:
-        table = PartyTable.of(data, party, key=self.job.id)
-        absent = [name for name in half["features"] if name not in table.features]
-        if absent:
-            raise DataError(
-                f"no column {absent[0]!r}, on which the model was trained",
-                where=f"table of {party!r}",
-                remedy="give the columns of the training",
-            )
-        at = [table.features.index(name) for name in half["features"]]
-        return table.x[:, at], table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
+        table = PartyTable.of(data, party, key=self.job.id, only=half["features"])
+        return table.x, table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
 
     @property
     def _guest(self) -> Mapping[str, Any]:
@@ -402,7 +394,7 @@ class _PreparedVertical(Prepared):
         if job.transcript:
             guest, host = keep_heard(guest, "training"), keep_heard(host, "training")
             listening = keep_heard(intersect_keys.run, "alignment")
-            self.align = replace(intersect_keys, name="atoll.vertical.job:align", run=listening)
+            self.align = Task("atoll.vertical.job:align", listening, contract=intersect_keys.contract)
         self.guest = Task("atoll.vertical.job:guest", guest)
         self.host = Task("atoll.vertical.job:host", host)
         self.tasks = (self.guest, self.host, *([self.align] if job.transcript else []))
@@ -472,7 +464,8 @@ class _PreparedVertical(Prepared):
         part = await job.model.train_guest(training, peers, hosts, **more)
         alone = await job.model.train_guest(training)
         walks = peers.channel("predictions")
-        await walks.broadcast({"rows": np.arange(len(rows))}, hosts)
+        token = island.secret.bytes(16)
+        await walks.broadcast({"rows": np.arange(len(rows)), "model": np.frombuffer(token, np.uint8)}, hosts)
         x = table.x[rows.places]
         sides = [job.model.walk(part["splits"], x)]
         sides += [read_sides(await walks.recv(name), len(rows)) for name in hosts]
@@ -480,7 +473,7 @@ class _PreparedVertical(Prepared):
             "part": part, "alone": alone, "features": list(table.features), "objective": labels.objective.name,
             "outputs": labels.objective.outputs, "classes": list(labels.classes),
         }  # fmt: skip
-        island.leave(MODEL, half)
+        island.leave(MODEL, {**half, "model": np.frombuffer(token, np.uint8)})
         margins = {
             "alone": job.model.margins(alone, [job.model.walk(alone["splits"], x)]),
             "federated": job.model.margins(part, sides),
@@ -507,10 +500,10 @@ class _PreparedVertical(Prepared):
         guest, more = self.parties[0], {"secret": island.secret, "state": state, "save": peers.checkpoint}
         splits = await job.model.train_host(table.x[rows.train], peers, guest, **more)
         walks = peers.channel("predictions")
-        await walks.recv(guest)
+        asked = await walks.recv(guest)
         await walks.send(guest, {"sides": Bits.pack(job.model.walk(splits, table.x[rows.places]))})
         half = {"splits": splits, "features": list(table.features)}
-        island.leave(MODEL, half)
+        island.leave(MODEL, {**half, "model": read_token(asked)})
         return {} if island.remote else {"half": half}
 
 
@@ -547,6 +540,18 @@ class SharedRows:
         """How many rows are shared, trained on and held out."""
         test = int(self.is_test.sum())
         return {"aligned": len(self), "train": len(self) - test, "test": test}
+
+
+def read_token(message: Any) -> NDArray[np.uint8]:
+    """The 16 random bytes by which the parties know that their parts are of one model.
+
+    Raises:
+        MessageError: there are none.
+    """
+    found = message.get("model") if isinstance(message, Mapping) else None
+    good = isinstance(found, np.ndarray) and found.shape == (16,) and found.dtype == np.uint8
+    require(good, "no name of a model", "Vertical")
+    return np.asarray(found)
 
 
 def read_sides(message: Any, rows: int) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,7 +42,9 @@ class PartyTable:
     columns: Mapping[str, Any]
 
     @classmethod
-    def of(cls, data: Any, party: str, *, key: str = "id", label: str | None = None) -> PartyTable:
+    def of(
+        cls, data: Any, party: str, *, key: str = "id", label: str | None = None, only: Sequence[str] | None = None
+    ) -> PartyTable:
         """Read a party's data: a `DataTable`, a `Dataset` whose target is the label, a ``pandas.DataFrame``, or a dict of columns.
 
         Args:
@@ -50,6 +52,7 @@ class PartyTable:
             party: whose they are.
             key: the column of the keys.
             label: the column of the labels, at the guest; ``None`` at a host, whose columns are all features. A `Dataset` has its target anyway.
+            only: the features to read, in this order; by default all. Other columns may hold anything.
 
         Raises:
             DataError: there is no column of that name, a feature is no column of numbers or holds an infinity.
@@ -62,7 +65,14 @@ class PartyTable:
                 where=f"table of {party!r}",
                 remedy=f"choose from {list(columns)[:20]}",
             )
-        features = tuple(name for name in own if name not in (key, label))
+        absent = [name for name in only or () if name not in own]
+        if absent:
+            raise DataError(
+                f"no column {absent[0]!r}, on which the model was trained",
+                where=f"table of {party!r}",
+                remedy="give the columns of the training",
+            )
+        features = tuple(name for name in own if name not in (key, label)) if only is None else tuple(only)
         return cls(party, features, _features(columns, features, party), columns)
 
     def __len__(self) -> int:

@@ -1,0 +1,213 @@
+"""`VerticalPrediction`: a trained model's answers for the guest's rows, in one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.exposure import Explanation, Exposure
+from atoll.core.job import Job, Prepared
+from atoll.core.message import Bits, StringArray
+from atoll.core.redaction import private
+from atoll.core.requests.task import Task
+from atoll.core.validation import Checked
+from atoll.trees.objectives import TreeLoss
+
+from .job import MODEL, Vertical, read_sides, read_token
+from .tables import PartyTable
+from .trees.boosting import require
+from .trees.secure_boost import SecureBoost
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.execution.session import Peers
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
+    from atoll.secure.psi import RowKeys
+
+__all__ = ["VerticalPrediction", "VerticalPredictions"]
+
+PREDICTIONS = "vertical-predictions"
+"""The name under which the guest keeps the answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerticalPrediction(Checked, Job):
+    """Predict all rows of the guest's table with the model that an earlier `Vertical` left at the parties, in the order of the guest's rows.
+
+    The guest sends the keys of its rows to the hosts. Each host says where each row goes at all of its own splits, in one message. The guest puts the answers together and keeps
+    ``ids`` and ``predictions`` under the name ``vertical-predictions``: of two classes the probability of the second, of more the probability of each, or numbers.
+
+    Attributes:
+        guest: the party with the labels; by default the first.
+        id: the column of the keys.
+        unknown: what to do with rows that a host does not have: refuse them, or predict them with the guest's own model.
+        key: how two texts of one number among the keys count, see `Vertical`.
+        repeats: ``"first"`` takes the first row of a key that stands in several rows of a host; refused by default.
+    """
+
+    kind: ClassVar[str] = "vertical-prediction"
+    reads: ClassVar[str] = "table"
+    missing_features: ClassVar[bool] = True
+
+    guest: str | None = None
+    id: str = "id"
+    unknown: Literal["refuse", "guest"] = "refuse"
+    key: Literal["text", "number"] | None = None
+    repeats: Literal["first"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.unknown not in ("refuse", "guest"):
+            raise ConfigError(f"unknown={self.unknown!r}", where="VerticalPrediction", remedy="use 'refuse' or 'guest'")
+        Vertical(id=self.id, key=self.key, repeats=self.repeats)  # refuses what a training would
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """The column of keys."""
+        return (self.id,)
+
+    def roles(self, names: Sequence[str]) -> list[str]:
+        """The parties, the guest first.
+
+        Raises:
+            ConfigError: there are fewer than two, or none is the guest.
+        """
+        return Vertical(guest=self.guest).roles(names)
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Who learns what."""
+        parties = self.roles(data.names) if data is not None else ["guest", "host"]
+        told = [Exposure(name, "the keys that the guest asks for") for name in parties[1:]]
+        told.append(
+            Exposure(parties[0], "which of its keys each host has, and where their rows go at each of its splits")
+        )
+        return Explanation(self.title, len(parties), tuple(told))
+
+    def prepare(self, data: Any) -> Prepared:
+        """Name the roles.
+
+        Raises:
+            ConfigError: there are fewer than two parties, or none is the guest.
+        """
+        return _PreparedPrediction(self, self.roles(data.names))
+
+
+@dataclass(frozen=True)
+class VerticalPredictions:
+    """The outcome of `VerticalPrediction`.
+
+    Attributes:
+        rows: how many rows were asked for.
+        unknown: how many of them a host did not have, which got the guest's own model.
+        ids: their keys, in the order of the guest's rows; empty between organisations, where the answers stay at the guest.
+        predictions: the answers.
+    """
+
+    rows: int
+    unknown: int
+    ids: tuple[str, ...] = ()
+    predictions: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+
+
+class _PreparedPrediction(Prepared):
+    def __init__(self, job: VerticalPrediction, parties: list[str]) -> None:
+        self.job, self.parties = job, parties
+        self.guest = Task("atoll.vertical.prediction:guest", self._guest)
+        self.host = Task("atoll.vertical.prediction:host", self._host)
+        self.tasks = (self.guest, self.host)
+
+    async def program(self, fed: Federation) -> Any:
+        """One session of all parties."""
+        await fed.restore(None)
+        roles = {name: (name, self.host if i else self.guest) for i, name in enumerate(self.parties)}
+        return (await fed.session(roles))[self.parties[0]]
+
+    def outcome(self, value: Any) -> VerticalPredictions:
+        """The result."""
+        rows, unknown = int(value["rows"]), int(value["unknown"])
+        if "ids" not in value:
+            return VerticalPredictions(rows, unknown)
+        return VerticalPredictions(rows, unknown, tuple(value["ids"].tolist()), np.asarray(value["predictions"]))
+
+    def facts(self, outcome: VerticalPredictions) -> Mapping[str, Any]:
+        """How many rows were asked for, and how many a host did not have."""
+        return {"result": {"rows": outcome.rows, "unknown": outcome.unknown}}
+
+    # The roles.
+
+    def _rows(self, island: Island, half: Mapping[str, Any]) -> tuple[NDArray[np.float32], RowKeys]:
+        table = PartyTable.of(island.data, island.name, key=self.job.id, only=half["features"])
+        return table.x, table.keys(self.job.id, 0, self.job.repeats, self.job.key)
+
+    async def _guest(self, island: Island, peers: Peers) -> Any:
+        hosts, half = self.parties[1:], _half_of(island, "part")
+        x, keys = self._rows(island, half)
+        ids = [keys.names[i] if i >= 0 else "" for i in keys.rows.tolist()]
+        asked = StringArray.from_values(ids)
+        await peers.broadcast({"model": half["model"], "ids": asked}, hosts)
+        known, sides = np.ones(len(ids), np.bool_), [SecureBoost.walk(half["part"]["splits"], x)]
+        for name in hosts:
+            answer = await peers.recv(name)
+            sides.append(read_sides(answer, len(ids)))
+            there = answer.get("known")
+            require(isinstance(there, Bits) and there.shape == (len(ids),), f"no answer of {name!r}", "Vertical")
+            here = there.unpack()
+            if not here.all() and self.job.unknown == "refuse":
+                absent = [ids[i] for i in np.flatnonzero(~here)[:3]]
+                raise DataError(
+                    f"{int((~here).sum())} of {len(ids)} rows are not at {name!r}, such as {', '.join(map(private, absent))}",
+                    where="VerticalPrediction",
+                    remedy="ask for rows that all parties have, or use unknown='guest' for the guest's own model",
+                )
+            known &= here
+        objective, alone = TreeLoss(half["objective"], int(half["outputs"])), half["alone"]
+        joint = SecureBoost().margins(half["part"], sides)
+        own = SecureBoost().margins(alone, [SecureBoost.walk(alone["splits"], x)])
+        made = objective.predict(np.where(known[:, None], joint, own))
+        found = {"ids": asked, "predictions": made[:, 0] if objective.outputs == 1 else made}
+        island.leave(PREDICTIONS, found)
+        told = {"rows": len(ids), "unknown": int((~known).sum())}
+        return told if island.remote else {**told, **found}
+
+    async def _host(self, island: Island, peers: Peers) -> Any:
+        guest, half = self.parties[0], _half_of(island, "splits")
+        asked = await peers.recv(guest)
+        if read_token(asked).tobytes() != np.asarray(half["model"]).tobytes():
+            raise DataError(
+                f"its part belongs to another model than that of {guest!r}",
+                where=f"model of {island.name!r}",
+                remedy="train again: each party keeps the part of its last training",
+            )
+        ids = asked.get("ids")
+        require(isinstance(ids, StringArray) and len(ids.shape) == 1, "no keys were asked for", "Vertical")
+        x, keys = self._rows(island, half)
+        places = dict(zip(keys.names, keys.places.tolist(), strict=True))
+        at = np.array([places.get(key, -1) for key in ids.tolist()], np.int64)
+        rows = x[at] if len(x) else np.zeros((len(at), x.shape[1]), np.float32)
+        rows[at < 0] = 0  # nobody's row: what the host says of it does not count
+        await peers.send(
+            guest, {"sides": Bits.pack(SecureBoost.walk(half["splits"], rows)), "known": Bits.pack(at >= 0)}
+        )
+        return {}
+
+
+def _half_of(island: Island, part: str) -> Mapping[str, Any]:
+    """A party's part of the model.
+
+    Raises:
+        ConfigError: it has none.
+        DataError: it has that of another role.
+    """
+    half: Mapping[str, Any] = island.left(MODEL)
+    if part not in half or "model" not in half:
+        raise DataError(
+            f"the part of a model at {island.name!r} is not of this role",
+            where="VerticalPrediction",
+            remedy="name the guest of the training: guest=",
+        )
+    return half

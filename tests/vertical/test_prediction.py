@@ -1,0 +1,110 @@
+"""Predictions with a saved model: one round trip, in the order of the keys asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.execution.session import LocalPeers
+from atoll.runtime.worker.sitedata import load_site_data
+from atoll.vertical import SecureBoost, Vertical, VerticalPrediction
+from tests.support.vertical_toys import as_parties, draw
+
+FEW = {"trees": 3, "depth": 3, "bins": 16, "security": "none"}
+
+
+@pytest.fixture(params=[400, 401, 402], ids=["regression", "multiclass", "binary"])
+def trained(request, tmp_path):
+    parties, _ = as_parties(draw(request.param, 500), hosts=2)
+    return parties, fitted(parties, tmp_path), tmp_path
+
+
+def fitted(parties, folder, **settings):
+    job = Vertical(model=SecureBoost(**FEW), **settings)
+    return atoll.simulate(job, parties, engine="inline", results=folder, progress=False).outcome
+
+
+def predict(parties, folder, **settings):
+    job = VerticalPrediction(**settings)
+    return atoll.simulate(job, parties, engine="inline", results=folder, progress=False).outcome
+
+
+def test_a_saved_model_answers_in_the_order_asked_in_one_round_trip(trained, monkeypatch):
+    parties, result, folder = trained
+    told = dict(zip(result.predictions["id"].tolist(), result.predictions["federated"], strict=True))
+    asked = {**parties, "guest": {name: values[::-2] for name, values in parties["guest"].items() if name != "y"}}
+    said, send = [], LocalPeers.send
+
+    async def heard(self, role, message, channel=""):
+        said.append((self.me, role))
+        await send(self, role, message, channel)
+
+    monkeypatch.setattr(LocalPeers, "send", heard)
+    found = predict(asked, folder)
+    assert sorted(said) == [("guest", "host-1"), ("guest", "host-2"), ("host-1", "guest"), ("host-2", "guest")]
+    assert found.ids == tuple(asked["guest"]["id"].tolist())
+    expected = np.array([told[key] for key in found.ids])
+    np.testing.assert_array_equal(found.predictions, expected[:, 0] if expected.shape[1] == 1 else expected)
+    assert (found.rows, found.unknown) == (len(expected), 0)
+
+
+def test_rows_that_a_host_lacks_are_refused_by_name_or_get_the_guests_model(tmp_path):
+    parties, _ = as_parties(draw(402, 500), hosts=2)
+    result = fitted(parties, tmp_path)
+    lost = parties["host-2"]["id"][:2].tolist()
+    less = {**parties, "host-2": {name: values[2:] for name, values in parties["host-2"].items()}}
+    with pytest.raises(DataError, match=r"2 of \d+ rows are not at 'host-2'") as refused:
+        predict(less, tmp_path)
+    assert any(name in refused.value.what for name in lost)
+    found = predict(less, tmp_path, unknown="guest")
+    told = result.predictions
+    expected = {key: alone if key in lost else joint for key, alone, joint in zip(told["id"].tolist(), told["alone"][:, 0], told["federated"][:, 0], strict=True)}  # fmt: skip
+    np.testing.assert_array_equal(found.predictions, [expected[key] for key in found.ids])
+    assert found.unknown == 2
+    none = {**parties, "host-2": {name: values[:0] for name, values in parties["host-2"].items()}}
+    assert predict(none, tmp_path, unknown="guest").unknown == len(told["id"])
+
+
+def test_labels_may_be_text_and_other_columns_anything(tmp_path):
+    parties, _ = as_parties(draw(402, 400))
+    parties["guest"]["y"] = np.where(parties["guest"]["y"] > 0, "yes", "no")
+    result = fitted(parties, tmp_path)
+    parties["guest"]["note"] = np.full(len(parties["guest"]["id"]), "new")
+    told = dict(zip(result.predictions["id"].tolist(), result.predictions["federated"][:, 0], strict=True))
+    found = predict(parties, tmp_path)
+    np.testing.assert_array_equal(found.predictions, [told[key] for key in found.ids])
+    np.testing.assert_array_equal(result.predict(parties), found.predictions)
+
+
+def test_parts_of_different_models_are_refused(tmp_path):
+    parties, _ = as_parties(draw(402, 300))
+    with pytest.raises(ConfigError, match="no result named 'vertical-model'"):
+        predict(parties, tmp_path)
+    fitted(parties, tmp_path)
+    old = (tmp_path / "host-1" / "vertical-model.msg").read_bytes()
+    fitted(parties, tmp_path)
+    predict(parties, tmp_path)
+    with pytest.raises(DataError, match="no column 'c"):
+        predict({**parties, "host-1": {"id": parties["host-1"]["id"]}}, tmp_path)
+    (tmp_path / "host-1" / "vertical-model.msg").write_bytes(old)
+    with pytest.raises(DataError, match="another model than that of 'guest'"):
+        predict(parties, tmp_path)
+    with pytest.raises(DataError, match="'host-1' is not of this role"):
+        predict(parties, tmp_path, guest="host-1")
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(ConfigError, match="unknown='host'"):
+        VerticalPrediction(unknown="host")
+    with pytest.raises(ConfigError, match="repeats='last'"):
+        VerticalPrediction(repeats="last")
+
+
+@pytest.mark.parametrize("job", [Vertical(id="nr"), VerticalPrediction(id="nr")])
+def test_a_site_reads_the_keys_of_the_job_as_text(tmp_path, job):
+    (tmp_path / "shop.csv").write_text("nr,x\n007,1\n012,2\n", encoding="utf-8")
+    found = load_site_data({"path": str(tmp_path / "shop.csv")}, "shop", reads=job.reads, text=job.key_columns)
+    table = found.population.shard(0)
+    assert list((table.dataset() if hasattr(table, "dataset") else table)["nr"]) == ["007", "012"]
