@@ -224,3 +224,15 @@ def test_the_alignment_is_a_protocol():
         Vertical(align="oprf")
     told = Vertical().learns(["bank", "shop"])
     assert any("which of its own keys bank has too" in line for line in told["shop"])
+
+
+def test_the_hosts_columns_have_the_order_of_the_hosts_that_you_name():
+    rng = np.random.default_rng(0)
+    x, ids = rng.normal(size=400).astype(np.float32), np.arange(400)
+    y = (x + 0.1 * rng.normal(size=400) > 0).astype(np.int64)
+    parties = {"bank": {"id": ids, "y": y}, "mall": {"id": ids, "copy": x}, "shop": {"id": ids, "x": x}}
+    for hosts, owner in (((), "mall"), (("shop", "mall"), "shop")):
+        result = train(parties, hosts=hosts)
+        assert {name for name in ("mall", "shop") if result.replies[name]["half"]["splits"]["feature"].size} == {owner}
+    refused(parties, r"hosts=\['shop'\], and the parties beside 'bank' are", hosts=["shop"])
+    refused(parties, r"hosts=\['shop', 'shop'\]", hosts=["shop", "shop"])

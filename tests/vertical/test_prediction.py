@@ -95,6 +95,16 @@ def test_parts_of_different_models_are_refused(tmp_path):
         predict(parties, tmp_path, guest="host-1")
 
 
+def test_hosts_answer_in_the_order_of_the_training(tmp_path):
+    parties, _ = as_parties(draw(402, 500), hosts=2)
+    result = fitted(parties, tmp_path, hosts=["host-2", "host-1"])
+    told = dict(zip(result.predictions["id"].tolist(), result.predictions["federated"][:, 0], strict=True))
+    found = predict(parties, tmp_path)
+    np.testing.assert_array_equal(found.predictions, [told[key] for key in found.ids])
+    with pytest.raises(DataError, match="the hosts are host-1, and those of the training were host-2, host-1"):
+        predict({name: parties[name] for name in ("guest", "host-1")}, tmp_path)
+
+
 def test_settings_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="unknown='host'"):
         VerticalPrediction(unknown="host")

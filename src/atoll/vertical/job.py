@@ -56,6 +56,7 @@ class Vertical(Checked, Job):
         align: how the parties find the rows that they share, see `atoll.secure.psi`; by default `Ecdh` for two parties and `Opprf` for more.
         model: the model.
         guest: the party with the labels; by default the first.
+        hosts: the other parties, in the order of their columns, which decides between equal gains; by default as the parties are given, between organisations by name.
         id: the column of the keys.
         label: the column of the labels at the guest.
         task: ``auto``, ``binary``, ``multiclass`` or ``regression``; see `read_labels`.
@@ -75,6 +76,7 @@ class Vertical(Checked, Job):
     align: PsiProtocol | None = None
     model: SecureBoost = field(default_factory=SecureBoost)
     guest: str | None = None
+    hosts: Sequence[str] = ()
     id: str = "id"
     label: str = "y"
     task: Literal["auto", "binary", "multiclass", "regression"] = "auto"
@@ -99,6 +101,7 @@ class Vertical(Checked, Job):
             ("repeats", self.repeats in (None, "first"), "use 'first', or leave it out"),
             ("min_aligned", self.min_aligned >= 2, "use at least 2 rows"),
         )
+        object.__setattr__(self, "hosts", (self.hosts,) if isinstance(self.hosts, str) else tuple(self.hosts))
         for name, good, remedy in bounds:
             if not good:
                 raise ConfigError(f"{name}={getattr(self, name)!r}", where="Vertical", remedy=remedy)
@@ -130,7 +133,14 @@ class Vertical(Checked, Job):
                 where="Vertical",
                 remedy="give at least two parties, and name the one with the labels",
             )
-        return [chosen, *(name for name in parties if name != chosen)]
+        others = [name for name in parties if name != chosen]
+        if self.hosts and sorted(self.hosts) != sorted(others):
+            raise ConfigError(
+                f"hosts={list(self.hosts)}, and the parties beside {chosen!r} are {others[:10]}",
+                where="Vertical",
+                remedy="name each other party once, or leave hosts out",
+            )
+        return [chosen, *(self.hosts or others)]
 
     def prepare(self, data: Any) -> Prepared:
         """Name the roles.
@@ -473,7 +483,7 @@ class _PreparedVertical(Prepared):
             "part": part, "alone": alone, "features": list(table.features), "objective": labels.objective.name,
             "outputs": labels.objective.outputs, "classes": list(labels.classes),
         }  # fmt: skip
-        island.leave(MODEL, {**half, "model": np.frombuffer(token, np.uint8)})
+        island.leave(MODEL, {**half, "model": np.frombuffer(token, np.uint8), "hosts": list(hosts)})
         margins = {
             "alone": job.model.margins(alone, [job.model.walk(alone["splits"], x)]),
             "federated": job.model.margins(part, sides),

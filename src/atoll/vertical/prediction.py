@@ -145,7 +145,14 @@ class _PreparedPrediction(Prepared):
         return table.x, table.keys(self.job.id, 0, self.job.repeats, self.job.key)
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
-        hosts, half = self.parties[1:], _half_of(island, "part")
+        half = _half_of(island, "part")
+        hosts = list(half["hosts"])
+        if sorted(hosts) != sorted(self.parties[1:]):
+            raise DataError(
+                f"the hosts are {', '.join(self.parties[1:])}, and those of the training were {', '.join(hosts)}",
+                where="VerticalPrediction",
+                remedy="ask the parties of the training",
+            )
         x, keys = self._rows(island, half)
         ids = [keys.names[i] if i >= 0 else "" for i in keys.rows.tolist()]
         asked = StringArray.from_values(ids)

@@ -91,7 +91,8 @@ def command(
     settings: dict[str, Any] = {"trees": trees, "depth": depth, "bins": bins, "rate": rate, "security": security}
     boost = SecureBoost(**settings, short_exponents=short_exponents)
     kind: Any = job_class("vertical")
-    job = kind(model=boost, id=ids, label=label, transcript=transcript is not None, **chosen)
+    guest, *hosts = tables
+    job = kind(model=boost, guest=guest, hosts=hosts, id=ids, label=label, transcript=transcript is not None, **chosen)
     output = output_of(context)
     with tempfile.TemporaryDirectory(prefix="atoll-vertical-") as made:
         folder = Path(made)
