@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ import pytest
 
 import atoll
 from atoll.core.execution.session import LocalPeers
+from atoll.core.requests.cohort import Community
+from atoll.core.world import World
+from atoll.engines import ENGINES
 from atoll.secure.psi import AlignmentPlan, PsiProtocol, RowKeys
 from atoll.secure.psi.protocol import intersect_keys
+from atoll.testing.crash import Killed, live
 
 
 def tables(sets: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
@@ -70,3 +75,27 @@ def recorded(monkeypatch: pytest.MonkeyPatch, change: Any = None) -> Iterator[li
     with monkeypatch.context() as patch:
         patch.setattr(LocalPeers, "send", heard)
         yield said
+
+
+def die_and_resume(monkeypatch: pytest.MonkeyPatch, folder: Path, program: Any, data: Mapping[str, Any], at: tuple[str, str], change: Any = None) -> tuple[list[Any], list[Any], Any]:  # fmt: skip
+    """What is said until all die in place of a message, what after a resume, and the result then.
+
+    Args:
+        monkeypatch: the fixture.
+        folder: of the run.
+        program: the program.
+        data: maps a party to its table.
+        at: source and channel of the message.
+        change: as in `recorded`, in the second life.
+    """
+
+    def die(source: str, channel: str, message: Any) -> Any:
+        if (source, channel) == at:
+            raise Killed(f"before {channel} of {source}")
+        return message
+
+    with recorded(monkeypatch, die) as first, pytest.raises(Killed):
+        live(World(Community(dict(data)), ENGINES["inline"](1), folder=folder), program)
+    with recorded(monkeypatch, change) as second:
+        found = live(World(Community(dict(data)), ENGINES["inline"](1), folder=folder, resume=True), program)
+    return first, second, found.result

@@ -15,7 +15,7 @@ from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.secure.psi import AlignmentPlan, Ecdh, KeyValueTable, Opprf, opprf
 from atoll.testing import killed_and_resumed
-from tests.support.alignment import align, program_of, recorded, shared_keys, tables
+from tests.support.alignment import align, die_and_resume, program_of, recorded, shared_keys, tables
 
 KEYS = st.lists(st.integers(0, 8).map(str), max_size=8)
 SETS = tables(
@@ -113,3 +113,22 @@ def test_a_killed_alignment_goes_on_to_the_same_result(tmp_path):
 
     life = killed_and_resumed(make_world, program_of(Opprf(), list(SETS)), tmp_path, points=6, exact_spending=False)
     assert [one["names"] for one in life.result.values()] == [shared_keys(SETS)] * 3
+
+
+@pytest.mark.parametrize("learners", [(), ("bank",)])
+def test_after_a_crash_the_others_say_the_same_table(monkeypatch, tmp_path, learners):
+    """Two tables under two functions would show the leader which keys one other has: both read the same share of zero there."""
+    program, frames = program_of(Opprf(), list(SETS), learners=learners), []
+    *lives, found = die_and_resume(monkeypatch, tmp_path, program, SETS, ("mill", "table"))
+    for said in lives:
+        frames.append({(who, at): m.tobytes() for who, _, at, m in said if at in ("answered", "places", "table")})
+    assert ("shop", "table") in frames[0]
+    assert frames[0].items() <= frames[1].items()
+    assert found["bank"]["names"] == shared_keys(SETS)
+
+
+def test_after_a_crash_the_leader_has_heard_the_tables_and_asks_for_no_others(monkeypatch, tmp_path):
+    """A party that dies when it learns the result cannot try out other keys: nothing is heard of its set again."""
+    _, said, found = die_and_resume(monkeypatch, tmp_path, program_of(Opprf(), list(SETS)), SETS, ("bank", "shared"))
+    assert {channel for *_, channel, _ in said} == {"shared"}
+    assert found["mill"]["names"] == shared_keys(SETS)

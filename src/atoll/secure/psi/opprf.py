@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,7 @@ async def _begin(side: AlignmentSide, leader: str) -> None:
         asked = await side.receive_rows("asked", leader, side.sizes[leader], BYTES)
         require_points(asked, leader, raised=True)
         side.bind_set(asked, leader)
-        await side.keep(seeds=seeds, asked=asked)
+        await side.keep(**_encode_set(side, asked, seeds, leader))
         return
     scalar, order = side.recall("scalar") or draw_scalar(secret), draw_order(secret, len(side.keys))
     asked = raise_points(hash_keys(side.keys.names), scalar)[order]
@@ -178,25 +178,56 @@ async def _begin(side: AlignmentSide, leader: str) -> None:
     await side.keep(seeds=seeds, scalar=scalar, order=order)
 
 
-async def _follow(side: AlignmentSide, leader: str) -> Matches:
-    secret, keys = side.island.secret, [name.encode() for name in side.keys.names]
-    scalar = draw_scalar(secret)
-    await side.send_rows("answered", leader, raise_points(side.state["asked"], scalar, leader))
+def _encode_set(
+    side: AlignmentSide, asked: NDArray[np.uint8], seeds: Mapping[str, bytes], leader: str
+) -> dict[str, Any]:
+    """All that another role says of its set, made before anything is said: shares of zero stand in one table alone.
+
+    In two tables under two functions, as after a crash, a key of the leader would read one share from both exactly where this role has the key.
+    """
+    keys, scalar = [name.encode() for name in side.keys.names], draw_scalar(side.island.secret)
     functions = _functions(keys, raise_points(hash_keys(side.keys.names), scalar))
-    table = KeyValueTable.encode(keys, functions ^ _share_of_zero(keys, side.state["seeds"].values()), secret)
-    await side.send_rows("places", leader, np.frombuffer(table.seed, dtype=np.uint8).reshape(1, -1))
-    await side.send_rows("table", leader, table.cells.astype("<u8"))
+    table = KeyValueTable.encode(keys, functions ^ _share_of_zero(keys, seeds.values()), side.island.secret)
+    answered = raise_points(asked, scalar, leader)
+    return {"seeds": seeds, "answered": answered, "functions": functions, "places": table.seed, "cells": table.cells}
+
+
+async def _follow(side: AlignmentSide, leader: str) -> Matches:
+    state = side.state
+    if "sent" not in state:
+        await side.send_rows("answered", leader, state["answered"])
+        await side.send_rows("places", leader, np.frombuffer(state["places"], dtype=np.uint8).reshape(1, -1))
+        await side.send_rows("table", leader, np.asarray(state["cells"]).astype("<u8"))
+        await side.keep(sent=True)
     if not side.learns(side.me):
         return Matches()
     told = await side.receive_rows("shared", leader, side.sizes[leader], VALUE)
     known = {row.tobytes() for row in told}
-    shared = np.fromiter((one in known for one in _tellings(functions)), dtype=bool, count=len(keys))
+    tellings = _tellings(np.asarray(state["functions"]))
+    shared = np.fromiter((one in known for one in tellings), dtype=bool, count=len(side.keys))
     return Matches(shared, int(shared.sum()))
 
 
 async def _lead(side: AlignmentSide) -> Matches:
-    order = side.state["order"]
-    keys = [side.keys.names[i].encode() for i in order.tolist()]
+    if "held" not in side.state:
+        # What the others have said is settled before the leader tells anything: after a crash they cannot say something else.
+        await side.keep(**await _read_tables(side))
+    order, held = side.state["order"], np.asarray(side.state["held"])
+    side.require_count(int(held.sum()))
+    for other in side.plan.others(side.me):
+        if side.learns(other):
+            noise = np.frombuffer(side.island.secret.bytes(VALUE * len(held)), dtype=np.uint8).reshape(-1, VALUE)
+            tellings = _tellings(np.asarray(side.state["functions"][other]))
+            hashes = np.frombuffer(b"".join(tellings), dtype=np.uint8).reshape(-1, VALUE)
+            await side.send_rows("shared", other, np.where(held[:, None], hashes, noise))
+    shared = np.zeros(len(held), dtype=bool)
+    shared[order] = held
+    return Matches(shared, int(held.sum()))
+
+
+async def _read_tables(side: AlignmentSide) -> dict[str, Any]:
+    """Which of the leader's keys all have, and each other's function of each key, in the secret order."""
+    keys = [side.keys.names[i].encode() for i in side.state["order"].tolist()]
     back, functions = invert_scalar(side.state["scalar"]), {}
     shares = [_share_of_zero(keys, side.state["seeds"].values())]
     for other in side.plan.others(side.me):
@@ -206,16 +237,7 @@ async def _lead(side: AlignmentSide) -> Matches:
         seed = (await side.receive_rows("places", other, 1, _SEED)).tobytes()
         cells = await side.receive_rows("table", other, KeyValueTable.cells_for(side.sizes[other]), VALUE)
         shares.append(_read_share(KeyValueTable(seed, cells.view("<u8").astype(np.uint64)), keys, functions[other]))
-    held = (np.bitwise_xor.reduce(shares) == 0).all(axis=1)
-    side.require_count(int(held.sum()))
-    for other in side.plan.others(side.me):
-        if side.learns(other):
-            noise = np.frombuffer(side.island.secret.bytes(VALUE * len(keys)), dtype=np.uint8).reshape(-1, VALUE)
-            hashes = np.frombuffer(b"".join(_tellings(functions[other])), dtype=np.uint8).reshape(-1, VALUE)
-            await side.send_rows("shared", other, np.where(held[:, None], hashes, noise))
-    shared = np.zeros(len(keys), dtype=bool)
-    shared[order] = held
-    return Matches(shared, int(held.sum()))
+    return {"held": (np.bitwise_xor.reduce(shares) == 0).all(axis=1), "functions": functions}
 
 
 def _read_share(table: KeyValueTable, keys: Sequence[bytes], functions: Values) -> Values:
