@@ -118,10 +118,10 @@ def test_a_killed_alignment_goes_on_to_the_same_result(tmp_path):
 @pytest.mark.parametrize("learners", [(), ("bank",)])
 def test_after_a_crash_the_others_say_the_same_table(monkeypatch, tmp_path, learners):
     """Two tables under two functions would show the leader which keys one other has: both read the same share of zero there."""
-    program, frames = program_of(Opprf(), list(SETS), learners=learners), []
+    program = program_of(Opprf(), list(SETS), learners=learners)
     *lives, found = die_and_resume(monkeypatch, tmp_path, program, SETS, ("mill", "table"))
-    for said in lives:
-        frames.append({(who, at): m.tobytes() for who, _, at, m in said if at in ("answered", "places", "table")})
+    kinds = ("answered", "places", "table")
+    frames = [{(who, at): m.tobytes() for who, _, at, m in said if at in kinds} for said in lives]
     assert ("shop", "table") in frames[0]
     assert frames[0].items() <= frames[1].items()
     assert found["bank"]["names"] == shared_keys(SETS)

@@ -10,6 +10,7 @@ from scipy import stats
 
 import atoll
 from atoll.core.errors import AtollError, DataError, PolicyError
+from atoll.core.execution.session import LocalPeers
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
@@ -17,7 +18,8 @@ from atoll.secure.oblivious import extension
 from atoll.secure.psi import AlignmentPlan, Ecdh, Oprf, oprf
 from atoll.secure.psi.protocol import intersect_keys
 from atoll.testing import killed_and_resumed
-from tests.support.alignment import align, program_of, recorded, shared_keys, tables
+from atoll.testing.crash import Killed
+from tests.support.alignment import align, die_and_resume, program_of, recorded, shared_keys, tables
 from tests.support.worlds import WORLDS
 
 SETS = tables({"bank": ["u1", "u2", "u2", "u3"], "shop": ["u2", "u2", "u3", "u9", None]})
@@ -233,6 +235,26 @@ def test_another_set_of_the_other_is_refused(monkeypatch, who, channel):
 
     with recorded(monkeypatch, change), pytest.raises(AtollError, match=f"{who} comes with another set"):
         _twice(dict(SETS))
+
+
+@pytest.mark.parametrize(("who", "says", "answer"), [("bank", "corrections", ("shop", "masks")), ("shop", "masks", ("bank", "shared"))])  # fmt: skip
+def test_a_party_that_dies_with_the_answer_cannot_try_another_set(monkeypatch, tmp_path, who, says, answer):
+    """It is bound before it is answered, and stays so after a crash."""
+
+    def change(source, at, message):
+        return message[::-1].copy() if (source, at) == (who, says) else message
+
+    send, died = LocalPeers.send, []
+
+    async def die_after(self, role, message, channel=""):
+        await send(self, role, message, channel)
+        if (self.me, channel) == answer and not died:
+            died.append(True)
+            raise Killed(f"after {channel}")
+
+    monkeypatch.setattr(LocalPeers, "send", die_after)
+    with pytest.raises(AtollError, match=f"{who} comes with another set"):
+        die_and_resume(monkeypatch, tmp_path, program_of(Oprf(), list(SETS)), SETS, ("nobody", ""), change)
 
 
 @pytest.mark.parametrize(("engine", "points"), [("inline", 5), ("socket", 1)])

@@ -219,8 +219,10 @@ async def _receive(side: AlignmentSide) -> Matches:
         rows, corrections = code.extend(encode(words))
         await side.send_rows("corrections", side.other, corrections)
         mine[items[full]] = mask_rows(rows[full], low + np.flatnonzero(full), salt, length)
+    await _settle(side, "corrections")
     masks = await side.receive_rows("masks", side.other, side.sizes[side.other], TABLES * length)
     _bind(side, hashlib.blake2b(masks.data, digest_size=32).digest())
+    await _settle(side, "masks")
     found = np.full(len(hashed), -1, dtype=np.int64)
     places = np.flatnonzero(table >= 0)
     for i in range(TABLES):
@@ -274,9 +276,11 @@ async def _send(side: AlignmentSide) -> Matches:
         masked = code.evaluate(rows[flat[at] - low], encode(hashed.words[at // TABLES]))
         masks[at] = mask_rows(masked, flat[at], salt, length)
     _bind(side, said.digest())
+    await _settle(side, "corrections")
     masks = masks.reshape(len(hashed), TABLES * length)
     sent = sort_masks(masks, length)
     await side.send_rows("masks", side.other, masks[sent])
+    await _settle(side, "masks")
     if not side.learns(side.me):
         return Matches()
     answer = await side.receive_rows("shared", side.other, -(-len(sent) // 8), 1)
@@ -317,6 +321,12 @@ async def _swap_salt(side: AlignmentSide) -> bytes:
 def _bind(side: AlignmentSide, said: bytes) -> None:
     """Refuse another set than in an earlier alignment of the job: with the same seeds, an equal set says the same bytes."""
     side.bind_set(np.frombuffer(said, dtype=np.uint8).reshape(1, -1))
+
+
+async def _settle(side: AlignmentSide, frame: str) -> None:
+    """Agree that a frame was said and bound, before it is answered: a party that dies with the answer could else say the frame of another set."""
+    if frame not in side.state.get("settled", ()):
+        await side.keep(settled=[*side.state.get("settled", ()), frame])
 
 
 def _other_keys() -> DataError:
