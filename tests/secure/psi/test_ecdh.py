@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import AtollError, LetterError, PolicyError
+from atoll.core.execution.session import LocalPeers
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
 from atoll.core.requests.policy import SitePolicy
@@ -160,6 +162,27 @@ def test_a_site_does_not_go_on_below_its_least_overlap(monkeypatch):
     assert not [1 for source, _, channel, _ in said if (source, channel) == ("shop", "order")]
     with pytest.raises(AtollError, match="does not learn how many keys are shared"):
         align(Ecdh(), SETS, policy={"shop": SitePolicy(min_aligned=2)}, learners=("bank",))
+
+
+@pytest.mark.parametrize("result", ["ids", "count"])
+def test_a_party_that_sends_back_what_it_receives_does_not_seem_to_share_all(monkeypatch, result):
+    """It has no key of the bank, waits for the bank's points in each step, and sends these, or what it can make of them, as its own."""
+    data, heard, send = tables({"bank": ["u1", "u2", "u3"], "shop": ["a", "b", "c"]}), {}, LocalPeers.send
+
+    async def echo(self, role, message, channel=""):
+        if self.me == "bank":
+            heard[channel] = message
+        elif channel in ("blinded", "bound", "twice", "opening"):
+            while channel not in heard:
+                await asyncio.sleep(0)
+            message = heard[channel]
+        heard.setdefault((self.me, channel), message)
+        await send(self, role, message, channel)
+
+    monkeypatch.setattr(LocalPeers, "send", echo)
+    with pytest.raises(AtollError, match="other points from shop than it had bound itself to"):
+        align(Ecdh(), data, result=result)
+    assert ("bank", "order") not in heard
 
 
 def _views(monkeypatch, data, learner, runs=60):

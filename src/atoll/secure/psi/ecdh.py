@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,7 +33,8 @@ class Ecdh(PsiProtocol):
 
     1. ``blinded``: each sends ``H(x)^a`` of its keys, in a secret order.
     2. ``twice``: each raises the other's points to its own exponent and sends them back to a role that learns the result, shuffled. The role knows then how many are
-       shared, and not which: a count ends here, and a site with ``min_aligned`` refuses here.
+       shared, and not which: a count ends here, and a site with ``min_aligned`` refuses here. If both learn it, each first says a keyed hash of what it will send
+       (``bound``, ``opening``): a role that waits could else blind the other's own points, send back what it receives, and seem to share all keys.
     3. ``order``: for ids, it sends the shuffle too.
 
     A sum (Ion et al. 2020) goes on from the count, which both roles learn: the holder of the column sends each key's value under Paillier, in the secret order of its
@@ -48,11 +50,13 @@ class Ecdh(PsiProtocol):
     results: ClassVar[tuple[str, ...]] = ("ids", "count", "sum")
 
     def contract(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Contract:
-        """Return 32 bytes a key once blinded and once raised twice, and 8 bytes a key for the shuffle."""
+        """Return 32 bytes a key once blinded and once raised twice, 8 bytes a key for the shuffle, and 64 bytes by which each binds itself."""
         self.require_plan(plan)
         pairs = [(role, other) for role in plan.roles for other in plan.others(role)]
         frames = [ProtocolFrame("blinded", a, b, sizes[a], BYTES, "H(x)^a, in secret order") for a, b in pairs]
-        told = [(a, b) for a, b in pairs if b in plan.learners or plan.result == "sum"]
+        told = [(a, b) for a, b in pairs if b in _told(plan)]
+        for name, what in (("bound", "keyed hash of 'twice'"), ("opening", "its key")):
+            frames += [ProtocolFrame(name, a, b, 1, BYTES, what) for a, b in told if len(told) > 1]
         frames += [
             ProtocolFrame("twice", a, b, sizes[b], BYTES, "the other's points, raised and shuffled") for a, b in told
         ]
@@ -64,19 +68,21 @@ class Ecdh(PsiProtocol):
 
     async def match(self, side: AlignmentSide) -> Matches:
         """Return what this role learns."""
-        await _blind(side)
-        scalar, theirs = side.state["scalar"], side.state["theirs"]
-        twice = raise_points(theirs, scalar, side.other)
-        if "shuffle" not in side.state:
-            shuffle = draw_order(side.island.secret, len(theirs))
-            told = side.plan.roles if side.plan.result == "sum" else side.plan.learners
+        twice = await _blind(side)
+        shuffle = np.asarray(side.state["shuffle"])
+        if "found" not in side.state:
+            told = _told(side.plan)
             sent = side.send_rows("twice", side.other, twice[shuffle]) if side.other in told else no_message()
             got = side.receive_rows("twice", side.other, len(side.keys), BYTES) if side.me in told else no_message()
             _, found = await asyncio.gather(sent, got)
             if found is not None:
                 require_points(found, side.other)
-            await side.keep(shuffle=shuffle, found=found)
-        found, shuffle = side.state["found"], side.state["shuffle"]
+            if len(told) > 1:
+                opening = await side.swap_rows("opening", _row(side.state["opening"]), 1, BYTES)
+                if _bind_points(found, opening.tobytes(), side.other) != side.state["bound"]:
+                    raise LetterError(f"other points from {side.other} than it had bound itself to", where="psi", remedy="look at the party that sent them: it does not follow the protocol")  # fmt: skip
+            await side.keep(found=found)
+        found = side.state["found"]
         held = None if found is None else _members(found, twice)
         count = None if held is None else int(held.sum())
         side.require_count(count)
@@ -96,18 +102,46 @@ class Ecdh(PsiProtocol):
         return Matches(shared, count)
 
 
-async def _blind(side: AlignmentSide) -> None:
-    """Swap the blinded points of both. They are never sent again after the checkpoint, and the exponent stays."""
+async def _blind(side: AlignmentSide) -> NDArray[np.uint8]:
+    """Swap the blinded points of both, and return the other's, raised.
+
+    The points are never sent again after the checkpoint, and the exponent stays. Where both learn, each is bound to what it will send back from here on, also if the job aligns
+    again: the sets and exponents are the same then.
+    """
     if "scalar" in side.state:
-        return
-    scalar = side.recall("scalar") or draw_scalar(side.island.secret)
-    order = draw_order(side.island.secret, len(side.keys))
+        return raise_points(side.state["theirs"], side.state["scalar"], side.other)
+    secret = side.island.secret
+    scalar, opening = side.recall("scalar") or draw_scalar(secret), side.recall("opening") or secret.bytes(BYTES)
+    order = draw_order(secret, len(side.keys))
     mine = raise_points(hash_keys(side.keys.names), scalar)[order]
     theirs = await side.swap_rows("blinded", mine, side.sizes[side.other], BYTES)
     require_points(theirs, side.other, raised=True)
     side.bind_set(theirs)
-    side.remember(scalar=scalar)
-    await side.keep(scalar=scalar, order=order, theirs=theirs)
+    twice, bound = raise_points(theirs, scalar, side.other), b""
+    if len(_told(side.plan)) > 1:
+        said = await side.swap_rows("bound", _row(_bind_points(twice, opening, side.me)), 1, BYTES)
+        side.bind_set(said, what="answer")
+        bound = said.tobytes()
+    side.remember(scalar=scalar, opening=opening)
+    shuffle = draw_order(secret, len(theirs))
+    await side.keep(scalar=scalar, order=order, theirs=theirs, shuffle=shuffle, opening=opening, bound=bound)
+    return twice
+
+
+def _told(plan: AlignmentPlan) -> Sequence[str]:
+    """The roles that receive their points, raised twice: those that learn the result, or of a sum both, which learn the count."""
+    return plan.roles if plan.result == "sum" else plan.learners
+
+
+def _bind_points(points: NDArray[np.uint8], key: bytes, role: str) -> bytes:
+    """A hash of points in any order, and of whose they are, so that nobody sends it back. Without the key, a role that knows candidates could try them out."""
+    raw = np.ascontiguousarray(points).tobytes()
+    each = sorted(raw[at : at + BYTES] for at in range(0, len(raw), BYTES))
+    return hashlib.blake2b(b"".join([role.encode(), *each]), key=key, digest_size=BYTES).digest()
+
+
+def _row(raw: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(raw, dtype=np.uint8).reshape(1, -1)
 
 
 def draw_order(secret: Secret, count: int) -> Order:

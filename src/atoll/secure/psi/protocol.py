@@ -167,12 +167,13 @@ class AlignmentSide:
     def _place(self) -> str:
         return f"psi of {self.me} {list(self.plan.others(self.me))} {list(self.plan.columns)}"
 
-    def bind_set(self, rows: Rows, role: str | None = None) -> None:
+    def bind_set(self, rows: Rows, role: str | None = None, what: str = "set") -> None:
         """Accept one set of another role in the job: probing by changed sets would tell it more keys each time.
 
         Args:
             rows: what stands for its set, equal for equal sets in any order.
             role: the role; by default the other of two.
+            what: what the rows stand for: of each, there is one in the job.
 
         Raises:
             PolicyError: it came with another set before.
@@ -182,7 +183,7 @@ class AlignmentSide:
         each = sorted(raw[at : at + width] for at in range(0, len(raw), width))
         digest = hashlib.blake2b(b"".join(each), digest_size=32).digest()
         try:
-            self.island.promise(f"{self._place}: the set of {role}", digest)
+            self.island.promise(f"{self._place}: the {what} of {role}", digest)
         except PolicyError as error:
             raise PolicyError(f"{role} comes with another set than before in this job", where="policy", remedy="align changed sets in a job of their own, which the site's people see") from error  # fmt: skip
 
