@@ -94,6 +94,17 @@ def test_answers_carry_fresh_noise():
     assert OWNER.decrypt(one) == OWNER.decrypt(other)
 
 
+def test_answers_carry_noise_that_the_owner_did_not_choose():
+    """With h = -1, a power of h is 1 or -1: the owner would see which of its ciphertexts were multiplied."""
+    fields, square = JoinedFields(1, 8, 4), int(as_vector([]).key.square)
+    chosen = {**OWNER.public, "h": as_bytes([square - 1])[0]}
+    vector = SealedVector(SHORT, chosen, OWNER.encrypt([1, 2, 3]))
+    sums = vector.add_by_index(np.array([0, 0, 1]), 1)
+    packed = vector.pack(sums, fields, Secret(1))
+    assert int.from_bytes(packed[0].tobytes(), "little") not in (int(sums[0]), square - int(sums[0]))
+    assert OWNER.decrypt(packed) == [3]
+
+
 def test_what_is_no_ciphertext_is_refused():
     sealed = OWNER.encrypt([1, 2])
     n = int(as_vector([]).key.n)

@@ -7,7 +7,8 @@ Beside the packed sums of `Paillier`, which treat ciphertexts as they come, thes
 * sums by index (a histogram of ciphertexts) take one multiplication modulo ``n^2`` a number;
 * sums with whole weights take one for each digit of 8 bits and number, and about ``2^9`` for each digit and sum (Pippenger 1976), not one power a number.
 
-Before sums go back, their holder multiplies them by fresh noise: the owner knows the noise of its own ciphertexts, and could else look for the ones that were multiplied.
+Before sums go back, their holder multiplies them by fresh noise: the owner knows the noise of its own ciphertexts, and could else look for the ones that were multiplied. The
+noise is a random n-th power, not a power of the owner's ``h``: of an ``h`` that it chose, such as -1, the owner could see through it.
 """
 
 from __future__ import annotations
@@ -293,7 +294,8 @@ class SealedVector:
             joined = gmp().mpz(1)
             for one in reversed(sums[begin : begin + per]):
                 joined = gmp().powmod(joined, shift, square) * one % square
-            made.append(int(joined * self.key.encrypt(0, secret) % square).to_bytes(size, "little"))
+            noise = gmp().powmod(secret.integer(int(self.key.n) - 1) + 1, self.key.n, square)
+            made.append(int(joined * noise % square).to_bytes(size, "little"))
         return np.frombuffer(b"".join(made), np.uint8).reshape(len(made), size)
 
 

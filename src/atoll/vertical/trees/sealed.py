@@ -157,7 +157,7 @@ def predict_cost(
     sums = 2 ** (depth - 1) * sum(columns) * bins
     packed = sums / fields.per_plaintext(bits)
     products = rows * sum(columns) * (1 - 1 / bins) * (1 + (depth - 1) / 2)
-    host = products + sums * (2 * fields.width + 1) + packed * bits / 16 + rows * len(columns)
+    host = products + sums * (2 * fields.width + 1) + packed * 1.2 * bits + rows * len(columns)
     guest = rows * 2 * noise + packed * 1.2 * bits
     sent = rows * len(columns) + packed
     return {"seconds": trees * (host * whole + guest * half), "bytes": trees * sent * bits / 4}
