@@ -205,6 +205,38 @@ def test_a_host_refuses_foreign_messages_nodes_and_ciphertexts(role, message, ma
         role.answer(message)
 
 
+def split_of(node, child, *, cut=0):
+    return {"do": "split", **answers(("feature", [0]), ("cut", [cut]), ("default_left", [True]), nodes=[node], children=[child])}  # fmt: skip
+
+
+def test_a_host_answers_what_the_agreed_trees_take_and_no_more(role):
+    """Without bounds a guest could split on until it has the bins of all values, or ask for sums of many made-up gradients in one round."""
+    columns, begun = role.columns, role.begun
+    role = HostRole(columns, role._sums, Splits(), depth=2, outputs=2)
+    for _ in range(2):
+        role.answer(begun)
+        role.answer({"do": "sum", "nodes": np.array([0])})
+        with pytest.raises(MessageError, match="sums of node 0 again"):
+            role.answer({"do": "sum", "nodes": np.array([0])})
+        role.answer(split_of(0, 1))
+        role.answer(split_of(1, 3))
+        for message in (split_of(3, 5), {"do": "move", **answers(("left", Bits.pack(np.ones(len(columns.rows_at(3)), bool))), nodes=[3], children=[5])}):  # fmt: skip
+            with pytest.raises(MessageError, match="a split of node 3 below level 2"):
+                role.answer(message)
+        with pytest.raises(MessageError, match="sums of node 3 again, or below level 2"):
+            role.answer({"do": "sum", "nodes": np.array([3])})
+    with pytest.raises(MessageError, match="tree 3 of a round of 2"):
+        role.answer(begun)
+    role.end_round()
+    role.answer(begun)
+
+
+@pytest.mark.parametrize("outputs", [None, 0, 10**6, True])
+def test_a_host_refuses_no_number_of_trees(outputs):
+    with pytest.raises(MessageError, match="trees a round"):
+        SecureBoost(security="none")._host_sums({"security": "none", "outputs": outputs}, 5, Secret(1))
+
+
 def test_a_host_needs_gradients_before_sums():
     columns = OwnedColumns(draw(501, 240).x, 8)
     with pytest.raises(MessageError, match="before gradients"):

@@ -281,7 +281,8 @@ class ColumnOwners:
                 await self._tell([host], {"do": "split", **_places(growth, asked[k]), **what})
         for k, host in enumerate(self.hosts, 1):
             if k in asked:
-                left = (await self._hear(host))["left"]
+                heard = await self._hear(host)
+                left = heard.get("left") if isinstance(heard, Mapping) else None
                 sides |= dict(zip(asked[k], unpack_sides(left, self.own, asked[k]), strict=True))
         for k, host in enumerate(self.hosts, 1):
             others = [node for node in nodes if node not in asked.get(k, ())]
@@ -361,17 +362,32 @@ async def grow_round(
 # A host.
 
 
+MOST_OUTPUTS = 1000
+"""Trees of a round at most: as many as there are classes."""
+
+
 class HostRole:
-    """What a host keeps while it answers the guest.
+    """What a host keeps while it answers the guest. It answers what growing the agreed trees takes and no more: further splits would show the guest further bits of each row.
 
     Args:
         columns: its columns.
         sums: its half of the sums.
         splits: its splits so far.
+        depth: levels of splits that were agreed.
+        outputs: trees of a round.
     """
 
-    def __init__(self, columns: OwnedColumns, sums: HostSums, splits: Splits) -> None:
-        self.columns, self._sums, self.splits = columns, sums, splits
+    def __init__(
+        self, columns: OwnedColumns, sums: HostSums, splits: Splits, depth: int = 16, outputs: int = MOST_OUTPUTS
+    ) -> None:
+        self.columns, self._sums, self.splits, self._most, self._outputs = columns, sums, splits, depth, outputs
+        self._trees = 0
+        self._levels: dict[int, int] = {0: 0}
+        self._summed: set[int] = set()
+
+    def end_round(self) -> None:
+        """Take the trees of the next round."""
+        self._trees = 0
 
     def answer(self, message: Any) -> Any:
         """Do what the guest asks; return the reply, or ``None`` if it needs none.
@@ -392,11 +408,18 @@ class HostRole:
             ) from None
 
     def _begin(self, message: Any) -> None:
+        self._trees += 1
+        require(self._trees <= self._outputs, f"tree {self._trees} of a round of {self._outputs}")
+        self._levels, self._summed = {0: 0}, set()
         self.columns.begin()
         self._sums.take(message["sealed"], self.columns.rows)
 
     def _sum(self, message: Any) -> Any:
         (nodes,) = _read_columns(message, "nodes")
+        for node in nodes:
+            self.columns.rows_at(node)
+            require(self._levels[node] < self._most and node not in self._summed, f"sums of node {node} again, or below level {self._most}")  # fmt: skip
+            self._summed.add(node)
         return {"sums": self._sums.sums(self.columns, nodes)}
 
     def _split(self, message: Any) -> Any:
@@ -404,7 +427,7 @@ class HostRole:
         asked = zip(*_read_columns(message, "nodes", "children", "feature", "cut", "default_left"), strict=True)
         for node, child, feature, cut, default in asked:
             left = self.columns.goes_left(node, feature, cut, default)
-            self.columns.move(node, child, left)
+            self._move_rows(node, child, left)
             self.splits.add(feature, self.columns.threshold(feature, cut), bool(default))
             sides.append(left)
         require(bool(sides), "a request to split no leaf")
@@ -413,7 +436,12 @@ class HostRole:
     def _move(self, message: Any) -> None:
         nodes, children = _read_columns(message, "nodes", "children")
         for node, child, left in zip(nodes, children, unpack_sides(message["left"], self.columns, nodes), strict=True):
-            self.columns.move(node, child, left)
+            self._move_rows(node, child, left)
+
+    def _move_rows(self, node: int, child: int, left: NDArray[np.bool_]) -> None:
+        require(self._levels[node] < self._most, f"a split of node {node} below level {self._most}")
+        self.columns.move(node, child, left)
+        self._levels[child] = self._levels[child + 1] = self._levels[node] + 1
 
 
 def _read_columns(message: Any, *names: str) -> list[list[int]]:

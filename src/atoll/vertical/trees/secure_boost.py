@@ -16,6 +16,7 @@ from atoll.trees.histogram import TreeLimits
 from atoll.trees.objectives import TreeLoss
 
 from .boosting import (
+    MOST_OUTPUTS,
     Boosting,
     ColumnOwners,
     GradientUnits,
@@ -199,7 +200,7 @@ class SecureBoost(Checked):
             sealed = GuestCipher.of(self.cipher, rows.units, len(rows.x), _of(secret), keys, self.short_exponents)
             sums, public, keys = sealed, sealed.public, sealed.owner.keys
         if hosts and state["keys"] is None:
-            await _of(peers).broadcast(public, hosts)
+            await _of(peers).broadcast({**public, "outputs": rows.objective.outputs}, hosts)
         boosting = rows.boosting(state["boosting"])
         owners = ColumnOwners(own, peers, known, sums)
         for done in range(state["round"], self.trees):
@@ -232,7 +233,8 @@ class SecureBoost(Checked):
         if state is None:
             await peers.send(guest, HostColumns(own.counts, own.fullest).packed())
             state = {"public": await peers.recv(guest), "round": 0, "splits": Splits().packed()}
-        role = HostRole(own, self._host_sums(state["public"], len(x), secret), Splits.unpacked(state["splits"]))
+        sums, splits = self._host_sums(state["public"], len(x), secret), Splits.unpacked(state["splits"])
+        role = HostRole(own, sums, splits, self.depth, state["public"]["outputs"])
         for done in range(state["round"], self.trees):
             await self._host_round(role, peers, guest)
             if save is not None:
@@ -243,6 +245,7 @@ class SecureBoost(Checked):
         while True:
             message = await peers.recv(guest)
             if isinstance(message, dict) and message.get("do") == "grown":
+                role.end_round()
                 return
             reply = role.answer(message)
             if reply is not None:
@@ -252,6 +255,8 @@ class SecureBoost(Checked):
         """A host's half of the sums, as it was told."""
         told = public.get("security") if isinstance(public, Mapping) else None
         require(told == self.security, f"security={told!r}, where {self.security!r} was agreed")
+        outputs = public.get("outputs")
+        require(type(outputs) is int and 1 <= outputs <= MOST_OUTPUTS, f"{outputs!r} trees a round")
         return PlainSums() if self.security == "none" else HostCipher.of(self.cipher, public, rows, secret)
 
     def margins(self, part: Mapping[str, Any], sides: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32]:
