@@ -7,12 +7,14 @@ import pytest
 
 import atoll
 from atoll.core.errors import AtollError, ConfigError, DataError
+from atoll.core.message import Bits
 from atoll.core.requests.cohort import Community
 from atoll.core.world import World
 from atoll.data import Dataset
 from atoll.engines import Inline
 from atoll.testing import killed_and_resumed
 from atoll.vertical import SecureBoost, Vertical
+from atoll.vertical.job import read_sides
 from tests.support.vertical_toys import as_parties, draw, grown_alone
 
 FEW = {"trees": 4, "depth": 3, "bins": 16, "security": "none"}
@@ -217,6 +219,14 @@ def test_parties_train_on_the_rows_that_they_share():
     one, other = train(less), train(only)
     assert one.rows["aligned"] == len(ids) - 90
     np.testing.assert_array_equal(one.predictions["federated"], other.predictions["federated"])
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_answers_for_other_splits_than_a_host_has_are_refused(splits):
+    """With one too few, the next host's first answer would be taken for this one's last."""
+    with pytest.raises(AtollError, match="no answers of 'shop' for 4 rows at 2 splits"):
+        read_sides({"sides": Bits.pack(np.ones((4, splits), bool))}, 4, 2, "shop")
+    assert read_sides({"sides": Bits.pack(np.ones((4, 2), bool))}, 4, 2, "shop").all()
 
 
 def test_the_alignment_is_a_protocol():

@@ -478,7 +478,9 @@ class _PreparedVertical(Prepared):
         await walks.broadcast({"rows": np.arange(len(rows)), "model": np.frombuffer(token, np.uint8)}, hosts)
         x = table.x[rows.places]
         sides = [job.model.walk(part["splits"], x)]
-        sides += [read_sides(await walks.recv(name), len(rows)) for name in hosts]
+        made = dict(np.asarray(part["trees"]["made"]).tolist())
+        for k, name in enumerate(hosts, 1):
+            sides.append(read_sides(await walks.recv(name), len(rows), made.get(k, 0), name))
         half = {
             "part": part, "alone": alone, "features": list(table.features), "objective": labels.objective.name,
             "outputs": labels.objective.outputs, "classes": list(labels.classes),
@@ -564,16 +566,16 @@ def read_token(message: Any) -> NDArray[np.uint8]:
     return np.asarray(found)
 
 
-def read_sides(message: Any, rows: int) -> NDArray[np.bool_]:
+def read_sides(message: Any, rows: int, splits: int, host: str) -> NDArray[np.bool_]:
     """A host's answer to where rows go at each of its splits, ``(rows, splits)``.
 
     Raises:
-        MessageError: it is none.
+        MessageError: it is none, or one for other splits than the host has made: the answers of the next host would be taken for its own.
     """
     sides = message.get("sides") if isinstance(message, Mapping) else None
     require(
-        isinstance(sides, Bits) and len(sides.shape) == 2 and sides.shape[0] == rows,
-        f"no answers for {rows} rows",
+        isinstance(sides, Bits) and sides.shape == (rows, splits),
+        f"no answers of {host!r} for {rows} rows at {splits} splits",
         "Vertical",
     )
     return np.asarray(sides.unpack())  # type: ignore[union-attr]

@@ -158,9 +158,10 @@ class _PreparedPrediction(Prepared):
         asked = StringArray.from_values(ids)
         await peers.broadcast({"model": half["model"], "ids": asked}, hosts)
         known, sides = np.ones(len(ids), np.bool_), [SecureBoost.walk(half["part"]["splits"], x)]
-        for name in hosts:
+        splits = dict(np.asarray(half["part"]["trees"]["made"]).tolist())
+        for k, name in enumerate(hosts, 1):
             answer = await peers.recv(name)
-            sides.append(read_sides(answer, len(ids)))
+            sides.append(read_sides(answer, len(ids), splits.get(k, 0), name))
             there = answer.get("known")
             require(isinstance(there, Bits) and there.shape == (len(ids),), f"no answer of {name!r}", "Vertical")
             here = there.unpack()
