@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from atoll.engines import Inline
 from atoll.testing import killed_and_resumed
 from atoll.vertical import SecureBoost, Vertical
 from atoll.vertical.job import read_sides
+from atoll.vertical.tables import PartyTable
 from tests.support.vertical_toys import as_parties, draw, grown_alone
 
 FEW = {"trees": 4, "depth": 3, "bins": 16, "security": "none"}
@@ -151,6 +154,8 @@ def test_bad_tables_are_refused():
     refused({**parties, "shop": {"key": np.arange(60), "z": np.zeros(60)}}, "no column 'id'")
     refused(toy(y=np.ones(60)), "all 36 training rows have the same label")
     refused(toy(y=np.r_[np.nan, np.zeros(59)]), "the label of row 0 is missing")
+    refused(toy(y=np.r_[1e20, np.zeros(59)]), "labels up to .* whose squares are beyond single precision", task="regression")  # fmt: skip
+    refused(toy(y=np.r_[-1e300, np.zeros(59)]), "labels up to .* whose squares", task="regression")
     refused(toy(y=np.arange(60)), "60 different labels", task="binary")
     refused(toy(), "60 shared rows, fewer than min_aligned=61", min_aligned=61)
     refused({"bank": toy()["bank"]}, "among 1 parties")
@@ -219,6 +224,15 @@ def test_parties_train_on_the_rows_that_they_share():
     one, other = train(less), train(only)
     assert one.rows["aligned"] == len(ids) - 90
     np.testing.assert_array_equal(one.predictions["federated"], other.predictions["federated"])
+
+
+def test_the_forms_of_keys_stay_at_their_party():
+    """Between organisations an error of one party is told to the others."""
+    ready = Vertical().prepare(Community(toy()))
+    table = PartyTable.of(toy()["bank"], "bank", key="id")
+    shown = {remote: ready._forms(table, SimpleNamespace(remote=remote)) for remote in (True, False)}
+    assert "'99': 50" in shown[False]
+    assert "9" not in shown[True]
 
 
 @pytest.mark.parametrize("splits", [1, 3])

@@ -458,9 +458,15 @@ class _PreparedVertical(Prepared):
             raise DataError(
                 f"{len(names)} shared rows, fewer than min_aligned={job.min_aligned}",
                 where=f"table of {table.party!r}",
-                remedy=f"compare the forms of the keys at all parties; here they are {kept.get('shape') or RowKeys.of(table.columns, job.id, key=job.key).shape()}",
+                remedy=f"compare the forms of the keys at all parties; {self._forms(table, island)}",
             )
         return SharedRows.of(names, places, job.order, job.test)
+
+    def _forms(self, table: PartyTable, island: Island) -> str:
+        """The forms of a party's keys; between organisations an error goes to others, who are not to see them."""
+        if island.remote:
+            return f"this party's site keeps its own as the 'shape' of {MODEL!r} if none is shared"
+        return f"here they are {RowKeys.of(table.columns, self.job.id, key=self.job.key).shape()}"
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
         job, me, hosts = self.job, self.parties[0], self.parties[1:]

@@ -123,6 +123,9 @@ class GuestLabels:
             )
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def read_labels(table: PartyTable, label: str, task: Task = "auto") -> GuestLabels:
     """The labels of the guest's rows.
 
@@ -160,10 +163,22 @@ def read_labels(table: PartyTable, label: str, task: Task = "auto") -> GuestLabe
             remedy="use task='auto', or correct the labels",
         )
     if found == "regression":
+        _require_squares(values, where)
         return GuestLabels(values.astype(np.float32).astype(np.float64), TreeLoss(SQUARED))
     names = tuple(str(one) if values.dtype.kind == "U" else f"{one:g}" for one in distinct.tolist())
     objective = TreeLoss(LOGISTIC) if found == "binary" else TreeLoss(SOFTMAX, len(distinct))
     return GuestLabels(codes.astype(np.float64), objective, names)
+
+
+def _require_squares(values: NDArray[Any], where: str) -> None:
+    """Refuse labels whose gains, sums of gradients squared, are beyond single precision, so that no split could be told from another."""
+    distance = np.abs(values - values.mean()).max(initial=0.0) if np.abs(values).max(initial=0.0) < _LARGEST else np.inf
+    if not len(values) * distance**2 < _LARGEST:
+        raise DataError(
+            f"labels up to {private(float(np.abs(values).max()))}, whose squares are beyond single precision",
+            where=where,
+            remedy="divide the labels by a fixed number, such as 1e9",
+        )
 
 
 def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...]]:
