@@ -535,7 +535,7 @@ class SharedRows:
         is_test: which are held out.
     """
 
-    ids: tuple[str, ...]
+    ids: tuple[str, ...] = field(repr=False)
     places: NDArray[np.int64]
     is_test: NDArray[np.bool_]
 

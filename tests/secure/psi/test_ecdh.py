@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.errors import AtollError, LetterError, PolicyError
+from atoll.core.errors import AtollError, ConfigError, LetterError, PolicyError
 from atoll.core.execution.session import LocalPeers
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
@@ -160,8 +160,10 @@ def test_a_site_does_not_go_on_below_its_least_overlap(monkeypatch):
     with recorded(monkeypatch) as said, pytest.raises(AtollError, match="fewer than 3 keys are shared"):
         align(Ecdh(), SETS, policy={"shop": SitePolicy(min_aligned=3)})
     assert not [1 for source, _, channel, _ in said if (source, channel) == ("shop", "order")]
-    with pytest.raises(AtollError, match="does not learn how many keys are shared"):
-        align(Ecdh(), SETS, policy={"shop": SitePolicy(min_aligned=2)}, learners=("bank",))
+    for result in ("ids", "count"):
+        with recorded(monkeypatch) as said, pytest.raises(AtollError, match="does not learn how many keys are shared"):
+            align(Ecdh(), SETS, policy={"shop": SitePolicy(min_aligned=2)}, learners=("bank",), result=result)
+        assert not [1 for source, *_ in said if source == "shop"]  # not even what tells the bank the count
 
 
 @pytest.mark.parametrize("result", ["ids", "count"])
@@ -230,6 +232,38 @@ def test_views_of_equal_outcomes_are_equally_distributed(monkeypatch):
     for learner in ("bank", "shop"):
         one, two = (_views(monkeypatch, data, learner) for data in (first, last))
         assert all(_chi_square(a, b) < 16.27 for a, b in zip(one, two, strict=True))
+
+
+def test_a_set_is_bound_under_each_name_of_its_key():
+    """Columns twice or in another order, or a role under another name, would be further keys, under which a set could be changed."""
+    data = {name: {**table, "n": [1] * len(table["id"])} for name, table in SETS.items()}
+    with pytest.raises(ConfigError, match="name each column of the key once"):
+        align(Ecdh(), data, columns=("id", "id"))
+    one, other = (program_of(Ecdh(), list(data), columns=columns) for columns in (("id", "n"), ("n", "id")))
+
+    async def both(fed):
+        await one(fed)
+        roles = {name: (name, intersect_keys.with_args(me=name, **other.args)) for name in data}
+        return await fed.session(roles, at="again")
+
+    with pytest.raises(AtollError, match="comes with another set than before"):
+        atoll.simulate(both, data, engine="inline", progress=False)
+
+    async def renamed(fed):
+        plan = {**one.args["plan"], "roles": ["bank", "mill"], "learners": []}
+        args = {**one.args, "plan": plan}
+        places = {"bank": "bank", "mill": "shop"}
+        return await fed.session({me: (at, intersect_keys.with_args(me=me, **args)) for me, at in places.items()})
+
+    with pytest.raises(AtollError, match="the role 'mill' at 'shop'"):
+        atoll.simulate(renamed, data, engine="inline", progress=False)
+
+
+def test_no_key_and_no_secret_is_in_a_text_of_a_side():
+    keys = RowKeys.of({"id": ["planted-id"]}, "id")
+    plan = AlignmentPlan(columns=("id",), roles=("bank", "shop"))
+    side = AlignmentSide(None, None, "bank", plan, keys, state={"scalar": b"planted-scalar"})
+    assert "planted" not in repr(side) + repr(keys)
 
 
 @pytest.mark.parametrize("changed", [False, True])

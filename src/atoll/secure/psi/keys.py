@@ -69,11 +69,11 @@ class RowKeys:
         u: u of each, ascending.
     """
 
-    names: tuple[str, ...]
-    places: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    names: tuple[str, ...] = field(repr=False)
+    places: NDArray[np.int64] = field(repr=False)
+    rows: NDArray[np.int64] = field(repr=False)
     seed: int = 0
-    u: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
+    u: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, dtype=np.uint64), repr=False)
 
     @classmethod
     def of(

@@ -75,6 +75,10 @@ class AlignmentPlan(Checked):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.learners:
             object.__setattr__(self, "learners", self.roles)
+        if len(set(self.columns)) != len(self.columns):
+            raise ConfigError(
+                f"key columns {list(self.columns)}", where="psi", remedy="name each column of the key once"
+            )
         if self.result not in RESULTS:
             raise ConfigError(f"result={self.result!r}.{nearest(self.result, RESULTS)}", where="psi", remedy=f"use one of {', '.join(RESULTS)}")  # fmt: skip
         if len(set(self.roles)) != len(self.roles) or len(self.roles) < 2:
@@ -111,7 +115,7 @@ class Matches:
         total: the sum; ``None`` if there is none for this role.
     """
 
-    shared: NDArray[np.bool_] | None = None
+    shared: NDArray[np.bool_] | None = field(default=None, repr=False)
     count: int | None = None
     total: float | None = None
 
@@ -134,9 +138,9 @@ class AlignmentSide:
     peers: Peers
     me: str
     plan: AlignmentPlan
-    keys: RowKeys
+    keys: RowKeys = field(repr=False)
     sizes: dict[str, int] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def other(self) -> str:
@@ -165,7 +169,8 @@ class AlignmentSide:
 
     @property
     def _place(self) -> str:
-        return f"psi of {self.me} {list(self.plan.others(self.me))} {list(self.plan.columns)}"
+        # Columns in any order are one key: in another order a set could be tried a second time.
+        return f"psi of {self.me} {list(self.plan.others(self.me))} {sorted(self.plan.columns)}"
 
     def bind_set(self, rows: Rows, role: str | None = None, what: str = "set") -> None:
         """Accept one set of another role in the job: probing by changed sets would tell it more keys each time.
@@ -351,6 +356,8 @@ async def intersect_keys(
     """
     made, settings = PsiProtocol.of(protocol), AlignmentPlan(**plan)
     made.require_plan(settings)
+    if me != island.name:
+        raise ConfigError(f"the role {me!r} at {island.name!r}", where="psi", remedy="name each role as its party: what a party is bound to, it is under its own name")  # fmt: skip
     state = await peers.restore({})
     keys = RowKeys.of(
         island.data,
@@ -361,6 +368,8 @@ async def intersect_keys(
         row_offset=settings.row_offset,
     )
     side = AlignmentSide(island, peers, me, settings, keys, dict(state.get("sizes", {})), state)
+    if not side.learns(me) and settings.result != "sum":
+        side.require_count(None)  # before anything is said: a learner knows the count before this role can refuse
     if not side.sizes:
         await _announce_sizes(side, settings.digest(protocol))
     found = await made.match(side)
