@@ -196,7 +196,25 @@ def test_a_role_that_does_not_follow_the_protocol_is_named(monkeypatch, who, cha
 def test_a_site_refuses_a_linker_that_sees_how_alike_records_are():
     with pytest.raises(PolicyError, match="tells linker how many records host has"):
         link(policy={"host": SitePolicy(learned=("ids", "sizes"))})
-    assert link(policy={"host": SitePolicy(learned=("ids", "similarity"))})["count"] == 4
+    assert link(policy={"host": SitePolicy(learned=("ids", "similarity", "sizes", "count"))})["count"] == 4
+    with pytest.raises(PolicyError, match="tells the program how many records have a partner"):
+        link(policy={"host": SitePolicy(learned=("ids", "similarity", "sizes"))})
+
+
+@pytest.mark.parametrize("who", ["guest", "host"])
+def test_no_party_is_told_its_pairs_below_the_least_overlap_of_either(monkeypatch, who):
+    assert link(policy={who: SitePolicy(min_aligned=4)})["count"] == 4
+    with recorded(monkeypatch) as said, pytest.raises(AtollError, match="fewer than 5 records have a partner"):
+        link(policy={who: SitePolicy(min_aligned=5)})
+    assert "pairs" not in {channel for *_, channel, _ in said}
+
+
+def test_a_linker_that_does_not_refuse_is_refused(monkeypatch):
+    def change(source, at, message):
+        return message * np.array([1, 0]) if at == "sizes" else message
+
+    with recorded(monkeypatch, change), pytest.raises(AtollError, match="fewer than 5 records have a partner"):
+        link(policy={"host": SitePolicy(min_aligned=5)})
 
 
 def test_a_killed_linkage_goes_on_to_the_same_pairs(tmp_path):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.errors import ConfigError, DataError, LetterError, nearest
+from atoll.core.errors import ConfigError, DataError, LetterError, PolicyError, nearest
 from atoll.core.exposure import Contract, Exposure, ProtocolFrame
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked
@@ -238,7 +238,7 @@ def _contract(encoding: BloomEncoding, sizes: Mapping[str, int]) -> Contract:
     for a, b in pairs:
         rows = sizes.get(a, 0)
         frames += [
-            ProtocolFrame("sizes", a, linker, 1, 8, "number of records"),
+            ProtocolFrame("sizes", a, linker, 1, 16, "number of records, least number of pairs"),
             ProtocolFrame("records", a, linker, rows, encoding.width, "encoding and hashed blocks, in secret order"),
             ProtocolFrame("pairs", linker, a, rows, 8, "number of the pair of each record, or none"),
         ]
@@ -246,6 +246,8 @@ def _contract(encoding: BloomEncoding, sizes: Mapping[str, int]) -> Contract:
             Exposure(linker, f"how many records {a} has, how alike they are to others, and how large blocks are", "it has no key", "similarity", a),
             Exposure(b, f"which of its own records have a partner at {a}", "all follow the protocol", "ids", a),
         ]  # fmt: skip
+    learns.append(Exposure("the program", "how many records each party has", "", "sizes"))
+    learns.append(Exposure("the program", "how many records have a partner", "", "count"))
     return Contract("BloomEncoding", tuple(frames), tuple(learns))
 
 
@@ -255,6 +257,7 @@ async def link_records(island: Island, peers: Peers, me: str, encoding: Mapping[
 
     Raises:
         LetterError: the linker or the other party sends something else than the protocol says.
+        PolicyError: there are fewer pairs than the party's policy requires.
     """
     settings = BloomEncoding(**encoding)
     (other,) = (party for party in settings.parties if party != me)
@@ -270,7 +273,9 @@ async def link_records(island: Island, peers: Peers, me: str, encoding: Mapping[
         blocks = hash_blocks(island.data, settings, key, where).astype("<u8")
         order = np.argsort(island.secret.uint64(len(rows)), kind="stable")
         joined = np.concatenate([rows, np.ascontiguousarray(blocks).view(np.uint8).reshape(len(rows), -1)], axis=1)
-        await peers.channel("sizes").send(settings.linker, np.array([len(rows)], dtype=np.int64))
+        await peers.channel("sizes").send(
+            settings.linker, np.array([len(rows), island.rules.min_aligned], dtype=np.int64)
+        )
         await peers.channel("records").send(settings.linker, joined[order])
         state = {"order": order}
         await peers.checkpoint(state)
@@ -279,6 +284,7 @@ async def link_records(island: Island, peers: Peers, me: str, encoding: Mapping[
     known = numbers[numbers >= 0]
     if not np.array_equal(np.sort(known), np.arange(len(known))):
         raise _not_expected(settings.linker, "numbers of pairs that are not 0, 1, ...")
+    _require_pairs(len(known), island.rules.min_aligned)
     linked = np.empty(len(known), dtype=np.int64)
     linked[known] = order[numbers >= 0]
     before = island.state if isinstance(island.state, dict) else {}
@@ -292,21 +298,23 @@ async def link_encodings(island: Island, peers: Peers, encoding: Mapping[str, An
 
     Raises:
         LetterError: a party sends other records than it announces.
+        PolicyError: there are fewer pairs than a party requires; no party is told its own then.
     """
     settings = BloomEncoding(**encoding)
     state = await peers.restore({})
     if not state:
-        got = []
+        got, least = [], 1
         for party in settings.parties:
-            size = _require(await peers.channel("sizes").recv(party), (1,), np.int64, party)
-            count = max(0, int(size[0]))
+            size = _require(await peers.channel("sizes").recv(party), (2,), np.int64, party)
+            count, least = max(0, int(size[0])), max(least, int(size[1]))
             got.append(_require(await peers.channel("records").recv(party), (count, settings.width), np.uint8, party))
-        state = {"records": got, "secret": island.secret.bytes(32)}
+        state = {"records": got, "least": least, "secret": island.secret.bytes(32)}
         await peers.checkpoint(state)
     cut = settings.bits // 8
     one, other = (np.ascontiguousarray(rows) for rows in state["records"])
     blocks = [np.ascontiguousarray(rows[:, cut:]).view("<u8").reshape(len(rows), -1) for rows in (one, other)]
     pairs = pair_records(one[:, :cut], other[:, :cut], settings.threshold, (blocks[0], blocks[1]))
+    _require_pairs(len(pairs), state["least"])
     seed = int.from_bytes(state["secret"], "little")
     pairs = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).permutation(pairs)
     for party, rows, mine in zip(settings.parties, (one, other), pairs.T, strict=True):
@@ -325,6 +333,11 @@ async def link_parties(fed: Federation, encoding: BloomEncoding) -> dict[str, An
     roles = {party: (party, link_records.with_args(me=party, **args)) for party in encoding.parties}
     found = await fed.session({**roles, encoding.linker: (encoding.linker, link_encodings.with_args(**args))})
     return dict(found[encoding.linker])
+
+
+def _require_pairs(count: int, least: int) -> None:
+    if least > 1 and count < least:
+        raise PolicyError(f"fewer than {least} records have a partner", where="policy", remedy="link larger tables, or lower min_aligned in the site's policy")  # fmt: skip
 
 
 def _require(received: Any, shape: tuple[int, ...], dtype: Any, party: str) -> NDArray[Any]:

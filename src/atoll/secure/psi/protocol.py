@@ -309,6 +309,7 @@ def base_contract(protocol: PsiProtocol, plan: AlignmentPlan, frames: Sequence[P
     pairs = [(a, b) for a in plan.roles for b in plan.others(a)]
     sizes = [ProtocolFrame(SIZES, a, b, 1, 16, "number of keys, digest of the settings") for a, b in pairs]
     learns = [Exposure(b, f"how many keys {a} has", kind="sizes", of=a) for a, b in pairs]
+    learns.append(Exposure("the program", "how many keys each party has", "", "sizes"))  # each role replies it
     for role in plan.roles if plan.result == "sum" else plan.learners:
         for other in plan.others(role):
             if plan.result == "ids":
@@ -326,7 +327,7 @@ async def no_message() -> None:
 
 def tell_program(contract: Contract, plan: AlignmentPlan) -> Contract:
     """The contract of an alignment whose learners tell the program what they learn."""
-    told = {"sizes": "how many keys each party has", "count": "how many keys all share"}
+    told = {"count": "how many keys all share"}
     told |= {"ids": "which keys all share"} if plan.result == "ids" else {}
     told |= {"sum": f"the sum of {plan.column} of {plan.holder} over shared keys"} if plan.result == "sum" else {}
     return replace(contract, learns=(*contract.learns, *(Exposure("the program", sees, "", kind) for kind, sees in told.items())))  # fmt: skip
