@@ -18,6 +18,7 @@ from atoll.secure.encrypted import Paillier
 from atoll.testing import killed_and_resumed
 from atoll.trees.objectives import SQUARED, TreeLoss
 from atoll.vertical import SecureBoost, Vertical
+from atoll.vertical.job import train_pooled
 from atoll.vertical.trees.boosting import GradientUnits, HostColumns, HostRole, PlainSums
 from atoll.vertical.trees.columns import OwnedColumns, Splits
 from atoll.vertical.trees.sealed import GuestCipher, HostCipher
@@ -229,6 +230,30 @@ def test_a_host_answers_what_the_agreed_trees_take_and_no_more(role):
         role.answer(begun)
     role.end_round()
     role.answer(begun)
+
+
+@pytest.mark.parametrize("least", [2, 30, 200])
+def test_a_bin_has_the_least_number_of_rows(least):
+    x = draw(501, 240, holes=True).x
+    joined, plain = OwnedColumns(x, 32, least), OwnedColumns(x, 32)
+    for f, cuts in enumerate(joined.cuts):
+        known = x[~np.isnan(x[:, f]), f]
+        counts = np.bincount(np.searchsorted(cuts, known, side="right"), minlength=len(cuts) + 1)
+        assert len(cuts) == 0 or counts.min() >= least
+        assert set(cuts.tolist()) <= set(plain.cuts[f].tolist())
+        assert len(cuts) == 0 or least < 200
+    assert sum(joined.counts) > 0 or least == 200
+
+
+def test_the_joint_model_with_a_least_number_of_rows_is_the_pooled_one():
+    parties, _ = as_parties(draw(505, 300))
+    job = Vertical(model=SecureBoost(**FEW, security="none", min_bin_rows=40))
+    result = atoll.simulate(job, parties, engine="inline", progress=False)
+    assert result.compare(train_pooled(job, parties, result))["difference"] == 0
+    plain = atoll.simulate(Vertical(model=SecureBoost(**FEW, security="none")), parties, engine="inline", progress=False)  # fmt: skip
+    assert (result.predictions["federated"] != plain.predictions["federated"]).any()
+    assert any("at least 40 training rows" in line for line in result.learns["guest"])
+    assert not any("at least" in line for line in plain.learns["guest"])
 
 
 @pytest.mark.parametrize("outputs", [None, 0, 10**6, True])

@@ -72,11 +72,13 @@ class OwnedColumns:
     Args:
         x: the training rows in the common order, ``(rows, features)``, in single precision; NaN is missing.
         max_bin: most bins of a column.
+        least: fewest rows of a bin: neighbouring bins with fewer are one. Rows without the value stay a bin of their own.
     """
 
-    def __init__(self, x: NDArray[np.float32], max_bin: int) -> None:
+    def __init__(self, x: NDArray[np.float32], max_bin: int, least: int = 1) -> None:
         self.rows, self.features = x.shape
-        self.cuts = [cuts_of_column(x[:, f], max_bin) for f in range(self.features)]
+        found = [cuts_of_column(x[:, f], max_bin) for f in range(self.features)]
+        self.cuts = [_join_bins(x[:, f], cuts, least) for f, cuts in enumerate(found)] if least > 1 else found
         self.width = max((len(cuts) for cuts in self.cuts), default=0) + 2
         self.bins: Any = np.ascontiguousarray(binned(x, self.cuts, self.width - 1))
         self.at: dict[int, NDArray[np.int32]] = {}
@@ -160,3 +162,15 @@ class OwnedColumns:
         if 0 <= cut < len(self.cuts[feature]):
             return float(self.cuts[feature][cut])
         return -LARGEST if cut < 0 else LARGEST
+
+
+def _join_bins(values: NDArray[np.float32], cuts: NDArray[np.float32], least: int) -> NDArray[np.float32]:
+    """The cuts that leave at least so many rows in each bin, from below; none if the column has fewer."""
+    known = values[~np.isnan(values)]
+    below = np.searchsorted(np.sort(known), cuts, side="left")  # how many rows each cut has below it
+    kept, last = [], 0
+    for cut, rows in zip(cuts, below.tolist(), strict=True):
+        if rows - last >= least and len(known) - rows >= least:
+            kept.append(cut)
+            last = rows
+    return np.array(kept, dtype=cuts.dtype)

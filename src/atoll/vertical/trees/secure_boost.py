@@ -62,7 +62,8 @@ class SecureBoost(Checked):
     ============  ========================================================  ====================================================
 
     Cheng et al. 2021, "SecureBoost: A Lossless Federated Learning Framework". The parties follow the protocol: a host that answers with false
-    sums makes a bad model, and a guest that sends made-up gradients learns into which bin a row falls.
+    sums makes a bad model, and a guest that sends made-up gradients, such as one 1 among zeros, learns into which bin a row falls. With ``min_bin_rows`` it shares this bin with
+    others; that does not prevent all: which way a row goes at a split still shows, and a leaf may have few rows.
 
     Attributes:
         trees: boosting rounds; a multiclass model has a tree for each class and round.
@@ -72,6 +73,7 @@ class SecureBoost(Checked):
         reg_lambda: L2 penalty of leaves.
         gamma: a split must gain more than this.
         min_child_weight: least sum of second derivatives in a child.
+        min_bin_rows: fewest training rows in a bin of a column; neighbouring bins with fewer are one. Above 1, trees differ from XGBoost's.
         security: see above.
         cipher: the encryption of ``paillier``.
         short_exponents: whether noise has exponents of 448 bits: encryption takes less than half the time, under a further assumption, see `KeyOwner`.
@@ -84,6 +86,7 @@ class SecureBoost(Checked):
     reg_lambda: float = 1.0
     gamma: float = 0.0
     min_child_weight: float = 1.0
+    min_bin_rows: int = 1
     security: Literal["paillier", "none"] = "paillier"
     cipher: Paillier = field(default_factory=Paillier)
     short_exponents: bool = False
@@ -98,6 +101,7 @@ class SecureBoost(Checked):
             ("reg_lambda", 0 <= self.reg_lambda < np.inf, "use a finite number >= 0"),
             ("gamma", 0 <= self.gamma < np.inf, "use a finite number >= 0"),
             ("min_child_weight", 0 <= self.min_child_weight < np.inf, "use a finite number >= 0"),
+            ("min_bin_rows", self.min_bin_rows >= 1, "use at least 1 row"),
             ("security", self.security in ("paillier", "none"), "use 'paillier' or 'none'"),
         )
         for name, good, remedy in bounds:
@@ -127,7 +131,8 @@ class SecureBoost(Checked):
             ],
             "guest": [
                 "how many columns each host has, how many bins each column, and which bin is the fullest",
-                "sums of gradients by leaf, column and bin of each host, in the order of the bins",
+                "sums of gradients by leaf, column and bin of each host, in the order of the bins"
+                + (f", each of at least {self.min_bin_rows} training rows" if self.min_bin_rows > 1 else ""),
                 "which rows go left at each of a host's splits, but neither its columns nor its values",
             ],
         }
@@ -177,7 +182,7 @@ class SecureBoost(Checked):
             state: what ``save`` kept last.
             save: called after each round with what a resumed role needs.
         """
-        own = OwnedColumns(rows.x, self.bins)
+        own = OwnedColumns(rows.x, self.bins, self.min_bin_rows)
         if not own.features and not hosts:
             return rows.without_trees()
         if state is None:
@@ -229,7 +234,7 @@ class SecureBoost(Checked):
             state: what ``save`` kept last.
             save: called after each round with what a resumed role needs.
         """
-        own = OwnedColumns(x, self.bins)
+        own = OwnedColumns(x, self.bins, self.min_bin_rows)
         if state is None:
             await peers.send(guest, HostColumns(own.counts, own.fullest).packed())
             state = {"public": await peers.recv(guest), "round": 0, "splits": Splits().packed()}
