@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import atoll
 from atoll.core.errors import AtollError, CompositionError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
@@ -14,6 +15,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.secure.psi import AlignmentPlan, Ecdh, KeyValueTable, Opprf, opprf
+from atoll.secure.psi.protocol import intersect_keys
 from atoll.testing import killed_and_resumed
 from tests.support.alignment import align, die_and_resume, program_of, recorded, shared_keys, tables
 
@@ -132,3 +134,61 @@ def test_after_a_crash_the_leader_has_heard_the_tables_and_asks_for_no_others(mo
     _, said, found = die_and_resume(monkeypatch, tmp_path, program_of(Opprf(), list(SETS)), SETS, ("bank", "shared"))
     assert {channel for *_, channel, _ in said} == {"shared"}
     assert found["mill"]["names"] == shared_keys(SETS)
+
+
+def _twice(data, change, protocol):
+    """Two alignments of one job, with a change of the tables in between."""
+    program = program_of(protocol, list(data))
+
+    async def run(fed):
+        first = await program(fed)
+        change()
+        roles = {name: (name, intersect_keys.with_args(me=name, **program.args)) for name in data}
+        return first, await fed.session(roles, at="again")
+
+    return atoll.simulate(run, data, engine="inline", progress=False)
+
+
+@pytest.mark.parametrize("changed", [None, "bank", "shop", "mill"])
+def test_a_second_alignment_of_a_job_is_of_the_same_sets(monkeypatch, changed):
+    data = {name: {"id": list(table["id"])} for name, table in SETS.items()}
+    if changed is None:
+        with recorded(monkeypatch) as said:
+            first, second = _twice(data, lambda: data["mill"]["id"].reverse(), Opprf())
+        assert first == second
+        tables_of = [m.tobytes() for source, _, at, m in said if (source, at) == ("mill", "table")]
+        assert len(set(tables_of)) == 1
+        return
+    with pytest.raises(AtollError, match="not those that it began to align in this job"):
+        _twice(data, lambda: data[changed]["id"].__setitem__(1, "u7"), Opprf())
+
+
+@pytest.mark.parametrize("who", ["bank", "shop", "mill"])
+def test_another_set_of_another_is_refused(monkeypatch, who):
+    """A party that changes its set and does not refuse: what it says differs, and the leader or the others notice."""
+    data = {name: {"id": list(table["id"])} for name, table in SETS.items()}
+    monkeypatch.setattr(opprf, "_digest_of", lambda side: b"")
+    encode = opprf.AlignmentSide.recall
+
+    def forget(self, name):
+        return None if self.me == who and len(self.keys) and "u7" in self.keys.names else encode(self, name)
+
+    monkeypatch.setattr(opprf.AlignmentSide, "recall", forget)
+    with pytest.raises(AtollError, match=f"{who} comes with another set"):
+        _twice(data, lambda: data[who]["id"].__setitem__(1, "u7"), Opprf())
+
+
+@pytest.mark.parametrize(("who", "channel"), [("bank", "asked"), ("bank", "seed")])
+def test_a_leader_gets_no_second_table_under_seeds_that_others_keep(monkeypatch, who, channel):
+    """It changes its own seed, or asks in another order, and would read the shares of the others' seeds a second time."""
+    seen = []
+
+    def change(source, at, message):
+        if (source, at) != (who, channel):
+            return message
+        seen.append(message)
+        return message if len(seen) <= 2 else message[::-1].copy() if at == "asked" else message ^ 1
+
+    with recorded(monkeypatch, change) as said, pytest.raises(AtollError, match="bank comes with another set"):
+        _twice({name: {"id": list(table["id"])} for name, table in SETS.items()}, lambda: None, Opprf())
+    assert len([1 for source, _, at, _ in said if (source, at) == ("shop", "table")]) == 1

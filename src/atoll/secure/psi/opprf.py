@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.errors import DataError, PolicyError
 from atoll.core.exposure import Contract, Exposure, ProtocolFrame
 
 from .ecdh import draw_order
@@ -155,27 +156,45 @@ def _pairs(roles: Sequence[str]) -> list[tuple[str, str]]:
 
 
 async def _begin(side: AlignmentSide, leader: str) -> None:
-    """Agree on the seeds, and swap the leader's blinded keys."""
-    secret, seeds = side.island.secret, {}
+    """Agree on the seeds, and swap the leader's blinded keys. In a later alignment of the job all is said again as it was, so that a changed set is seen."""
+    secret, kept = side.island.secret, side.recall("Opprf") or {}
+    seeds, digest = dict(kept.get("seeds", {})), _digest_of(side)
+    if kept.get("keys", digest) != digest:
+        raise DataError("this party's keys are not those that it began to align in this job", where="psi", remedy="bring back the table as it was, or align changed keys in a job of their own")  # fmt: skip
     for one, two in _pairs(side.plan.roles):
         if side.me == one:
-            seeds[two] = secret.bytes(_SEED)
+            seeds[two] = seeds.get(two) or secret.bytes(_SEED)
             await side.send_rows("seed", two, np.frombuffer(seeds[two], dtype=np.uint8).reshape(1, -1))
     for one, two in _pairs(side.plan.roles):
         if side.me == two:
-            seeds[one] = (await side.receive_rows("seed", one, 1, _SEED)).tobytes()
+            row = await side.receive_rows("seed", one, 1, _SEED)
+            side.bind_set(row, one, what="seed")
+            seeds[one] = row.tobytes()
     if side.me != leader:
         asked = await side.receive_rows("asked", leader, side.sizes[leader], BYTES)
         require_points(asked, leader, raised=True)
         side.bind_set(asked, leader)
-        await side.keep(**_encode_set(side, asked, seeds, leader))
+        said = kept.get("said")
+        if said is not None and not np.array_equal(
+            kept["asked"], asked
+        ):  # a second table under the same seeds would tell which keys this role has
+            raise PolicyError(f"{leader} comes with another set than before in this job, or in another order", where="policy", remedy="align changed sets in a job of their own, which the site's people see")  # fmt: skip
+        said = said or _encode_set(side, asked, seeds, leader)
+        side.remember(Opprf={"keys": digest, "seeds": seeds, "asked": asked, "said": said})
+        await side.keep(seeds=seeds, **said)
         return
-    scalar, order = side.recall("scalar") or draw_scalar(secret), draw_order(secret, len(side.keys))
+    scalar, order = kept.get("scalar") or draw_scalar(secret), kept.get("order")
+    order = draw_order(secret, len(side.keys)) if order is None else np.asarray(order)
     asked = raise_points(hash_keys(side.keys.names), scalar)[order]
     for other in side.plan.others(leader):
         await side.send_rows("asked", other, asked)
-    side.remember(scalar=scalar)
+    side.remember(Opprf={"keys": digest, "seeds": seeds, "scalar": scalar, "order": order})
     await side.keep(seeds=seeds, scalar=scalar, order=order)
+
+
+def _digest_of(side: AlignmentSide) -> bytes:
+    """Of a role's own keys in the order of u."""
+    return hashlib.blake2b("\0".join(side.keys.names).encode(), digest_size=_SEED).digest()
 
 
 def _encode_set(
@@ -189,7 +208,7 @@ def _encode_set(
     functions = _functions(keys, raise_points(hash_keys(side.keys.names), scalar))
     table = KeyValueTable.encode(keys, functions ^ _share_of_zero(keys, seeds.values()), side.island.secret)
     answered = raise_points(asked, scalar, leader)
-    return {"seeds": seeds, "answered": answered, "functions": functions, "places": table.seed, "cells": table.cells}
+    return {"answered": answered, "functions": functions, "places": table.seed, "cells": table.cells}
 
 
 async def _follow(side: AlignmentSide, leader: str) -> Matches:
@@ -236,6 +255,7 @@ async def _read_tables(side: AlignmentSide) -> dict[str, Any]:
         functions[other] = _functions(keys, raise_points(answered, back, other))
         seed = (await side.receive_rows("places", other, 1, _SEED)).tobytes()
         cells = await side.receive_rows("table", other, KeyValueTable.cells_for(side.sizes[other]), VALUE)
+        side.bind_set(cells, other)
         shares.append(_read_share(KeyValueTable(seed, cells.view("<u8").astype(np.uint64)), keys, functions[other]))
     return {"held": (np.bitwise_xor.reduce(shares) == 0).all(axis=1), "functions": functions}
 
