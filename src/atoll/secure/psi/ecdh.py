@@ -79,7 +79,7 @@ class Ecdh(PsiProtocol):
                 require_points(found, side.other)
             if len(told) > 1:
                 opening = await side.swap_rows("opening", _row(side.state["opening"]), 1, BYTES)
-                if _bind_points(found, opening.tobytes(), side.other) != side.state["bound"]:
+                if found is None or _bind_points(found, opening.tobytes(), side.other) != side.state["bound"]:
                     raise LetterError(f"other points from {side.other} than it had bound itself to", where="psi", remedy="look at the party that sent them: it does not follow the protocol")  # fmt: skip
             await side.keep(found=found)
         found = side.state["found"]

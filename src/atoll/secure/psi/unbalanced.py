@@ -69,6 +69,8 @@ class Unbalanced(PsiProtocol):
        (``told``) if that one learns the result.
     4. For ids, the keeper sends the shuffle (``order``), and the other sends a tag for each of its keys (``tags``), random where it is not shared.
 
+    The keeper believes the count that it is told: it cannot tell a false one, since the asker has the whole filter. `Ecdh` binds both.
+
     A query costs four exponents a key of the small set, whatever the size of the large one. In a sum (see `Ecdh`) the holder of the column is the keeper, whatever the sizes. If keys left the keeper's set, it
     begins again with a new exponent.
     """
