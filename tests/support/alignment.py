@@ -94,7 +94,7 @@ def die_and_resume(monkeypatch: pytest.MonkeyPatch, folder: Path, program: Any, 
             raise Killed(f"before {channel} of {source}")
         return message
 
-    with recorded(monkeypatch, die) as first, pytest.raises(Killed, match="before|after"):
+    with recorded(monkeypatch, die) as first, pytest.raises(Killed, match=r"before|after"):
         live(World(Community(dict(data)), ENGINES["inline"](1), folder=folder), program)
     with recorded(monkeypatch, change) as second:
         found = live(World(Community(dict(data)), ENGINES["inline"](1), folder=folder, resume=True), program)
