@@ -18,7 +18,7 @@ import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
 from atoll.fitting import GLM, SVM, Columns, Fit, FittedModel, KMeans, NaiveBayes, Ridge
 from atoll.reducers import SecureAggregation
-from atoll.statistics.disclosure.coarsening import coarsen
+from atoll.statistics.disclosure import coarsen
 
 SCALERS = {"standard": StandardScaler, "minmax": MinMaxScaler, "robust": RobustScaler}
 SECURE: dict[str, Any] = {

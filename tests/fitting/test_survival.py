@@ -19,7 +19,7 @@ from atoll.fitting.method import AtParty
 from atoll.fitting.rows import PartyRows
 from atoll.reducers import SecureAggregation
 from atoll.simulation import run_in
-from atoll.statistics.disclosure.noise import noise_std, rate_of
+from atoll.statistics.disclosure import noise_std, rate_of
 
 
 def trial() -> pd.DataFrame:

@@ -23,7 +23,7 @@ from atoll.privacy.discrete import GaussianLattice, LaplaceLattice
 from atoll.programs.bandits import NoisyPrefix
 from atoll.programs.convex import add_gaussian_share, add_radial_share
 from atoll.stages import GaussianNoise, LocalGaussian, LocalLaplace, SparseVector
-from atoll.statistics.summarising.mwem import Mwem, choose
+from atoll.statistics.summarising import Mwem, choose
 
 
 def staged(stage, value, seed, sensitivity=None):

@@ -20,7 +20,7 @@ from atoll.runs import parse_policy, yaml
 from atoll.runtime.worker.policies import policy_of_site
 from atoll.runtime.worker.sitedata import load_site_data
 from atoll.statistics import Statistics
-from atoll.statistics.disclosure.coarsening import coarsen
+from atoll.statistics.disclosure import coarsen
 from tests.support.patients import described
 
 MARKERS = np.round(np.random.default_rng(5).gamma(2.0, 1.0, 300), 6)

@@ -15,8 +15,8 @@ from atoll.cli.output import PlainTable
 from atoll.core.errors import ConfigError
 from atoll.data import DataTable
 from atoll.data.readers.tables import name_files
-from atoll.statistics.cells import rows_where
 from atoll.statistics.columns import columns_of
+from atoll.statistics.plan import rows_where
 from atoll.statistics.summary import ColumnSummary
 
 __all__ = [

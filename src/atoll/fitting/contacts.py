@@ -21,7 +21,7 @@ from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import Task
 from atoll.statistics.columns import columns_of, table_of
 from atoll.statistics.described import remember
-from atoll.statistics.disclosure.coarsening import coarsen
+from atoll.statistics.disclosure import coarsen
 from atoll.statistics.plan import StatisticsPlan
 
 from .method import AtParty, FitMethod

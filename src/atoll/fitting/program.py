@@ -2,7 +2,7 @@
 
 Imputers and scalers of all rows: means and variances from sums, medians, quartiles and limits from counts of leading bits.
 
-A quantile is found as `atoll.fitting.ranks` says. With a minimum count it is one of coarse values, of which each stands for at least so many rows of a party (`atoll.statistics.disclosure.coarsening`).
+A quantile is found as `atoll.fitting.ranks` says. With a minimum count it is one of coarse values, of which each stands for at least so many rows of a party (`atoll.statistics.disclosure`).
 """
 
 from __future__ import annotations

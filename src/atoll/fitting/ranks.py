@@ -1,6 +1,6 @@
 """Quantiles of columns from counts that add up: each contact counts the next bits of the values around a rank.
 
-A value's key (`atoll.statistics.aggregates.sketch`) is a whole number in the order of the values. Of each wanted rank the leading bits are known; the parties count how
+A value's key (`atoll.statistics.sketch`) is a whole number in the order of the values. Of each wanted rank the leading bits are known; the parties count how
 many of their values with these bits have which next ones. After 64 bits one number is left, a value of the data.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.statistics.aggregates.sketch import BITS, between, keys_of, middle_of, number_of, positions_of
+from atoll.statistics.sketch import BITS, between, keys_of, middle_of, number_of, positions_of
 
 __all__ = ["RankSearch", "rank_counts"]
 

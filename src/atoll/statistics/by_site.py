@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .aggregates.drift import Drift, drift_of
-from .aggregates.relations import Relations
-from .aggregates.sketch import BITS, between, number_of, positions_of
 from .described import binned, described, next_bits
+from .histogram import Drift, drift_of
+from .moments import Relations
 from .replies import WHOLE, CellReply, Key, SiteReply, _of, kinds_of_all, together
+from .sketch import BITS, between, number_of, positions_of
 from .summary import RowsSummary, Summary
 
 if TYPE_CHECKING:

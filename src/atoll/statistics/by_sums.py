@@ -1,6 +1,6 @@
 """The program where the server sees only sums over all sites: exact whole numbers, under whichever secure reducer.
 
-The smallest and largest value and quantiles come from counts of the leading bits of the values' keys (`atoll.statistics.aggregates.sketch`), 12 bits a contact. They give every column a
+The smallest and largest value and quantiles come from counts of the leading bits of the values' keys (`atoll.statistics.sketch`), 12 bits a contact. They give every column a
 range, and with it the fixed point in which its sums travel: first around the middle of the range, then squares and cubes around the common mean. With a minimum count
 no range is told: the first sums are scaled generously, and further contacts find the standard deviation ``s`` of the ``n`` values. None is farther than ``s sqrt(n)``
 from the mean, which scales the others.
@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .aggregates.histogram import edges_of
-from .aggregates.moments import CentralMoments
-from .aggregates.relations import Relations
-from .aggregates.sketch import BITS, between, edges_of_bucket, middle_of, positions_of
-from .agreement import AgreedColumns, agreed_columns
-from .disclosure.coarsening import public_edges
-from .disclosure.suppression import hidden, shown
+from .disclosure import hidden, public_edges, shown
+from .histogram import edges_of
+from .moments import CentralMoments, Relations
 from .replies import _of, number
+from .sketch import BITS, between, edges_of_bucket, middle_of, positions_of
 from .summary import BinCounts, ColumnSummary, RowsSummary, Summary
-from .summed import LOWEST, MARGIN, STEP, central_sums, first_sums, next_sums, resolution, surveyed
+from .summed import (
+    LOWEST,
+    MARGIN,
+    STEP,
+    AgreedColumns,
+    agreed_columns,
+    central_sums,
+    first_sums,
+    next_sums,
+    resolution,
+    surveyed,
+)
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

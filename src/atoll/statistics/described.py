@@ -14,16 +14,13 @@ from atoll.core.requests.disclosure import Disclosure, RowRules
 from atoll.core.requests.task import task
 from atoll.data.table import DataTable
 
-from .aggregates.histogram import counts_in
-from .aggregates.moments import CentralMoments
-from .aggregates.relations import Relations
-from .aggregates.sketch import Sketch, refined
-from .cells import Cell
+from .answered import AnswerRecord, RowSets, base_sets
 from .columns import TableColumn, table_of
-from .disclosure.answered import AnswerRecord, RowSets, base_sets
-from .disclosure.coarsening import coarsen
-from .disclosure.suppression import hidden, shown
-from .plan import StatisticsPlan
+from .disclosure import coarsen, hidden, shown
+from .histogram import counts_in
+from .moments import CentralMoments, Relations
+from .plan import Cell, StatisticsPlan
+from .sketch import Sketch, refined
 
 __all__ = ["binned", "described", "next_bits", "remember"]
 

@@ -15,10 +15,9 @@ from atoll.core.job import Job, Prepared
 from atoll.core.persistence.files import as_json
 from atoll.core.validation import Checked, is_real, require_parts
 
-from .aggregates.histogram import edges_of
-from .cells import CONDITIONS, PERIODS
-from .disclosure.coarsening import public_edges
-from .plan import StatisticsPlan
+from .disclosure import public_edges
+from .histogram import edges_of
+from .plan import CONDITIONS, PERIODS, StatisticsPlan
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -49,7 +48,7 @@ class Statistics(Checked, Job):
     ============================  ==========================================  ======================================
 
     ``min_count`` withholds what describes fewer rows: columns, groups and categories, and others that would give them away. Bins and quantiles are those of coarse
-    values, of which each stands for at least so many rows (`atoll.statistics.disclosure.coarsening`); the smallest and the largest value are hidden, unless a site's
+    values, of which each stands for at least so many rows (`atoll.statistics.disclosure`); the smallest and the largest value are hidden, unless a site's
     policy declares them. Each site keeps a record of the rows behind its answers, and refuses a request that differs from an earlier one by fewer rows.
     Values of columns of text, and of whole numbers, that are nearly all different are never listed.
 
@@ -274,7 +273,7 @@ class _PreparedStatistics(Prepared):
 
     def sections(self, outcome: Summary) -> Sequence[Mapping[str, Any]]:
         """Return the page."""
-        from .page import sections_of
+        from .summary import sections_of
 
         return sections_of(outcome)
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
-from .aggregates.moments import CentralMoments
-from .aggregates.sketch import Sketch
 from .columns import settle_kind
+from .moments import CentralMoments
+from .sketch import Sketch
 from .summary import BinCounts, ColumnSummary, RowsSummary
 
 __all__ = ["CellReply", "SiteReply", "kinds_of_all", "number", "together"]
@@ -31,7 +31,7 @@ class CellReply:
         sketches: column of numbers -> its sketch.
         categories: column -> count, missing and counts by value.
         bins: column of numbers -> its histogram.
-        ends: column of numbers whose extremes are not told -> the smallest and the largest coarse value, see `atoll.statistics.disclosure.coarsening`.
+        ends: column of numbers whose extremes are not told -> the smallest and the largest coarse value, see `atoll.statistics.disclosure`.
     """
 
     rows: int = 0

@@ -1,9 +1,9 @@
-"""What one party adds to secure sums: whole numbers alone, so that sums modulo ``2^64`` are exact.
+"""What one party adds to secure sums: whole numbers alone, so that sums modulo ``2^64`` are exact; and the columns that all parties agree on first.
 
 Counts are whole numbers. A sum of real numbers ``v`` with ``|v| <= 1`` becomes ``round(2^bits sum v)``, with as many bits as the sum of all parties has room for
 (`resolution`): it errs by at most ``2^-(bits + 1)`` a party, below ``1e-11`` for a billion rows.
 
-With a minimum count, everything about order (leading bits, ranks, bins) is that of coarse values (`atoll.statistics.disclosure.coarsening`). No range of the values is
+With a minimum count, everything about order (leading bits, ranks, bins) is that of coarse values (`atoll.statistics.disclosure`). No range of the values is
 told then. A party takes values beyond ``2^8`` times the power of two that enough of them reach as that number, a bound of its own that no message moves: a sum in which the
 server chooses where values are cut would count the values above the cut.
 """
@@ -12,25 +12,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.aggregate import Sum
+from atoll.core.errors import DataError
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 
-from .aggregates.histogram import counts_in
-from .aggregates.relations import Relations
-from .aggregates.sketch import keys_of, refined
-from .cells import Cell
-from .columns import TableColumn, table_of
+from .columns import TableColumn, settle_kind, table_of
 from .described import remember
-from .disclosure.coarsening import coarsen, reach
-from .plan import StatisticsPlan, agreed_parts
+from .disclosure import coarsen, reach
+from .histogram import counts_in
+from .moments import Relations
+from .plan import Cell, StatisticsPlan, agreed_parts
+from .sketch import keys_of, refined
 
-__all__ = ["LOWEST", "MARGIN", "STEP", "central_sums", "first_sums", "named", "next_sums", "resolution", "surveyed"]
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from .job import Statistics
+
+__all__ = [
+    "AgreedColumns",
+    "LOWEST",
+    "MARGIN",
+    "STEP",
+    "agreed_columns",
+    "central_sums",
+    "first_sums",
+    "named",
+    "next_sums",
+    "resolution",
+    "surveyed",
+]
 
 STEP = 12
 """Bits of a key that a round counts."""
@@ -195,3 +213,82 @@ def _exponent(values: NDArray[np.float64], least: int) -> int:
 
 def _fixed(values: Any, bits: int) -> NDArray[np.int64]:
     return np.rint(np.asarray(values, dtype=np.float64) * 2.0 ** int(bits)).astype(np.int64)
+
+
+# ---------------------------------------------------------------- the columns that all parties have
+
+
+@dataclass(frozen=True)
+class AgreedColumns:
+    """What all parties describe.
+
+    Attributes:
+        kinds: column -> kind, in order.
+        keys: family and label of each cell, in order.
+    """
+
+    kinds: Mapping[str, str]
+    keys: tuple[tuple[str, str], ...]
+
+    @property
+    def numbers(self) -> list[str]:
+        """The columns of numbers, in order."""
+        return [name for name, kind in self.kinds.items() if kind == "number"]
+
+    def unlisted(self, plan: StatisticsPlan) -> list[str]:
+        """What is not told because its values are not agreed, in words."""
+        rows = [name for name, kind in self.kinds.items() if kind != "number" and name not in plan.categories]
+        return [f"values of {name}: they are not agreed; give categories={{{name!r}: [...]}}" for name in rows]
+
+
+async def agreed_columns(fed: Federation, job: Statistics, kinds: Mapping[str, str]) -> AgreedColumns:
+    """The columns: those of the settings, or those that the parties name.
+
+    Args:
+        fed: the federation.
+        job: the settings.
+        kinds: what a checkpoint knows of them; empty at first.
+
+    Raises:
+        DataError: the parties have different columns.
+    """
+    plan = job.plan
+    found: dict[str, str] = dict(kinds) or _said(job)
+    if not found:
+        told = await fed.ask_all(fed.parties, named, {"plan": plan.packed()})
+        sites = dict(zip(told.senders.names, map(dict, told.values), strict=True))
+        first = next(iter(sites.values()), {})
+        found = {name: settle_kind(one.get(name, "") for one in sites.values()) or "" for name in first}
+        for site, one in sites.items():
+            if one.keys() != first.keys():
+                _refuse(site, one, told.senders.names[0], first)
+        for name in [name for name, kind in found.items() if not kind]:
+            sure = {one[name]: site for site, one in reversed(sites.items()) if not one[name].endswith("?")}
+            here, there, *_ = sure.values()
+            _refuse(there, sites[there], here, sites[here])
+    families = [*plan.by, *([plan.over] if plan.over else ())]
+    groups = tuple((family, str(label)) for family in families for label in plan.categories[family])
+    return AgreedColumns(found, (("", ""), *groups))
+
+
+def _refuse(site: str, kinds: Mapping[str, str], other: str, theirs: Mapping[str, str]) -> None:
+    raise DataError(
+        f"the columns of {site} are {_shown(kinds)}, and of {other} {_shown(theirs)}",
+        where="statistics",
+        remedy="name columns= that all parties have, of one kind",
+    )
+
+
+def _said(job: Statistics) -> dict[str, str]:
+    """The kinds of the columns that the settings name; they follow from the settings."""
+    found: dict[str, str] = {}
+    for name in job.columns:
+        if name in job.text:
+            found |= {f"{name}/characters": "number", f"{name}/words": "number", f"{name}/vocabulary": "words"}
+        else:
+            found[name] = "category" if name in job.categories else "number"
+    return found
+
+
+def _shown(kinds: Any) -> str:
+    return ", ".join(f"{name} ({kind.replace('?', ', empty')})" for name, kind in kinds.items())

@@ -10,9 +10,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.statistics.aggregates.drift import Drift, drift_of, largest
-from atoll.statistics.aggregates.histogram import counts_in, edges_of
-from atoll.statistics.aggregates.relations import Relations
+from atoll.statistics.histogram import Drift, counts_in, drift_of, edges_of, largest
+from atoll.statistics.moments import Relations
 
 
 @given(

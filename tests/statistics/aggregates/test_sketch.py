@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.statistics import Sketch
-from atoll.statistics.aggregates.sketch import BITS, keys_of, middle_of, number_of, positions_of, refined
+from atoll.statistics.sketch import BITS, keys_of, middle_of, number_of, positions_of, refined
 
 numbers = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.statistics.disclosure.coarsening import coarsen, public_edges, reach
+from atoll.statistics.disclosure import coarsen, public_edges, reach
 
 numbers = st.lists(
     st.one_of(st.integers(-20, 20).map(float), st.floats(allow_nan=True, allow_infinity=True, width=64)), max_size=80

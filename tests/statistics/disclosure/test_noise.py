@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from atoll.core.requests.island import Secret
-from atoll.statistics.disclosure.noise import discrete_laplace, noise_std, rate_of
+from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 
 
 @pytest.mark.parametrize("rate", [Fraction(1, 2), Fraction(3, 1), Fraction(2, 7)])

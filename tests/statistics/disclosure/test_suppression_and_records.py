@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import PolicyError
 from atoll.data import DataTable
-from atoll.statistics.cells import Cell
-from atoll.statistics.disclosure.answered import AnswerRecord, RowSets, base_sets, require_apart, row_hashes, with_entry
-from atoll.statistics.disclosure.suppression import hidden, shown
+from atoll.statistics.answered import AnswerRecord, RowSets, base_sets, require_apart, row_hashes, with_entry
+from atoll.statistics.disclosure import hidden, shown
+from atoll.statistics.plan import Cell
 
 
 @given(counts=st.lists(st.integers(0, 30), max_size=8), least=st.integers(1, 20))

@@ -13,7 +13,7 @@ from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.extras import need
 from atoll.fitting.method import AtParty, FitMethod, Known, State, Sums, positive
 from atoll.fitting.rows import PartyRows, typed
-from atoll.statistics.disclosure.suppression import hidden
+from atoll.statistics.disclosure import hidden
 
 __all__ = ["NaiveBayes"]
 

@@ -14,7 +14,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Laplace
 from atoll.fitting.method import AtParty, Known, State, Sums
 from atoll.fitting.rows import PartyRows
-from atoll.statistics.disclosure.noise import discrete_laplace, noise_std, rate_of
+from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 
 from .times import SurvivalMethod
 

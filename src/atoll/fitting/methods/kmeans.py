@@ -14,7 +14,7 @@ from atoll.core.extras import need
 from atoll.fitting.method import AtParty, FitMethod, Known, State, Sums, positive
 from atoll.fitting.numerics import add_up_rows
 from atoll.fitting.rows import PartyRows
-from atoll.statistics.disclosure.suppression import hidden
+from atoll.statistics.disclosure import hidden
 
 __all__ = ["KMeans", "distances", "drawn", "local_centres", "merged", "plus_plus", "spread_out"]
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError, PolicyError
 from atoll.data.table import DataTable
 
-from ..cells import Cell
+from .plan import Cell
 
 __all__ = ["NAME", "AnswerRecord", "RowSets", "base_sets", "require_apart", "row_hashes", "with_entry"]
 
