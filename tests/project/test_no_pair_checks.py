@@ -41,11 +41,10 @@ ALLOWED = {
     "torch/learner.py": {"PerClientBroadcast"},
     "torch/client.py": {"Drawing"},
     "torch/local.py": {"Drawing"},
-    "stages/around.py": {"Stage"},
     "stages/clip.py": {"Clip"},
-    "stages/filters/exclude.py": {"ExcludeVariables"},
-    "stages/filters/percentile.py": {"Percentile"},
+    "stages/filters.py": {"ExcludeVariables", "Percentile"},
     "stages/noise.py": {"GaussianNoise"},
+    "stages/remembering.py": {"Stage"},
 }
 """File -> classes that it asks for. All of them look inside: a wrapper at its base, a stage at the stage inside it or at another of its own kind."""
 

@@ -32,7 +32,7 @@ from atoll.stages import (
     Threshold,
     TopK,
 )
-from atoll.stages.bits import index_width, pack, pack_trits, packed_bytes, unpack, unpack_trits
+from atoll.stages.packed import index_width, pack, pack_trits, packed_bytes, unpack, unpack_trits
 from atoll.testing import check_stage
 
 PLAIN = [

@@ -18,7 +18,7 @@ from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.private.central import CentralDP
 from atoll.learn.private.noisy_sum import NoisySum
 from atoll.stages import LocalGaussian, LocalLaplace
-from atoll.stages.local.base import Rows
+from atoll.stages.local import Rows
 
 __all__ = [
     "HalfGaussian",

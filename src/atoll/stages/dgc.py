@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,14 +13,10 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
 
-from .bits import index_width, pack
-from .packed import Packed
+from .packed import Packed, index_width, pack
 from .remembering import Remembering, one_of
 from .rows import Groups, lay_out
 from .topk import at_places, check_fraction, kept_of, largest
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["DGC"]
 

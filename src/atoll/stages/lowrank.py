@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Estimated, Stage
 
 from .rows import numpy_leaf, template_of
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["LowRank"]
 

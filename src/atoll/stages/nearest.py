@@ -13,8 +13,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
-from .bits import pack, packed_bytes, unpack
-from .packed import Packed
+from .packed import Packed, pack, packed_bytes, unpack
 from .rows import Groups, Per, template_of
 
 __all__ = ["Nearest", "nearest"]

@@ -11,8 +11,7 @@ import numpy as np
 from atoll.core.algebra.tree import Tree
 from atoll.core.requests.stage import Estimated
 
-from .bits import pack, packed_bytes, unpack
-from .packed import Packed, wire_scale
+from .packed import Packed, pack, packed_bytes, unpack, wire_scale
 from .rows import Groups, Per, template_of
 
 __all__ = ["OneBit", "Sign"]

@@ -14,8 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Estimated
 
-from .bits import index_width, pack, packed_bytes, unpack
-from .packed import Packed, wire_scale
+from .packed import Packed, index_width, pack, packed_bytes, unpack, wire_scale
 from .rows import Groups, Per, template_of
 
 __all__ = ["STC", "Threshold", "TopK", "at_places", "check_fraction", "kept_of", "largest"]

@@ -14,8 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Estimated
 
-from .bits import index_width, pack, unpack
-from .packed import Packed
+from .packed import Packed, index_width, pack, unpack
 from .rows import Groups, uniforms
 
 __all__ = ["OptimalSparse", "probabilities"]

@@ -47,7 +47,7 @@ from atoll.stages import (
     RandomisedSigns,
     SparseVector,
 )
-from atoll.stages.local import fedsel, response
+from atoll.stages import local as local_stages
 
 TERMS = (1e-5, "pld", "server", "replace-one")
 CLIP = 0.5
@@ -69,7 +69,7 @@ def drawn(monkeypatch):
 
     noting(LaplaceLattice, "laplace")
     noting(GaussianLattice, "gaussian")
-    report, choose = response.response, fedsel.chosen
+    report, choose = local_stages.response, local_stages.chosen
 
     def reporting(values, limit, epsilon, draw):
         seen.extend([("response", epsilon)] * len(values))
@@ -79,9 +79,8 @@ def drawn(monkeypatch):
         seen.extend([("response", epsilon)] * count)
         return choose(sizes, fraction, count, epsilon, draw)
 
-    monkeypatch.setattr(response, "response", reporting)
-    monkeypatch.setattr(fedsel, "response", reporting)
-    monkeypatch.setattr(fedsel, "chosen", choosing)
+    monkeypatch.setattr(local_stages, "response", reporting)
+    monkeypatch.setattr(local_stages, "chosen", choosing)
     return seen
 
 

@@ -17,7 +17,7 @@ from atoll.core.requests.stage import Worded
 from atoll.pacing import FedBuff
 from atoll.reducers import MultiRound, SecureAggregation
 from atoll.stages import ProductQuantizer, ScalarQuantizer
-from atoll.stages.coded.adapting import Bounds, bits_for
+from atoll.stages.coded.scalar import Bounds, bits_for
 from atoll.testing import check_stage
 
 TOLD = {"words": 1000, "coded": 10_000, "clamped": 0, "overflowed": 0, "n": 10}

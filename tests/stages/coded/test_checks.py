@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.stages.coded.checks import SPARE, check_words, wrapped_around
+from atoll.stages.coded.scalar import SPARE, check_words, wrapped_around
 from atoll.stages.coded.words import lifted
 
 

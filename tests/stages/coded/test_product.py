@@ -17,7 +17,7 @@ from atoll.core.requests.chain import Chain
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Fitting, WithMemory, Worded
 from atoll.stages import ErrorFeedback, ProductQuantizer, ScalarQuantizer
-from atoll.stages.coded.kmeans import codebook, nearest
+from atoll.stages.coded.product import codebook, nearest
 from atoll.testing import check_stage
 
 

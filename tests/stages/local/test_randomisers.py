@@ -23,8 +23,7 @@ from atoll.core.requests.stage import Guarding, WithMemory
 from atoll.privacy import spent
 from atoll.privacy.discrete import clip_rows
 from atoll.stages import FedSel, LocalGaussian, LocalLaplace, RandomisedSigns
-from atoll.stages.local.fedsel import chosen
-from atoll.stages.local.response import response
+from atoll.stages.local import chosen, response
 
 STAGES = [
     LocalLaplace(bound=1.0, epsilon=1.5),

@@ -129,7 +129,7 @@ def pruned(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Enco
 def product(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
     """An index among ``--codewords`` (32) for ``--block`` (8) entries, see `ProductQuantizer`; the codebook is fitted to the first array."""
     from atoll.stages import ProductQuantizer
-    from atoll.stages.coded.kmeans import nearest
+    from atoll.stages.coded.product import nearest
 
     block, many = settings.block or 8, settings.codewords or 32
     stage = ProductQuantizer(block, many, spread=1.0, layers="all", least=0)

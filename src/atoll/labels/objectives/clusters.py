@@ -32,7 +32,7 @@ def cluster(features: Any, k: int, rng: np.random.Generator, iterations: int = 2
     Raises:
         DataError: fewer rows than clusters.
     """
-    from atoll.stages.coded.kmeans import codebook, nearest
+    from atoll.stages.coded.product import codebook, nearest
 
     rows = np.asarray(features, dtype=np.float64)
     if not 1 <= k <= len(rows):

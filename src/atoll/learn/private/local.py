@@ -10,10 +10,7 @@ from typing import Any, ClassVar, Literal
 from atoll.core.capability import CENTRAL_SERVER, SERVER, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
-from atoll.stages.local.base import Randomiser
-from atoll.stages.local.fedsel import FedSel
-from atoll.stages.local.noise import LocalGaussian, LocalLaplace
-from atoll.stages.local.response import RandomisedSigns
+from atoll.stages.local import FedSel, LocalGaussian, LocalLaplace, RandomisedSigns, Randomiser
 
 from ..aggregation.base import EqualWeights
 from ..capabilities import EQUAL_REPLIES, ONE_MODEL, PLAIN_MEAN

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from atoll.core.capability import DISTINCT_CLIENTS, FIXED_COHORT, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event
-from atoll.stages.local.anonymous import Anonymous
+from atoll.stages.local import Anonymous
 
 from ..aggregation.base import EqualWeights
 from ..capabilities import SUMMED
@@ -18,7 +18,7 @@ from .claim import Attendance
 from .local import LocalDP
 
 if TYPE_CHECKING:
-    from atoll.stages.local.base import Randomiser
+    from atoll.stages.local import Randomiser
 
 __all__ = ["ShuffledDP"]
 

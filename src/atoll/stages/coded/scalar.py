@@ -1,7 +1,31 @@
-"""Scalar quantisation whose words add up modulo ``2^p``: compression underneath secure sums."""
+"""Scalar quantisation whose words add up modulo ``2^p``: compression underneath secure sums.
+
+Check words tell how many entries of a sum of words wrapped around, which under masks the words themselves do not. A party sends, beside its codes ``q_j``, one word for
+each run of ``m`` entries: ``t = sum_j e_j q_j mod 2^(p + 10)``, with public signs ``e_j``. The words of the sum
+decode to ``Q_j - 2^p w_j``, where ``w_j`` is 0 for an entry that did not wrap around and 1 or -1 for one that did. The sum of the check words has
+``sum_j e_j Q_j``, so it shows ``k = sum_j e_j w_j``. Over random signs the mean of ``k^2`` is ``sum_j w_j^2`` (Alon, Matias and Szegedy 1996): ``k^2``, summed over
+the runs, is exact if at most one entry of each run wrapped around, and without bias otherwise. Its standard error is a share ``sqrt(2/runs)`` of itself at most.
+
+Check words are sums of what the server learns anyway: the exact sum of the codes.
+
+Ranges and word lengths follow what was counted in the last sum, within bounds that are set beforehand. Round parameters have, beside scale and zero point, ``spread``
+(the range is so many times that of the mean), ``word`` (bits of a word, ``p``) and ``hold`` (fits for which words do not shrink). With each fit:
+
+* **Range.** If more than the share ``adapt`` of the entries was clamped, the factor grows by 1.5; if less than a quarter of it, it shrinks by 0.9.
+* **Wrapped sums fit nothing.** If more than the share ``adapt`` of the sums overflowed, their mean is no guide: the scale stays. If words are as long as they may be,
+scale and factor double.
+* **Words.** If more than the share ``adapt`` of the sums overflowed, ``p`` grows by a bit, by two if more than ten times as many did, and does not shrink at the next eight fits.
+  Otherwise it goes to the length that the last sum needs with a bit to spare (`bits_for`): up at once, down by a bit a fit.
+
+Only counts of the current version move anything, so that an old version's replies, which come late, are not answered twice. If overflows are not known, ``p`` is the most.
+
+All of it follows from sums that the server has: the mean, the number of clamped entries of all parties together, and check words. So the choice tells
+nobody more. A server that lies may choose any range and ``p`` within the form of the stage; what it learns is then the sum of other roundings of the same updates.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,14 +41,150 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Estimated, Fitting, Stage, Worded
 
-from ..bits import packed_bytes
-from ..packed import wire_scale
+from ..packed import packed_bytes, wire_scale
 from ..rows import numpy_leaf, template_of
-from .adapting import Bounds, begun, bits_for, exceeded
-from .checks import SPARE, check_words, wrapped_around
 from .words import Layers, coded, lifted, of_version, under, untouched
 
-__all__ = ["ScalarQuantizer"]
+__all__ = ["Bounds", "SPARE", "ScalarQuantizer", "begun", "bits_for", "check_words", "exceeded", "wrapped_around"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SPARE = 10
+"""Bits by which a check word is longer than a word: ``k`` of a run is at most 511."""
+
+
+@functools.lru_cache(maxsize=64)
+def _signs(size: int, place: int) -> Array:
+    """Public signs of the entries of a leaf, -1 and 1."""
+    stream = Rng(0).child("check words", place).generator().bit_generator
+    raw = np.atleast_1d(stream.random_raw(-(-size // 64))).astype("<u8")
+    signs: Array = 1 - 2 * np.unpackbits(raw.view(np.uint8), count=size).astype(np.int8)
+    signs.flags.writeable = False
+    return signs
+
+
+def _runs(values: Array, run: int, place: int) -> Array:
+    """Signed sums of runs of entries, int64."""
+    signed = np.ravel(values).astype(np.int64) * _signs(np.size(values), place)
+    return np.add.reduceat(signed, np.arange(0, signed.size, run))
+
+
+def check_words(codes: Array, bits: int, run: int, place: int) -> Array:
+    """The check words of a leaf, ``ceil(size / run)`` unsigned integers of ``bits + SPARE`` bits.
+
+    Args:
+        codes: the codes of one party.
+        bits: of a word of a code.
+        run: entries of a run.
+        place: of the leaf, from 0: each has signs of its own.
+    """
+    made = _runs(codes, run, place).astype(np.uint64) & np.uint64((1 << (bits + SPARE)) - 1)
+    return made.astype(np.uint32) if bits + SPARE <= 32 else made
+
+
+def wrapped_around(checks: Array, decoded: Array, bits: int, run: int, place: int) -> int:
+    """Estimate how many entries of a sum wrapped around.
+
+    Args:
+        checks: the sum of the parties' check words of a leaf, reduced or not.
+        decoded: the sum of the codes as it was decoded, whole numbers.
+        bits: of a word of a code.
+        run: as in `check_words`.
+        place: as in `check_words`.
+    """
+    off = np.asarray(checks).astype(np.uint64) - _runs(decoded, run, place).astype(np.uint64)
+    k = lifted(off.astype(np.int64), bits + SPARE) >> np.int64(bits)
+    return int(min((k * k).sum(), np.size(decoded)))
+
+
+# ---------------------------------------------------------------- ranges and word lengths that follow what was counted in the last sum
+
+_HOLD = 8
+
+
+def begun(spread: float, word: int) -> dict[str, Any]:
+    """The parameters of the first fit."""
+    return {"spread": float(spread), "word": int(word), "hold": 0}
+
+
+def bits_for(most: float) -> int:
+    """The length of a word for sums up to ``most`` in magnitude, with a sign and a bit to spare: a sum may be twice as large as the last."""
+    return 2 + math.ceil(math.log2(most + 1))
+
+
+def exceeded(known: Tree, told: Mapping[str, int], share: float) -> bool:
+    """Whether more than a share was clamped or overflowed under these parameters."""
+    if told["version"] != known["version"]:
+        return False
+    return _clamped(told) > share or (_overflowed(told) or 0.0) > share
+
+
+def _clamped(told: Mapping[str, int]) -> float:
+    return told["clamped"] / max(1, told["coded"])
+
+
+def _overflowed(told: Mapping[str, int]) -> float | None:
+    """The share of sums that wrapped around; ``None`` if it is not known."""
+    return None if told.get("unchecked") or "overflowed" not in told else told["overflowed"] / max(1, told["words"])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is tolerated, and how far parameters may move.
+
+    Attributes:
+        share: of clamped entries and of overflowed sums.
+        least_spread: smallest factor of the range.
+        most_spread: largest.
+        least_word: smallest word length.
+        most_word: largest.
+    """
+
+    share: float
+    least_spread: float
+    most_spread: float
+    least_word: int
+    most_word: int
+
+    def spread(self, known: Tree, told: Mapping[str, int] | None) -> float:
+        """The next factor of the range."""
+        before = float(known["spread"])
+        if told is None or told["version"] != known["version"]:
+            return before
+        if self.wrapped(known, told):
+            return min(self.most_spread, 2 * before) if int(known["word"]) >= self.most_word else before
+        clamped = _clamped(told)
+        factor = 1.5 if clamped > self.share else 0.9 if clamped < self.share / 4 else 1.0
+        return min(self.most_spread, max(self.least_spread, before * factor))
+
+    def wrapped(self, known: Tree, told: Mapping[str, int] | None) -> bool:
+        """Whether so many sums overflowed under these parameters that their mean is no guide."""
+        current = told is not None and told["version"] == known["version"]
+        return told is not None and current and (_overflowed(told) or 0.0) > self.share
+
+    def steered(self, known: Tree, told: Mapping[str, int] | None, spread: float, needed: int) -> dict[str, Any]:
+        """The next factor and word length.
+
+        Args:
+            known: the parameters so far.
+            told: what was counted in the last sum.
+            spread: the next factor of the range.
+            needed: the length that the last sum needs under the next scale.
+        """
+        word, hold = int(known["word"]), int(known["hold"])
+        if told is not None and told["version"] == known["version"]:
+            lost = _overflowed(told)
+            if lost is None:
+                word, hold = self.most_word, 0
+            elif lost > self.share:
+                word, hold = word + (2 if lost > 10 * self.share else 1), _HOLD
+            elif needed >= word or not hold:
+                word, hold = max(word - 1, needed), max(0, hold - 1)
+            else:
+                hold -= 1
+        return {"spread": spread, "word": min(self.most_word, max(self.least_word, word)), "hold": hold}
+
+
+# ---------------------------------------------------------------- scalar quantisation whose words add up modulo ``2^p``
 
 COUNT_BITS = 32
 """Bits of the word in which parties count clamped entries."""
@@ -46,7 +206,7 @@ class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
     * Without clamping or overflow the sum is off by at most ``n s / 2`` (``n s`` when stochastic, which is unbiased).
 
     Scale and zero point are fitted to the last sum or a mock client's reply, times ``spread``; until then, values go as numbers. With ``limit`` they are fixed.
-    With ``adapt`` the range and the word length follow the sums too: see `atoll.stages.coded.adapting`.
+    With ``adapt`` the range and the word length follow the sums too: see `atoll.stages.coded.scalar`.
     Leaves with fewer than two axes (biases, normalisation layers) or fewer than ``least`` entries stay numbers.
 
     On the wire: ``p`` bits an entry, ``p + 10`` bits for every ``checked`` entries of a layer, and 32 bits for the number of clamped entries.

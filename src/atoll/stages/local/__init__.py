@@ -1,1 +1,0 @@
-"""Local differential privacy: stages whose encodings are private one by one, whoever sees them."""
