@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.privacy.bands import mean_error, optimal, root
-from atoll.privacy.factorisation import BandedFactorisation, TreeFactorisation, prefix_error
+from atoll.privacy.factorisation import BandedFactorisation, TreeFactorisation, mean_error, optimal, prefix_error, root
 
 
 def noise_of(factorisation, rounds, width=3, seed=0):

@@ -10,7 +10,7 @@ from scipy import stats
 
 from atoll.core.errors import ConfigError
 from atoll.privacy import exact_epsilon, guessed, lower_bound
-from atoll.privacy.tradeoff import gaussian_refuted
+from atoll.privacy.canaries import gaussian_refuted
 
 
 def _reference(mu: float, right: int, guesses: int, canaries: int, chance: float) -> bool:

@@ -1,9 +1,9 @@
+from .accountant import ACCOUNTANTS as ACCOUNTANTS
 from .accountant import METHODS as METHODS
 from .accountant import LossTally as LossTally
 from .accountant import PrivacyLoss as PrivacyLoss
+from .accountant import epsilon_of as epsilon_of
 from .accountant import spent as spent
-from .accountants import ACCOUNTANTS as ACCOUNTANTS
-from .accountants import epsilon_of as epsilon_of
 from .budget import Budget as Budget
 from .calculator import MECHANISMS as MECHANISMS
 from .calculator import NoisePlan as NoisePlan
@@ -24,6 +24,7 @@ from .events import Perturbed as Perturbed
 from .events import RandomisedResponse as RandomisedResponse
 from .events import Skellam as Skellam
 from .events import SkellamMixture as SkellamMixture
+from .events import skellam_divergence as skellam_divergence
 from .gaussian import cost as cost
 from .gaussian import exact_delta as exact_delta
 from .gaussian import exact_epsilon as exact_epsilon
@@ -31,7 +32,6 @@ from .gaussian import exact_sigma as exact_sigma
 from .gaussian import moments_delta as moments_delta
 from .gaussian import moments_epsilon as moments_epsilon
 from .gaussian import moments_sigma as moments_sigma
-from .lattice import skellam_divergence as skellam_divergence
 from .loss_distribution import LossDistribution as LossDistribution
 from .loss_distribution import compose as compose
 from .objective import LOGISTIC as LOGISTIC
@@ -46,10 +46,10 @@ from .renyi import renyi_epsilon as renyi_epsilon
 from .renyi import skellam_bound as skellam_bound
 from .shuffling import Shuffled as Shuffled
 from .shuffling import shuffled_epsilon as shuffled_epsilon
-from .spending.account import LedgerAccount as LedgerAccount
-from .spending.allowance import LedgerGuard as LedgerGuard
-from .spending.demand import UNITS as UNITS
-from .spending.demand import Demand as Demand
-from .spending.statements import Epsilons as Epsilons
-from .spending.statements import StatementEntry as StatementEntry
-from .spending.statements import statement as statement
+from .spending import UNITS as UNITS
+from .spending import Demand as Demand
+from .spending import Epsilons as Epsilons
+from .spending import LedgerAccount as LedgerAccount
+from .spending import LedgerGuard as LedgerGuard
+from .spending import StatementEntry as StatementEntry
+from .spending import statement as statement

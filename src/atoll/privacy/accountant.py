@@ -1,23 +1,163 @@
-"""Accounting: from events to the epsilon that each party has spent."""
+"""Accounting: from events to the epsilon that each party has spent, by the accountant that you choose."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
-from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, SeededSecret, unpack_event
+from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, Sampled, SeededSecret, unpack_event
+from atoll.core.extras import need
 
-from .accountants import ACCOUNTANTS, epsilon_of
 from .events import Lattice, Perturbed, RandomisedResponse
 from .gaussian import exact_epsilon, moments_epsilon
-from .sampling import as_counted, in_the_clear
+from .loss_distribution import compose
+from .renyi import ORDERS, renyi_curve, renyi_epsilon
+from .sampling import as_counted, hidden_rate, in_the_clear, require_setting
 from .shuffling import Shuffled
 
-__all__ = ["METHODS", "LossTally", "Perturbed", "PrivacyLoss", "spent"]
+__all__ = ["ACCOUNTANTS", "Accountant", "LossTally", "METHODS", "Perturbed", "PrivacyLoss", "epsilon_of", "spent"]
+
+Accountant = Literal["rdp", "pld", "dp-accounting-rdp", "dp-accounting-pld"]
+ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
+_FARTHEST = 700.0
+Releases = tuple[tuple[Event, int], ...]
+
+
+@lru_cache(maxsize=4096)
+def epsilon_of(
+    releases: Releases,
+    delta: float,
+    accountant: str = "pld",
+    adversary: str = "server",
+    neighbours: str = "add-remove",
+    error: float = 0.0,
+) -> float:
+    """Epsilon of releases about the same data, at ``delta``.
+
+    Args:
+        releases: pairs of a release and how often it is made; the event's own ``count`` multiplies.
+        delta: in (0, 1).
+        accountant: ``"rdp"`` and ``"pld"`` are ours; ``"dp-accounting-rdp"`` and ``"dp-accounting-pld"`` ask the library of that name.
+        adversary: ``"server"``, ``"clients"`` or ``"model"``: from whom it protects. Only sampling that it does not know counts.
+        neighbours: ``"add-remove"`` or ``"replace-one"``: which data sets are neighbours. The noise of every event is relative to the
+            sensitivity between such neighbours.
+        error: by about how much the result of ``"pld"`` may be too large, for speed; it is never too small.
+
+    Raises:
+        ConfigError: a setting does not exist, or the accountant does not know a kind of event.
+        MissingExtraError: ``dp-accounting`` is not installed.
+    """
+    require_setting(adversary, neighbours, "epsilon_of")
+    if accountant not in ACCOUNTANTS or not 0 < delta < 1:
+        raise ConfigError(
+            f"accountant={accountant!r}, delta={delta}",
+            where="epsilon_of",
+            remedy=f"use one of {', '.join(ACCOUNTANTS)}, and delta in (0, 1)",
+        )
+    counted = [
+        (as_counted(event, adversary, neighbours), n * event.count) for event, n in releases if not event.free and n > 0
+    ]
+    if any(in_the_clear(event, adversary) for event, _ in counted):
+        return math.inf
+    counted = [(event, n) for event, n in counted if not isinstance(event, NonPrivate)]
+    if not counted:
+        return 0.0
+    slack = sum(n * event.slack for event, n in counted if isinstance(event, Lattice))
+    if slack > 0:
+        return _with_slack(releases, delta, slack, (accountant, adversary, neighbours))
+    if accountant == "rdp":
+        curve = sum((n * renyi_curve(e, adversary, neighbours) for e, n in counted), np.zeros(len(ORDERS)))
+        pure = sum(n * _pure(e) for e, n in counted)
+        return min(pure, renyi_epsilon(curve, delta))
+    if accountant == "pld":
+        return _by_loss(counted, delta, adversary, neighbours, error)
+    return _by_library(counted, delta, accountant, adversary, neighbours)
+
+
+def _with_slack(releases: Releases, delta: float, slack: float, how: tuple[str, str, str]) -> float:
+    """Epsilon of noise that is drawn within a statistical distance of its law: ``(epsilon, d)`` for the law is ``(epsilon, d + (1 + exp(epsilon)) slack)`` for the draws."""
+    exact = tuple((replace(event, slack=0.0) if isinstance(event, Lattice) else event, n) for event, n in releases)
+    half = epsilon_of(exact, delta / 2, *how)
+    charged = (1 + math.exp(min(half, _FARTHEST))) * slack
+    return epsilon_of(exact, delta - charged, *how) if charged <= delta / 2 else math.inf
+
+
+def _pure(event: Event) -> float:
+    return event.epsilon if isinstance(event, Laplace | RandomisedResponse | Perturbed | Shuffled) else math.inf
+
+
+def _by_loss(counted: list[tuple[Event, int]], delta: float, adversary: str, neighbours: str, error: float) -> float:
+    """Gaussian releases to everybody are one with less noise, exactly; the rest composes as distributions, in both directions."""
+    plain, joined = 0.0, dict[Event, int]()
+    for event, n in counted:
+        if isinstance(event, Gaussian) and hidden_rate(event, adversary, neighbours) == 1:
+            plain += n / event.noise_multiplier**2
+        else:
+            joined[event] = joined.get(event, 0) + n
+    if not joined:
+        return exact_epsilon(plain, delta)
+    if plain > 0:
+        joined[Gaussian(noise_multiplier=1 / math.sqrt(plain))] = 1
+    sampled = neighbours == "add-remove" and any(hidden_rate(event, adversary, neighbours) < 1 for event in joined)
+    return max(compose(joined, adversary, neighbours, added, error).epsilon(delta) for added in {False, sampled})
+
+
+def _by_library(
+    counted: list[tuple[Event, int]], delta: float, accountant: str, adversary: str, neighbours: str
+) -> float:
+    library = need("dp_accounting", "dp", f"accountant={accountant!r}", where="atoll.privacy")
+    module = need(f"dp_accounting.{accountant[-3:]}", "dp", f"accountant={accountant!r}", where="atoll.privacy")
+    relation = library.NeighboringRelation
+    kind = module.RdpAccountant if accountant.endswith("rdp") else module.PLDAccountant
+    found = kind(
+        neighboring_relation=relation.ADD_OR_REMOVE_ONE if neighbours == "add-remove" else relation.REPLACE_ONE
+    )
+    for event, n in counted:
+        theirs = _theirs(library, event, adversary, neighbours)
+        if theirs is None or not found.supports(theirs):
+            raise ConfigError(
+                f"dp-accounting does not count an event of kind {event.kind!r} for neighbours={neighbours!r}",
+                where=accountant,
+                remedy="use accountant 'pld' or 'rdp'",
+            )
+        if isinstance(event, RandomisedResponse):  # its PLD accountant of 0.6 leaves out the count of this one
+            for _ in range(n):
+                found.compose(theirs)
+        else:
+            found.compose(theirs, n)
+    return float(found.get_epsilon(delta))
+
+
+def _theirs(library: Any, event: Event, adversary: str, neighbours: str) -> Any:
+    """The event in the library's words; ``None`` if it has none."""
+    if isinstance(event, Gaussian):
+        noise = library.GaussianDpEvent(event.noise_multiplier)
+    elif isinstance(event, Laplace):
+        noise = library.LaplaceDpEvent(1 / event.epsilon)
+    elif isinstance(event, RandomisedResponse):
+        lie = event.buckets / (math.exp(event.epsilon) + event.buckets - 1)
+        noise = library.RandomizedResponseDpEvent(lie, event.buckets)
+    else:
+        return None
+    rate = hidden_rate(event, adversary, neighbours)
+    scheme = event.scheme if isinstance(event, Sampled) else ""
+    if rate < 1 and (scheme, neighbours) == ("poisson", "add-remove"):
+        return library.PoissonSampledDpEvent(rate, noise)
+    if rate < 1 and (scheme, neighbours) == ("fixed", "replace-one"):
+        share = Fraction(rate).limit_denominator(10**7)
+        return library.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, noise)
+    return noise
+
+
+# ---------------------------------------------------------------- accounting: from events to the epsilon that each party has spent
 
 METHODS = ("exact", "moments", *ACCOUNTANTS)
 """Ways to count: the two closed forms, which ignore sampling and add pure epsilons up, and the accountants."""

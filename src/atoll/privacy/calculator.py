@@ -11,7 +11,7 @@ from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
 from atoll.core.event import Gaussian, Laplace, Sampled
 
-from .accountants import epsilon_of
+from .accountant import epsilon_of
 from .events import DiscreteGaussian, Skellam
 from .sampling import hidden_rate
 

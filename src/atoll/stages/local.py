@@ -93,7 +93,7 @@ class LocalLaplace(Randomiser):
 
     Two values of L1 norm ``bound`` are at most ``2 bound`` apart, so the release is ``epsilon``-private against everybody who sees it. Dwork, McSherry,
     Nissim, Smith 2006, "Calibrating Noise to Sensitivity in Private Data Analysis". The noise is discrete Laplace on a lattice of a power of two, and the value is
-    rounded to the lattice towards zero, so that its norm stays bounded: no last bits tell it (Mironov 2012). See `atoll.privacy.discrete.additive`.
+    rounded to the lattice towards zero, so that its norm stays bounded: no last bits tell it (Mironov 2012). See `atoll.privacy.discrete`.
 
     Attributes:
         bound: largest L1 norm.
@@ -324,7 +324,7 @@ class SparseVector(Randomiser):
     Privacy", theorem 4), with their best split ``e2 = e1 (2 c)^(2/3)``; step 3 adds ``e3``. The whole budget counts, also if fewer entries pass. The ledger has one
     randomised response of ``epsilon``, whose loss dominates that of every ``epsilon``-private release (Kairouz, Oh, Viswanath 2015).
 
-    All noise is discrete Laplace on lattices of powers of two, the same for threshold and comparisons; entries are rounded to them towards zero (`atoll.privacy.discrete.additive`).
+    All noise is discrete Laplace on lattices of powers of two, the same for threshold and comparisons; entries are rounded to them towards zero (`atoll.privacy.discrete`).
 
     NVIDIA FLARE's SVTPrivacy is not this mechanism: it asks again, with new noise, until enough entries have passed, and gives each of ``c`` values noise for one, so values alone cost
     ``c e3`` where it counts ``e3``.

@@ -36,7 +36,7 @@ class GaussianNoise(Stage, Guarding):
 
     Each client draws from its own secret, and each named value of its reply is a separate release. The number of examples that weights a reply
     is not protected. The noise is a discrete Gaussian on a lattice of a power of two, to which the update is rounded, so that no last bits tell it (Mironov 2012; see
-    `atoll.privacy.discrete.additive`); an update that is longer than its bound by rounding is scaled down again. We claim no amplification by sampling.
+    `atoll.privacy.discrete`); an update that is longer than its bound by rounding is scaled down again. We claim no amplification by sampling.
 
     Attributes:
         multiplier: noise divided by sensitivity.

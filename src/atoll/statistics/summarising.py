@@ -25,8 +25,7 @@ from atoll.core.requests.island import Secret
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked
 from atoll.privacy import NoisePlan, RandomisedResponse, noise_for
-from atoll.privacy.discrete import add_gaussian, add_laplace, words_of
-from atoll.privacy.discrete.laws import DIGITS
+from atoll.privacy.discrete import DIGITS, add_gaussian, add_laplace, words_of
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

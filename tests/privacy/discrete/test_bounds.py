@@ -23,7 +23,7 @@ from atoll.privacy import (
     skellam_bound,
     skellam_divergence,
 )
-from atoll.privacy.lattice import discrete_gaussian_law, skellam_law
+from atoll.privacy.events import discrete_gaussian_law, skellam_law
 from atoll.privacy.renyi import divergence
 
 ORDERS = (1.3, 2.0, 4.0, 11.0)

@@ -22,7 +22,7 @@ from atoll.privacy.discrete import (
     SkellamLaw,
     sampler_of,
 )
-from atoll.privacy.lattice import discrete_gaussian_law, skellam_law
+from atoll.privacy.events import discrete_gaussian_law, skellam_law
 from atoll.secure.keystream import Keystream, keystream
 
 LAWS = (

@@ -35,7 +35,7 @@ class NoisySum(Aggregation):
     Clients count the same, whatever they hold, and ``m`` is public: neither the number of replies nor anybody's number of examples is in the result.
     Each value has noise of its own, ``z_v = z / sqrt(s_v)`` with shares ``s_v`` that add up to 1, so that all values of a client's replies in one round
     are together one Gaussian release of noise multiplier ``z``: ``1/z^2 = sum_v 1/z_v^2``. Folds are told ``m`` replies, not how many there were. The noise is discrete Gaussian on
-    a lattice, wider by what rounding the sum to it may add to ``D``; see `atoll.privacy.discrete.additive`.
+    a lattice, wider by what rounding the sum to it may add to ``D``; see `atoll.privacy.discrete`.
 
     Attributes:
         bound: largest L2 norm of one value of one client.

@@ -1,5 +1,0 @@
-"""Noise on whole numbers: laws, and exact draws from a party's secret."""
-
-from atoll.core.lazy import attach_names
-
-__getattr__, __dir__, __all__ = attach_names(__name__)
