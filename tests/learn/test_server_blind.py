@@ -16,7 +16,7 @@ from atoll.engines import Inline
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure.encrypted import Paillier
 from atoll.testing import Timetable
-from atoll.testing.conformance.looking import Onlooker
+from atoll.testing.conformance.secrecy import Onlooker
 from atoll.topology import ServerBlind
 
 pytest.importorskip("gmpy2")

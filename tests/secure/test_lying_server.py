@@ -25,7 +25,7 @@ from atoll.reducers import BoundedSum, Enclave, OneShot, SecureAggregation, Secu
 from atoll.secure.encrypted import BatchCrypt, Digits
 from atoll.secure.masking.coded import Code
 from atoll.stages import Clip, GaussianNoise, RandomK
-from atoll.testing.conformance.looking import Onlooker
+from atoll.testing.conformance.secrecy import Onlooker
 from tests.secure.lying import (
     VALUES,
     LyingServer,

@@ -163,6 +163,12 @@ MOVED: dict[str, str] = {
     "atoll.statistics.summarising.program": "atoll.statistics.summarising",
     "atoll.statistics.summarising.program:histogram_of": "atoll.statistics.summarising:histogram_of",
     "atoll.statistics.summarising.program:noisy_embedding": "atoll.statistics.summarising:noisy_embedding",
+    "atoll.testing.conformance.learner": "atoll.testing.conformance.algorithm",
+    "atoll.testing.conformance.looking": "atoll.testing.conformance.secrecy",
+    "atoll.testing.conformance.program": "atoll.testing.conformance.engine",
+    "atoll.testing.conformance.sight": "atoll.testing.conformance.secrecy",
+    "atoll.testing.hostile.catalogue": "atoll.testing.hostile.attack",
+    "atoll.testing.hostile.mouth": "atoll.testing.hostile.attack",
 }
 """Maps a declared name to where it lies today.
 

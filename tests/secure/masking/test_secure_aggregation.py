@@ -24,7 +24,7 @@ from atoll.secure.masking.agreement import Agreement
 from atoll.secure.masking.halves import deal
 from atoll.stages import Clip
 from atoll.testing import Timetable, check_reducer
-from atoll.testing.conformance.looking import Onlooker
+from atoll.testing.conformance.secrecy import Onlooker
 
 NAMES = [f"client-{i}" for i in range(6)]
 STEPS = ("deal", "masked", "vote", "reveal")

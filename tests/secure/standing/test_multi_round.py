@@ -28,7 +28,7 @@ from atoll.secure.masking.seeds import SHARE, commitment, opened
 from atoll.secure.standing.chain import ahead, hidden, key_of, own_of, pair_of
 from atoll.secure.standing.halves import introduce, join, reveal, vote
 from atoll.testing import Timetable, check_reducer
-from atoll.testing.conformance.looking import Onlooker
+from atoll.testing.conformance.secrecy import Onlooker
 
 PARTIES = 6
 CODEC = FixedPoint(value_bits=12, weight_bits=6, max_weight=64.0, value_range=4.0)

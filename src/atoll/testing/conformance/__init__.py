@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .algorithm import check_algorithm
+from .algorithm import check_algorithm, check_learner
 from .engine import ENGINE_CHECKS, check_engine
-from .learner import check_learner
 from .reducer import check_reducer
 from .stage import check_stage
 from .task import check_task_many

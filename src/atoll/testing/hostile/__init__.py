@@ -6,8 +6,7 @@ site; the name of a job says which attack it carries out.
 
 from __future__ import annotations
 
-from .attack import Attack
-from .catalogue import ATTACKS
+from .attack import ATTACKS, Attack
 from .playing import Outcome, play
 
 __all__ = ["ATTACKS", "Attack", "Outcome", "play"]

@@ -23,8 +23,7 @@ from atoll.runtime.worker.at_server import run_job
 from atoll.runtime.worker.at_site import serve_job
 from atoll.runtime.worker.sitedata import SiteData, site_data
 
-from .attack import Attack
-from .mouth import Mouth
+from .attack import Attack, Mouth
 
 __all__ = ["Outcome", "play"]
 

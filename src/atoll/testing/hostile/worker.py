@@ -7,8 +7,7 @@ from typing import Any
 from atoll.runtime.worker import process
 from atoll.runtime.worker.at_site import serve_job
 
-from .catalogue import ATTACKS
-from .mouth import Mouth
+from .attack import ATTACKS, Mouth
 
 __all__ = ["start"]
 
