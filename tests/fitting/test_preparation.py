@@ -119,6 +119,18 @@ def test_a_missing_category_does_not_pass_for_the_first_value(encode: str) -> No
         found.predict(holes)
 
 
+@pytest.mark.parametrize("encode", ["dummy", "ordinal"])
+def test_a_category_that_nobody_agreed_on_does_not_pass_for_the_first_value(encode: str) -> None:
+    rows = pd.DataFrame({"age": [50.0, 60, 70, 80], "ward": ["eye", "heart", "eye", "heart"], "stay": [1.0, 2, 3, 5]})
+    other = rows.assign(ward=["eye", "burns", "eye", "heart"])
+    how = {"model": Ridge(alpha=1.0), "label": "stay", "encode": encode, "categories": {"ward": ["eye", "heart"]}}
+    with pytest.raises(DataError, match=r"'ward' holds values beyond the agreed ones, eye, heart.*encode='onehot'"):
+        fit(data={"a": rows, "b": other}, **how)
+    found = fit(data={"a": rows, "b": rows}, **how)
+    with pytest.raises(DataError, match=r"'ward' holds values beyond the agreed ones"):
+        found.predict(other)
+
+
 def test_columns_alone_make_data_sets_for_any_learner() -> None:
     found = fit(Columns(label_is="number"), impute="median", scale="standard")
     made = {name: found.dataset(table, name) for name, table in PARTIES.items()}

@@ -175,9 +175,16 @@ def _matrix(table: DataTable, layout: FeatureLayout, where: str, fitting: bool) 
         if name in layout.fill:
             holes = ~there & table.missing(name)
             codes = np.where(holes, [*map(str, values)].index(str(layout.fill[name])), codes)
-        elif layout.encode != "onehot" and (lacking := int((~there & table.missing(name)).sum())):
-            # One-hot, such a row has none of the values; otherwise it would pass for the first value, or for one below it.
-            raise _refuse_missing(name, lacking, where, fitting)
+        if layout.encode != "onehot":
+            # One-hot, a row without an agreed value has none of them; otherwise it would pass for the first value, or for one below it.
+            if name not in layout.fill and (lacking := int((~there & table.missing(name)).sum())):
+                raise _refuse_missing(name, lacking, where, fitting)
+            if (~there & ~table.missing(name)).any():
+                raise DataError(
+                    f"column {name!r} holds values beyond the agreed ones, {', '.join(map(str, values[:8]))}",
+                    where=where,
+                    remedy=f"agree on all values, categories={{{name!r}: [...]}}, or use encode='onehot', where such rows have none of them",
+                )
         if layout.encode == "ordinal":
             made.append(codes[:, None].astype(np.float64))
         else:
