@@ -95,3 +95,17 @@ def test_rounding_that_is_small_beside_the_spread_is_not_refused():
     require_single_precision(values, "a", "here")
     with pytest.raises(DataError, match="column 'a'"):
         require_single_precision(values[:3000] + 1e4, "a", "here")
+
+
+def test_labels_of_one_class_are_refused_by_name(tmp_path):
+    for name in ("north", "south"):
+        (tmp_path / f"{name}.csv").write_text("x,y\n" + "".join(f"{i % 7},low\n" for i in range(20)))
+    with pytest.raises(DataError, match="all labels are of one class"):
+        compare_trees(
+            [tmp_path / "north.csv", tmp_path / "south.csv"],
+            None,
+            "y",
+            {"scheme": "histogram", "rounds": 2},
+            secure=False,
+            seed=0,
+        )

@@ -112,6 +112,10 @@ def objective_of(name: str, about: About) -> TreeLoss:
         )
     if chosen not in OBJECTIVES:
         raise ConfigError(f"objective={chosen!r}", where="Trees", remedy=f"use auto, {', '.join(OBJECTIVES)}")
+    if chosen != SQUARED and about.classes == 1:
+        raise DataError(
+            "all labels are of one class", where="Trees", remedy="take a label with different values, or more rows"
+        )
     if (chosen == SQUARED) != (about.task == "regression") or (chosen == LOGISTIC and about.classes not in (None, 2)):
         raise DataError(
             f"objective={chosen!r}, but the labels are a {about.task} of {about.classes} classes",
