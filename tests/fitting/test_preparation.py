@@ -16,7 +16,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, Sta
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
-from atoll.fitting import GLM, SVM, Columns, Fit, FittedModel, KMeans, NaiveBayes, Ridge
+from atoll.fitting import GLM, SVM, Columns, Cox, Fit, FittedModel, KMeans, NaiveBayes, Ridge
 from atoll.reducers import SecureAggregation
 from atoll.statistics.disclosure import coarsen
 
@@ -129,6 +129,21 @@ def test_a_category_that_nobody_agreed_on_does_not_pass_for_the_first_value(enco
     found = fit(data={"a": rows, "b": rows}, **how)
     with pytest.raises(DataError, match=r"'ward' holds values beyond the agreed ones"):
         found.predict(other)
+
+
+def test_events_may_be_the_words_true_and_false() -> None:
+    """Files say so, and pandas writes them; a column with any other word is refused as before."""
+    draw = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {"age": draw.normal(size=80), "time": draw.exponential(size=80), "event": draw.random(80) < 0.7}
+    )
+    model = Cox(time="time", event="event")
+    numbers, words = (rows.assign(event=rows.event.map(to)) for to in (int, str))
+    wanted, found = (fit(model, label="", data={"a": part[:40], "b": part[40:]}) for part in (numbers, words))
+    assert found["coef"].tolist() == wanted["coef"].tolist()
+    other = words.assign(event=words.event.replace("False", "unsure"))
+    with pytest.raises(DataError, match="column 'event' does not hold one number a row"):
+        fit(model, label="", data={"a": other[:40], "b": other[40:]})
 
 
 def test_columns_alone_make_data_sets_for_any_learner() -> None:

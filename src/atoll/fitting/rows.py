@@ -144,7 +144,7 @@ def column_of(table: DataTable, name: str, *, category: bool) -> TableColumn:
 
 def _plain(table: DataTable, name: str, where: str) -> tuple[Numbers, NDArray[np.bool_]]:
     """A column of numbers, and which of its values are there."""
-    column = column_of(table, name, category=False).as_kind("number")
+    column = _count_truths(column_of(table, name, category=False).as_kind("number"))
     if column.kind != "number" or not column.single:
         raise DataError(
             f"column {name!r} does not hold one number a row",
@@ -153,6 +153,19 @@ def _plain(table: DataTable, name: str, where: str) -> tuple[Numbers, NDArray[np
         )
     values = column.values.astype(np.float64)
     return values, np.isfinite(values)
+
+
+_TRUTHS = {"false": 0.0, "true": 1.0, "": np.nan}
+
+
+def _count_truths(column: TableColumn) -> TableColumn:
+    """A column of the words true and false as 1 and 0: files have events so. Where all rows say it, there is no other way to read them."""
+    if column.kind != "category" or not column.single or column.values.dtype.kind not in "UO":
+        return column
+    words = [str(value).strip().lower() for value in column.values.tolist()]
+    if not set(words) <= set(_TRUTHS) or not set(words) - {""}:
+        return column
+    return TableColumn(column.name, "number", np.array([_TRUTHS[word] for word in words]))
 
 
 def _places(table: DataTable, name: str, known: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
