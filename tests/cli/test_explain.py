@@ -149,7 +149,9 @@ def test_a_protocol_between_parties_says_its_frames_and_what_each_learns(capsys,
     assert run(["explain", str(file), "--clients", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     told = {(one["who"], one["kind"]) for one in found["exposures"]}
-    assert told == {(who, kind) for who in ("party 1", "shop") for kind in ("sizes", "count")}
+    assert told == {(who, kind) for who in ("party 1", "shop") for kind in ("sizes", "count")} | {
+        ("the program", "sizes")
+    }
     frames = {(one["source"], one["name"]): (one["rows"], one["bytes"]) for one in found["frames"]}
     assert frames["party 1", "blinded"] == (1000, 32000)
     assert frames["shop", "cells"] == (1000, 512000)
