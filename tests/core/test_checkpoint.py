@@ -87,7 +87,7 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     run_in(world(tmp_path), counting(2))
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with pytest.raises(
-        CheckpointError, match=r"already contains 2 generation.* of a run .*resume it .*or choose another folder"
+        CheckpointError, match=r"already contains 2 generation.* of a run .*resume=True, or choose another folder"
     ):
         run_in(world(tmp_path), counting(2))
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

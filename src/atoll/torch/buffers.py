@@ -101,6 +101,12 @@ class BufferRules:
         self.mode = mode
         self.found: Written | None = None
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BufferRules) and self.mode == other.mode
+
+    def __hash__(self) -> int:
+        return hash(self.mode)
+
     def known(self, network: FunctionalModule) -> Written:
         """Return what was found, or what the model's layers and its own word tell before a step was seen."""
         return self.found or self._ruled(network, _Seen(structural_writes(network.training)))

@@ -268,7 +268,7 @@ def test_a_helper_may_bring_data_a_policy_or_nothing(tmp_path: Path) -> None:
         None,
         None,
     )
-    (tmp_path / "strict.yaml").write_text("policy: {allow: [Training]}\n")
+    (tmp_path / "strict.yaml").write_text("policy: {allow: [training]}\n")
     strict = load_site_data({"path": str(tmp_path / "strict.yaml")}, "keys", "key holder")
     assert (strict.own, strict.names, strict.policy is None) == (None, (), False)
     made = load_site_data({"factory": "collections:Counter", "arguments": {"a": 3}}, "keys", "key holder")
