@@ -111,7 +111,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a threshold of two": (lambda: E.PseudoLabels(2), "tau=2"),
     "no neighbours": (lambda: E.NeighbourAccuracy(k=0), "k=0"),
     # names and files
-    "a misspelt method": (lambda: L.SemiFl, "SemiFl.*Did you mean 'SemiFL'"),
+    "a misspelt method": (lambda: L.SemiFl, r"SemiFl.*use atoll\.labels\.SemiFL"),
     "a method that lives elsewhere": (lambda: atoll.SemiFL, r"use atoll\.labels\.SemiFL"),
     "a misspelt method in a file": (lambda: written("{name: FixMach}"), "FixMach.*Did you mean 'FixMatch'"),
     "a misspelt setting in a file": (lambda: written("{name: FixMatch, threshold: 0.9}"), "threshold"),
