@@ -83,7 +83,7 @@ def test_the_command_writes_the_page_and_trains_nothing_where_it_may_not(
 ) -> None:
     command = ["reproduce", "blink", "--root", str(tmp_path / "kept"), "--page", str(tmp_path / "a.md"), "--json"]
     assert run([*command, "--kept"]) == CheckpointError.exit_code
-    assert json.loads(capsys.readouterr().out)["error"]["remedy"] == "run without --kept"
+    assert json.loads(capsys.readouterr().out)["error"]["remedy"] == "run it without --kept, which trains"
     assert not (tmp_path / "a.md").exists()
     assert run(command) == 0
     told = json.loads(capsys.readouterr().out)["claims"]

@@ -53,7 +53,7 @@ def test_names_are_those_of_the_distributions(installed: list[EntryPoint]) -> No
 
 def test_without_a_distribution_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(atoll.reproduce, "entry_points", lambda group: [])
-    hint = "pip install atoll-papers; from a clone of Atoll: pip install ./papers"
+    hint = "in a clone of Atoll: pip install ./papers"
     for words in (["reproduce"], ["reproduce", "--list"], ["reproduce", "fedavg-mnist", "--quick"]):
         assert run([*words, "--json"]) == MissingExtraError.exit_code
         error = json.loads(capsys.readouterr().out)["error"]

@@ -334,7 +334,7 @@ def test_every_public_part_is_in_its_registry() -> None:
     assert set(algorithms.__all__) - {"FullGradient"} == set(registry("algorithm").parts())  # it is a part of others
     assert {"Everyone", "Schedule", "Uniform"} <= set(registry("selection").parts()) <= set(selection.__all__)
     assert set(aggregation.__all__) - {"Aggregation"} == set(registry("aggregation").parts())
-    no_scores = {"HumanTime", "ScoreMetric", "pack_metric", "unpack_metric"}
+    no_scores = {"FunctionMetric", "HumanTime", "ScoreMetric", "pack_metric", "unpack_metric"}
     assert set(metrics.__all__) - no_scores == set(registry("metric").parts())
     assert set(stages.__all__) <= set(registry("uplink stage").parts())
     assert {"MaxTime", "Patience", "Target"} <= set(registry("stop rule").parts())

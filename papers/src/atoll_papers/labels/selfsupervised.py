@@ -58,7 +58,7 @@ class SelfRun:
         import atoll
         from atoll.selection import Once
 
-        train, test = atoll.data.digits().with_columns({}).split(0.3, seed=0)
+        train, test = atoll.data.digits().with_test(None).split(0.3, seed=0)
         train, test = _pictures(train), _pictures(test)
         parties = 4 * rounds if self.once else 5
         islands = (
@@ -107,7 +107,7 @@ def _view() -> Any:
 
 def _pictures(rows: Any) -> Any:
     x = np.asarray(rows.x, np.float32).reshape(-1, 1, 8, 8)
-    return rows.with_columns({"x": x / x.max()})
+    return rows.with_test(None).with_columns({"x": x / x.max()})
 
 
 def _network(method: str, seed: int) -> Any:
