@@ -215,7 +215,8 @@ def _train_alone(base: Config, task: SafaTask, done: np.ndarray) -> dict[str, fl
         members = np.flatnonzero(done == count)
         params = learner.init(Rng(0))  # the model's own weights
         if count:
-            longer = job.replace(compile="always", algorithm=replace(job.algorithm, epochs=count * task.epochs))
+            native = {"compile": "always"} if getattr(learner, "takes_device", True) else {}
+            longer = job.replace(**native, algorithm=replace(job.algorithm, epochs=count * task.epochs))
             alike = islands.subset(members).with_test(None)
             params = atoll.simulate(longer, alike, engine=base["engine"], seed=base["seed"], progress=False).params
         parts.append(T.scale(params, shares[members].sum()))
