@@ -7,7 +7,7 @@ import pytest
 from tests.support.sources import ROOT, imports, modules
 
 LAYERS = (
-    ("addresses", "errors", "exposure", "capability", "facets", "overview", "peers", "redaction"),
+    ("addresses", "errors", "exposure", "capability", "facets", "overview", "elsewhere", "redaction"),
     ("calls", "lazy", "rooms"),
     ("extras", "validation", "message", "time"),
     ("algebra",),

@@ -12,7 +12,7 @@ import atoll
 from atoll.cli.app import ANALYSE, app
 from atoll.cli.commands import register
 from atoll.cli.commands.algorithms import page_of_names
-from atoll.core.peers import PEERS, find_peer, plain_name
+from atoll.core.elsewhere import PEERS, find_peer, plain_name
 from tests.project.test_remedies import commands
 from tests.support.small_run import typed
 from tests.support.sources import ROOT

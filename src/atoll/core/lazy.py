@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import addresses  # noqa: F401 - it lets old addresses of modules be found
+from .elsewhere import find_peer, plain_name
 from .errors import ConfigError, MissingExtraError, nearest
-from .peers import find_peer, plain_name
 
 __all__ = ["MovedWarning", "UnknownName", "attach_names", "read_stub"]
 

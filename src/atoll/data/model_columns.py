@@ -17,6 +17,7 @@ from atoll.core.redaction import private
 
 from .dataset import About, Dataset
 from .islands import Islands
+from .readers._words import is_number
 from .readers.libraries import table_of_frame
 from .readers.table import holes
 from .table import DataTable
@@ -172,7 +173,7 @@ class ModelColumns:
                     remedy=f"correct the value, or leave the row out: the model knows {_list_names(words)}",
                 )
         elif values.dtype.kind not in "biuf" and not hole.all():
-            k = int(np.argmax(~hole & ~np.array([_is_number(str(value)) for value in values.tolist()], bool)))
+            k = int(np.argmax(~hole & ~np.array([is_number(str(value)) for value in values.tolist()], bool)))
             raise DataError(
                 f"column {name!r} has the text {private(repr(str(values[k])))} in row {k + first}, but the model was trained on numbers",
                 where=where,
@@ -296,14 +297,6 @@ def _code_words(values: Array, words: Sequence[str]) -> NDArray[np.float64]:
 
 def _write_word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def type_classes(names: Sequence[str]) -> Array:

@@ -14,7 +14,7 @@ from rich.table import Table
 from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
-from atoll.core.peers import PEERS, find_peer
+from atoll.core.elsewhere import PEERS, find_peer
 from atoll.learn.catalogue import Exchange, Fact, facts
 
 __all__ = ["COLUMNS", "MEANING", "cells_of", "page"]

@@ -15,6 +15,7 @@ _SCRIPT = "atoll.client.connect in your own script (docs/howto/scripts.md)"
 _ROBUST = "no rule that needs single replies: atoll.reducers.BoundedSum bounds the norm of each reply inside a secure sum, atoll.stages.Clip clips it (docs/concepts/hostile-sites.md)"
 _LINEAR = "atoll.fitting.GLM with atoll.fitting.Fit, or `atoll fit glm`"
 _TREES = "atoll.trees.Trees, or `atoll trees`"
+_VERTICAL = "atoll.vertical.Vertical, or `atoll vertical` (docs/howto/vertical.md)"
 _ENCRYPTED = "atoll.reducers.Encrypted"
 _MASKED = "atoll.reducers.SecureAggregation"
 
@@ -38,7 +39,7 @@ PEERS: dict[str, dict[str, str]] = {
         "TensorBoard": "atoll.report.tensorboard", "XGBoost": _TREES, "KaplanMeierAnalysis": "atoll.fitting.KaplanMeier, or `atoll fit km`", "POC": "`atoll poc`",
     },
     "FATE and SecretFlow": {
-        "HomoLR": _LINEAR, "HomoNN": _TRAINING, "SecureBoost": _TREES, "HomoSecureBoost": _TREES, "SBT": _TREES, "Paillier": "atoll.reducers.Encrypted(scheme='paillier')", "CKKS": "atoll.reducers.Encrypted(scheme='ckks')",
+        "HomoLR": _LINEAR, "HomoNN": _TRAINING, "SecureBoost": "atoll.vertical.SecureBoost, or `atoll vertical`", "HomoSecureBoost": _TREES, "SBT": _TREES, "Paillier": "atoll.reducers.Encrypted(scheme='paillier')", "CKKS": "atoll.reducers.Encrypted(scheme='ckks')",
         "HEU": _ENCRYPTED, "SPU": "atoll.secure.shares", "PlainAggregator": "atoll.Training without reducer=", "SecureAggregator": _MASKED, "FLModelSF": _TRAINING,
     },
     "pfl-research, FedJAX, TFF, FLSim and Opacus": {
@@ -53,8 +54,8 @@ PEERS: dict[str, dict[str, str]] = {
         "TopKSparsification": "atoll.stages.TopK", "Quantization": "atoll.ScalarQuantizer", "LDP": "atoll.mechanisms.LocalDP", "DP": "atoll.mechanisms.CentralDP", "DifferentialPrivacy": "atoll.mechanisms.CentralDP",
         "LogisticRegression": _LINEAR, "LinearRegression": "atoll.fitting.Ridge", "CoxPH": "atoll.fitting.Cox, or `atoll fit cox`", "LightGBM": "atoll.trees.Trees(scheme='lightgbm')", "RandomForest": "atoll.trees.Trees(scheme='forest')",
         "GradientBoosting": _TREES, "GMM": "atoll.fitting.GaussianMixture", "Shapley": "atoll.aggregation.Valued", "FedMD": "atoll.labels.DSFL", "HFL": "atoll.topology.Hierarchical",
-        "P2P": "atoll.topology.Gossip", "DecentralizedFL": "atoll.topology.Gossip", "SplitLearning": "Atoll has none: parties that hold other columns of the same rows are not supported yet",
-        "VerticalFL": "Atoll has none: parties that hold other columns of the same rows are not supported yet", "Client": "atoll.task and atoll.client.connect", "Server": "`atoll server`, or atoll.simulate on one machine",
+        "P2P": "atoll.topology.Gossip", "DecentralizedFL": "atoll.topology.Gossip", "SplitLearning": "no networks that parties split yet: atoll.vertical.Vertical trains trees over columns at several parties",
+        "VerticalFL": _VERTICAL, "Client": "atoll.task and atoll.client.connect", "Server": "`atoll server`, or atoll.simulate on one machine",
         "Aggregator": "atoll.aggregation.Aggregation", "Trainer": _TRAINING, "Simulator": "atoll.simulate", "train": _TRAINING, "run": "atoll.simulate", "grid_search": "atoll.sweep, or `atoll sweep`", "evaluate": "atoll.Evaluation",
         "load_data": "atoll.data.read_data", "Dataset": "atoll.data.Dataset", "Partitioner": "atoll.data.dirichlet, atoll.data.iid and others", "PyTorch": "model= of atoll.Training takes a torch.nn.Module (docs/howto/torch.md)",
         "sklearn": "model= of atoll.Training takes an estimator (docs/howto/sklearn.md)", "Metrics": "atoll.learn.metrics",
