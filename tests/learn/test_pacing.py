@@ -89,7 +89,7 @@ def test_over_selection_takes_the_first_and_closes():
     result = train([4.0, 1.0, 3.0, 2.0], watch=watch, rounds=1, over_select=2.0, selection=atoll.Uniform(2))
     row = result.metrics[0]
     assert (row["selected"], row["replied"], row["t_end"]) == (4, 2, 2.0)
-    assert set(watch.touched) - {0} == {1, 3}, "the form of the first client's rows is read before the first round"
+    assert set(watch.touched) == {1, 3}
     assert flat(result.params) == pytest.approx((6 * 6 + 8 * 8) / 14)
 
 

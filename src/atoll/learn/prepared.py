@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -274,7 +275,7 @@ class Trained:
         last: the parameters of the last round.
         best: the best round, with ``keep_best``; ``None`` without it.
         cross_site: every model on every site's data, with ``Evaluation(cross_site=True)``.
-        table: in a training's result: the model as one that predicts rows of tables; ``None`` if its inputs are no numbers.
+        make_table: in a training's result: makes `table`.
     """
 
     params: Any = field(repr=False)
@@ -286,7 +287,12 @@ class Trained:
     last: Any = field(default=None, repr=False)
     best: Best | None = None
     cross_site: CrossSite | None = field(default=None, repr=False)
-    table: TableModel | None = field(default=None, repr=False, compare=False)
+    make_table: Callable[[], TableModel | None] | None = field(default=None, repr=False, compare=False)
+
+    @functools.cached_property
+    def table(self) -> TableModel | None:
+        """The model as one that predicts rows of tables; ``None`` if its inputs are no numbers. It is made when it is first asked for: this reads a client's rows."""
+        return None if self.make_table is None else self.make_table()
 
     def predict(self, rows: Any) -> NDArray[Any]:
         """Return the model's classes or numbers for the rows of a table, a file, a frame or a dict of columns, matched by name, or of an array.
@@ -354,7 +360,7 @@ class PreparedTraining(Prepared):
         against: from whom noise protects; those whom it trusts may see replies without it.
         labels: the report's section on labels, from the training's records; ``None`` if no label is missing.
         notices: what the result says of the training's settings, from its records.
-        columns: what the model knows of the rows that it takes; ``None`` if they are no numbers.
+        columns: tells what the model knows of the rows that it takes; ``None`` if they are no numbers.
     """
 
     def __init__(
@@ -370,9 +376,9 @@ class PreparedTraining(Prepared):
         against: str = "server",
         labels: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None,
         notices: Callable[[Sequence[Mapping[str, Any]]], Iterable[str]] = lambda rows: (),
-        columns: ModelColumns | None = None,
+        columns: Callable[[], ModelColumns | None] = lambda: None,
     ) -> None:
-        self._notices, self.columns = notices, columns
+        self._notices, self._columns = notices, columns
         self.learner, self.tasks, self._begin, self._most, self.claim = learner, tasks, begin, most, claim
         self.against = against
         self._counted, self._entrusted, self._labels = counted, entrusted, labels
@@ -396,12 +402,20 @@ class PreparedTraining(Prepared):
         if check is not None:
             check(population)
 
+    @functools.cached_property
+    def columns(self) -> ModelColumns | None:
+        """What the model knows of the rows that it takes. A run that writes no model, and whose table nobody asks for, reads no rows for it."""
+        return self._columns()
+
     def outcome(self, value: Trained) -> Trained:
         """Return the outcome with a model of the user's own kind, if the server has one."""
         if value.params == {}:
             return value
-        table = table_model_of(self.learner, value.params, self.columns, "the model")
-        return dataclasses.replace(value, model=self.learner.export(value.params), table=table)
+        return dataclasses.replace(
+            value,
+            model=self.learner.export(value.params),
+            make_table=lambda: table_model_of(self.learner, value.params, self.columns, "the model"),
+        )
 
     def reason(self, value: Trained, fed: Federation) -> str:
         """Return why the rounds ended."""

@@ -332,7 +332,7 @@ class Training(Checked, Job):
             notices=lambda rows: notices_of_training(
                 context, getattr(seen, "task", ""), getattr(seen, "classes", None), rows
             ),
-            columns=ModelColumns.of(seen),
+            columns=functools.partial(ModelColumns.of, seen),
         )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
