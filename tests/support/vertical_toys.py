@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 from atoll.vertical import SecureBoost
-from atoll.vertical.trees.secure_boost import GuestRows
+from atoll.vertical.model import GuestRows
 
 OBJECTIVES = {"binary": LOGISTIC, "regression": SQUARED, "multiclass": SOFTMAX}
 
@@ -68,8 +67,7 @@ def draw(seed: int, most: int = 6000, holes: bool = False) -> Drawn:
 
 def grown_alone(table: Drawn, model: SecureBoost):
     """The predictions of the learner that has all columns, ``(rows, outputs)``."""
-    part = asyncio.run(model.train_guest(table.rows()))
-    return table.objective.predict(model.margins(part, [model.walk(part["splits"], table.x)]))
+    return table.objective.predict(model.margins(model.train_pooled(table.rows()), table.x, []))
 
 
 def grown_by_xgboost(table: Drawn, model: SecureBoost):

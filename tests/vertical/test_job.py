@@ -16,8 +16,8 @@ from atoll.data import Dataset
 from atoll.engines import Inline
 from atoll.testing import killed_and_resumed
 from atoll.vertical import SecureBoost, Vertical
-from atoll.vertical.job import read_sides
 from atoll.vertical.tables import PartyTable
+from atoll.vertical.trees.joint import GuestTrees
 from tests.support.vertical_toys import as_parties, draw, grown_alone
 
 FEW = {"trees": 4, "depth": 3, "bins": 16, "security": "none"}
@@ -103,9 +103,9 @@ def test_ties_go_to_the_first_column_the_guests_first():
     x = rng.normal(size=400).astype(np.float32)
     ids, y = np.arange(400), (x + 0.1 * rng.normal(size=400) > 0).astype(np.int64)
     with_copy = train({"bank": {"id": ids, "x": x, "y": y}, "shop": {"id": ids, "copy": x}})
-    assert with_copy.replies["shop"]["half"]["splits"]["feature"].size == 0
+    assert with_copy.replies["shop"]["half"]["part"]["feature"].size == 0
     twice = train({"bank": {"id": ids, "y": y}, "shop": {"id": ids, "x": x, "copy": x}})
-    assert set(np.asarray(twice.replies["shop"]["half"]["splits"]["feature"]).tolist()) == {0}
+    assert set(np.asarray(twice.replies["shop"]["half"]["part"]["feature"]).tolist()) == {0}
     np.testing.assert_array_equal(with_copy.predictions["federated"], twice.predictions["federated"])
 
 
@@ -238,9 +238,10 @@ def test_the_forms_of_keys_stay_at_their_party():
 @pytest.mark.parametrize("splits", [1, 3])
 def test_answers_for_other_splits_than_a_host_has_are_refused(splits):
     """With one too few, the next host's first answer would be taken for this one's last."""
+    part = {"trees": GuestTrees(made={1: 2}).packed()}
     with pytest.raises(AtollError, match="no answers of 'shop' for 4 rows at 2 splits"):
-        read_sides({"sides": Bits.pack(np.ones((4, splits), bool))}, 4, 2, "shop")
-    assert read_sides({"sides": Bits.pack(np.ones((4, 2), bool))}, 4, 2, "shop").all()
+        SecureBoost.read_answer(part, {"sides": Bits.pack(np.ones((4, splits), bool))}, 4, 1, "shop")
+    assert SecureBoost.read_answer(part, {"sides": Bits.pack(np.ones((4, 2), bool))}, 4, 1, "shop").all()
 
 
 def test_the_alignment_is_a_protocol():
@@ -257,6 +258,6 @@ def test_the_hosts_columns_have_the_order_of_the_hosts_that_you_name():
     parties = {"bank": {"id": ids, "y": y}, "mall": {"id": ids, "copy": x}, "shop": {"id": ids, "x": x}}
     for hosts, owner in (((), "mall"), (("shop", "mall"), "shop")):
         result = train(parties, hosts=hosts)
-        assert {name for name in ("mall", "shop") if result.replies[name]["half"]["splits"]["feature"].size} == {owner}
+        assert {name for name in ("mall", "shop") if result.replies[name]["half"]["part"]["feature"].size} == {owner}
     refused(parties, r"hosts=\['shop'\], and the parties beside 'bank' are", hosts=["shop"])
     refused(parties, r"hosts=\['shop', 'shop'\]", hosts=["shop", "shop"])

@@ -83,18 +83,15 @@ class TreeLoss:
         classes[np.arange(len(p)), targets.astype(np.int64)] = 1
         return p - classes, np.maximum(2 * p * (1 - p), np.float32(_LEAST))
 
-    def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Probabilities, or values of a regression, ``(rows, outputs)``."""
+    def predict(self, margin: NDArray[Any]) -> NDArray[Any]:
+        """Probabilities, or values of a regression, ``(rows, outputs)``, in the precision of the margins."""
         if self.name == SQUARED:
             return margin
-        made: NDArray[np.float32]
         if self.name == LOGISTIC:
             with np.errstate(over="ignore"):
-                made = np.divide(1, 1 + np.exp(-margin), dtype=np.float32)
-            return made
+                return np.divide(1, 1 + np.exp(-margin), dtype=margin.dtype)
         exp = np.exp(margin - margin.max(axis=1, keepdims=True))
-        made = np.divide(exp, exp.sum(axis=1, keepdims=True), dtype=np.float32)
-        return made
+        return np.divide(exp, exp.sum(axis=1, keepdims=True), dtype=margin.dtype)
 
 
 def objective_of(name: str, about: About) -> TreeLoss:

@@ -13,7 +13,7 @@ import numpy as np
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.job import Job, Prepared
-from atoll.core.message import Bits, StringArray
+from atoll.core.message import StringArray
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.redaction import private
 from atoll.core.requests.task import Task
@@ -23,10 +23,10 @@ from atoll.secure.psi.protocol import intersect_keys
 from atoll.trees.objectives import SQUARED, TreeLoss
 from atoll.trees.tree import score
 
+from .model import GuestRows, VerticalModel, require
 from .tables import PartyTable, read_labels
 from .transcript import Role, keep_heard
-from .trees.boosting import require
-from .trees.secure_boost import GuestRows, SecureBoost
+from .trees.secure_boost import SecureBoost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-__all__ = ["MODEL", "SharedRows", "Vertical", "VerticalResult", "read_sides", "read_token", "train_pooled"]
+__all__ = ["MODEL", "SharedRows", "Vertical", "VerticalResult", "read_token", "train_pooled"]
 
 MODEL = "vertical-model"
 """The name under which each party keeps its part of the model."""
@@ -74,7 +74,7 @@ class Vertical(Checked, Job):
     method: ClassVar[str] = "model"
 
     align: PsiProtocol | None = None
-    model: SecureBoost = field(default_factory=SecureBoost)
+    model: VerticalModel = field(default_factory=SecureBoost)
     guest: str | None = None
     hosts: Sequence[str] = ()
     id: str = "id"
@@ -90,7 +90,7 @@ class Vertical(Checked, Job):
     def __post_init__(self) -> None:
         require_parts(
             self,
-            {"model": (SecureBoost, "atoll.vertical.SecureBoost()")},
+            {"model": (VerticalModel, "atoll.vertical.SecureBoost()")},
             optional={"align": (PsiProtocol, "atoll.secure.psi.Ecdh()")},
         )
         tasks = ("auto", "binary", "multiclass", "regression")
@@ -272,7 +272,7 @@ class VerticalResult:
         """Names of the classes, in the order of the codes; empty for a regression."""
         return tuple(self._at_hand("half")["classes"])
 
-    def compare(self, pooled: NDArray[np.float32]) -> dict[str, Any]:
+    def compare(self, pooled: NDArray[Any]) -> dict[str, Any]:
         """Compare the joint model with the guest's own and with the pooled one.
 
         The result has the measure (``metric``) of the held-out rows of ``alone``, ``federated`` and ``pooled``, ``None`` without such rows, and the largest ``difference`` of the
@@ -295,12 +295,10 @@ class VerticalResult:
         half = self._at_hand("half")
         return TreeLoss(half["objective"], int(half["outputs"]))
 
-    def predict(
-        self, tables: Mapping[str, Any], *, unknown: Literal["refuse", "guest"] = "refuse"
-    ) -> NDArray[np.float32]:
+    def predict(self, tables: Mapping[str, Any], *, unknown: Literal["refuse", "guest"] = "refuse") -> NDArray[Any]:
         """Predict rows by their keys, in the order of the guest's table: probabilities of the second class or of all classes, or numbers.
 
-        Each host says of all its splits where a row goes, in one round trip.
+        Each host answers for all of its part of the model, in one round trip.
 
         Args:
             tables: party -> its table of rows, in any order.
@@ -324,8 +322,8 @@ class VerticalResult:
         )
         asked = [keys[0].names[i] if i >= 0 else "" for i in keys[0].rows.tolist()]
         known = np.ones(len(asked), np.bool_)
-        sides = [model.walk(halves[0]["part"]["splits"], x[0])]
-        for name, mine, own, half in zip(self.parties[1:], x[1:], keys[1:], halves[1:], strict=True):
+        answers = []
+        for k, (name, mine, own, half) in enumerate(zip(self.parties[1:], x[1:], keys[1:], halves[1:], strict=True), 1):
             places = dict(zip(own.names, own.places.tolist(), strict=True))
             at = np.array([places.get(key, -1) for key in asked], np.int64)
             if (at < 0).any() and unknown == "refuse":
@@ -336,21 +334,16 @@ class VerticalResult:
                     remedy="ask for rows that all parties have, or use unknown='guest' for the guest's own model",
                 )
             known &= at >= 0
-            sides.append(
-                model.walk(
-                    half["splits"],
-                    mine[np.maximum(at, 0)] if len(mine) else np.zeros((len(at), mine.shape[1]), np.float32),
-                )
-            )
+            rows = mine[np.maximum(at, 0)] if len(mine) else np.zeros((len(at), mine.shape[1]), mine.dtype)
+            answer = model.answer(half["part"], rows)
+            answers.append(model.read_answer(halves[0]["part"], answer, len(at), k, name))
         objective = self.objective
-        alone = halves[0]["alone"]
-        joint = model.margins(halves[0]["part"], sides)
-        own_model = model.margins(alone, [model.walk(alone["splits"], x[0])])
-        made = objective.predict(np.where(known[:, None], joint, own_model))
+        joint = model.margins(halves[0]["part"], x[0], answers)
+        made = objective.predict(np.where(known[:, None], joint, model.margins(halves[0]["alone"], x[0], [])))
         return made[:, 0] if objective.outputs == 1 else made
 
-    def _rows(self, data: Any, party: str, half: Any) -> tuple[NDArray[np.float32], RowKeys]:
-        table = PartyTable.of(data, party, key=self.job.id, only=half["features"])
+    def _rows(self, data: Any, party: str, half: Any) -> tuple[NDArray[Any], RowKeys]:
+        table = PartyTable.of(data, party, key=self.job.id, only=half["features"], precision=self.job.model.precision)
         return table.x, table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
 
     @property
@@ -369,7 +362,7 @@ class VerticalResult:
         return found[what]
 
 
-def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResult) -> NDArray[np.float32]:
+def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResult) -> NDArray[Any]:
     """What the same learner predicts that has all columns in one place, in the order of ``result.predictions``: for comparisons, as no party could.
 
     Args:
@@ -380,18 +373,14 @@ def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResul
     told, guest = result.predictions, result.parties[0]
     parts = []
     for name in result.parties:
-        table = PartyTable.of(tables[name], name, key=job.id, label=job.label if name == guest else None)
+        label = job.label if name == guest else None
+        table = PartyTable.of(tables[name], name, key=job.id, label=label, precision=job.model.precision)
         keys = table.keys(job.id, job.order, job.repeats, job.key)
         place = dict(zip(keys.names, keys.places.tolist(), strict=True))
         parts.append(table.x[[place[key] for key in told["id"].tolist()]])
     x, train, objective = np.concatenate(parts, axis=1), ~told["test"], result.objective
-    growing = job.model.train_guest(GuestRows(x[train], told["y"][train], objective))
-    part: Any = None
-    try:
-        growing.send(None)  # nobody is asked, so it never waits
-    except StopIteration as done:
-        part = done.value
-    return objective.predict(job.model.margins(part, [job.model.walk(part["splits"], x)]))
+    part = job.model.train_pooled(GuestRows(x[train], told["y"][train], objective))
+    return objective.predict(job.model.margins(part, x, []))
 
 
 class _PreparedVertical(Prepared):
@@ -471,34 +460,31 @@ class _PreparedVertical(Prepared):
     async def _guest(self, island: Island, peers: Peers) -> Any:
         job, me, hosts = self.job, self.parties[0], self.parties[1:]
         state = await peers.restore(None)
-        table = PartyTable.of(island.data, me, key=job.id, label=job.label)
+        table = PartyTable.of(island.data, me, key=job.id, label=job.label, precision=job.model.precision)
         labels = read_labels(table, job.label, job.task)
+        objective = job.model.fit_objective(labels.objective)
         rows = self._shared_rows(table, island)
         labels.require_varied(rows.train)
-        training = GuestRows(table.x[rows.train], labels.values[rows.train], labels.objective)
+        training = GuestRows(table.x[rows.train], labels.values[rows.train], objective)
         more = {"secret": island.secret, "state": state, "save": peers.checkpoint}
         part = await job.model.train_guest(training, peers, hosts, **more)
-        alone = await job.model.train_guest(training)
-        walks = peers.channel("predictions")
+        alone = job.model.train_pooled(training)
+        answers = peers.channel("predictions")
         token = island.secret.bytes(16)
-        await walks.broadcast({"rows": np.arange(len(rows)), "model": np.frombuffer(token, np.uint8)}, hosts)
+        await answers.broadcast({"rows": np.arange(len(rows)), "model": np.frombuffer(token, np.uint8)}, hosts)
         x = table.x[rows.places]
-        sides = [job.model.walk(part["splits"], x)]
-        made = dict(np.asarray(part["trees"]["made"]).tolist())
-        for k, name in enumerate(hosts, 1):
-            sides.append(read_sides(await walks.recv(name), len(rows), made.get(k, 0), name))
+        margins = {
+            "alone": job.model.margins(alone, x, []),
+            "federated": await job.model.predict_guest(part, x, answers, hosts),
+        }
         half = {
-            "part": part, "alone": alone, "features": list(table.features), "objective": labels.objective.name,
-            "outputs": labels.objective.outputs, "classes": list(labels.classes),
+            "part": part, "alone": alone, "features": list(table.features), "objective": objective.name,
+            "outputs": objective.outputs, "classes": list(labels.classes), "method": type(job.model).__name__,
         }  # fmt: skip
         island.leave(MODEL, {**half, "model": np.frombuffer(token, np.uint8), "hosts": list(hosts)})
-        margins = {
-            "alone": job.model.margins(alone, [job.model.walk(alone["splits"], x)]),
-            "federated": job.model.margins(part, sides),
-        }
-        predicted = {name: labels.objective.predict(each) for name, each in margins.items()}
+        predicted = {name: objective.predict(each) for name, each in margins.items()}
         y = labels.values[rows.places]
-        scores = _scores(labels.objective, y, predicted, rows.is_test)
+        scores = _scores(objective, y, predicted, rows.is_test)
         told = {"task": labels.task, "scores": scores, "rows": rows.counts}
         table_of_rows = {"id": StringArray.from_values(rows.ids), "test": rows.is_test, "y": y, **predicted}
         island.leave(OUTCOME, {**told, "predictions": table_of_rows})
@@ -507,7 +493,7 @@ class _PreparedVertical(Prepared):
     async def _host(self, island: Island, peers: Peers) -> Any:
         job, me = self.job, island.name
         state = await peers.restore(None)
-        table = PartyTable.of(island.data, me, key=job.id)
+        table = PartyTable.of(island.data, me, key=job.id, precision=job.model.precision)
         if job.label in table.columns:
             raise DataError(
                 f"a column {job.label!r}, which is the name of the guest's labels",
@@ -516,11 +502,11 @@ class _PreparedVertical(Prepared):
             )
         rows = self._shared_rows(table, island)
         guest, more = self.parties[0], {"secret": island.secret, "state": state, "save": peers.checkpoint}
-        splits = await job.model.train_host(table.x[rows.train], peers, guest, **more)
-        walks = peers.channel("predictions")
-        asked = await walks.recv(guest)
-        await walks.send(guest, {"sides": Bits.pack(job.model.walk(splits, table.x[rows.places]))})
-        half = {"splits": splits, "features": list(table.features)}
+        part = await job.model.train_host(table.x[rows.train], peers, guest, **more)
+        answers = peers.channel("predictions")
+        asked = await answers.recv(guest)
+        await job.model.predict_host(part, table.x[rows.places], answers, guest)
+        half = {"part": part, "features": list(table.features), "method": type(job.model).__name__}
         island.leave(MODEL, {**half, "model": read_token(asked)})
         return {} if island.remote else {"half": half}
 
@@ -570,21 +556,6 @@ def read_token(message: Any) -> NDArray[np.uint8]:
     good = isinstance(found, np.ndarray) and found.shape == (16,) and found.dtype == np.uint8
     require(good, "no name of a model", "Vertical")
     return np.asarray(found)
-
-
-def read_sides(message: Any, rows: int, splits: int, host: str) -> NDArray[np.bool_]:
-    """A host's answer to where rows go at each of its splits, ``(rows, splits)``.
-
-    Raises:
-        MessageError: it is none, or one for other splits than the host has made: the answers of the next host would be taken for its own.
-    """
-    sides = message.get("sides") if isinstance(message, Mapping) else None
-    require(
-        isinstance(sides, Bits) and sides.shape == (rows, splits),
-        f"no answers of {host!r} for {rows} rows at {splits} splits",
-        "Vertical",
-    )
-    return np.asarray(sides.unpack())  # type: ignore[union-attr]
 
 
 def _scores(

@@ -17,10 +17,9 @@ from atoll.core.requests.task import Task
 from atoll.core.validation import Checked
 from atoll.trees.objectives import TreeLoss
 
-from .job import MODEL, Vertical, read_sides, read_token
+from .job import MODEL, Vertical, read_token
+from .model import VerticalModel, model_named, require
 from .tables import PartyTable
-from .trees.boosting import require
-from .trees.secure_boost import SecureBoost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +39,7 @@ PREDICTIONS = "vertical-predictions"
 class VerticalPrediction(Checked, Job):
     """Predict all rows of the guest's table with the model that an earlier `Vertical` left at the parties, in the order of the guest's rows.
 
-    The guest sends the keys of its rows to the hosts. Each host says where each row goes at all of its own splits, in one message. The guest puts the answers together and keeps
+    The guest sends the keys of its rows to the hosts. Each host answers for all of its part of the model: of boosted trees, where each row goes at all of its own splits. The guest puts the answers together and keeps
     ``ids`` and ``predictions`` under the name ``vertical-predictions``: of two classes the probability of the second, of more the probability of each, or numbers.
 
     Attributes:
@@ -84,7 +83,7 @@ class VerticalPrediction(Checked, Job):
         parties = self.roles(data.names) if data is not None else ["guest", "host"]
         told = [Exposure(name, "the keys that the guest asks for") for name in parties[1:]]
         told.append(
-            Exposure(parties[0], "which of its keys each host has, and where their rows go at each of its splits")
+            Exposure(parties[0], "which of its keys each host has, and what its part of the model says of their rows")
         )
         return Explanation(self.title, len(parties), tuple(told))
 
@@ -140,12 +139,15 @@ class _PreparedPrediction(Prepared):
 
     # The roles.
 
-    def _rows(self, island: Island, half: Mapping[str, Any]) -> tuple[NDArray[np.float32], RowKeys]:
-        table = PartyTable.of(island.data, island.name, key=self.job.id, only=half["features"])
-        return table.x, table.keys(self.job.id, 0, self.job.repeats, self.job.key)
+    def _rows(self, island: Island, half: Mapping[str, Any]) -> tuple[type[VerticalModel], NDArray[Any], RowKeys]:
+        model = model_named(half["method"])
+        table = PartyTable.of(
+            island.data, island.name, key=self.job.id, only=half["features"], precision=model.precision
+        )
+        return model, table.x, table.keys(self.job.id, 0, self.job.repeats, self.job.key)
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
-        half = _half_of(island, "part")
+        half = _half_of(island, guest=True)
         hosts = list(half["hosts"])
         if sorted(hosts) != sorted(self.parties[1:]):
             raise DataError(
@@ -153,18 +155,16 @@ class _PreparedPrediction(Prepared):
                 where="VerticalPrediction",
                 remedy="ask the parties of the training",
             )
-        x, keys = self._rows(island, half)
+        model, x, keys = self._rows(island, half)
         ids = [keys.names[i] if i >= 0 else "" for i in keys.rows.tolist()]
         asked = StringArray.from_values(ids)
         await peers.broadcast({"model": half["model"], "ids": asked}, hosts)
-        known, sides = np.ones(len(ids), np.bool_), [SecureBoost.walk(half["part"]["splits"], x)]
-        splits = dict(np.asarray(half["part"]["trees"]["made"]).tolist())
-        for k, name in enumerate(hosts, 1):
-            answer = await peers.recv(name)
-            sides.append(read_sides(answer, len(ids), splits.get(k, 0), name))
-            there = answer.get("known")
-            require(isinstance(there, Bits) and there.shape == (len(ids),), f"no answer of {name!r}", "Vertical")
-            here = there.unpack()
+        known = np.ones(len(ids), np.bool_)
+        for name in hosts:
+            told = await peers.recv(name)
+            there = told.get("known") if isinstance(told, Mapping) else None
+            require(isinstance(there, Bits) and there.shape == (len(ids),), f"no answer of {name!r}")
+            here = there.unpack()  # type: ignore[union-attr]
             if not here.all() and self.job.unknown == "refuse":
                 absent = [ids[i] for i in np.flatnonzero(~here)[:3]]
                 raise DataError(
@@ -173,9 +173,9 @@ class _PreparedPrediction(Prepared):
                     remedy="ask for rows that all parties have, or use unknown='guest' for the guest's own model",
                 )
             known &= here
-        objective, alone = TreeLoss(half["objective"], int(half["outputs"])), half["alone"]
-        joint = SecureBoost().margins(half["part"], sides)
-        own = SecureBoost().margins(alone, [SecureBoost.walk(alone["splits"], x)])
+        objective = TreeLoss(half["objective"], int(half["outputs"]))
+        joint = await model().predict_guest(half["part"], x, peers.channel("answers"), hosts)
+        own = model.margins(half["alone"], x, [])
         made = objective.predict(np.where(known[:, None], joint, own))
         found = {"ids": asked, "predictions": made[:, 0] if objective.outputs == 1 else made}
         island.leave(PREDICTIONS, found)
@@ -183,7 +183,7 @@ class _PreparedPrediction(Prepared):
         return told if island.remote else {**told, **found}
 
     async def _host(self, island: Island, peers: Peers) -> Any:
-        guest, half = self.parties[0], _half_of(island, "splits")
+        guest, half = self.parties[0], _half_of(island, guest=False)
         asked = await peers.recv(guest)
         if read_token(asked).tobytes() != np.asarray(half["model"]).tobytes():
             raise DataError(
@@ -193,18 +193,17 @@ class _PreparedPrediction(Prepared):
             )
         ids = asked.get("ids")
         require(isinstance(ids, StringArray) and len(ids.shape) == 1, "no keys were asked for", "Vertical")
-        x, keys = self._rows(island, half)
+        model, x, keys = self._rows(island, half)
         places = dict(zip(keys.names, keys.places.tolist(), strict=True))
         at = np.array([places.get(key, -1) for key in ids.tolist()], np.int64)
-        rows = x[at] if len(x) else np.zeros((len(at), x.shape[1]), np.float32)
+        rows = x[at] if len(x) else np.zeros((len(at), x.shape[1]), x.dtype)
         rows[at < 0] = 0  # nobody's row: what the host says of it does not count
-        await peers.send(
-            guest, {"sides": Bits.pack(SecureBoost.walk(half["splits"], rows)), "known": Bits.pack(at >= 0)}
-        )
+        await peers.send(guest, {"known": Bits.pack(at >= 0)})
+        await model().predict_host(half["part"], rows, peers.channel("answers"), guest)
         return {}
 
 
-def _half_of(island: Island, part: str) -> Mapping[str, Any]:
+def _half_of(island: Island, *, guest: bool) -> Mapping[str, Any]:
     """A party's part of the model.
 
     Raises:
@@ -212,7 +211,7 @@ def _half_of(island: Island, part: str) -> Mapping[str, Any]:
         DataError: it has that of another role.
     """
     half: Mapping[str, Any] = island.left(MODEL)
-    if part not in half or "model" not in half:
+    if ("hosts" in half) != guest or "model" not in half:
         raise DataError(
             f"the part of a model at {island.name!r} is not of this role",
             where="VerticalPrediction",

@@ -1,11 +1,17 @@
-"""What the room of vertical models adds: kinds of job."""
+"""What the room of vertical models adds: kinds of job, and the models that they train."""
 
 from __future__ import annotations
 
-__all__ = ["JOBS"]
+from atoll.core.rooms import PartKind, is_class
+
+__all__ = ["JOBS", "PARTS"]
 
 JOBS = {
     "vertical": "atoll.vertical.job:Vertical",
     "vertical-prediction": "atoll.vertical.prediction:VerticalPrediction",
 }
 """Maps ``job:`` of a configuration to its class."""
+
+PARTS = (
+    PartKind("vertical model", ("atoll.vertical",), is_class("atoll.vertical.model:VerticalModel"), "One model over columns that lie at several parties.", "VerticalModel"),
+)  # fmt: skip

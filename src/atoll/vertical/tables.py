@@ -1,4 +1,4 @@
-"""One party's table, as vertical models read it: keys, features in single precision, and at the guest labels."""
+"""One party's table, as vertical models read it: keys, features, and at the guest labels."""
 
 from __future__ import annotations
 
@@ -32,18 +32,25 @@ class PartyTable:
     Attributes:
         party: its name, for errors.
         features: names of the columns.
-        x: ``(rows, features)`` in single precision; NaN is missing.
+        x: ``(rows, features)`` in the precision of the model; NaN is missing.
         columns: all columns by name, the keys and the labels among them.
     """
 
     party: str
     features: tuple[str, ...]
-    x: NDArray[np.float32]
+    x: NDArray[Any]
     columns: Mapping[str, Any]
 
     @classmethod
     def of(
-        cls, data: Any, party: str, *, key: str = "id", label: str | None = None, only: Sequence[str] | None = None
+        cls,
+        data: Any,
+        party: str,
+        *,
+        key: str = "id",
+        label: str | None = None,
+        only: Sequence[str] | None = None,
+        precision: type[np.floating[Any]] = np.float32,
     ) -> PartyTable:
         """Read a party's data: a `DataTable`, a `Dataset` whose target is the label, a ``pandas.DataFrame``, or a dict of columns.
 
@@ -53,6 +60,7 @@ class PartyTable:
             key: the column of the keys.
             label: the column of the labels, at the guest; ``None`` at a host, whose columns are all features. A `Dataset` has its target anyway.
             only: the features to read, in this order; by default all. Other columns may hold anything.
+            precision: the floating-point type of the features.
 
         Raises:
             DataError: there is no column of that name, a feature is no column of numbers or holds an infinity.
@@ -73,7 +81,7 @@ class PartyTable:
                 remedy="give the columns of the training",
             )
         features = tuple(name for name in own if name not in (key, label)) if only is None else tuple(only)
-        return cls(party, features, _features(columns, features, party), columns)
+        return cls(party, features, _features(columns, features, party, np.dtype(precision)), columns)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -212,13 +220,14 @@ def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...]]
     return columns, tuple(columns)
 
 
-def _features(columns: Mapping[str, Any], names: tuple[str, ...], party: str) -> NDArray[np.float32]:
+def _features(columns: Mapping[str, Any], names: tuple[str, ...], party: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     rows = len(next(iter(columns.values())))
-    made = np.empty((rows, len(names)), np.float32)
+    made = np.empty((rows, len(names)), dtype)
     for i, name in enumerate(names):
         values = np.asarray(columns[name])
         if values.ndim != 1 or values.dtype.kind not in "biuf":
             raise _not_numbers(name, "text" if values.dtype.kind in "UO" else str(values.dtype), party)
+        # Squares of values beyond single precision overflow in double precision too.
         infinite = np.abs(values.astype(np.float64)) > np.finfo(np.float32).max
         if infinite.any():
             row = int(np.flatnonzero(infinite)[0])
@@ -227,7 +236,8 @@ def _features(columns: Mapping[str, Any], names: tuple[str, ...], party: str) ->
                 where=f"table of {party!r}",
                 remedy="correct the value, or leave it empty",
             )
-        require_single_precision(values, name, f"table of {party!r}")
+        if dtype == np.float32:
+            require_single_precision(values, name, f"table of {party!r}")
         made[:, i] = values
     return made
 

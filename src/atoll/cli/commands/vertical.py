@@ -196,13 +196,13 @@ async def _train_at_sites(job: Any, files: Mapping[str, Path], folder: Path, out
 
 
 def _write(file: Path, told: Mapping[str, Any], classes: Sequence[str], task: str) -> None:
-    """The shared rows in the common order, a line each, with the shortest decimal numbers that are the same in single precision."""
+    """The shared rows in the common order, a line each, with the shortest decimal numbers that are the same in the model's precision."""
     import numpy as np
 
     names = ("alone", "federated", "pooled")
     several = task == "multiclass"
     header = [f"{name}_{one}" for name in names for one in classes] if several else list(names)
-    values = np.concatenate([np.asarray(told[name], np.float32) for name in names], axis=1)
+    values = np.concatenate([np.asarray(told[name]) for name in names], axis=1)
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["id", "split", "y", *header])

@@ -21,6 +21,7 @@ from atoll.core.message import Bits
 from atoll.trees.histogram import Growth, TreeLimits
 from atoll.trees.objectives import SQUARED, TreeLoss
 
+from ..model import require
 from .columns import OwnedColumns, Splits
 from .joint import GuestTrees
 
@@ -47,16 +48,6 @@ FRACTION = 24
 """Bits of a gradient's fraction."""
 _ROOM = 3
 """Residuals of a regression may grow to ``2^3`` times the largest one at the beginning before sums could overflow."""
-
-
-def require(good: bool, what: str, where: str = "SecureBoost") -> None:
-    """Refuse a message of a peer.
-
-    Raises:
-        MessageError: it is not ``good``.
-    """
-    if not good:
-        raise MessageError(what, where=where, remedy="let all parties run the same version of Atoll")
 
 
 @dataclass(frozen=True)

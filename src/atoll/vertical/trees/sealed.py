@@ -16,7 +16,8 @@ import numpy as np
 from atoll.secure.encrypted import JoinedFields, KeyOwner, Paillier, SealedVector
 from atoll.secure.encrypted.paillier import gmp
 
-from .boosting import GradientUnits, HostColumns, require
+from ..model import require
+from .boosting import GradientUnits, HostColumns
 from .columns import OwnedColumns
 
 if TYPE_CHECKING:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.message import Bits
 from atoll.core.requests.island import Secret
-from atoll.core.validation import Checked, require_parts
+from atoll.core.validation import require_parts
 from atoll.secure.encrypted import Paillier
 from atoll.trees.histogram import TreeLimits
-from atoll.trees.objectives import TreeLoss
 
+from ..model import GuestRows, Part, Save, VerticalModel, require
 from .boosting import (
     MOST_OUTPUTS,
     Boosting,
@@ -26,7 +27,6 @@ from .boosting import (
     HostSums,
     PlainSums,
     grow_round,
-    require,
 )
 from .columns import OwnedColumns, Splits
 from .joint import GuestTrees
@@ -40,12 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["SecureBoost"]
 
 Given = TypeVar("Given")
-Save = Callable[[Any], Awaitable[None]]
-"""Makes the state of a role durable, once all roles have theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureBoost(Checked):
+class SecureBoost(VerticalModel):
     """Boosted trees over columns at several owners, without loss: XGBoost's trees of all columns in one place.
 
     Each owner finds XGBoost's cuts of its own columns (``tree_method="hist"``, rows in the common order). The gain of a split is
@@ -184,7 +182,7 @@ class SecureBoost(Checked):
         """
         own = OwnedColumns(rows.x, self.bins, self.min_bin_rows)
         if not own.features and not hosts:
-            return rows.without_trees()
+            return {"base": rows.base, "trees": GuestTrees().packed(), "splits": Splits().packed()}
         if state is None:
             told = {host: HostColumns.of(await _of(peers).recv(host)) for host in hosts}
             state = {
@@ -202,14 +200,14 @@ class SecureBoost(Checked):
         public: dict[str, Any] = {"security": "none"}
         keys = state["keys"]
         if hosts and self.security == "paillier":
-            sealed = GuestCipher.of(self.cipher, rows.units, len(rows.x), _of(secret), keys, self.short_exponents)
+            sealed = GuestCipher.of(self.cipher, _units(rows), len(rows.x), _of(secret), keys, self.short_exponents)
             sums, public, keys = sealed, sealed.public, sealed.owner.keys
         if hosts and state["keys"] is None:
             await _of(peers).broadcast({**public, "outputs": rows.objective.outputs}, hosts)
-        boosting = rows.boosting(state["boosting"])
+        boosting = _boosting(rows, state["boosting"])
         owners = ColumnOwners(own, peers, known, sums)
         for done in range(state["round"], self.trees):
-            await grow_round(owners, boosting, rows.targets, self.limits, rows.units)
+            await grow_round(owners, boosting, rows.targets, self.limits, _units(rows))
             if save is not None:
                 await save({**state, "keys": keys or [], "round": done + 1, "boosting": boosting.packed()})
         return {"base": np.asarray(boosting.base), "trees": boosting.trees.packed(), "splits": boosting.splits.packed()}
@@ -264,57 +262,54 @@ class SecureBoost(Checked):
         require(type(outputs) is int and 1 <= outputs <= MOST_OUTPUTS, f"{outputs!r} trees a round")
         return PlainSums() if self.security == "none" else HostCipher.of(self.cipher, public, rows, secret)
 
-    def margins(self, part: Mapping[str, Any], sides: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32]:
-        """The margins of rows, ``(rows, outputs)``, from what all owners say of them.
+    def train_pooled(self, rows: GuestRows) -> Part:
+        """XGBoost's trees of rows that have all columns in one place."""
+        growing = self.train_guest(rows)
+        try:
+            growing.send(None)  # nobody is asked, so it never waits
+        except StopIteration as done:
+            part: Part = done.value
+            return part
+        raise RuntimeError("a training without hosts waited for one")
 
-        Args:
-            part: the guest's part of the model.
-            sides: what `walk` returned at each owner, the guest first.
+    @classmethod
+    def answer(cls, part: Part, x: NDArray[Any]) -> dict[str, Any]:
+        """Whether each row goes left at each of the host's splits, ``(rows, splits)``."""
+        return {"sides": Bits.pack(Splits.unpacked(part).walk(x))}
+
+    @classmethod
+    def read_answer(cls, part: Part, message: Any, rows: int, host: int, name: str) -> NDArray[np.bool_]:
+        """A host's answer to where rows go at each of its splits, ``(rows, splits)``.
+
+        Raises:
+            MessageError: it is none, or one for other splits than the host has made: the answers of the next host would be taken for its own.
         """
+        splits = dict(np.asarray(part["trees"]["made"]).tolist()).get(host, 0)
+        sides = message.get("sides") if isinstance(message, Mapping) else None
+        good = isinstance(sides, Bits) and sides.shape == (rows, splits)
+        require(good, f"no answers of {name!r} for {rows} rows at {splits} splits")
+        return np.asarray(sides.unpack())  # type: ignore[union-attr]
+
+    @classmethod
+    def margins(cls, part: Part, x: NDArray[Any], answers: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32]:
+        """The margins of rows, ``(rows, outputs)``, from what all owners say of them."""
+        sides = [Splits.unpacked(part["splits"]).walk(x), *answers]
         return GuestTrees.unpacked(part["trees"]).margins(np.asarray(part["base"]), sides)
 
-    @staticmethod
-    def walk(splits: Any, x: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """At an owner: whether each row goes left at each of its splits, ``(rows, splits)``."""
-        return Splits.unpacked(splits).walk(x)
+
+def _units(rows: GuestRows) -> GradientUnits:
+    """The units of gradients."""
+    return GradientUnits.of(rows.objective, rows.targets, rows.base)
 
 
-@dataclass(frozen=True)
-class GuestRows:
-    """The guest's training rows, with labels.
-
-    Attributes:
-        x: ``(rows, features)`` in single precision; NaN is missing.
-        targets: labels as numbers, or codes of classes.
-        objective: the loss.
-    """
-
-    x: NDArray[np.float32]
-    targets: NDArray[np.float64]
-    objective: TreeLoss
-
-    @property
-    def base(self) -> NDArray[np.float64]:
-        """The margins before the first tree."""
-        return self.objective.first_guess(self.objective.label_sums(self.targets), len(self.targets))
-
-    @property
-    def units(self) -> GradientUnits:
-        """The units of gradients."""
-        return GradientUnits.of(self.objective, self.targets, self.base)
-
-    def without_trees(self) -> dict[str, Any]:
-        """The model of a guest that has no column."""
-        return {"base": self.base, "trees": GuestTrees().packed(), "splits": Splits().packed()}
-
-    def boosting(self, state: Any) -> Boosting:
-        """The trees so far, from what a checkpoint kept; none for ``None``."""
-        base = self.base
-        if state is None:
-            margin = np.tile(base.astype(np.float32), (len(self.x), 1))
-            return Boosting(self.objective, base, margin, GuestTrees(), Splits())
-        trees, splits = GuestTrees.unpacked(state["trees"]), Splits.unpacked(state["splits"])
-        return Boosting(self.objective, base, np.array(state["margin"], np.float32), trees, splits)
+def _boosting(rows: GuestRows, state: Any) -> Boosting:
+    """The trees so far, from what a checkpoint kept; none for ``None``."""
+    base = rows.base
+    if state is None:
+        margin = np.tile(base.astype(np.float32), (len(rows.x), 1))
+        return Boosting(rows.objective, base, margin, GuestTrees(), Splits())
+    trees, splits = GuestTrees.unpacked(state["trees"]), Splits.unpacked(state["splits"])
+    return Boosting(rows.objective, base, np.array(state["margin"], np.float32), trees, splits)
 
 
 def _of(given: Given | None) -> Given:
