@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import AtollError
-from atoll.vertical import Vertical, VerticalModel
+from atoll.runtime.jobs.spec import JobConfig
+from atoll.secure.encrypted import Paillier
+from atoll.vertical import SecureBoost, Vertical, VerticalModel
 from atoll.vertical.model import ColumnScales, model_named
 
 
@@ -79,3 +81,11 @@ def test_scaled_columns_know_no_offset_and_no_scale(seed, offset, scale):
 def test_columns_without_a_spread_are_zero():
     x = np.array([[1e9 + 0.1, np.nan, 5.0]] * 30)
     assert (ColumnScales.of(x).apply(x) == 0).all()
+
+
+def test_a_setting_that_is_one_class_alone_travels_without_its_name():
+    """The cipher of `SecureBoost` can only be Paillier, so that a configuration gives its settings alone."""
+    model = SecureBoost(cipher=Paillier(key_bits=3072))
+    told = JobConfig.of(Vertical(model=model, guest="a"), name="v", sites=["a", "b"]).model_dump(exclude_defaults=True)
+    assert told["model"]["name"] == "SecureBoost"
+    assert told["model"]["cipher"] == {"key_bits": 3072, "insecure": False}

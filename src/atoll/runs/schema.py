@@ -81,7 +81,7 @@ def schema_of(part: Any, given: int = 0) -> SettingsSchema:
         if wanted is _UNKNOWN or parameter.name == "name" or parameter.annotation in ("Any", Any):
             configurable = configurable and not required
             continue
-        fields[parameter.name] = (wanted, ... if required else _configured_default(part, parameter))
+        fields[parameter.name] = (wanted, ... if required else _configured_default(part, parameter, wanted))
     text = (inspect.getdoc(part) or "").partition("\n")[0]
     made = create_model(_name_part(part), __base__=Section, __doc__=text, **fields)
     if inspect.isclass(part):
@@ -108,22 +108,23 @@ def _name_part(part: Any) -> str:
     return str(getattr(part, "__name__", type(part).__name__))
 
 
-def _configured_default(part: Any, parameter: inspect.Parameter) -> Any:
-    """The default in the form that a configuration has: sequences become lists."""
+def _configured_default(part: Any, parameter: inspect.Parameter, wanted: Any) -> Any:
+    """The default in the form that a configuration has: sequences become lists; an argument of one class alone is a section without a name."""
     value = parameter.default
     for found in dataclasses.fields(part) if dataclasses.is_dataclass(part) else ():
         if found.name == parameter.name and found.default_factory is not dataclasses.MISSING:
-            return Field(default_factory=_configure_factory(found.default_factory))
+            return Field(default_factory=_configure_factory(found.default_factory, wanted))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return schema_of(type(value)).model.model_validate(dataclasses.asdict(value))
     return list(value) if isinstance(value, tuple) and not _is_pair(_evaluate_annotation(part, parameter)) else value
 
 
-def _configure_factory(make: Callable[[], Any]) -> Callable[[], Any]:
+def _configure_factory(make: Callable[[], Any], wanted: Any) -> Callable[[], Any]:
     """A factory of the default in the form that a configuration has: an object that is a part becomes the part's name, with the settings that differ."""
     from .parts import part_type
 
-    for base in type(make()).__mro__:
+    section = inspect.isclass(wanted) and issubclass(wanted, Section)
+    for base in () if section else type(make()).__mro__:
         part = part_type(base.__name__)
         if part is not None:
             return lambda: part.model_validate(_describe_part(make()))

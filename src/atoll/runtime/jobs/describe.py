@@ -13,7 +13,7 @@ from atoll.core.rooms import Own, job_kinds, part_kinds
 from atoll.runs.config import job_class
 from atoll.runs.parts import PartConfig, part_type
 from atoll.runs.registries import registry
-from atoll.runs.schema import is_value, schema_of
+from atoll.runs.schema import Section, is_value, schema_of
 
 from ..bundles.modules import reference_of
 
@@ -68,6 +68,8 @@ def _field(info: Any, value: Any, where: str) -> Any:
         return value if isinstance(value, str) else reference_of(value, where)
     if inspect.isclass(part) and issubclass(part, PartConfig) and part_kinds()[part.kind].costly:
         return _model(value)
+    if inspect.isclass(part) and issubclass(part, Section) and value is not None:
+        return _settings(value, where)  # one class alone fits, so that its name is no setting
     return _setting(value, where)
 
 
