@@ -49,6 +49,7 @@ def test_a_plain_training_shows_every_reply_and_a_secure_one_a_sum(capsys, tmp_p
     assert "fewer than 4 of the 6 holders" in server["assuming"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "reducer", [{"name": "Plain"}, {"name": "SecureAggregation"}, {"name": "TwoServers"}], ids=lambda r: r["name"]
 )

@@ -61,6 +61,7 @@ def test_all_methods_of_the_survey_are_listed(capsys, monkeypatch):
     assert "to come with vertical learning" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.quick("rows-FixMatch")  # labels at the server warm up for 250 steps, and the baselines take as many
 @pytest.mark.parametrize(("at", "name"), [("rows", "FixMatch"), ("server", "SemiFL")])
 def test_a_comparison_has_the_strongest_of_labelled_rows_alone_beside_each_method(capsys, archive, at, name):
@@ -249,6 +250,7 @@ def test_without_labels_strokes_change_and_an_encoder_that_sees_every_pixel_is_a
     assert table.contrasted == table.views()["strong"]
 
 
+@pytest.mark.slow
 def test_without_labels_a_probe_measures_features(capsys, archive):
     words = ("--at", "none", "--keep", 12, "--parties", 2, "--rounds", 1, "--seeds", 1)
     found = answer(capsys, "compare", archive, *words)

@@ -118,6 +118,7 @@ def watched(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_a_target_that_misleads_gets_the_committee_of_the_sources_to_the_bit(monkeypatch, folder):
     """Law: the target's rows of each class lie where the sources have the next, so guesses there teach nonsense; what is left is the fallback, whole."""
     y = np.random.default_rng(3).integers(0, 3, 300)

@@ -170,6 +170,7 @@ def test_a_training(capsys, place, name, monkeypatch) -> None:
         pd.testing.assert_frame_equal(again, found)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["trees", "fit", "training"])
 def test_rows_that_a_model_does_not_know_are_refused(capsys, place, kind) -> None:
     if kind == "trees":

@@ -95,6 +95,7 @@ def test_the_sum_of_a_column(psi: Asked, word: str, monkeypatch: pytest.MonkeyPa
     assert found["lines"] == [["count", "sum"], ["2", str(found["sum"])]]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [

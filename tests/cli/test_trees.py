@@ -35,6 +35,7 @@ def asked(folder, *more):
     return ["trees", *map(str, (*files, *words, *more)), "--json"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("more", [(), ("--secure",), ("--method", "bagging"), ("--method", "forest")])
 def test_the_federated_trees_are_compared_and_saved(capsys, folder, more):
     assert run(asked(folder, *more)) == 0
@@ -102,6 +103,7 @@ def test_what_cannot_be_is_said(capsys, folder, words, told):
     assert told in json.loads(capsys.readouterr().out)["error"]["what"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("more", [(), ("--secure",), ("--method", "bagging")])
 def test_empty_cells_are_missing_features_where_they_are_declared(capsys, folder, more):
     rng = np.random.default_rng(5)

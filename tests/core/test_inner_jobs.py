@@ -127,6 +127,7 @@ def by_hand(jobs: dict[str, Any]) -> Any:
 # ---------------------------------------------------------------------- the law
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_has_the_answer_that_it_has_alone_in_its_scope(kind, engine):
@@ -141,6 +142,7 @@ def test_a_job_has_the_answer_that_it_has_alone_in_its_scope(kind, engine):
 PARTS = {**KINDS, "Gossip": A.replace(topology=Gossip(), selection=atoll.selection.Everyone()), "RandomWalk": A.replace(topology=RandomWalk(), selection=atoll.selection.Everyone())}  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", PARTS)
 def test_some_parties_have_the_answer_of_a_federation_of_their_own(kind):
     job = PARTS[kind]

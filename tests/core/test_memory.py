@@ -112,6 +112,7 @@ def test_memory_is_the_same_on_every_engine(engine, name):
     assert [2 in row["who"] for row in one] == [True, True, False, True, True]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", STAGES)
 def test_memory_survives_crashes(name, tmp_path):
     killed_and_resumed(lambda f, r: world(Inline(), f, r), program(STAGES[name]), tmp_path, points=6)

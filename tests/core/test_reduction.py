@@ -90,6 +90,7 @@ def leaves(tree):
     return np.concatenate([np.ravel(np.asarray(leaf)) for leaf in atoll.core.algebra.tree.leaves(tree)])
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("reducer", [InSteps(), Lasting()], ids=["ends", "lasts"])
 @pytest.mark.parametrize(
     ("algorithm", "uplink"),

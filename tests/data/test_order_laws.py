@@ -146,6 +146,7 @@ LAW = settings(
 SLOW = ("from_pandas", "from_csv_files", "read_parquet")  # read as their neighbours do
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("reader", [pytest.param(r, marks=pytest.mark.slow if r in SLOW else ()) for r in READERS])
 @given(tables=drawn())
 @LAW

@@ -27,6 +27,7 @@ CASES = [
 ]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("engine", "law"), CASES)
 def test_an_engine_keeps_the_law(engine, law):
     more = {"points": COSTLY[engine][law]} if law in COSTLY.get(engine, {}) else {}

@@ -45,6 +45,7 @@ def test_a_saved_model_comes_back_to_the_bit(model: Any, settings: dict[str, Any
     assert again.score(frame()) == found.score(frame())
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("change", "match"),
     [

@@ -90,6 +90,7 @@ def assert_equal_predictions(kind: str, shift: Any, scale: float) -> None:
         assert before.predict(ROWS_AT).tolist() == after.predict(rows).tolist()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_million_deviations_change_no_prediction(kind: str) -> None:
     assert_equal_predictions(kind, (1e6, -2e6, 0.0), 1.0)

@@ -210,6 +210,7 @@ ALL = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ALL)
 def test_a_party_alone_and_parties_in_a_block_learn_the_same(name):
     method, parts = ALL[name]
@@ -219,6 +220,7 @@ def test_a_party_alone_and_parties_in_a_block_learn_the_same(name):
     assert [row["bytes_up"] for row in one.history] == [row["bytes_up"] for row in many.history]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ALL)
 def test_hidden_labels_change_no_bit(name):
     method, parts = ALL[name]
@@ -232,6 +234,7 @@ def test_hidden_labels_change_no_bit(name):
         np.testing.assert_array_equal(two.params[leaf], value)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ALL)
 def test_no_features_of_rows_leave_a_party(name):
     """Every array has the shape of a parameter, of one row's features, of the classes, or is a number; parties have 23 rows, and so has no array."""

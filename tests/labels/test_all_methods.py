@@ -126,6 +126,7 @@ def test_each_method_that_is_here_is_trained_below() -> None:
     assert {row["to_come"] for row in rows if not row["here"]} == {"with vertical learning"}
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_a_round(name: str) -> None:
     """One round of one local step moves the model, leaves no NaN, and is the class that the survey's row names."""

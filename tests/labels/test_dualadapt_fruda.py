@@ -68,6 +68,7 @@ def test_disagreement_trains_features_at_the_source_and_classifiers_at_targets()
         assert (second[name] > 0) == (not at_features), name
 
 
+@pytest.mark.slow
 def test_a_round_moves_what_it_says():
     """At no learning rate of the source, the features stay; classifiers move at the targets."""
     data, net = server_and_targets(), network(second=True)

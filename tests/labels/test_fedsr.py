@@ -92,6 +92,7 @@ def run(algorithm: Any, engine: str = "inline") -> Any:
     return atoll.simulate(job, data, engine=engine, seed=0, progress=False)
 
 
+@pytest.mark.slow
 def test_it_trains_alike_one_by_one_and_in_blocks() -> None:
     method = FedSR(view=None, lr=0.1, steps=5, batch_size=20)
     one, two = run(method), run(method, "batched")

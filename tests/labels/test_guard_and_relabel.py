@@ -72,6 +72,7 @@ def test_before_the_first_verdict_it_is_the_method_inside_to_the_bit() -> None:
     assert not same(trained(Relabel(base=fixmatch(), after=1)), trained(fixmatch()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [fixmatch(), Supervised(**WORK)], ids=["fixmatch", "supervised"])
 def test_verdicts_are_the_same_in_blocks_of_clients(base: Any) -> None:
     one, many = (trained(Relabel(base=base, after=1), engine=engine) for engine in ("inline", "batched"))
@@ -161,6 +162,7 @@ def test_what_does_harm_is_given_up_for_labelled_rows_alone() -> None:
     assert same(made.params, other.params)
 
 
+@pytest.mark.slow
 def test_marked_labels_judge_in_place_of_a_share() -> None:
     """A column holds out whole parties' labels: they teach nobody, and their number says who was compared."""
     marked = changed(islands(images(160)), lambda rows, apart: {"apart": apart})
@@ -185,6 +187,7 @@ def test_labels_that_judge_no_more_teach() -> None:
     assert [method.broadcast(one, PLAIN)["judging"] for one in (state, fallen)] == [1.0, 0.0]
 
 
+@pytest.mark.slow
 def test_who_has_the_burden_of_proof() -> None:
     """At z = 0 the method stays if it is no worse; far below 0 it must be better by more than it is; slack forgives."""
     terms: dict[str, Any] = {"base": fixmatch(steps=6, weak=None, strong=None)}
@@ -235,6 +238,7 @@ def test_held_out_labels_teach_nobody() -> None:
     assert same(one, two)
 
 
+@pytest.mark.slow
 def test_a_party_with_labels_compares_and_clients_are_left_alone_once_the_guard_has_tripped() -> None:
     whole = atoll.data.dirichlet(images(200, share=2.0), parties=3, alpha=2.0, seed=1)
     few = atoll.data.unlabel(whole, keep=40, at="server", seed=0)

@@ -91,6 +91,7 @@ def test_blocks_lay_out_the_mini_batches_of_single_clients(sizes: tuple[int, ...
             assert sum(map(len, batches)) == sum(map(len, laid))
 
 
+@pytest.mark.slow
 def test_blocks_of_clients_train_as_single_ones() -> None:
     few = islands(images(share=0.1))
     one, many = (trained(fixmatch(labelled_share=0.5), few, engine=engine) for engine in ("inline", "batched"))
@@ -110,6 +111,7 @@ def test_what_a_hidden_label_holds_is_out_of_reach() -> None:
     assert same(*(trained(fixmatch(labelled_share=0.5), one) for one in few))
 
 
+@pytest.mark.slow
 def test_without_a_label_or_with_all_of_them_the_share_changes_nothing() -> None:
     for share in (0.0, 2.0):
         data = islands(images(share=share))

@@ -83,11 +83,13 @@ def test_one_pass_shows_labelled_rows_weakly_and_the_others_strongly(kind: Any) 
     assert not torch.equal(near[~labelled], far[~labelled])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("base", [FedAvg(**WORK), FedProx(mu=0.5, **WORK), Scaffold(**WORK), local_sgd()])
 def test_without_views_labelled_rows_alone_are_the_algorithm_inside_to_the_bit(base: Any) -> None:
     assert same(trained(Supervised(base=base)), trained(base))
 
 
+@pytest.mark.slow
 def test_what_goes_around_the_steps_acts_on_the_methods_loss() -> None:
     plain, pulled = (trained(fixmatch(base=base)) for base in (FedAvg(**WORK), FedProx(mu=1.0, **WORK)))
     assert gap(plain, pulled) > 1e-4
@@ -133,6 +135,7 @@ def _teacher(*streams: Any) -> Method:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [(Trailing(keep=0.5),), (Trailing(keep=0.5, memory="round"),)])
 def test_a_moving_copy_is_what_losses_read_on_every_engine(streams: Any) -> None:
     one, many = (trained(_teacher(*streams), engine=engine) for engine in ("inline", "batched"))
@@ -182,6 +185,7 @@ def test_a_part_that_stays_is_not_sent_up_and_is_part_of_a_clients_own_model() -
     assert state["params"]["0.weight"].tolist() == [-0.5, -0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [Local("4."), Frozen("4.")])
 def test_parts_with_rules_train_in_blocks_and_stay_at_the_server(part: Any) -> None:
     method = _teacher(part, Trailing())

@@ -89,6 +89,7 @@ def ran(algorithm: Algorithm, rounds: int) -> np.ndarray:
     return np.asarray(atoll.simulate(job, DATA, engine="inline", seed=0).params["w"])
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("algorithm", DESCENT, ids=lambda algorithm: type(algorithm).__name__)
 def test_one_client_is_gradient_descent(algorithm: Algorithm) -> None:
     h, b = (np.asarray(getattr(DATA.shard(0), field)) for field in "xy")

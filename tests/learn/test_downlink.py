@@ -129,6 +129,7 @@ def test_it_is_the_same_on_every_engine(engine):
     assert one.metrics.bytes_down == other.metrics.bytes_down
 
 
+@pytest.mark.slow
 def test_a_contraction_still_leads_to_the_optimum():
     data = quadratics()
     best, _ = minimiser(data)

@@ -181,6 +181,7 @@ def test_feddyn_clips_the_direction():
     np.testing.assert_allclose(free, loose, rtol=1e-12)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
 @pytest.mark.parametrize("kind", [Mime, MimeLite])
 def test_a_second_moment_that_begins_at_the_first_gradient_does_not_blow_up(kind, optimiser):

@@ -134,6 +134,7 @@ def bound_ii(eta, tau, rounds, m, q, start):
     return first + noise + 3 * q * L * (mu / 3 + L) ** 2 * eta**3 * tau**2 / (mu * m)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("variant", "weight"), [("I", 0.5), ("II", 1 / 6)])
 @pytest.mark.parametrize(
     ("eta", "tau", "rounds", "m"),

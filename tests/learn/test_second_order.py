@@ -491,6 +491,7 @@ def two_blobs(parties=3, rows=20):
     return Islands.from_datasets(parts)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "algorithm",
     [

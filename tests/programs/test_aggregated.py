@@ -42,6 +42,7 @@ def test_output_noise_is_m_times_smaller_than_that_of_one_party(parties, smalles
     assert output_scale(parties, smallest, ridge, epsilon) == pytest.approx(one / parties)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("parties", [1, 3, 10])
 def test_shares_add_up_to_the_noise_of_the_paper(parties):
     """A density ~ exp(-||b|| / s) in d dimensions has ||b|| ~ Gamma(d, s) and a uniform direction."""

@@ -105,6 +105,7 @@ def test_graphs_that_do_not_fit_are_refused():
 
 
 # Specification of the survey, section 10: z error after 600 updates for S_min = 8/4/2/1, tau = 10: 3e-16 / 1e-9 / 4e-7 / 4e-6, on a problem and delays not given.
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("least", "most"), [pytest.param(8, 3e-15, marks=pytest.mark.slow), (4, 1e-9), (2, 4e-7), (1, 4e-6)]
 )
@@ -162,6 +163,7 @@ def test_workers_that_never_answer_and_bad_settings_are_refused():
             kind(dim=5, **settings)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "job",
     [DADMM(dim=5, rounds=6), DLM(dim=5, rounds=5), AsyncADMM(dim=5, min_arrivals=2, max_age=3, updates=7)],

@@ -54,6 +54,7 @@ def test_all_papers_are_there():
     }
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("title", SECTIONS)
 def test_every_property_has_tests_or_a_reason(title: str):
     count, rows = SECTIONS[title]

@@ -105,8 +105,9 @@ def remedies() -> tuple[tuple[str, Module, str], ...]:
                     and len(node.args) == 3
                 ):
                     said += node.args[2:]  # a finding of `atoll doctor`
-            place = f"{module.path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}"
-            found += [(place, module, text) for value in said for text in _texts(value, module)]
+            if said:
+                place = f"{module.path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}"
+                found += [(place, module, text) for value in said for text in _texts(value, module)]
     return tuple(found)
 
 

@@ -20,6 +20,7 @@ from tests.support import corpus, saved
 KNOWN: dict[str, Any] = json.loads(corpus.FILE.read_text(encoding="utf-8"))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", saved.KILLED)
 def test_a_killed_job_goes_on_to_the_results_of_one_that_was_not(name: str, tmp_path: Path) -> None:
     folder = saved.unpack(name, tmp_path)

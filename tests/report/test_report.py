@@ -182,6 +182,7 @@ def test_a_result_in_memory_has_a_report(tmp_path: Path) -> None:
         write_report({})
 
 
+@pytest.mark.slow
 def test_who_took_part_is_drawn_where_it_differs(tmp_path: Path) -> None:
     islands = atoll.data.iid(atoll.data.iris(), parties=12, seed=0)
     job = atoll.Training(model=atoll.models.linear(4, 3), selection=atoll.Uniform(3), rounds=4)
@@ -306,6 +307,7 @@ def private(**more: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_private_run_shows_epsilon_by_round_against_accuracy_and_says_what_it_means(tmp_path: Path) -> None:
     islands, job = private()
     result = atoll.simulate(job, islands, folder=tmp_path / "run", progress=False)
@@ -336,6 +338,7 @@ def test_a_run_without_privacy_has_no_section_of_it(tmp_path: Path) -> None:
     assert "privacy spent" not in page.figures
 
 
+@pytest.mark.slow
 def test_runs_are_compared_by_epsilon(tmp_path: Path) -> None:
     islands, job = private()
     quiet = job.replace(uplink=[atoll.stages.Clip(1.0), atoll.stages.GaussianNoise(8.0)])

@@ -24,6 +24,7 @@ def said(pacing: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("pacing", "made"),
     [

@@ -73,6 +73,7 @@ def test_an_interrupted_program_goes_on_to_the_same_end(tmp_path: Path) -> None:
     assert [row["error"] for row in folder.metrics()] == [row["error"] for row in whole.metrics]
 
 
+@pytest.mark.slow
 def test_commands_run_list_compare_and_report_a_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

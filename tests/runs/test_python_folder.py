@@ -55,6 +55,7 @@ def test_it_has_the_files_of_a_run(tmp_path: Path) -> None:
     assert folder.manifest()["engine"]["name"] == "inline"
 
 
+@pytest.mark.slow
 def test_the_commands_take_it(tmp_path: Path, typed: Any) -> None:
     train(tmp_path / "runs" / "fast")
     train(tmp_path / "runs" / "slow", algorithm=FedAvg(lr=0.01))

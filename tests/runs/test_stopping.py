@@ -99,6 +99,7 @@ def test_workers_that_the_signal_ended_are_no_error(
     assert RunFolder("mine").model_file.read_bytes() == RunFolder("whole").model_file.read_bytes()
 
 
+@pytest.mark.slow
 def test_resume_finds_the_unfinished_run_of_a_configuration(
     config: Path, settings: dict[str, Any], typed: Callable[..., Any]
 ) -> None:

@@ -59,6 +59,7 @@ def cohort_of(tree, name, sums=1):
     return [f"client-{i}" for i in mine.tolist()]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("engine", [Inline, Batched])
 @pytest.mark.parametrize(
     "reducer", [SecureAggregation(codec=CODEC), SecureAggregation(codec=CODEC, server="active"), SecureAggregation(codec=CODEC, masks="virtual"), OneShot(codec=CODEC)],

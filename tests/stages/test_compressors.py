@@ -48,6 +48,7 @@ WITH_MEMORY = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("stage", PLAIN + WITH_MEMORY, ids=repr)
 def test_every_compressor_keeps_what_it_declares(stage):
     check_stage(stage, tolerance=2e-5)

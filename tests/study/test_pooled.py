@@ -88,6 +88,7 @@ def test_a_measure_is_what_its_number_is() -> None:
     assert found["federated"] == pytest.approx(-np.abs(model.predict(table()) - table().visits).mean())
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_methods_are_those_of_a_library(kind: str) -> None:
     method, label, settings = OTHERS[kind]
@@ -120,6 +121,7 @@ def test_what_comes_back_is_what_statsmodels_says_of_columns_as_they_are() -> No
     np.testing.assert_allclose(made[1:] - made[0], against, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("kind", [*LINEAR, *OTHERS])
 def test_a_federation_that_is_wrong_is_seen(kind: str) -> None:
     method, label, settings = (LINEAR | OTHERS)[kind]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from atoll.heap import loading
@@ -21,19 +21,19 @@ class Module:
 
     path: Path
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its dotted name."""
         package = PAPERS if self.path.is_relative_to(PAPERS) else PACKAGE
         parts = self.path.relative_to(package.parent).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
-    @property
+    @cached_property
     def room(self) -> str:
         """The folder under ``src/atoll``, or the name of a module that lies there; ``papers`` of the papers."""
         return "papers" if self.path.is_relative_to(PAPERS) else [*self.name.split("."), "atoll"][1]
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The source."""
         return self.path.read_text(encoding="utf-8")

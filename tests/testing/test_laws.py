@@ -203,6 +203,7 @@ class Repeats(Inline):
         return await super().run(request, positions)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", [Loses, ForgetsState, Repeats])
 def test_bad_engines(kind):
     with pytest.raises(AssertionError, match=r"sum|private|result|different answers|spent"):

@@ -165,6 +165,7 @@ class _Spoken:
         return await self._reduction.ask_all(parties, half, {**message, **self._words}, **terms)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("reducer", "words"),
     [

@@ -50,6 +50,7 @@ class Everything(Algorithm, Stateful):
         return reply, state
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sizes", [[12, 12, 12], [12, 3, 7]], ids=["equal", "unequal"])
 @pytest.mark.parametrize("mode", ["vector", "single"])
 def test_state_several_gradients_and_all_aggregates(sizes: list[int], mode: str) -> None:

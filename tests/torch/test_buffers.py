@@ -218,6 +218,7 @@ def _counted() -> nn.Module:
 SKIPPED = {"DefKT", "Hierarchical(together)", "Tiered", "HybridFL"}  # they need another setting, or no buffers
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("slot", "part"), [(slot, part) for slot in ("topology", "pacing") for part in PARTS[slot] if part not in SKIPPED]
 )
@@ -455,6 +456,7 @@ EVALUATIONS = {
 LOCAL = {"buffers": "local", "rounds": 20, "algorithm": atoll.FedAvg(lr=LR, batch_size=None)}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("engine", ["inline", "batched"])
 @pytest.mark.parametrize("what", EVALUATIONS)
 def test_clients_measure_with_their_own_buffers_and_the_server_not_at_all(what: str, engine: str) -> None:
@@ -519,6 +521,7 @@ def _six(count: int = 40, seed: int = 0) -> dict[str, Any]:
     return {"x": x, "y": (x[:, seed] > 0).astype(np.int64)}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("buffers", ["averaged", "local"])
 @pytest.mark.parametrize("kind", NORMS)
 def test_the_served_weight_of_a_spectral_normalisation_has_norm_1(kind: str, buffers: str) -> None:

@@ -150,6 +150,7 @@ def test_auto_weighs_the_work_against_native_code() -> None:
     assert found == [[], ["steps"], ["steps"]]
 
 
+@pytest.mark.slow
 def test_always_decides_for_images_as_auto_does_in_a_long_run() -> None:
     """It took PyTorch's code generator for them, which trained slower than what it replaced."""
     model = seeded(lambda: Images(nn.GroupNorm(2, 4)))

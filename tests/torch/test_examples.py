@@ -191,6 +191,7 @@ def worst(a, b):
     return max(float((a[name] - b[name]).abs().max()) for name in b)
 
 
+@pytest.mark.every(4)
 @pytest.mark.filterwarnings("ignore:.*makes the gradient of every example")
 @pytest.mark.filterwarnings("ignore:.*batching rule")
 @pytest.mark.parametrize("kind", [*IMAGES, *TEXTS])
@@ -284,6 +285,7 @@ def test_a_client_of_an_engine_runs_in_the_programs_of_cohorts():
     assert training.choices["mode"] != "each"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "model", "sizes", "shape", "mode"),
     [

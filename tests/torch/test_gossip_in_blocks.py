@@ -99,6 +99,7 @@ def test_running_statistics_keep_nodes_apart(islands: Any):
         np.testing.assert_array_equal(many.params[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_killed_run_in_blocks_resumes_to_the_bit(islands: Any, tmp_path: Any):
     """How blocks are run is decided once and kept with the run."""
 

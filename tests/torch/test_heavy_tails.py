@@ -148,6 +148,7 @@ def test_unlike_clients_get_what_the_reference_gives(case: str, way: str) -> Non
     assert compare(training, shards_of(SIZES, shape, ids=ids), broadcast_of(model)) < 1e-4
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("batch", [None, 16])
 @pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss()], ids=["each", "mean"])
 def test_what_it_chooses_itself_gives_what_the_reference_gives(batch: int | None, loss: Any) -> None:
@@ -220,6 +221,7 @@ def test_a_warmed_training_makes_no_more_programs(monkeypatch: pytest.MonkeyPatc
     assert len(asked) == before
 
 
+@pytest.mark.slow
 def test_trials_look_at_a_few_batches_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from atoll.torch.blocks import decide as decide_module
 

@@ -91,6 +91,7 @@ _AFTER = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("after", _AFTER)
 def test_normalisation_and_what_follows_are_pytorchs(after: str, affine: bool) -> None:
@@ -173,6 +174,7 @@ class Chain(nn.Module):
         return self.last(torch.relu(self.norm2(self.second(y)) + y).mean((2, 3)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("make", [Chain, lambda: Images(nn.GroupNorm(2, 4))], ids=["residual", "pooled"])
 @pytest.mark.parametrize("widths", [(5,), (5, 8)])
 def test_networks_train_as_the_reference_does(make: Any, widths: tuple[int, ...]) -> None:

@@ -89,6 +89,7 @@ def test_every_path_gives_the_reference(name: str, way: str) -> None:
     assert compare(training, shards(), broadcast_of(model, **more)) < TOLERANCE
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_loss_returns_decides_whether_it_runs_in_blocks(name: str) -> None:
     loss, make, shards, more = CASES[name]

@@ -131,6 +131,7 @@ def test_multiclass_hinge_by_hand() -> None:
     assert float(loss(scores, torch.tensor([0, 2]))) == 1.0
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("loss", "outputs", "targets"),
     [

@@ -251,6 +251,7 @@ def trained(model: Any, engine: str = "inline") -> Any:
         return atoll.simulate(atoll.Training(model=model, **parts), data, engine=engine, progress=False)
 
 
+@pytest.mark.every(4)
 @pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
 @pytest.mark.parametrize("engine", ["inline", pytest.param("batched", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)

@@ -96,6 +96,7 @@ def test_no_block_size_or_unrolling_changes_a_result(block: int, unroll: int) ->
     assert compare(training, shards_of(UNEQUAL, (6,)), broadcast_of(model)) < TOLERANCE
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "algorithm",
     [

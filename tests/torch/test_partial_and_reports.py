@@ -101,6 +101,7 @@ def test_so_they_are_for_a_loop_of_the_users_own() -> None:
         ).train.declared(shard, {"phase": "train", "epochs": 3})
 
 
+@pytest.mark.slow
 @pytest.mark.quick("*both")
 @pytest.mark.parametrize("more", [{}, {"epochs": 3}, {"epochs": 3, "reports": BOTH}], ids=["plain", "partial", "both"])
 @pytest.mark.parametrize("uplink", [None, Chain((Clip(0.5),))], ids=["sums", "single replies"])

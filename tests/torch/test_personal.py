@@ -31,6 +31,7 @@ def run(algorithm, engine, model=mlp, **parts):
     return atoll.simulate(atoll.Training(model=model, algorithm=algorithm, **parts), islands(), engine=engine, seed=2)
 
 
+@pytest.mark.slow
 @pytest.mark.quick("Ditto-batched", "PFedMe-processes")
 @pytest.mark.parametrize("engine", ["batched", "processes"])
 @pytest.mark.parametrize(

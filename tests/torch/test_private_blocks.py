@@ -80,6 +80,7 @@ def test_blocks_give_the_numbers_and_the_ledger_of_single_clients(
     assert "loss" not in together.metrics[-1]
 
 
+@pytest.mark.slow
 def test_a_client_without_rows_and_one_that_fails_are_as_they_are_alone(tmp_path: Path) -> None:
     """The error belongs to its client; the others train all the same."""
     cuts = {"c0": slice(5, 30), "c1": slice(0, 0), "c2": slice(0, 5), "c3": slice(30, 60)}

@@ -127,6 +127,7 @@ def _training(algorithm: Any, threads: int = 1) -> LocalTraining:
     return LocalTraining(seeded(lambda: nn.Linear(6, 4)), algorithm, choices=choices)
 
 
+@pytest.mark.every(2)
 @needs_a_compiler
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("algorithm", [FedAvg, Scaffold])

@@ -36,6 +36,7 @@ def in_common_order(table, ids, result):
     return rows, told["test"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("hosts", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_they_are_the_trees_of_all_columns_in_one_place(seed, hosts):

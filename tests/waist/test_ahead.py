@@ -198,6 +198,7 @@ async def secure_groups(fed):
     return state
 
 
+@pytest.mark.slow
 def test_a_protocol_may_combine_arrivals_and_does_not_charge_their_work_again(survive):
     data = [np.array([10**k, -k, 3]) for k in range(6)]
     life = survive(secure_groups, Community(data), cost=ByWork())

@@ -35,6 +35,7 @@ async def visits(fed):
     return [*state, {"x": plain["x"]}]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("engine", "lost"), on_every_engine(({"/@1//": [1, 3, 4]},), ({":reveal/": []},)), indirect=["engine"]
 )

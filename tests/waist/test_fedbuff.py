@@ -55,6 +55,7 @@ def fedbuff(k, steps):
 TARGETS = [np.array([float(i), -float(i)]) for i in range(6)]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("engine", "k"), on_every_engine((4,), (1,)), indirect=["engine"])
 def test_it_goes_on_where_it_was(survive, k):
     speeds = {f"client-{i}": 1.0 + i // 2 for i in range(6)}  # ties: two of each speed

@@ -33,6 +33,7 @@ async def secure_sums(fed):
     return state
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("engine", "lost", "out"),
     on_every_engine(

@@ -95,6 +95,7 @@ async def intersection(fed):
 LOST = {"blind/@0": ["left"], "blind_again/@1": ["right"], "match/@2": ["left", "right"]}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("engine", "lost"), on_every_engine((LOST,), ({},)), indirect=["engine"])
 def test_both_learn_what_they_share_and_no_more(survive, lost):
     rng = np.random.default_rng(0)

@@ -34,6 +34,7 @@ def test_without_a_sure_row_it_is_the_algorithm_inside_to_the_bit(base: Any) -> 
     assert same(trained(method(base=base, tau=1.0), data()), trained(base, data()))
 
 
+@pytest.mark.slow
 def test_the_servers_rows_count_and_engines_agree() -> None:
     one, many = (trained(method(), data(0.5), engine=engine) for engine in ("inline", "batched"))
     assert gap(one, many) < 1e-5

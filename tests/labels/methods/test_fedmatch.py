@@ -79,6 +79,7 @@ def test_with_all_labels_it_is_the_algorithm_inside_to_rounding(base: Any) -> No
         assert gap(trained(method, rows(2.0)), trained(base, rows(2.0))) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.quick("2-base1", "base1-2")
 @pytest.mark.parametrize("neighbours", [0, 2])
 @pytest.mark.parametrize("base", BASES)

@@ -125,6 +125,7 @@ def test_what_a_hidden_label_holds_is_out_of_reach() -> None:
     assert same(one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.quick("pairs")
 @KINDS
 def test_it_learns_the_classes_from_labels_of_which_many_are_wrong(truth: Any) -> None:

@@ -89,6 +89,7 @@ def run(method: Any, data: Any = None, *, model: Any = None, **settings: Any) ->
     return trained(method, data, model=siamese() if model is None else model, compile="never", **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.quick("Orchestra")
 @pytest.mark.parametrize("name", METHODS)
 def test_blocks_of_clients_train_as_single_ones(name: str) -> None:
@@ -96,6 +97,7 @@ def test_blocks_of_clients_train_as_single_ones(name: str) -> None:
     assert gap(run(method, model=model()), run(method, model=model(), engine="batched")) < 1e-5
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_labels_are_out_of_reach_and_the_encoder_learns(name: str) -> None:
     method, model = METHODS[name]
@@ -270,6 +272,7 @@ def test_private_state_survives_a_kill(tmp_path: Any) -> None:
     killed_and_resumed(world, program, tmp_path, points=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [FedProx(mu=1.0, **WORK), Scaffold(**WORK)])
 def test_what_goes_around_the_steps_acts_on_the_methods_loss(base: Any) -> None:
     assert gap(run(FedSimCLR(base=base)), run(FedSimCLR(base=FedAvg(**WORK)))) > 1e-6

@@ -101,6 +101,7 @@ def _case(name: str, n: int = 13) -> tuple[V.View, Tensor, Tensor, V.OwnRows]:
     return view, rows, V.row_keys(torch.tensor([71, 2**31 + 5]), torch.arange(n)), V.OwnRows(rows)
 
 
+@pytest.mark.every(4)
 @each
 def test_a_row_is_seen_alike_alone_in_any_order_and_in_any_batch(name: str) -> None:
     view, rows, keys, own = _case(name)

@@ -146,6 +146,7 @@ MECHANISMS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_training_costs_no_more_than_it_claims(name, drawn):
     mechanism, moved = MECHANISMS[name]
@@ -415,6 +416,7 @@ def require_booked(name, seen, folder, budget=None):
     assert claim.epsilon <= mechanism.epsilon * (1 + 1e-6)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", TRAININGS)
 def test_clients_send_what_is_claimed_and_booked(name, seen, tmp_path):
     require_booked(name, seen, tmp_path / "run")

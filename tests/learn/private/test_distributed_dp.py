@@ -63,6 +63,7 @@ def moved(training: Training) -> np.ndarray[Any, Any]:
     return np.concatenate([(made.params[k] - start[k]).ravel() for k in start])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("law", ["skellam", "discrete-gaussian", "mixture"])
 def test_the_model_has_the_noise_that_is_claimed(law: Any) -> None:
     """Twelve replies with noise for eight, over twelve, by chi-square within six deviations."""

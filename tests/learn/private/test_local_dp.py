@@ -41,6 +41,7 @@ def ledger(folder):
     return Ledger(folder / "checkpoints" / "ledger.jsonl")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("algorithm", [FedAvg(lr=0.1), Scaffold(lr=0.1)], ids=["one value", "two values"])
 def test_the_ledger_of_every_client_is_the_claim_whatever_is_sent(name, algorithm, tmp_path):

@@ -40,6 +40,7 @@ def parts() -> dict[str, Dataset]:
     return {f"site-{i + 1}": rows.take(slice(bounds[i], bounds[i + 1])) for i in range(3)}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", list(JOBS))
 def test_a_job_between_sites_equals_the_simulation(name: str, parts: dict[str, Dataset], tmp_path: Path) -> None:
     job = {"rounds": 3, "seed": 7, "data": {"test": "digits"}, **JOBS[name]}

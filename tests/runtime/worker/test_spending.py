@@ -82,6 +82,7 @@ PRIVATE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", PRIVATE)
 def test_what_sites_spend_is_in_their_own_ledgers_and_in_the_servers(name: str, tmp_path: Path) -> None:
     """Line by line, also where a reducer's half wraps the training; and the row says what both ledgers cost."""

@@ -71,6 +71,7 @@ def check(kind, seed):
         assert ((got["truncated"] - (x >> 3) >= 0) & (got["truncated"] - (x >> 3) <= slack)).all()
 
 
+@pytest.mark.every(3)
 @ALL
 def test_what_is_opened_is_what_one_would_compute(kind):
     check(kind, seed=1)

@@ -36,6 +36,7 @@ def train(parties, **settings):
     return atoll.simulate(Vertical(model=model), parties, **{"engine": "inline", **more}, progress=False)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_encrypted_trees_are_the_plain_trees(seed):
     parties, _ = as_parties(draw(500 + seed, 320, holes=seed == 1), hosts=1 + seed % 2, seed=seed)

@@ -22,6 +22,7 @@ def check(seed, most, holes):
     assert found <= (5e-6 if holes else 3e-6), (seed, table.task, found)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_predictions_are_xgboosts(seed):
     check(seed, 1500, holes=seed % 2 == 1)
@@ -47,6 +48,7 @@ def test_trees_are_those_of_the_room_of_trees():
     np.testing.assert_allclose(grown_alone(table, table.boost())[:, 0], pooled.outcome.predict(x), atol=1e-6)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("settings", [{"gamma": 2.0}, {"min_child_weight": 20.0}, {"reg_lambda": 0.0}, {"rate": 1.0}])
 def test_each_setting_is_xgboosts(settings):
     table = draw(302, 1500)
