@@ -54,7 +54,7 @@ def pairs(x: np.ndarray, y: np.ndarray) -> dict[str, tuple[Fit, Callable[[], Any
         "ridge": (Fit(model=Ridge(alpha=1.0), columns=names[1:], label="c0"), lambda: linear_model.Ridge(alpha=1.0).fit(x[:, 1:], x[:, 0])),
         "components": (job(PCA(components=5)), lambda: decomposition.PCA(5).fit(x)),
         "naive Bayes": (job(NaiveBayes(), label="y"), lambda: naive_bayes.GaussianNB().fit(x, y)),
-        "logistic": (job(GLM(), label="y"), lambda: linear_model.LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-8).fit(x, y)),
+        "logistic": (job(GLM(alpha=1.0), label="y"), lambda: linear_model.LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-8).fit(x, y)),
         f"k-means, {_ITERATIONS} iterations": (job(KMeans(clusters=5, centres=first.tolist()), _ITERATIONS), lloyd),
         f"mixture, {_ITERATIONS} iterations": (job(GaussianMixture(components=5, means=first.tolist(), tolerance=0.0), _ITERATIONS + 1), em),
     }  # fmt: skip

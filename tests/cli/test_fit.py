@@ -41,7 +41,7 @@ def found(capsys: Any, *words: Any) -> dict[str, Any]:
 PAIR = ("--columns", "p,q")
 CALLS: dict[str, tuple[str, ...]] = {
     "ridge": ("--label", "q", "--columns", "p"),
-    "glm": (*PAIR, "--label", "y"),
+    "glm": (*PAIR, "--label", "y", "--set", "alpha=1"),
     "bayes": (*PAIR, "--label", "y"),
     "svm": (*PAIR, "--label", "y"),
     "pca": (*PAIR, "--set", "components=1", "--scale", "standard"),

@@ -27,7 +27,7 @@ SAVED = [
     (PCA(components=2), {"scale": "standard"}),
     (NaiveBayes(), {"label": "y"}),
     (Ridge(), {"columns": COLUMNS[:3], "label": "d"}),
-    (GLM(), {"label": "y"}),
+    (GLM(alpha=1.0), {"label": "y"}),
     (SVM(kernel="linear"), {"label": "y"}),
 ]
 
@@ -85,7 +85,7 @@ def test_stopped_and_resumed_it_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [KMeans(clusters=3), GLM(), GaussianMixture(components=2)], ids=["kmeans", "glm", "mixture"]
+    "model", [KMeans(clusters=3), GLM(alpha=1.0), GaussianMixture(components=2)], ids=["kmeans", "glm", "mixture"]
 )
 def test_a_killed_job_ends_as_if_it_had_not_been(model: Any, tmp_path: Path) -> None:
     from atoll.core.world import World
@@ -154,7 +154,9 @@ def test_sites_refuse_a_method_by_its_name() -> None:
         atoll.simulate(
             Fit(model=SVM(), label="y"), parties(), engine="inline", policy=SitePolicy(allow=("KMeans", "GLM"))
         )
-    atoll.simulate(Fit(model=GLM(), label="y"), parties(), engine="inline", policy=SitePolicy(allow=("fit", "GLM")))
+    atoll.simulate(
+        Fit(model=GLM(alpha=1.0), label="y"), parties(), engine="inline", policy=SitePolicy(allow=("fit", "GLM"))
+    )
 
 
 def test_sites_that_give_sums_only_take_part() -> None:
@@ -171,11 +173,11 @@ def test_sites_that_give_sums_only_take_part() -> None:
         "min_count": 5,
     }
     found = atoll.simulate(
-        Fit(model=GLM(), reducer=reducer, **agreed), parties(), engine="inline", policy=policy
+        Fit(model=GLM(alpha=1.0), reducer=reducer, **agreed), parties(), engine="inline", policy=policy
     ).outcome
-    np.testing.assert_allclose(found["coef"], fit(GLM(), **agreed)["coef"], rtol=1e-9)
+    np.testing.assert_allclose(found["coef"], fit(GLM(alpha=1.0), **agreed)["coef"], rtol=1e-9)
     with pytest.raises(PolicyError, match="this site gives sums only"):
-        atoll.simulate(Fit(model=GLM(), **agreed), parties(), engine="inline", policy=policy)
+        atoll.simulate(Fit(model=GLM(alpha=1.0), **agreed), parties(), engine="inline", policy=policy)
 
 
 def test_it_says_who_sees_what() -> None:
@@ -209,8 +211,8 @@ def test_data_sets_are_tables_too() -> None:
     islands = Islands.from_datasets(
         {name: Dataset({"x": X[rows], "y": Y[rows]}, classes=3) for name, rows in PARTS.items()}
     )
-    found = atoll.simulate(Fit(model=GLM(), label="y"), islands, engine="inline", progress=False).outcome
-    np.testing.assert_allclose(found["coef"], fit(GLM(), label="y")["coef"], rtol=1e-9)
+    found = atoll.simulate(Fit(model=GLM(alpha=1.0), label="y"), islands, engine="inline", progress=False).outcome
+    np.testing.assert_allclose(found["coef"], fit(GLM(alpha=1.0), label="y")["coef"], rtol=1e-9)
     with pytest.raises(DataError, match=r"an array of shape \(150, 2\)"):
         found.predict(X[:, :2])
 

@@ -87,7 +87,7 @@ def test_dummies_compare_each_value_with_the_first(tmp_path: Path) -> None:
     ("model", "settings", "title", "kind"),
     [
         (Ridge(), {"columns": ["a", "b"], "label": "d"}, "Coefficients", "intervals"),
-        (GLM(), {"label": "y"}, "Coefficients", "intervals"),
+        (GLM(alpha=1.0), {"label": "y"}, "Coefficients", "intervals"),
         (KMeans(clusters=2), {}, "Clusters", ""),
         (PCA(), {}, "Components", "bars"),
     ],
@@ -110,3 +110,26 @@ def test_other_methods_have_neither_coefficients_nor_curves() -> None:
     found = fit(KMeans(clusters=2))
     assert (found.coefficients, found.curves) == ({}, {})
     assert "coefficients" not in found.plain()
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_logistic_fit_is_by_default_the_one_of_r_and_statsmodels(seed: int) -> None:
+    """Maximum likelihood, each value of a category against the first: nothing to set for coefficients, errors and p-values that people expect."""
+    genmod = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {"age": rng.integers(20, 90, 300) * 1.0, "sex": rng.choice(["F", "M"], 300), "smoker": rng.choice(["current", "ex", "never"], 300)}
+    )  # fmt: skip
+    table["ill"] = (rng.random(300) < 1 / (1 + np.exp(2 - 0.04 * table.age - (table.smoker == "current")))).astype(int)
+    parts: Any = {"north": table[:140], "south": table[140:]}
+    found = fit(GLM(), parts, columns=["age", "sex", "smoker"], label="ill")
+    coded = pd.get_dummies(table[["age", "sex", "smoker"]], drop_first=True).astype(float)
+    expected = genmod.GLM(table.ill, genmod.add_constant(coded), family=genmod.families.Binomial()).fit(tol=1e-12)
+    told = found.coefficients.to_pandas()
+    assert list(told.index) == ["age", "sex=M", "smoker=ex", "smoker=never", "(intercept)"]
+    order = ["age", "sex_M", "smoker_ex", "smoker_never", "const"]
+    for name, values in {"estimate": expected.params, "error": expected.bse, "p": expected.pvalues}.items():
+        np.testing.assert_allclose(told[name], values[order], rtol=1e-6)
+    assert "notes" not in found.told
+    penalised = fit(GLM(alpha=1.0), parts, columns=["age", "sex"], label="ill")
+    assert penalised.features == ("age", "sex=F", "sex=M")

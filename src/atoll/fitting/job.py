@@ -26,7 +26,7 @@ __all__ = ["Fit"]
 _WORDS = {
     "impute": ("", "mean", "median", "most_frequent"),
     "scale": ("", "standard", "minmax", "robust"),
-    "encode": ("onehot", "dummy", "ordinal"),
+    "encode": ("", "onehot", "dummy", "ordinal"),
 }
 
 
@@ -45,7 +45,7 @@ class Fit(Checked, Job):
         impute: what fills missing numbers: ``"mean"``, ``"median"`` or ``"most_frequent"``; categories get the most frequent. By default missing values are refused; but one-hot, a row without a category has none of its values.
         scale: ``"standard"`` (mean and standard deviation), ``"minmax"`` (smallest and largest value) or ``"robust"`` (median and quartiles) for columns of numbers.
         encode: categories become ``"onehot"`` features, ``"dummy"`` features (without the first value, to which coefficients then compare the others, as R does) or one ``"ordinal"``
-            feature. An unknown value is all zeros, or -1.
+            feature. An unknown value is all zeros, or -1. By default dummies where the method's coefficients are not penalised (`GLM`, `Ridge`, `Cox`), one-hot otherwise.
         min_count: the smallest number of rows behind what a party tells. What has fewer is left out, as each method says. ``None`` is the largest that the
             parties' policies require, 1 if none does.
         reducer: how replies are combined; with a secure reducer the server sees only sums, exactly.
@@ -64,7 +64,7 @@ class Fit(Checked, Job):
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
     impute: str = ""
     scale: str = ""
-    encode: str = "onehot"
+    encode: str = ""
     min_count: int | None = None
     reducer: Reducer = field(default_factory=Plain)
     rounds: int = 300
@@ -127,6 +127,11 @@ class Fit(Checked, Job):
                 where="Fit.categories",
                 remedy=f"agree on them: categories={{{missing[0]!r}: [...]}}",
             )
+
+    @property
+    def coding(self) -> str:
+        """How categories become features."""
+        return self.encode or self.model.coding
 
     @property
     def least_rows(self) -> int:

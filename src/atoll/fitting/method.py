@@ -83,6 +83,11 @@ class FitMethod(Checked):
     measure: ClassVar[str] = ""
 
     @property
+    def coding(self) -> str:
+        """How categories become features where `Fit.encode` does not say: a feature a value."""
+        return "onehot"
+
+    @property
     def extra(self) -> tuple[str, ...]:
         """Columns that are read beside the features."""
         return ()

@@ -107,7 +107,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
     numbers = tuple(name for name in features if kinds[name] == "number")
     groups = {name: _choose_values(name, values, asking) for name in method.grouped}
     return FeatureLayout(
-        numbers, levels, job.label, tuple(_choose_values(classes, values, asking)) if classes else (), tuple(method.extra), groups, job.encode
+        numbers, levels, job.label, tuple(_choose_values(classes, values, asking)) if classes else (), tuple(method.extra), groups, job.coding
     )  # fmt: skip
 
 

@@ -51,6 +51,11 @@ class Cox(SurvivalMethod):
         if self.ties not in ("efron", "breslow"):
             raise ConfigError(f"ties={self.ties!r}", remedy="use 'efron' or 'breslow'")
 
+    @property
+    def coding(self) -> str:
+        """Without a penalty each value against the first, as R does: one coefficient a value and an intercept have no single optimum."""
+        return "onehot" if self.alpha else "dummy"
+
     def reply(self, rows: PartyRows, state: State, party: AtParty) -> Sums:
         """Sums by time, or the weighted products."""
         del party

@@ -91,25 +91,30 @@ class GLM(FitMethod):
     Two contacts add up means, then products around them, so that columns are centred and scaled (`atoll.fitting.numerics`). Each further one
     adds up the loss, its gradient and its Hessian at the current coefficients; the server makes a Newton step, and half of it as long as the
     loss would rise. It ends at the optimum of all rows, when the step promises less than ``tolerance`` times the loss. ``family="binomial"`` with more than two classes is
-    multinomial. scikit-learn's ``LogisticRegression(C=1 / alpha)`` has the same optimum. Without a penalty, columns that depend on each other have the solution
+    multinomial. scikit-learn's ``LogisticRegression(C=1 / alpha)`` has the same optimum; its own default is a penalty of 1. Without a penalty, columns that depend on each other have the solution
     that is shortest in standard deviations, and rows that a combination of columns separates have no optimum: the result says so in ``separated``.
 
     Standard errors are from the inverse Hessian; with a penalty, of the posterior whose prior is the penalty. Those of more than two classes are of each class against the mean of all.
 
     Attributes:
         family: ``"binomial"`` or ``"poisson"``.
-        alpha: penalty; without any, separable classes have no optimum.
+        alpha: penalty; 0 is maximum likelihood, as R and statsmodels fit it, and then separable classes have no optimum.
         tolerance: see above.
     """
 
     family: str = "binomial"
-    alpha: float = 1.0
+    alpha: float = 0.0
     tolerance: float = 1e-12
 
     def __post_init__(self) -> None:
         positive(self, alpha=0, tolerance=0)
         if self.family not in ("binomial", "poisson"):
             raise ConfigError(f"family={self.family!r}", remedy="use 'binomial' or 'poisson'; Ridge is for 'gaussian'")
+
+    @property
+    def coding(self) -> str:
+        """Without a penalty each value against the first, as R does: one coefficient a value and an intercept have no single optimum."""
+        return "onehot" if self.alpha else "dummy"
 
     @property
     def target(self) -> Any:  # type: ignore[override]

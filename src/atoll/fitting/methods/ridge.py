@@ -39,6 +39,11 @@ class Ridge(FitMethod):
     def __post_init__(self) -> None:
         positive(self, alpha=0)
 
+    @property
+    def coding(self) -> str:
+        """Without a penalty each value against the first, as R does: one coefficient a value and an intercept have no single optimum."""
+        return "onehot" if self.alpha else "dummy"
+
     def start(self, known: Known) -> State:
         """Ask for means first."""
         del known
