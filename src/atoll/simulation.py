@@ -399,6 +399,7 @@ def simulated(
     Returns:
         The result, and what the program returned.
     """
+    from .data.units import name_other_units
     from .runs.spending import admitted, close_spending
     from .runs.stopping import watching
 
@@ -417,4 +418,6 @@ def simulated(
     for line in _cut_off(made):  # a program returns what it likes, and nobody may look at the result's notices
         warnings.warn(line, RuntimeWarning, stacklevel=_outside())
     result = result_of_run(job, islands, prepared, value, fed, time.perf_counter() - begin)
+    if job.one_form or job.reads == "table":  # a program of one's own may have clients of any kind
+        result = replace(result, notices=(*result.notices, *name_other_units(islands)))
     return (result if shown is None else replace(result, folder=shown)), value

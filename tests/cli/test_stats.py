@@ -92,3 +92,20 @@ def test_people_read_tables_and_mistakes_are_named(
     assert "a file is given twice" in found["error"]["what"]
     code, found, _ = typed("stats", files[0].with_name("none.csv"))
     assert "there is no such file" in found["error"]["what"]
+
+
+@pytest.mark.parametrize("command", [("stats",), ("fit", "glm"), ("trees",)])
+def test_a_site_whose_column_is_in_another_unit_is_named(
+    files: list[Path], typed: Typed, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files[0].parent)
+    for k, file in enumerate(files):
+        ages = pd.read_csv(file).age.fillna(50) * (1000 if k == 1 else 1)
+        pd.DataFrame({"age": ages, "y": np.arange(len(ages)) % 2}).to_csv(file, index=False)
+    label = () if command == ("stats",) else ("--label", "y")
+    code, found, noted = typed(*command, *files, *label, *(("--rounds", "1") if command == ("trees",) else ()))
+    assert code == 0
+    said = next(line for line in found["notices"] if "column 'age'" in line)
+    assert "10^3 times larger" in said
+    assert "client 'site1'" in said
+    assert "is it in another unit?" in " ".join(noted.split())

@@ -1,13 +1,27 @@
 """Columns have names: tables of one data set are matched by them, whatever their order."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import DataError
-from atoll.data import Dataset, DataTable, Islands, concatenate, from_csv_files, from_csv_folder, read_csv
+from atoll.data import (
+    Dataset,
+    DataTable,
+    Islands,
+    concatenate,
+    from_csv_files,
+    from_csv_folder,
+    from_dataframes,
+    read_csv,
+)
+from atoll.data.units import name_other_units, require_one_unit
+from atoll.fitting import GLM, Fit
+from atoll.statistics import Statistics
+from atoll.trees import Trees
 
 NORTH = {"bmi": [20.5, 21.5, 22.5], "age": [60, 61, 62], "smoker": ["ex", "never", "ex"], "y": ["no", "yes", "no"]}
 SOUTH = {"bmi": [24.5, 25.5], "age": [70, 71], "smoker": ["former", "never"], "y": ["yes", "no"]}
@@ -122,3 +136,68 @@ def test_tables_stack_by_name():
     whole = DataTable.stacked(parts)
     assert {name: whole[name].tolist() for name in whole.columns} == {"a": ["x", "y"], "b": [1.0, 2.0]}
     assert whole.columns == DataTable.stacked(parts[::-1]).columns == ("a", "b")
+
+
+UNITS = {
+    "training": lambda: atoll.Training(model=atoll.models.linear(2, 2), algorithm=atoll.FedAvg(lr=1e-9), rounds=1),
+    "trees": lambda: Trees(rounds=1),
+    "fit": lambda: Fit(model=GLM(alpha=1.0), label="y"),
+    "statistics": Statistics,
+}
+
+
+def measured(age: str, factor: float, rows: int = 24) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(rows)
+    return {age: rng.normal(60, 9, rows) * factor, "dose": rng.normal(0, 1, rows), "y": np.arange(rows) % 2}
+
+
+@pytest.mark.parametrize("job", UNITS)
+def test_a_column_whose_name_has_another_unit_is_refused_with_both_names(job: str) -> None:
+    tables = {"north": measured("age [years]", 1), "south": measured("Age[months]", 12)}
+    with pytest.raises(
+        DataError, match=r"column '.ge ?\[\w+\]' is in another unit than column '.ge ?\[\w+\]'"
+    ) as refused:
+        atoll.simulate(UNITS[job](), tables, engine="inline", progress=False)
+    assert "call it" in str(refused.value.remedy)
+    assert atoll.simulate(UNITS[job](), dict.fromkeys(tables, tables["north"]), engine="inline", progress=False)
+
+
+def test_test_rows_and_tables_that_are_stacked_have_one_unit() -> None:
+    columns = measured("age (kg)", 1), measured("age (g)", 1000)
+    words = "column 'age \\(g\\)' is in another unit than column 'age \\(kg\\)'"
+    with pytest.raises(DataError, match=words):
+        DataTable.stacked([DataTable(one, name="t") for one in (columns[0], columns[0], columns[1])])
+    frames = {name: pd.DataFrame(columns[0]) for name in "ab"}
+    with pytest.raises(DataError, match=words):
+        from_dataframes(frames, target="y", test=pd.DataFrame(columns[1]))
+    # Both units in both tables are two columns.
+    require_one_unit(["age [y]", "age [m]"], ["age [m]", "age [y]"], "a", "b")
+    require_one_unit(["age [y]"], ["dose [m]", "age"], "a", "b")
+
+
+@pytest.mark.parametrize("job", UNITS)
+def test_a_client_whose_numbers_are_a_thousand_times_larger_is_named_in_the_result(job: str) -> None:
+    def notices(data: object) -> list[str]:
+        told = atoll.simulate(UNITS[job](), data, engine="inline", progress=False).notices
+        return [line for line in told if "another unit" in line]
+
+    tables = {name: measured("age", 1) for name in ("north", "south", "west")}
+    assert notices(tables) == []
+    assert notices(tables | {"west": measured("age", 12)}) == []
+    assert notices(tables | {"west": measured("age", 1000)}) == [
+        "column 'age' of client 'west' is about 10^3 times larger than the median of the clients': is it in another unit?"
+    ]
+    few = {name: measured("age", factor, 8) for name, factor in (("north", 1), ("south", 1000))}
+    assert notices(few) == []  # eight values may lie anywhere
+
+
+def test_rows_of_one_table_have_one_unit() -> None:
+    columns = measured("age", 1, 60)
+    whole = Dataset(
+        {"x": np.stack([columns["age"] * np.repeat([1, 5000], 30), columns["dose"]], 1), "y": columns["y"]},
+        features=["age", "dose"],
+    )
+    halves = whole.take(slice(0, 30)), whole.take(slice(30, 60))
+    assert name_other_units(Islands.from_owner(whole, np.repeat([0, 1], 30), 2)) == []
+    assert len(name_other_units(Islands.from_datasets(halves))) == 1
+    assert "'test'" in name_other_units(Islands.from_datasets(halves[:1], test=halves[1]))[0]

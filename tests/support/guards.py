@@ -173,7 +173,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard("influence", "a metric that moves cursors", "runtime/network/judging/expected.py", 'if total.role != "metric" or not _is_plain(name):', 'if total.role != "metric":', f"{EXPECTED}::test_what_is_expected_passes"),
     Guard("influence", "an update far outside its cohort", "runtime/network/judging/outliers.py", "if middle > 0 and value > FAR * middle", "if False", f"{OUTSIDE}[a large update]"),
     Guard("influence", "a loss far outside its cohort", "runtime/network/judging/outliers.py", 'if total.role == "metric" and "loss" in name:', "if False:", f"{OUTSIDE}[a large loss]"),
-    Guard("influence", "columns in other units", "runtime/worker/units.py", "        if abs(scale - middle) > FAR", "        if False", "runtime/worker/test_units.py::test_a_factor_of_2501_is_named_before_the_first_round_and_by_one_setting_ends_the_job"),
+    Guard("influence", "columns in other units", "data/units.py", "        if abs(scale - middle) > FAR", "        if False", "runtime/worker/test_units.py::test_a_factor_of_2501_is_named_before_the_first_round_and_by_one_setting_ends_the_job"),
     # 7. a site's consent
     Guard("consent", "people whom nobody has named", "runtime/consent.py", 'raise self._refused(f"{signer} may run nothing here", f"let the site add {signer.name!r} to `people`")', "return None", f"{CONSENT}::test_a_name_decides_before_patterns"),
     Guard("consent", "a pattern before a name", "runtime/consent.py", "for may in (*exact, *(may", "for may in (*exact[:0], *(may", f"{CONSENT}::test_a_name_decides_before_patterns"),

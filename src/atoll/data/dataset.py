@@ -17,6 +17,7 @@ from atoll.core.redaction import private
 
 from ._checks import Array, as_columns, check_labels, resolve_task, whole_labels
 from .missing import Missing
+from .units import require_one_unit
 
 __all__ = ["About", "Dataset", "Rows", "common_labels", "named", "places_in", "root", "united"]
 
@@ -114,6 +115,7 @@ def require_columns(found: Iterable[str], wanted: Iterable[str], where: str, *, 
     lacking = [name for name in needed if name not in own]
     extra = [name for name in own if name not in needed]
     if lacking:
+        require_one_unit(own, needed, where, "the other tables")
         name = lacking[0]
         more = f" ({len(lacking)} are missing: {', '.join(lacking[:8])})" if len(lacking) > 1 else ""
         raise DataError(

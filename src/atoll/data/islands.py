@@ -198,6 +198,7 @@ class Islands:
         public: rows that everyone may see, similar to the clients', or ``None``; a mock client on them fits uplink stages.
         others: data of helper parties that are no clients, by name, such as the rows whose labels are at the server.
         scheme: how the data were divided, for tables.
+        separate: whether each client's rows came as a data set of its own.
 
     Example:
         >>> import atoll.data
@@ -222,6 +223,7 @@ class Islands:
         others: Mapping[str, Dataset] | None = None,
         held_out: Islands | None = None,
         scheme: str = "",
+        separate: bool = False,
     ) -> None:
         self._supply = supply
         self._ids = np.arange(supply.count) if ids is None else ids
@@ -235,6 +237,7 @@ class Islands:
         self.others = dict(others or {})
         self.held_out = held_out
         self.scheme = scheme
+        self.separate = separate
 
     @classmethod
     def from_owner(
@@ -302,7 +305,7 @@ class Islands:
             test_rows = test.coded_as(about)
         pool = Dataset._of(pool._base, None, len(pool), about, test_rows)
         supply = Pooled(pool, offsets_of(np.array([len(p) for p in parts], np.int64)), None)
-        return cls(supply, about=about, keys=keys, test=pool.test, scheme=scheme)
+        return cls(supply, about=about, keys=keys, test=pool.test, scheme=scheme, separate=True)
 
     @classmethod
     def generate(
@@ -590,6 +593,7 @@ class Islands:
             "others": self.others,
             "held_out": self.held_out,
             "scheme": self.scheme,
+            "separate": self.separate,
         }
         kept.update(changes)
         return Islands(kept.pop("supply"), **kept)

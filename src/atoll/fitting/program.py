@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import CompositionError, DataError, nearest
 from atoll.core.federation.row_rules import required_min_count
+from atoll.data.units import require_one_unit
 from atoll.statistics.columns import settle_kind
 
 from .contacts import Contacts, summed_numbers
@@ -121,6 +122,7 @@ def _same_kinds(asking: FitRequests, told: list[Any]) -> dict[str, str]:
     first = dict(told[0]["kinds"])
     for one in told:
         own = dict(one["kinds"])
+        require_one_unit(own, first, f"the columns of {one['site']}", told[0]["site"])
         if own.keys() != first.keys() or any(settle_kind((kind, first[name])) is None for name, kind in own.items()):
             shown = [_shown(own), _shown(first)]
             raise DataError(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.data.units import require_one_unit
 
 from .columns import settle_kind
 from .moments import CentralMoments
@@ -175,9 +176,11 @@ def kinds_of_all(replies: Iterable[SiteReply]) -> dict[str, str]:
     """TableColumn -> kind, in the order in which sites have them.
 
     Raises:
-        DataError: a column is of two kinds.
+        DataError: a column is of two kinds, or in two units.
     """
     sites, found = list(replies), dict[str, str]()
+    for reply in sites[1:]:
+        require_one_unit(reply.kinds, sites[0].kinds, f"the columns of {reply.site}", sites[0].site)
     for name in dict.fromkeys(name for reply in sites for name in reply.kinds):
         told = {reply.site: reply.kinds[name] for reply in sites if name in reply.kinds}
         kind = settle_kind(told.values())

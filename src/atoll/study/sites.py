@@ -77,18 +77,21 @@ def compare_fits(
     Returns:
         ``measure``, its value ``alone`` by site (``None`` where a site cannot fit alone), ``federated``, ``pooled`` by a library, whose name is ``pooled_by``; the largest ``difference`` of
         the federation from it, see `PooledFit`, and its ``pooled_coefficients``. Where the library is not installed or cannot fit such rows, these are ``None``, and ``pooled_note`` says why. What the
-        result ``told``; short ``params``. And the federation's model.
+        result ``told``; short ``params``; the result's ``notices``, if there are any. And the federation's model.
     """
     from atoll.data import DataTable
     from atoll.runs.config import job_class
     from atoll.secure.masking import SecureAggregation
     from atoll.simulation import simulate
 
+    notices: list[str] = []
+
     def fitted(data: Mapping[str, DataTable], method: FitMethod, html: Path | None = None, **more: Any) -> FittedModel:
         job = job_class("fit")(**{**settings, "model": method, **more})
         result = simulate(job, data, engine="inline", seed=seed, progress=False)
         if html is not None:
             result.report(html)
+        notices.extend(result.notices if data is tables else ())
         made: FittedModel = result.outcome
         return made
 
@@ -103,6 +106,7 @@ def compare_fits(
     found = {
         "method": type(model).__name__, "measure": model.measure, "alone": alone, "federated": federated.score(rows),
         **_fit_in_one_place(federated, whole, rows, settings), **federated.plain(short=True), **({"curves": curves} if (curves := federated.curves) else {}),
+        **({"notices": notices} if notices else {}),
     }  # fmt: skip
     return found, federated
 
@@ -177,7 +181,7 @@ def compare_trees(
         ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows (``pooled`` of histograms is XGBoost's, and without it ``None`` with a
         ``pooled_note``), and ``pooled_shuffled``, a list, where ``pooled`` depends on the order of
         the rows and ``federated`` does not; of classes ``auc`` in the same way, of several the mean of each against all others; ``importance``, the share of the gain of each feature in
-        the federation's trees; ``classes``; ``test``, which rows these are. And the federation's trees.
+        the federation's trees; ``classes``; ``test``, which rows these are; the result's ``notices``, if there are any. And the federation's trees.
     """
     from atoll.data import Islands
     from atoll.data.missing import known_rows
@@ -196,6 +200,7 @@ def compare_trees(
     more: dict[str, Any] = {"reducer": _mask_sums(islands)} if secure else {}
 
     grow = partial(_grow_trees, seed=seed)
+    notices: list[str] = []
     ours = settings["scheme"] == "histogram"
     beside_xgboost = ours and find_spec("xgboost") is not None
     more |= {"exact_cuts": True} if ours else {}  # the files are all here: nothing is disclosed
@@ -204,7 +209,7 @@ def compare_trees(
     for shard in islands:
         data = Islands.from_datasets({shard.name: shard.dataset()})
         alone[shard.name] = grow(data, ordinary) if len(set(shard.y.tolist())) > 1 else None
-    ensemble, union = grow(islands, {**settings, **more}), islands.pooled()
+    ensemble, union = grow(islands, {**settings, **more}, notices=notices), islands.pooled()
 
     def measured(trees: Ensemble | None) -> float | None:
         return None if trees is None else _if_known(score(objective, held["y"], trees.predict(held["x"]))[1])
@@ -222,6 +227,7 @@ def compare_trees(
     if objective.name != SQUARED:
         found["auc"] = told(area)
     found |= {"pooled_note": _NO_XGBOOST} if missing else {}
+    found |= {"notices": notices} if notices else {}
     found |= {
         "importance": dict(sorted(ensemble.importance().items(), key=lambda item: -item[1])),
         "classes": list(ensemble.columns.classes) if ensemble.columns else [],
@@ -237,11 +243,14 @@ def compare_trees(
 _NO_XGBOOST = 'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'
 
 
-def _grow_trees(data: Islands, given: Mapping[str, Any], *, seed: int) -> Ensemble:
+def _grow_trees(data: Islands, given: Mapping[str, Any], *, seed: int, notices: list[str] | None = None) -> Ensemble:
     from atoll.runs.config import job_class
     from atoll.simulation import simulate
 
-    grown: Ensemble = simulate(job_class("trees")(**given), data, engine="inline", seed=seed, progress=False).outcome
+    result = simulate(job_class("trees")(**given), data, engine="inline", seed=seed, progress=False)
+    if notices is not None:
+        notices.extend(result.notices)
+    grown: Ensemble = result.outcome
     return grown
 
 

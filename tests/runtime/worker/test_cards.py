@@ -66,6 +66,8 @@ def test_a_card_from_a_network_is_checked(change: dict[str, Any]) -> None:
          r"at site 'a' there is a column 'w', and at site 'b' there is none"),
         (card(("p",), features=("u", "v")), card(("p",), features=("u", "v", "id")),
          r"at site 'b' there is a column 'id', and at site 'a' there is none.*drop"),
+        (card(("p",), features=("age [years]", "v")), card(("p",), features=("v", "age [months]")),
+         r"column 'age \[months\]' is in another unit than column 'age \[years\]' of site 'a'"),
         (card(("p",), features=("u", "v", "w")), card(("p",)), r"the features have names, and at site 'b' they have none"),
         (card(("p",)), DataCard("classification", {"x": Column("float64", (3,)), "y": Y}, 1, ("p",)),
          r"column 'x' is float32 of shape \(3,\), and at site 'b' column 'x' is float64 of shape \(3,\)"),

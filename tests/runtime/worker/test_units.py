@@ -10,9 +10,10 @@ import pytest
 
 from atoll.core.errors import DataError, MessageError
 from atoll.data import Dataset, Islands
+from atoll.data.units import EMPTY, other_units, scales_of
 from atoll.runs import yaml
+from atoll.runtime.worker.frames import scales_in
 from atoll.runtime.worker.sitedata import load_site_data
-from atoll.runtime.worker.units import EMPTY, other_units, scales_in, scales_of
 from atoll.runtime.worker.words import site_spec
 from atoll.testing.hostile import play
 from tests.support.front_toys import World, played

@@ -81,8 +81,8 @@ def command(
         model.save(out)
         found["model"] = str(out)
     output = output_of(context)
-    if "pooled_note" in found:
-        output.note(escape(found["pooled_note"]))
+    for note in (*filter(None, [found.get("pooled_note")]), *found.get("notices", ())):
+        output.note(escape(note))
     if html is not None:
         output.note(f"Page: {html}")
     output.give(found, Group(table_of_sites(found, "fitted on", "{:.6g}".format), *_show_sections(model)))

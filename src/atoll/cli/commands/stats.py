@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
@@ -70,4 +71,7 @@ def command(
     output = output_of(context)
     if html is not None:
         output.note(f"Page: {result.report(html)}")
-    output.give({**summary.plain(), "max_error": error}, tables_of_summary(summary, error))
+    for note in result.notices:
+        output.note(escape(note))
+    told = {"notices": list(result.notices)} if result.notices else {}
+    output.give({**summary.plain(), "max_error": error, **told}, tables_of_summary(summary, error))

@@ -69,8 +69,8 @@ def command(
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
     output = output_of(context)
-    if "pooled_note" in found:
-        output.note(escape(found["pooled_note"]))
+    for note in (*filter(None, [found.get("pooled_note")]), *found.get("notices", ())):
+        output.note(escape(note))
     output.give(found, _show_trees(found, out))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from atoll.core.errors import DataError, nearest
 from atoll.data.dataset import About, order_columns, united
+from atoll.data.units import require_one_unit
 
 from .cards import MOST_CLASSES, DataCard
 
@@ -113,6 +114,7 @@ def _require_features(a: str, first: DataCard, b: str, other: DataCard) -> None:
             named, bare, "the features have names", "they have none, so their order is unknown",
             "give names to all (an array `features` in a .npz file) or to none",
         )  # fmt: skip
+    require_one_unit(other.features, first.features, b, a)
     for name in first.features:
         if name not in other.features:
             raise _differ(

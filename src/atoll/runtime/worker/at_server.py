@@ -17,6 +17,7 @@ from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.data import Dataset
+from atoll.data.units import other_units
 from atoll.engines.link import LinkClosed
 from atoll.learn.local.own_loss import OutputsError
 from atoll.runs import Kept, RunFolder, keeping, result_of, yaml
@@ -31,7 +32,6 @@ from .cards import DataCard, card_of
 from .frames import Rendezvous, error_frame
 from .remote import RemoteIslands
 from .rendezvous import Gathered, cards_of_all, gather, tell_all, until_ready
-from .units import other_units
 
 if TYPE_CHECKING:
     from atoll.core.job import Job

@@ -19,6 +19,7 @@ from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, SitePolicy, admit_job
 from atoll.core.sealing import Record, Sealing, VirtualSealing
 from atoll.data import Islands
+from atoll.data.units import scales_of
 from atoll.engines.link import LinkClosed
 from atoll.runs.spending import seen_by
 from atoll.runtime.network import SiteEngine
@@ -35,10 +36,9 @@ from .population import SitePopulation
 from .pulses import pulsing
 from .remote import RemoteIslands
 from .sitedata import SiteData
-from .units import promises_privacy, scales_of
 
 if TYPE_CHECKING:
-    from atoll.core.job import Prepared
+    from atoll.core.job import Job, Prepared
     from atoll.runtime.jobs.spec import JobConfig
 
 __all__ = ["alive", "named_objects", "serve_job"]
@@ -283,3 +283,17 @@ def _in_agreed_codes(data: SiteData, agreed: DataCard | None) -> Any:
         return islands
     shards = {str(shard.name): shard.dataset() for shard in islands}
     return Islands.from_datasets({name: recoded(rows, card_of(rows), agreed) for name, rows in shards.items()})
+
+
+def promises_privacy(job: Job) -> bool:
+    """Tell whether a job has a mechanism, or its algorithm or stages promise privacy."""
+    if getattr(job, "privacy", None) is not None:
+        return True
+    algorithm = getattr(job, "algorithm", None)
+    if algorithm is None:
+        return False
+    from atoll.learn.local.release import is_private
+
+    up = getattr(job, "up", None)
+    stages = () if up is None else tuple(up(phase).events for phase in algorithm.phases)
+    return is_private(algorithm) or any(stages)

@@ -19,10 +19,10 @@ import numpy as np
 
 from atoll.core.errors import AtollError, MessageError
 from atoll.core.requests.wire import pack_error, unpack_error
+from atoll.data.units import EMPTY, MOST_COLUMNS
 
 from .cards import DataCard
 from .letters import SignedKey
-from .units import scales_in
 
 __all__ = ["Hello", "Rendezvous", "error_frame", "raise_if_error", "require_own_names"]
 
@@ -41,7 +41,7 @@ class Hello:
         card: what a server must know of the data, if the clients' data has a common form.
         letters: its key for the letters of this job. It is signed again in each attempt, so it is not part of what a
             site must keep unchanged.
-        scales: how large the numbers of each feature are; see `atoll.runtime.worker.units`. Nothing if the site does not say.
+        scales: how large the numbers of each feature are; see `atoll.data.units`. Nothing if the site does not say.
     """
 
     parties: tuple[str, ...]
@@ -213,3 +213,16 @@ def _refused(what: str, where: str, error: Exception) -> MessageError:
         where=where,
         remedy="run the same version of Atoll at the server and at every site",
     )
+
+
+def scales_in(tree: Any, where: str) -> tuple[int, ...]:
+    """Read what a site says of its scales.
+
+    Raises:
+        MessageError: they are not small whole numbers.
+    """
+    given = [] if tree is None else tree
+    whole = isinstance(given, list) and len(given) <= MOST_COLUMNS and all(type(n) is int for n in given)
+    if not whole or not all(EMPTY <= n <= 400 for n in given):
+        raise MessageError("no scales of columns", where=where, remedy="use the same version of Atoll everywhere")
+    return tuple(given)

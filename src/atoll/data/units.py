@@ -1,0 +1,168 @@
+"""Columns in other units: what a column's name says of its unit, and how large its numbers are, to a power of ten.
+
+A party that has grams where the others have tonnes sends updates of the right form, and the model never recovers. Two names that differ only in the unit between
+brackets, such as ``age [years]`` and ``age [months]``, are refused. Without a unit in the name, numbers that are far off are named: the scale of a column is
+``round(log10(RMS))``, with the root mean square of its values. In one process the result says so. Between organisations, this whole number is all that leaves a
+site. A site keeps it to itself with ``scales: false``, and it does not leave for a job that promises privacy, because its ledger would not count it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+__all__ = ["EMPTY", "FAR", "MOST_COLUMNS", "name_other_units", "other_units", "require_one_unit", "scales_of"]
+
+_NAMED = re.compile(r"(.*\S)\s*(?:\[\s*(\S[^\]]*)\]|\(\s*(\S[^)]*)\))")
+"""A name that ends with its unit between brackets."""
+
+FAR = 2
+"""Powers of ten that a column may lie from the median of the sites."""
+MOST_COLUMNS = 100_000
+_CLIENTS, _ROWS = 1000, 10_000  # looked at
+_FEW, _SHOWN = 10, 5
+"""Values of a column that a scale of a simulation's client needs, and sentences that a result has at most."""
+EMPTY = -1000
+"""The scale of a column of zeros, which is not compared."""
+
+
+def require_one_unit(here: Iterable[str], there: Iterable[str], where: str, other: str) -> None:
+    """Refuse two tables of which one has a column in another unit than the other, as their names say between brackets.
+
+    Args:
+        here: names of the columns of one table.
+        there: of the other.
+        where: the first table, for errors.
+        other: the second, in words.
+
+    Raises:
+        DataError: names both columns.
+    """
+    own, theirs = list(here), list(there)
+    known = {_stem(name): name for name in theirs if _stem(name) and name not in own}
+    for name in own:
+        if name not in theirs and _stem(name) in known:
+            twin = known[_stem(name)]
+            raise DataError(
+                f"column {name!r} is in another unit than column {twin!r} of {other}",
+                where=where,
+                remedy=f"convert its values and call it {twin!r}; or give both columns names of their own",
+            )
+
+
+def _stem(name: str) -> str:
+    """A name without its unit, in lower case; empty for a name without a unit."""
+    found = _NAMED.fullmatch(name)
+    return found[1].strip().lower() if found else ""
+
+
+def name_other_units(population: Any) -> list[str]:
+    """Return in words which client of a population is far off in which column, where each client's rows came as a table of its own.
+
+    Rows that one data set gave to several clients have one unit. Columns without names, columns of text, and those with fewer than ten values are not compared.
+
+    Args:
+        population: `Islands`, or clients with a `DataTable`, a data frame or a dict of columns.
+    """
+    if len(population) > _CLIENTS or not getattr(population, "separate", not hasattr(population, "gather")):
+        return []
+    about, test = getattr(population, "about", None), getattr(population, "test", None)
+    found: dict[str, dict[str, int]] = {}
+    for place, client in enumerate(population.names):
+        for column, scale in _scale_columns(population.shard(place), about).items():
+            found.setdefault(column, {})[str(client)] = scale
+    held = {} if test is None else _scale_columns(test, about)
+    told = []
+    for column, rows in found.items():
+        # Test rows may be the clients' own, and hold several units then.
+        beside = {"test": held[column]} if column in held else {}
+        told += _off(rows, f"column {column!r}", "client") or _off({**rows, **beside}, f"column {column!r}", "client")
+    return [f"{words}: is it in another unit?" for words in told[:_SHOWN]] + (
+        [f"{len(told) - _SHOWN} more columns are as far off"] if len(told) > _SHOWN else []
+    )
+
+
+def _scale_columns(data: Any, about: Any) -> dict[str, int]:
+    """The scale of each column with enough values."""
+    found = {}
+    for column, values in _numbers_of(data, about).items():
+        known = values[:_ROWS][np.isfinite(values[:_ROWS])].astype(np.float64)
+        if len(known) >= _FEW and (mean := float(np.sqrt(np.mean(known * known)))) > 0 and math.isfinite(mean):
+            found[column] = round(math.log10(mean))
+    return found
+
+
+def _numbers_of(data: Any, about: Any) -> dict[str, Any]:
+    """The columns of numbers of a client that have names."""
+    about = getattr(data, "about", about)
+    if about is not None:
+        x = np.asarray(data["x"]) if about.features and "x" in data else np.zeros(0)
+        if x.ndim != 2 or x.shape[1] != len(about.features) or x.shape[1] > MOST_COLUMNS or x.dtype.kind not in "fiu":
+            return {}
+        return {name: x[:, k] for k, name in enumerate(about.features) if name not in about.categories}
+    columns = (
+        data.columns if hasattr(data, "iloc") or hasattr(data, "without") else data if isinstance(data, Mapping) else ()
+    )
+    rows = {str(name): np.asarray(data[name]) for name in columns}
+    return {name: values for name, values in rows.items() if values.ndim == 1 and values.dtype.kind in "fiu"}
+
+
+def scales_of(data: Any) -> tuple[int, ...]:
+    """Return the scale of each feature of a site's data, from its first rows; nothing for data other than tables of numbers."""
+    parts = [data] if hasattr(data, "row_bytes") else [data.shard(i) for i in range(min(len(data), _CLIENTS))]
+    squares: Any = 0.0
+    rows: Any = 0
+    for part in parts:
+        x: Any = np.asarray(part["x"][:_ROWS]) if "x" in part else np.zeros(0)
+        if x.ndim != 2 or x.dtype.kind not in "fiub" or x.shape[1] > MOST_COLUMNS:
+            return ()
+        known = ~np.isnan(x) if x.dtype.kind == "f" else np.ones(x.shape, np.bool_)
+        rows, x = rows + known.sum(axis=0), np.where(known, x, 0)
+        squares = squares + np.einsum("ij,ij->j", x, x, dtype=np.float64, casting="unsafe")
+    means = np.sqrt(np.atleast_1d(squares) / np.maximum(1, rows))
+    return tuple(
+        EMPTY if not mean > 0 or not math.isfinite(mean) else round(math.log10(mean)) for mean in means.tolist()
+    )
+
+
+def other_units(scales: Mapping[str, Sequence[int]], names: Sequence[str] = ()) -> list[str]:
+    """Return in words which site is far off in which column; of two sites nobody can say which one it is.
+
+    Args:
+        scales: site -> its scales; nothing for a site that does not tell them.
+        names: of the features.
+    """
+    told = {site: each for site, each in scales.items() if each}
+    widths = {len(each) for each in told.values()}
+    if len(told) < 2 or len(widths) != 1:
+        return []
+    found = []
+    for at in range(widths.pop()):
+        rows = {site: each[at] for site, each in told.items() if each[at] != EMPTY}
+        name = f"column {names[at]!r}" if at < len(names) else f"feature {at + 1}"
+        found += _off(rows, name)
+    return found
+
+
+def _off(rows: Mapping[str, int], column: str, who: str = "site") -> list[str]:
+    if len(rows) == 2 and max(rows.values()) - min(rows.values()) > FAR:
+        (one, low), (other, high) = sorted(rows.items(), key=lambda item: item[1])
+        return [f"{column} is about 10^{high - low} times larger at {who} {other!r} than at {who} {one!r}"]
+    if len(rows) < 3:
+        return []
+    middle = _median(list(rows.values()))
+    return [
+        f"{column} of {who} {site!r} is about 10^{abs(scale - middle):g} times {'larger' if scale > middle else 'smaller'} than the median of the {who}s'"
+        for site, scale in rows.items()
+        if abs(scale - middle) > FAR
+    ]
+
+
+def _median(values: Sequence[int]) -> float:
+    return float(np.median(values))
