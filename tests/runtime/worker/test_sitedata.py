@@ -15,9 +15,11 @@ import pytest
 import atoll
 import atoll.data
 from atoll.core.errors import ConfigError, DataError
+from atoll.data.readers.table import from_table
 from atoll.runs import parse_data
 from atoll.runtime.client.poc import write_parts
 from atoll.runtime.worker import SiteData, load_site_data, site_spec
+from atoll.runtime.worker.agreement import merge_cards
 from atoll.runtime.worker.headers import look_at_headers
 from atoll.runtime.worker.sitedata import inside
 
@@ -460,3 +462,19 @@ def test_columns_of_keys_stay_text(tmp_path):
         look_at_headers(site_spec(words, id=["idd"]), "shop")
     with pytest.raises(DataError, match="no column 'key'"):
         load_site_data(site_spec(words), "shop", reads="table", text=["key"])
+
+
+def own_codes(words: list[str]) -> atoll.data.Dataset:
+    table = {"smoker": np.array(words), "age": np.arange(len(words)) + 50.5, "y": np.arange(len(words)) % 2}
+    return from_table(table, target="y")
+
+
+def test_text_that_a_sites_own_code_reads_has_one_coding_at_all_sites() -> None:
+    made = {
+        name: load_site_data({"factory": f"{__name__}:own_codes", "arguments": {"words": words}}, name).card
+        for name, words in {"a": ["never", "former"], "b": ["never", "ex"], "c": ["former", "never"]}.items()
+    }
+    cards = {name: card for name, card in made.items() if card is not None}
+    assert merge_cards({"a": cards["a"], "c": cards["c"]}).categories == {"smoker": ("former", "never")}
+    with pytest.raises(DataError, match="column 'smoker' has the values former, never, and at b the values ex, never"):
+        merge_cards({"a": cards["a"], "b": cards["b"]})

@@ -55,7 +55,7 @@ class DataCard:
         labels: the classes' names in the order of their codes, if known.
         features: names of the features in ``x``, if known.
         negative: the lower one of two codes, 0 or -1; ``None`` if there is no such code or only the upper one occurs.
-        categories: of features that were texts, the values in the order of their codes, as the site declared them.
+        categories: of features that were texts, the values in the order of their codes, as the site declared them or its own code gave them.
         labelled: which rows have a label: "all", "part" or "none".
         missing_features: whether features may be missing, as the site declares.
     """

@@ -49,7 +49,7 @@ def told_of(spec: Mapping[str, Any], name: str) -> list[str]:
         return [f"a job's tasks query the {database_of(str(given['database']))}; the server learns their replies"]
     if not given.get("path"):
         where = given.get("source") or given.get("factory")
-        return [f"{told} and the names of the classes, as {where!r} gives them"]
+        return [f"{told}, the names of the classes and the values of text columns, as {where!r} gives them"]
     paths = [Path(part) for part in str(given["path"]).split(",")]
     if paths[0].suffix in (".npz", ".npy"):
         labels = _labels(paths[0])

@@ -215,13 +215,14 @@ def site_data(made: Any, name: str, categories: Mapping[str, Sequence[str]] | No
     Args:
         made: a data set, several clients' data, or anything else.
         name: the site's name.
-        categories: the declared values of text columns.
+        categories: the declared values of text columns; by default the values by which the data were coded, so that sites whose own code reads text agree on it too.
 
     Raises:
         DataError: there are no clients.
     """
     if isinstance(made, Dataset):
-        return SiteData(name, (name,), Islands.from_datasets({name: made}), (len(made),), card_of(made, categories))
+        card = card_of(made, categories or made.about.categories)
+        return SiteData(name, (name,), Islands.from_datasets({name: made}), (len(made),), card)
     if isinstance(made, LiveData):
         return SiteData(name, (name,), LiveCommunity({name: made}), (0,), None)
     several = all(hasattr(made, attribute) for attribute in ("names", "shard", "__len__"))
@@ -232,7 +233,8 @@ def site_data(made: Any, name: str, categories: Mapping[str, Sequence[str]] | No
     known = getattr(made, "sizes", None)
     sizes = [len(made.shard(i)) for i in range(len(made))] if known is None else np.asarray(known).tolist()
     names = tuple(f"{name}/{client}" for client in made.names)
-    return SiteData(name, names, made, tuple(sizes), card_of(made, categories) if isinstance(made, Islands) else None)
+    card = card_of(made, categories or made.about.categories) if isinstance(made, Islands) else None
+    return SiteData(name, names, made, tuple(sizes), card)
 
 
 def _count_rows(made: Any) -> int:
