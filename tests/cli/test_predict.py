@@ -229,3 +229,15 @@ def test_it_says_where_the_predictions_are(capsys, place) -> None:
     assert run(["predict", "fit.json", "--rows", "new.csv"]) == 0
     assert capsys.readouterr().out.strip() == "40 predictions of NaiveBayes are in predictions.csv"
     assert len(Path("predictions.csv").read_text().splitlines()) == 41
+
+
+def test_a_run_measures_on_the_rows_that_clients_hold_out(config, typed):
+    measuring = ("--set", "evaluation.clients=-1", "--no-report")
+    assert typed("run", config, *measuring, "--folder", "all", "--held-out", "1.5")[0] != 0
+    code, told, _ = typed("run", config, *measuring, "--folder", "whole")
+    assert (code, "measured on the rows that clients train on" in str(told["notices"])) == (0, True)
+    code, told, _ = typed("run", config, *measuring, "--folder", "apart", "--held-out", "0.2")
+    assert (code, "measured on the rows that clients train on" in str(told)) == (0, False)
+    whole, apart = (json.loads(Path(name, "data.json").read_text()) for name in ("whole", "apart"))
+    assert (whole["held_out"], apart["held_out"] + apart["rows"]) == (0, whole["rows"])
+    assert apart["held_out"] == sum(size - int(0.8 * size) for size in whole["client_sizes"])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import DataError
-from atoll.data import Dataset, from_csv_folder, from_dataframes, from_pandas, read_csv
+from atoll.data import Dataset, from_csv_files, from_csv_folder, from_dataframes, from_pandas, read_csv
 from atoll.data.readers.tables import islands_of_tables
 
 NORTH = {"city": np.array(["Oslo", "Bonn"]), "age": np.array([30, 41]), "died": np.array(["no", "no"])}
@@ -55,6 +55,31 @@ def test_a_file_may_hold_the_servers_test_rows(tmp_path):
     assert islands.test["x"].tolist() == [[1, 30], [0, 41]]
     with pytest.raises(DataError, match=r"test='held_in.csv'.*Did you mean 'held_out.csv'"):
         from_csv_folder(folder, target="died", test="held_in.csv")
+
+
+@pytest.mark.parametrize("read", ["folder", "files"])
+def test_a_share_of_each_clients_rows_may_be_held_out(tmp_path, read):
+    folder = written(tmp_path, {"north": NORTH, "south": SOUTH})
+    both = {"folder": folder, "files": [folder / "north.csv", folder / "south.csv"]}
+    made = (from_csv_folder if read == "folder" else from_csv_files)(both[read], target="died", test=0.5)
+    rows = [sorted([*shard["x"].tolist(), *shard.held_out["x"].tolist()]) for shard in made]
+    assert rows == [[[0, 41], [1, 30]], [[0, 62], [2, 55]]]
+    assert [len(shard.held_out) for shard in made] == [1, 1]
+    assert made.test is None
+
+
+def test_a_folder_may_hold_the_rows_that_each_client_holds_out(tmp_path):
+    apart = {"n_test": SOUTH, "s_test": NORTH | {"city": np.array(["Rome", "Lima"])}}
+    folder = written(tmp_path, {"north": NORTH, "south": SOUTH, **apart})
+    made = from_csv_folder(folder, target="died", test={"north": "n_test.csv", "south": "s_test.csv"})
+    assert list(made.names) == ["north", "south"]
+    assert made.about.categories["city"] == ("Bonn", "Lima", "Oslo", "Rome")
+    assert [shard["x"].tolist() for shard in made] == [[[2, 30], [0, 41]], [[3, 55], [0, 62]]]
+    assert [shard.held_out["x"].tolist() for shard in made] == [[[3, 55], [0, 62]], [[3, 30], [1, 41]]]
+    with pytest.raises(DataError, match="give both a table 's_test', or neither"):
+        from_csv_folder(folder, target="died", test={"north": "n_test.csv"})
+    with pytest.raises(DataError, match=r"test='m_test.csv'.*Did you mean 'n_test.csv'"):
+        from_csv_folder(folder, target="died", test={"north": "m_test.csv", "south": "s_test.csv"})
 
 
 @settings(max_examples=40, deadline=None)

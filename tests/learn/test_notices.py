@@ -183,3 +183,14 @@ def test_a_program_whose_secure_sum_cuts_off_numbers_says_so() -> None:
             atoll.simulate(program_of(8.0), Community({"a": [7.0], "b": [0.0]}), engine="inline", progress=False) == 3.5
         )
         atoll.simulate(program_of(8.0, told=True), data, engine="inline", progress=False)  # its record says it
+
+
+@pytest.mark.parametrize("personal", [False, True])
+def test_what_is_measured_on_training_rows_says_so(personal: bool) -> None:
+    algorithm = atoll.algorithms.Ditto(lr=0.1, lam=0.1) if personal else FedAvg(lr=0.1)
+    measuring = job(algorithm=algorithm, evaluation=Evaluation(clients=-1, personal=personal))
+    (told,) = run(measuring).notices
+    named = "clients/… and personal/…" if personal else "clients/…"
+    assert told.startswith(f"{named} are measured on the rows that clients train on: islands.with_held_out(0.2)")
+    apart = islands(SIZES).with_held_out(0.2)
+    assert atoll.simulate(measuring, apart, engine="inline", progress=False).notices == ()

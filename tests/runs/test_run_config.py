@@ -400,3 +400,19 @@ def test_the_weights_of_a_module_of_your_own_follow_the_seed_of_the_run() -> Non
 def test_a_model_that_is_its_own_learner_may_have_losses_that_only_it_knows(settings: dict[str, Any]) -> None:
     own = {"name": "tests.support.parts_of_mine:Learning", "features": 4, "outputs": 3}
     assert parse_config({**settings, "model": own, "loss": "huber"}).loss == "huber"
+
+
+def test_clients_hold_out_the_share_that_the_data_say(settings: dict[str, Any]) -> None:
+    plain = parse_config(settings)
+    data = {**settings["data"], "held_out": 0.25}
+    _, whole = to_job(plain)
+    _, apart = to_job(parse_config({**settings, "data": data}))
+    assert whole.held_out is None
+    assert (apart.sizes + apart.held_out.sizes).tolist() == whole.sizes.tolist()
+    assert apart.held_out.sizes.tolist() == [size - int(0.75 * size) for size in whole.sizes.tolist()]
+    assert parse_config({**settings, "data": data}).digest() != plain.digest()
+    assert "held_out" in plain.plain()["data"]
+    assert parse_config({**settings, "data": {**data, "held_out": None}}).digest() == plain.digest()
+    for share in (0.0, 1.0, True, "0.2"):
+        with pytest.raises(ConfigError, match=r"data\.held_out"):
+            parse_config({**settings, "data": {**data, "held_out": share}})

@@ -102,7 +102,7 @@ def _numbers_of(data: Any, about: Any) -> dict[str, Any]:
     """The columns of numbers of a client that have names."""
     about = getattr(data, "about", about)
     if about is not None:
-        x = np.asarray(data["x"]) if about.features and "x" in data else np.zeros(0)
+        x: Any = np.asarray(data["x"]) if about.features and "x" in data else np.zeros(0)
         if x.ndim != 2 or x.shape[1] != len(about.features) or x.shape[1] > MOST_COLUMNS or x.dtype.kind not in "fiu":
             return {}
         return {name: x[:, k] for k, name in enumerate(about.features) if name not in about.categories}

@@ -457,15 +457,16 @@ _DIVERGED = 10.0
 
 
 def notices_of_training(
-    context: Context, task: str, classes: int | None, rows: Sequence[Mapping[str, Any]]
+    context: Context, task: str, classes: int | None, rows: Sequence[Mapping[str, Any]], *, held_out: bool | None = None
 ) -> Iterator[str]:
-    """Return what the result of a training says of its settings: more clients than there are, another precision, a loss that has grown.
+    """Return what the result of a training says of its settings: more clients than there are, measures of training rows, another precision, a loss that has grown.
 
     Args:
         context: the training's context, with its learner.
         task: the data's task.
         classes: their number of classes.
         rows: the records.
+        held_out: whether clients have rows to measure on that they do not train on; ``None`` if nobody here knows.
     """
     most = max((len(group) for group in context.groups), default=0)  # clients of one server
     rule, pacing = context.selection, context.pacing
@@ -485,6 +486,11 @@ def notices_of_training(
     for what, count, there in asked:
         if isinstance(count, int) and count > there:
             yield f"{what.format(count)}, and there are {there}: all of them take part"
+    if held_out is False and context.evaluation.clients:
+        named = "clients/… and personal/…" if context.evaluation.personal else "clients/…"
+        yield (
+            f"{named} are measured on the rows that clients train on: islands.with_held_out(0.2), or held_out: 0.2 below data:, keeps rows apart"
+        )
     averaged = [one.name for one in context.evaluation.at_each if isinstance(one, FunctionMetric)]
     if averaged:
         yield (

@@ -330,7 +330,11 @@ class Training(Checked, Job):
             against=job.topology.against if job.claim is None else job.claim.adversary,
             labels=labels_section_of(job, data),
             notices=lambda rows: notices_of_training(
-                context, getattr(seen, "task", ""), getattr(seen, "classes", None), rows
+                context,
+                getattr(seen, "task", ""),
+                getattr(seen, "classes", None),
+                rows,
+                held_out=getattr(data, "held_out", None) is not None if hasattr(data, "with_held_out") else None,
             ),
             columns=functools.partial(ModelColumns.of, seen),
         )

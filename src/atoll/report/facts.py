@@ -76,7 +76,7 @@ def partition_facts(islands: Any) -> dict[str, Any]:
         "clients": int(seen.clients),
         "rows": int(seen.rows),
         "test_rows": 0 if islands.test is None else len(islands.test),
-        "held_out": 0 if getattr(islands, "held_out", None) is None else int(islands.held_out.sizes.sum()),
+        "held_out": _count_held_out(islands),
         "task": islands.task,
         "labels": list(islands.about.labels),
         "features": list(islands.about.features),
@@ -95,6 +95,12 @@ def partition_facts(islands: Any) -> dict[str, Any]:
         shown = np.unique(np.linspace(0, len(seen.counts) - 1, min(_SHOWN, len(seen.counts))).astype(int))
         facts |= {"class_names": list(seen.classes), "class_counts": seen.counts[shown].tolist()}
     return facts
+
+
+def _count_held_out(islands: Any) -> int | None:
+    """Rows that clients hold out; ``None`` where each site alone knows it."""
+    held = getattr(islands, "held_out", None)
+    return int(held.sizes.sum()) if held is not None else 0 if hasattr(islands, "with_held_out") else None
 
 
 def _edges_of_bins(sizes: np.ndarray) -> np.ndarray:
@@ -171,6 +177,8 @@ class Facts:
         """On which rows clients measured, for a label: nothing for what the server measured."""
         if not name.startswith(("clients/", "personal/")):
             return ""
+        if self.sites:
+            return ", rows that the site holds out, or training rows"
         return ", held-out rows" if self.data.get("held_out") else ", training rows"
 
     def last(self, name: str) -> Any:

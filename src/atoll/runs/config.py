@@ -64,12 +64,14 @@ class DataConfig(Section):
         partition: how rows are divided among clients; leave it out if the source is divided already.
         corruptions: corruptions to apply, each with the ``share`` of the clients it affects.
         corruption_seed: the seed that chooses the corrupted clients.
+        held_out: share of each client's rows on which nobody trains, and ``clients/…`` and ``personal/…`` are measured.
     """
 
     source: SourcePart
     partition: PartitionPart | None = None
     corruptions: list[CorruptionPart] = Field(default_factory=list)
     corruption_seed: int = 0
+    held_out: float | None = Field(default=None, gt=0.0, lt=1.0)
 
     @model_validator(mode="after")
     def _shares(self) -> DataConfig:
@@ -94,7 +96,7 @@ class DataConfig(Section):
         from atoll.data import Dataset, Islands, corrupt
         from atoll.data.federated import as_population
 
-        made = self.source.build("data.source")
+        made: Any = self.source.build("data.source")
         if isinstance(made, Dataset):
             if self.partition is None:
                 raise ConfigError(
@@ -110,16 +112,18 @@ class DataConfig(Section):
                 remedy="remove the partition",
             )
         made = as_population(made, one_form=one_form)
+        if not isinstance(made, Islands):
+            for setting, there in (("corruptions", self.corruptions), ("held_out", self.held_out)):
+                if there:
+                    raise ConfigError(
+                        f"{self.source.name} has data of a kind of its own, and {setting} needs data sets",
+                        where=f"data.{setting}",
+                        remedy=f"remove {setting}, or return data sets",
+                    )
         if self.corruptions:
-            if not isinstance(made, Islands):
-                raise ConfigError(
-                    f"{self.source.name} has data of a kind of its own, which no corruption knows",
-                    where="data.corruptions",
-                    remedy="remove the corruptions, or return data sets",
-                )
             groups = {p.build(f"data.corruptions[{i}]"): p.args["share"] for i, p in enumerate(self.corruptions)}
             made = corrupt(made, groups, seed=self.corruption_seed)
-        return made
+        return made if self.held_out is None else made.with_held_out(self.held_out)
 
 
 class RunConfig(Section):
@@ -217,6 +221,8 @@ class RunConfig(Section):
         said = {k: v for k, v in self.plain().items() if k not in ("name", "folder", "trackers")}
         if said["job"] == DEFAULT_JOB:
             del said["job"]
+        if said["data"]["held_out"] is None:  # as before it was a setting
+            said["data"] = {key: value for key, value in said["data"].items() if key != "held_out"}
         for name in ("policy", "policies"):
             if not said[name]:
                 del said[name]

@@ -45,6 +45,14 @@ def command(
     engine: Annotated[
         str | None, typer.Option("--engine", help="batched, inline, processes or socket.", metavar="NAME")
     ] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(
+            "--held-out",
+            help="Share of each client's rows to measure on and not to train on, as data.held_out.",
+            metavar="SHARE",
+        ),
+    ] = None,
     folder: Annotated[Path | None, typer.Option("--folder", help="The run folder.", metavar="FOLDER")] = None,
     root: Root = Path("runs"),
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML report at the end.")] = True,
@@ -53,6 +61,7 @@ def command(
     """Run a YAML configuration in a run folder that survives Ctrl-C and kill."""
     output = output_of(context)
     changes = [*(settings or []), *([f"engine={engine}"] if engine else [])]
+    changes += [] if held_out is None else [f"data.held_out={held_out}"]
     if config.is_dir():
         if not resume:
             raise ConfigError(

@@ -60,42 +60,53 @@ def from_dataframes(
             where="from_dataframes",
             remedy="give a dict: client's name -> its pandas.DataFrame",
         )
-    if isinstance(test, float):
-        return from_dataframes(frames, target=target, **options).with_held_out(test)
-    if isinstance(test, Mapping):
-        return _held_out_frames(frames, test, target, options)
     tables = {str(name): table_of_frame(frame, str(name)) for name, frame in frames.items()}
-    held = None if test is None else table_of_frame(test, "test")
-    return islands_of_tables(tables, held, target, "frames", 0, **options)
+    if isinstance(test, float | Mapping):
+        held = test if isinstance(test, float) else {str(n): table_of_frame(f, str(n)) for n, f in test.items()}
+        return _hold_out(tables, held, target, "frames", 0, **options)
+    only = None if test is None else table_of_frame(test, "test")
+    return islands_of_tables(tables, only, target, "frames", 0, **options)
 
 
-def _held_out_frames(
-    frames: Mapping[str, Any], test: Mapping[str, Any], target: str | Sequence[str] | None, options: Mapping[str, Any]
+def _hold_out(
+    tables: Tables,
+    test: float | Tables,
+    target: str | Sequence[str] | None,
+    scheme: str,
+    row_offset: int,
+    places: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Islands:
-    """Clients and the rows that they hold out, which get common codes."""
-    if set(map(str, test)) != set(map(str, frames)):
-        odd = sorted(set(map(str, test)) ^ set(map(str, frames)))[0]
+    """Make clients and the rows that they hold out, a share or tables of their own, which get common codes."""
+    if isinstance(test, float):
+        return islands_of_tables(tables, None, target, scheme, row_offset, places, **options).with_held_out(test)
+    if set(test) != set(tables):
+        odd = sorted(set(test) ^ set(tables))[0]
         raise DataError(
-            f"test has tables of {', '.join(map(str, test))}, and frames of {', '.join(map(str, frames))}",
-            where="from_dataframes",
+            f"test has tables of {', '.join(test) or 'nobody'}, and the clients are {', '.join(tables)}",
+            where=scheme,
             remedy=f"give both a table {odd!r}, or neither",
         )
-    names = list(map(str, frames))
+    names = list(tables)
     apart = [f"{name}, held out" for name in names]
-    both = {
-        **dict(zip(names, frames.values(), strict=True)),
-        **{a: test[n] for a, n in zip(apart, frames, strict=True)},
-    }
-    whole = from_dataframes(both, target=target, **options)
+    both = {**tables, **{own: test[name] for own, name in zip(apart, names, strict=True)}}
+    whole = islands_of_tables(both, None, target, scheme, row_offset, places, **options)
     held = whole.subset(apart)
     return whole.subset(names).with_held_out(
-        {name: held.shard(a).dataset() for name, a in zip(names, apart, strict=True)}
+        {name: held.shard(own).dataset() for name, own in zip(names, apart, strict=True)}
     )
 
 
 @checked_call
 def from_csv_files(
-    files: Sequence[str | Path], *, target: str | Sequence[str] | None, test: str | Path | None = None, **options: Any
+    files: Sequence[str | Path],
+    *,
+    target: str | Sequence[str] | None,
+    test: str | Path | float | None = None,
+    delimiter: str = ",",
+    decimal: str = ".",
+    encoding: str = "utf-8",
+    **options: Any,
 ) -> Islands:
     """Make a client of each CSV file, named after the file: ``from_csv_files(["north.csv", "south.csv"], target="died")``.
 
@@ -104,19 +115,26 @@ def from_csv_files(
     Args:
         files: the files.
         target: target column, or columns.
-        test: the file with the server's test rows.
+        test: the file with the server's test rows; or the share of its rows that each client holds out (`Islands.with_held_out`).
+        delimiter: the separator of the values.
+        decimal: the decimal sign, "." or ",".
+        encoding: the encoding of the text.
         options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
         DataError: a file does not exist, or is given twice; else as in `read_csv`.
     """
+    form = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
     named = name_files([Path(path) for path in files])
+    tables = {name: table_of_csv(path, **form) for name, path in named.items()}
+    places = {name: str(path) for name, path in named.items()}
+    if isinstance(test, float):
+        return _hold_out(tables, test, target, "files", 2, places, **options)
     if test is not None and not Path(test).is_file():
         raise DataError(f"{test}: there is no such file", where="files", remedy="give files that exist")
-    tables = {name: table_of_csv(path) for name, path in named.items()}
-    places = {**{name: str(path) for name, path in named.items()}, **({} if test is None else {"test": str(test)})}
+    held = None if test is None else table_of_csv(test, **form)
     return islands_of_tables(
-        tables, None if test is None else table_of_csv(test), target, "files", 2, places, **options
+        tables, held, target, "files", 2, places if test is None else {**places, "test": str(test)}, **options
     )
 
 
@@ -170,7 +188,7 @@ def from_csv_folder(
     folder: str | Path,
     *,
     target: str | Sequence[str] | None,
-    test: str | None = None,
+    test: str | float | Mapping[str, str] | None = None,
     delimiter: str = ",",
     decimal: str = ".",
     encoding: str = "utf-8",
@@ -183,7 +201,8 @@ def from_csv_folder(
     Args:
         folder: the folder.
         target: target column, or columns.
-        test: name of the file in the folder with the server's test rows.
+        test: name of the file in the folder with the server's test rows; or the rows that clients hold out (`Islands.with_held_out`): a share such as 0.2, or the
+            name of a file in the folder for each client: ``{"north": "north_held_out.csv", …}``.
         delimiter: the separator of the values.
         decimal: the decimal sign, "." or ",".
         encoding: the encoding of the text.
@@ -195,29 +214,37 @@ def from_csv_folder(
     place = Path(folder)
     found = sorted(place.glob("*.csv")) + sorted(place.glob("*.csv.gz"))
     files = {path.name: path for path in found if path.is_file()}
-    if test is not None and test not in files:
-        raise DataError(
-            f"test={test!r}: there is no such CSV file.{nearest(test, files)}",
-            where=str(place),
-            remedy=f"use one of {', '.join(files)}" if files else "give the folder with the files",
-        )
-    tables = {
-        name.removesuffix(".gz").removesuffix(".csv"): table_of_csv(
-            path, delimiter=delimiter, decimal=decimal, encoding=encoding
-        )
-        for name, path in files.items()
-        if name != test
-    }
-    if not tables:
+    given = [] if test is None or isinstance(test, float) else [test] if isinstance(test, str) else list(test.values())
+    for name in given:
+        if name not in files:
+            raise DataError(
+                f"test={name!r}: there is no such CSV file.{nearest(name, files)}",
+                where=str(place),
+                remedy=f"use one of {', '.join(files)}" if files else "give the folder with the files",
+            )
+
+    def read(name: str) -> dict[str, Array]:
+        return table_of_csv(files[name], delimiter=delimiter, decimal=decimal, encoding=encoding)
+
+    clients = {name.removesuffix(".gz").removesuffix(".csv"): name for name in files if name not in given}
+    if not clients:
         raise DataError(
             "there is no CSV file" if place.is_dir() else "there is no such folder",
             where=str(place),
             remedy="give a folder with one file NAME.csv for each client",
         )
-    held = None if test is None else table_of_csv(files[test], delimiter=delimiter, decimal=decimal, encoding=encoding)
-    places = {name.removesuffix(".gz").removesuffix(".csv"): str(path) for name, path in files.items() if name != test}
-    places |= {} if test is None else {"test": str(files[test])}
-    return islands_of_tables(tables, held, target, "files", 2, places, **options)
+    tables, places = (
+        {name: read(file) for name, file in clients.items()},
+        {n: str(files[f]) for n, f in clients.items()},
+    )
+    if isinstance(test, float | Mapping):
+        held = test if isinstance(test, float) else {client: read(name) for client, name in test.items()}
+        places |= {} if isinstance(test, float) else {f"{c}, held out": str(files[name]) for c, name in test.items()}
+        return _hold_out(tables, held, target, "files", 2, places, **options)
+    only = None if test is None else read(test)
+    return islands_of_tables(
+        tables, only, target, "files", 2, places if test is None else {**places, "test": str(files[test])}, **options
+    )
 
 
 def islands_of_tables(
@@ -247,7 +274,7 @@ def islands_of_tables(
             everyone,
             targets,
             {**options, "categories": categories, "missing": missing},
-            places or {name: f"table {name!r}" for name in everyone},
+            {name: f"table {name!r}" for name in everyone} | dict(places or {}),
         )
     )
     options = {**options, "drop": ()}
