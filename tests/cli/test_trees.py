@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from atoll.cli.app import run
+from atoll.core.errors import ConfigError
+from atoll.study.label_rows import rows_of
 from atoll.trees.tree import auc
 
 xgboost = pytest.importorskip("xgboost")
@@ -234,3 +236,50 @@ def test_files_of_sites_are_told_apart(capsys, clinics, files, what):
     clinic(clinics / "both" / "a.csv", 30, 1, ["a", "b", "c"], ["age", "state"])
     clinic(clinics / "both" / "b.csv", 30, 1, ["a", "b", "c"], ["age", "state"])
     assert what in grown(capsys, *files)["error"]["what"]
+
+
+def rewrite(path):
+    """The same table as a German spreadsheet writes it."""
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    told = path.with_name(f"german_{path.name}")
+    with told.open("w", newline="", encoding="latin-1") as file:
+        csv.writer(file, delimiter=";").writerows(
+            [word.replace("ward", "wärd").replace(".", ",") for word in row] for row in rows
+        )
+    return told
+
+
+GERMAN = ("--delimiter", ";", "--decimal", ",", "--encoding", "latin-1")
+
+
+def test_files_in_another_form_give_the_same_trees_predictions_and_comparisons_of_labels(
+    capsys, clinics, typed, monkeypatch
+):
+    files = [clinics / "north" / "data.csv", clinics / "south" / "data.csv", clinics / "held.csv"]
+    german = [rewrite(file) for file in files]
+    told = {}
+    for form, (north, south, held), more in (("plain", files, ()), ("german", german, GERMAN)):
+        out = clinics / f"{form}.json"
+        found = grown(capsys, str(north), str(south), "--test", str(held), "--drop", "id", "--out", str(out), *more)
+        told[form] = {name: found[name] for name in ("federated", "pooled")}
+        code, _, _ = typed("predict", out, "--rows", held, "--out", clinics / f"{form}.csv", *more)
+        assert code == 0
+    assert told["plain"] == told["german"]
+    assert (clinics / "plain.csv").read_text() == (clinics / "german.csv").read_text()
+
+    seen = []
+
+    def stop(data, **given):
+        seen.append({name: given[name] for name in ("delimiter", "decimal", "encoding")})
+        raise ConfigError("read", remedy="stop")
+
+    monkeypatch.setattr("atoll.data.read_data", stop)
+    assert typed("labels", "compare", german[0], "--target", "state", "--keep", "3", *GERMAN)[0] != 0
+    assert typed("labels", "adapt", *german[:2], "--target", "german_data", "--label", "state", *GERMAN)[0] != 0
+    assert seen == [{"delimiter": ";", "decimal": ",", "encoding": "latin-1"}] * 2
+    monkeypatch.undo()
+    plain = clinics / "plain_rows.csv"
+    clinic(plain, 60, 4, ["a", "b", "c"], ["age", "bmi", "ward", "state"])
+    rows = rows_of(str(rewrite(plain)), "state", form={"delimiter": ";", "decimal": ",", "encoding": "latin-1"})
+    np.testing.assert_array_equal(rows.x, rows_of(str(plain), "state").x)

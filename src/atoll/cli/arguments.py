@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import asdict, dataclass
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,13 +20,25 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-__all__ = ["Decimal", "Delimiter", "Encoding", "Json", "Root", "find_run", "find_runs", "output_of", "sharing"]
+__all__ = ["FileOptions", "Json", "Root", "find_run", "find_runs", "output_of", "sharing"]
 
 Json = Annotated[bool, typer.Option("--json", help="Exactly one JSON object on stdout; progress on stderr.")]
 Root = Annotated[Path, typer.Option("--root", help="The folder of the run folders.", metavar="FOLDER")]
-Delimiter = Annotated[str, typer.Option("--delimiter", help="Separator of the values of CSV files, such as ';'.")]
-Decimal = Annotated[str, typer.Option("--decimal", help="Decimal sign of CSV files: . or ,")]
-Encoding = Annotated[str, typer.Option("--encoding", help="Encoding of CSV files, such as latin-1.")]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How the text of CSV files is written, the same for every command that reads some: share it with `sharing`."""
+
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", help="Separator of the values of CSV files, such as ';'.")
+    ] = ","
+    decimal: Annotated[str, typer.Option("--decimal", help="Decimal sign of CSV files: . or ,")] = "."
+    encoding: Annotated[str, typer.Option("--encoding", help="Encoding of CSV files, such as latin-1.")] = "utf-8"
+
+    def plain(self) -> dict[str, str]:
+        """As arguments of the readers in `atoll.data`."""
+        return asdict(self)
 
 
 def output_of(context: typer.Context) -> Output:

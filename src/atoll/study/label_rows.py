@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,12 @@ class LabelSetting:
 
 
 def rows_of(
-    data: str, target: str | None = None, text: str | None = None, missing: str | None = None, party: str | None = None
+    data: str,
+    target: str | None = None,
+    text: str | None = None,
+    missing: str | None = None,
+    party: str | None = None,
+    form: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Read rows to train on, with rows to test on if the data have some.
 
@@ -107,13 +113,14 @@ def rows_of(
         text: column of texts, for a table. Their vectors are fitted on all rows; no label is read for that.
         missing: value of the target that means "no label", besides empty cells and NaN.
         party: column that names the owner of each row.
+        form: ``delimiter``, ``decimal`` and ``encoding`` of a table.
 
     Raises:
         DataError: no such data, or labels that are no classes.
     """
     from atoll.data import read_data
 
-    made = read_data(data, target=target, text=text, party=party, missing=missing, test=0)
+    made = read_data(data, target=target, text=text, party=party, missing=missing, test=0, **(form or {}))
     if made.task not in ("classification", "binary"):
         raise DataError(f"a {made.task} task", where=data, remedy="compare methods on data with classes")
     return as_floats(made)

@@ -159,6 +159,7 @@ def compare_trees(
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
+    form: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], Ensemble]:
     """Grow trees over all sites, for each site alone, and over all rows in one place.
 
@@ -176,6 +177,7 @@ def compare_trees(
         columns: features; by default all columns but the label.
         drop: columns to leave out.
         categories: agreed values of a column, in the order of their codes.
+        form: ``delimiter``, ``decimal`` and ``encoding`` of the files.
 
     Returns:
         ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows (``pooled`` of histograms is XGBoost's, and without it ``None`` with a
@@ -192,7 +194,7 @@ def compare_trees(
 
     islands = from_csv_files(
         files, target=label, test=test, missing_features=missing_features, features=list(columns) or None, drop=drop,
-        categories=dict(categories or {}),
+        categories=dict(categories or {}), **(form or {}),
     )  # fmt: skip
     islands, kept = (islands, str(test)) if test is not None else _keep_test_rows(islands, seed)
     held: Dataset = known_rows(islands.test, "trees")

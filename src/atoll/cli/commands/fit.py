@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.markup import escape
 
 from atoll.cli.app import ANALYSE, app
-from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
+from atoll.cli.arguments import FileOptions, Json, output_of, sharing
 
 if TYPE_CHECKING:
     from atoll.cli.output import PlainTable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 @app.command("fit", rich_help_panel=ANALYSE)
+@sharing(FileOptions)
 def command(
     context: typer.Context,
     method: Annotated[
@@ -52,10 +53,9 @@ def command(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with tables and a picture.", metavar="FILE")
     ] = None,
-    delimiter: Delimiter = ",",
-    decimal: Decimal = ".",
-    encoding: Encoding = "utf-8",
     json: Json = False,
+    *,
+    options: FileOptions,
 ) -> None:
     """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli import describing as words
@@ -64,7 +64,7 @@ def command(
 
     for option, file in [(o, f) for o, f in (("--out", out), ("--html", html)) if f is not None]:
         require_folder(file, option)
-    form = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
+    form = options.plain()
     tables = words.tables_of(files, **form)
     job: dict[str, Any] = {
         "label": label, "columns": words.words_of(columns), "impute": impute, "scale": scale, "encode": encode, "categories": words.lists_of(categories),

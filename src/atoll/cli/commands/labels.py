@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from atoll.cli.app import EXTRAS, app
-from atoll.cli.arguments import Json, output_of
+from atoll.cli.arguments import FileOptions, Json, output_of, sharing
 from atoll.cli.output import PlainTable
 from atoll.core.errors import ConfigError
 from atoll.core.extras import need
@@ -17,6 +17,7 @@ app.add_typer(group, name="labels", rich_help_panel=EXTRAS)
 
 
 @group.command("adapt")
+@sharing(FileOptions)
 def labels_adapt(
     context: typer.Context,
     data: Annotated[
@@ -61,6 +62,8 @@ def labels_adapt(
         ),
     ] = None,
     json: Json = False,
+    *,
+    options: FileOptions,
 ) -> None:
     """Train on labelled domains with and without the rows of another, and compare on its test rows.
 
@@ -81,12 +84,13 @@ def labels_adapt(
         rounds=rounds, lr=rate, steps=steps, seeds=seeds, metric=metric, guard=guard, unseen=unseen
     )
     output = output_of(context)
-    given = {"label": label, "text": text, "party": party, "size": size}
+    given = {"label": label, "text": text, "party": party, "size": size, **options.plain()}
     found = compare_adaptation(files, target, names, settings, tell=output.note, **given)
     output.give(found, _table_of_domains(found))
 
 
 @group.command("compare")
+@sharing(FileOptions)
 def labels_compare(
     context: typer.Context,
     data: Annotated[
@@ -131,6 +135,8 @@ def labels_compare(
         ),
     ] = False,
     json: Json = False,
+    *,
+    options: FileOptions,
 ) -> None:
     """Train methods with unlabelled rows or wrong labels, and the strongest of labelled rows alone, and compare them seed by seed.
 
@@ -147,7 +153,7 @@ def labels_compare(
     if rate is not None and not rate > 0:
         raise ConfigError(f"lr={rate:g}", where="atoll labels compare", remedy="use a rate above 0, such as --lr 0.03")
     setting = LabelSetting(at, keep, size, test, wrong, noise, parties, alpha)
-    rows = rows_of(data, target, text, missing, party)
+    rows = rows_of(data, target, text, missing, party, options.plain())
     setting, owner = setting.of(rows), PARTY if PARTY in rows else None
     runs = LabelRuns(rows, setting, rounds or setting.usual_rounds, rate, owner, guard)
     output = output_of(context)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from atoll.cli.app import ANALYSE, app
-from atoll.cli.arguments import Json, Root, output_of
+from atoll.cli.arguments import FileOptions, Json, Root, output_of, sharing
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit
 from atoll.core.errors import CheckpointError, nearest
 from atoll.core.persistence.files import write_bytes
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @app.command("predict", rich_help_panel=ANALYSE)
+@sharing(FileOptions)
 def command(
     context: typer.Context,
     model: Annotated[
@@ -43,9 +44,12 @@ def command(
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
+    *,
+    options: FileOptions,
 ) -> None:
     """Predict new rows with a saved model of trees, a fit or a training; columns are found by name."""
     from atoll.cli.output import require_folder
+    from atoll.data import DataTable
     from atoll.runs.saved_models import load_model
 
     require_folder(out)
@@ -67,7 +71,9 @@ def command(
                 remedy="give a file that exists, a run of `atoll runs`, or a job of `atoll jobs` with --kit",
             )
         found = load_model(place, model=code)
-    answer = found.answer(rows, str(rows))
+    # A file in the usual form is read by the model, whose errors name its lines.
+    given = rows if options == FileOptions() else DataTable.read(rows, **options.plain())
+    answer = found.answer(given, str(rows))
     write_bytes(out, _table_of(answer, found).encode())
     count = len(answer.prediction)
     told: dict[str, Any] = {

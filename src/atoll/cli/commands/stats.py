@@ -9,10 +9,11 @@ import typer
 from rich.markup import escape
 
 from atoll.cli.app import ANALYSE, app
-from atoll.cli.arguments import Decimal, Delimiter, Encoding, Json, output_of
+from atoll.cli.arguments import FileOptions, Json, output_of, sharing
 
 
 @app.command("stats", rich_help_panel=ANALYSE)
+@sharing(FileOptions)
 def command(
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="One CSV or Parquet file a site.", metavar="FILE…")],
@@ -42,10 +43,9 @@ def command(
         Path | None, typer.Option("--records", help="Folder of the sites' records of answers.", metavar="FOLDER")
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page.", metavar="FILE")] = None,
-    delimiter: Delimiter = ",",
-    decimal: Decimal = ".",
-    encoding: Encoding = "utf-8",
     json: Json = False,
+    *,
+    options: FileOptions,
 ) -> None:
     """Describe the columns of several sites' files as a federation would, and compare the result with pooled rows."""
     from atoll.cli import describing as words
@@ -53,7 +53,7 @@ def command(
     from atoll.runs.config import job_class
     from atoll.simulation import simulate
 
-    tables = words.tables_of(files, delimiter=delimiter, decimal=decimal, encoding=encoding)
+    tables = words.tables_of(files, **options.plain())
     conditions = words.conditions_of(where, tables)
     made: dict[str, Any] = {
         "columns": words.words_of(columns), "bins": bins, "ranges": words.ranges_of(ranges), "quantiles": words.shares_of(quantiles),

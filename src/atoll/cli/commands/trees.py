@@ -9,13 +9,14 @@ import typer
 from rich.markup import escape
 
 from atoll.cli.app import ANALYSE, app
-from atoll.cli.arguments import Json, output_of
+from atoll.cli.arguments import FileOptions, Json, output_of, sharing
 
 _MOST = 20
 """Features whose importance a terminal shows."""
 
 
 @app.command("trees", rich_help_panel=ANALYSE)
+@sharing(FileOptions)
 def command(
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="One CSV file a site, or its folder.", metavar="FILE…")],
@@ -51,6 +52,8 @@ def command(
         ),
     ] = None,
     json: Json = False,
+    *,
+    options: FileOptions,
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli.describing import lists_of, words_of
@@ -64,7 +67,7 @@ def command(
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
     found, ensemble = compare_trees(
         files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features,
-        columns=words_of(columns), drop=words_of(drop), categories=lists_of(categories),
+        columns=words_of(columns), drop=words_of(drop), categories=lists_of(categories), form=options.plain(),
     )  # fmt: skip
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)

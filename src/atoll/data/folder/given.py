@@ -111,6 +111,9 @@ def read_data(
     vectors: TextVectors | WordVectors | Literal[False] | None = None,
     seed: int | Rng = 0,
     folder: Folder = None,
+    delimiter: str = ",",
+    decimal: str = ".",
+    encoding: str = "utf-8",
 ) -> Dataset:
     """Read what a command's DATA names, with test rows and, where there is one, a column ``party``.
 
@@ -134,11 +137,15 @@ def read_data(
         vectors: how texts become vectors: `TextVectors`, the default, or `WordVectors`; ``False`` leaves texts as they are.
         seed: draws rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
+        delimiter: the separator of the values of a table.
+        decimal: its decimal sign, "." or ",".
+        encoding: its encoding.
 
     Raises:
         DataError: an unknown name, a missing file, no target, or too few rows.
     """
-    whole, text = _read_rows(str(data), target, text, party, missing, folder)
+    form = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
+    whole, text = _read_rows(str(data), target, text, party, missing, folder, form)
     rng = root(seed).child("data")
     whole = _split_test(whole, test, rng)
     if size is not None:
@@ -167,7 +174,13 @@ def divided_by_party(dataset: Dataset, *, parties: int = 20, alpha: float | None
 
 
 def _read_rows(
-    data: str, target: str | None, text: str | None, party: str | None, missing: Missing, folder: Folder
+    data: str,
+    target: str | None,
+    text: str | None,
+    party: str | None,
+    missing: Missing,
+    folder: Folder,
+    form: dict[str, str],
 ) -> tuple[Dataset, str | None]:
     """The rows as they are, and the name of their text column if features come from it."""
     suffixes = "".join(Path(data).suffixes[-2:])
@@ -175,7 +188,7 @@ def _read_rows(
         _without_columns(data, target, text)
         return _own_archive(data, read_npz(data, missing=missing), party), None
     if data.endswith(".csv") or suffixes == ".csv.gz":
-        return _of_table(data, target, text, party, missing), text
+        return _of_table(data, target, text, party, missing, form), text
     if data not in available():
         raise DataError(
             f"DATA {data!r} is neither a file .npz or .csv nor the name of a data set.{nearest(data, available())}",
@@ -195,11 +208,13 @@ def _bundled_names() -> tuple[str, ...]:
     return tuple(bundled.__all__)
 
 
-def _of_table(data: str, target: str | None, text: str | None, party: str | None, missing: Missing) -> Dataset:
+def _of_table(
+    data: str, target: str | None, text: str | None, party: str | None, missing: Missing, form: dict[str, str]
+) -> Dataset:
     if target is None:
         raise DataError("the target column is not set", where=Path(data).name, remedy="name it: target=")
     keep = tuple(column for column in (text, party) if column is not None)
-    made = read_csv(data, target=target, features=() if text else None, keep=keep, missing=missing)
+    made = read_csv(data, target=target, features=() if text else None, keep=keep, missing=missing, **form)
     return made if party is None else _add_owner(made, party)
 
 
