@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 import atoll
+from atoll.core import message as M
 from atoll.core.errors import ConfigError, LetterError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
@@ -93,6 +94,32 @@ def test_products_are_shared_by_correlated_words():
     np.testing.assert_array_equal((theirs - mine).reshape(50, 64).sum(axis=1, dtype=np.uint64), a * b)
 
 
+@pytest.mark.parametrize("pads", [1, 64 * 4 * 5, transfers._PADS])
+def test_products_of_words_are_exact(monkeypatch, pads):
+    """Gilboa's products of rows of words, in one frame and in many; 0, 1, -1 and the top bit too."""
+    monkeypatch.setattr(transfers, "_PADS", pads)
+    factors = rng.integers(2**64, size=(11, 4), dtype=np.uint64)
+    others = np.concatenate(
+        [np.array([0, 1, 2**63, 2**64 - 1], np.uint64), rng.integers(2**64, size=7, dtype=np.uint64)]
+    )
+    factors[5] = [0, 1, 2**63, 2**64 - 1]
+
+    async def send(secret, wire, peer):
+        it = await TransferSender.begin(secret, wire, peer)
+        return await it.multiply_words(factors), await it.multiply_words(factors[:0])
+
+    async def receive(secret, wire, peer):
+        it = await TransferReceiver.begin(secret, wire, peer)
+        return await it.multiply_words(others, 4), await it.multiply_words(others[:0], 4)
+
+    (mine, nothing), (theirs, _), ends = converse(send, receive)
+    np.testing.assert_array_equal(mine + theirs, factors * others[:, None])
+    assert nothing.shape == (0, 4)
+    assert (
+        sum(M.decode(raw).nbytes for raw in ends[0].sent[1:]) == 11 * 4 * 288
+    )  # the first frame has the points of the base transfers
+
+
 def test_frame_sizes_follow_from_counts_alone():
     sizes = []
     for choices in (np.zeros(COUNT), np.ones(COUNT), CHOICES):
@@ -116,16 +143,20 @@ def test_frame_sizes_follow_from_counts_alone():
         (np.zeros(2, np.uint8), "correlate_bits"),
         (np.zeros((2, 3, 1), np.uint64), "receive_words"),
         ("text", "receive_words"),
+        (np.zeros(2 * 288 + 1, np.uint8), "multiply_words"),
     ],
 )
 def test_a_lying_sender_is_named(frame, method):
+    product = method == "multiply_words"
+
     async def lie(secret, wire, peer):
         it = await TransferSender.begin(secret, wire, peer)
-        await it.draw_words(2)
+        await it.draw_words(128 if product else 2)
         await wire.send(peer, frame)
 
     async def receive(secret, wire, peer):
-        return await getattr(await TransferReceiver.begin(secret, wire, peer), method)([True, False])
+        it = await TransferReceiver.begin(secret, wire, peer)
+        return await getattr(it, method)([True, False], *([1] if product else []))
 
     with pytest.raises(LetterError, match="party 'first' sent"):
         converse(lie, receive)
