@@ -11,6 +11,7 @@ from atoll.secure.shares import (
     AuthenticatedComputation,
     AuthenticatedSharing,
     Field,
+    ObliviousDealer,
     PartyDealer,
     ReplicatedComputation,
     ReplicatedSharing,
@@ -24,6 +25,8 @@ from atoll.secure.shares.sharing import sharing_of
 KINDS = {
     "additive ring": (AdditiveComputation, AdditiveSharing(WordRing(64), 2)),
     "additive ring of 32 bits": (AdditiveComputation, AdditiveSharing(WordRing(32), 3)),
+    "additive ring by transfers": (AdditiveComputation, AdditiveSharing(WordRing(64), 2)),
+    "additive ring of 32 bits by transfers": (AdditiveComputation, AdditiveSharing(WordRing(32), 2)),
     "additive field": (AdditiveComputation, AdditiveSharing(Field(), 3)),
     "authenticated ring": (AuthenticatedComputation, AuthenticatedSharing(WordRing(32), 3)),
     "authenticated field": (AuthenticatedComputation, AuthenticatedSharing(Field(), 2)),
@@ -42,9 +45,11 @@ def program(fn):
 
 @task
 async def play(island, peers, me, kind, sharing, parties, what):
-    made, first = KINDS[kind][0], me == parties[0]
+    made, first, split = KINDS[kind][0], me == parties[0], sharing_of(sharing)
     dealer = PartyDealer(peers, "dealer", first=first) if "dealer" in peers.names else None
-    async with made(island, peers, parties, me, sharing_of(sharing), dealer) as it:
+    if "transfers" in kind:
+        dealer = await ObliviousDealer.begin(island.secret, peers, parties[first], first=first, domain=split.domain)
+    async with made(island, peers, parties, me, split, dealer) as it:
         return await PROGRAMS[what](it, island.data)
 
 
@@ -57,7 +62,7 @@ def computed(what, data, kind, *, dealer=True, **settings):
     async def talk(fed):
         fixed = {"kind": kind, "sharing": spec, "parties": parties, "what": what}
         roles = {me: (me, play.with_args(me=me, **fixed)) for me in parties}
-        if dealer and "replicated" not in kind:
+        if dealer and "replicated" not in kind and "transfers" not in kind:
             roles["dealer"] = ("dealer", deal.with_args(parties=parties, sharing=spec))
         got = await fed.session(roles)
         return [got[me] for me in parties]

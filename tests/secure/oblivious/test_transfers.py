@@ -31,6 +31,7 @@ async def send_all(secret, wire, peer):
     await it.send_words(ZERO, ONE)
     await it.send_words(DELTA, ~DELTA)
     empty = await it.draw_words(0)
+    assert (await it.correlate_words([])).shape == (0,)
     return words, bits, sums, flags, single, empty
 
 
@@ -42,6 +43,7 @@ async def receive_all(secret, wire, peer):
     single = await it.correlate_words(CHOICES)
     chosen, several = await it.receive_words(CHOICES), await it.receive_words(CHOICES, 3)
     empty = await it.draw_words([])
+    assert (await it.correlate_words([])).shape == (0,)
     return words, bits, sums, flags, single, chosen, several, empty
 
 

@@ -106,7 +106,7 @@ class TransferSender:
         With ``d = 2^i a`` for the bits ``i`` of the receiver's ``b`` the sums of both sides are shares of ``a b`` (Gilboa 1999).
         """
         made = np.asarray(differences, dtype=np.uint64)
-        flat = made.reshape(len(made), -1)
+        flat = _as_rows(made)
         zero, one = await self.draw_words(len(flat), flat.shape[1])
         await self._channel.send(self._peer, zero + flat - one)
         return zero.reshape(made.shape)
@@ -145,7 +145,7 @@ class TransferSender:
                 where="send_words",
                 remedy="give as many of both",
             )
-        flat = [value.reshape(len(value), -1) for value in values]
+        flat = [_as_rows(value) for value in values]
         pads = await self.draw_words(*flat[0].shape)
         await self._channel.send(self._peer, np.stack([value ^ pad for value, pad in zip(flat, pads, strict=True)]))
 
@@ -278,6 +278,11 @@ def _joined_bytes(told: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np
         raw[group, :, group:] = told[at : at + size].reshape(entries, 8 - group)
         at += size
     return raw.view("<u8").astype(np.uint64, copy=False).reshape(shape)
+
+
+def _as_rows(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Values with an axis of words; NumPy cannot infer its length where there are no rows."""
+    return values[:, None] if values.ndim == 1 else values
 
 
 def _lowest_bits(words: NDArray[np.uint64]) -> NDArray[np.bool_]:

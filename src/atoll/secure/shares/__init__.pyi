@@ -7,6 +7,8 @@ from .dealer import PartyDealer as PartyDealer
 from .dealer import deal as deal
 from .domain import Domain as Domain
 from .field import Field as Field
+from .oblivious import ObliviousDealer as ObliviousDealer
+from .oblivious import transfer_frames as transfer_frames
 from .operations import bits_of as bits_of
 from .operations import dot as dot
 from .operations import equal as equal

@@ -5,7 +5,7 @@ comparisons, is in `atoll.secure.shares.operations`.
 
 | computation | parties | withstands | a product costs each party |
 | --- | --- | --- | --- |
-| `AdditiveComputation` | 2 or more, and a dealer | all but one, if they follow the protocol | 2 elements to each other |
+| `AdditiveComputation` | 2 or more, and a dealer (2 can do without: `ObliviousDealer`) | all but one, if they follow the protocol | 2 elements to each other |
 | `AuthenticatedComputation` | the same | all but one, even if they cheat: then it stops | 2 elements to each other, 1 more an opening |
 | `ReplicatedComputation` | 3 | any one that follows the protocol | 1 element to one other |
 | `ShamirComputation` | n >= 2t - 1 | any t - 1 that follow the protocol | 1 element to each other |
@@ -103,7 +103,7 @@ class Computation:
             raise ConfigError(
                 "no dealer",
                 where=type(self).__name__,
-                remedy="give the session a dealer: PartyDealer(peers, role, first=...)",
+                remedy="give the session a dealer: PartyDealer(peers, role, first=...), or of two parties await ObliviousDealer.begin(...)",
             )
         return self._dealer
 

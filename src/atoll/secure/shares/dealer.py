@@ -1,7 +1,8 @@
 """The dealer: a party that hands out correlated random shares, and sees nothing else.
 
 Products, comparisons and truncations use up randomness that fits together, such as shares of ``a``, ``b`` and ``ab`` (Beaver 1991). A `Dealer` provides it.
-Here it is a party of its own that follows the protocol and colludes with nobody. It never sees an input or a result, only how many operations there are.
+Here it is a party of its own that follows the protocol and colludes with nobody. It never sees an input or a result, only how many operations there are. Two parties can do without:
+`ObliviousDealer`.
 """
 
 from __future__ import annotations
