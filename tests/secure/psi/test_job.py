@@ -7,7 +7,7 @@ import pytest
 import atoll
 from atoll.core.errors import AtollError
 from atoll.core.requests.policy import SitePolicy
-from atoll.secure.psi import Aligned, Alignment, Ecdh, Opprf
+from atoll.secure.psi import Aligned, Alignment, Ecdh, Opprf, Oprf
 
 TABLES = {"bank": {"id": ["u1", "u2", "u2", "u3"]}, "shop": {"id": ["u9", "u3", "u2"], "amount": [9, 3, 2]}}
 
@@ -44,6 +44,19 @@ def test_a_policy_names_protocols():
     assert atoll.simulate(Alignment(protocol=Opprf(), show=True), TABLES, policy=careful, progress=False).count == 2
     with pytest.raises(AtollError, match="Ecdh may not run here"):
         atoll.simulate(Alignment(), TABLES, policy=careful, progress=False)
+
+
+def test_a_count_by_oprf_says_that_ecdh_found_it():
+    """Masks would show the receiver which keys match. The site that refuses `Ecdh` refuses the count too."""
+    found = atoll.simulate(Alignment(protocol=Oprf(), result="count", show=True), TABLES, progress=False)
+    assert found.count == 2
+    assert found.notices == ("Oprf shows one party which keys match, so Ecdh found the count",)
+    assert found.notices[0] in Alignment(protocol=Oprf(), result="count").explain(clients=2).notes
+    assert atoll.simulate(Alignment(protocol=Oprf(), show=True), TABLES, progress=False).notices == ()
+    with pytest.raises(AtollError, match="Ecdh may not run here"):
+        atoll.simulate(
+            Alignment(protocol=Oprf(), result="count"), TABLES, policy=SitePolicy(allow=["Oprf"]), progress=False
+        )
 
 
 @pytest.mark.parametrize(

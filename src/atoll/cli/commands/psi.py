@@ -54,7 +54,7 @@ def command(
     run = simulate(made, tables, engine="inline", progress=False)
     names = next(iter(run.outcome.names.values()), None)
     found: dict[str, Any] = {
-        "protocol": made.names()[-1],
+        "protocol": type(made.protocol).__name__,
         "result": made.result,
         "sizes": dict(run.outcome.sizes),
         "count": run.outcome.count,
@@ -62,6 +62,7 @@ def command(
         "seconds": run.seconds,
         "bytes": run.bytes["bytes_relayed"] + run.bytes["bytes_between"],
         "learns": [one.facts() for one in made.explain(run.data).exposures],
+        **({"notices": list(run.notices)} if run.notices else {}),
     }
     if found["count"] < min(found["sizes"].values()) or not found["count"]:
         found |= _look_at_rest(tables, columns, key, found["count"])
@@ -141,6 +142,8 @@ def _table(found: Mapping[str, Any]) -> PlainTable:
             table.add_row(name, f"{found[name]:.3g}" if name == "seconds" else str(found[name]))
     for one in found["learns"]:
         table.add_row(f"{one['who']} learns", one["sees"])
+    for notice in found.get("notices", ()):
+        table.add_row("note", notice)
     for name, shapes in found.get("shapes", {}).items():
         table.add_row(f"keys of {name} look like", ", ".join(shapes))
     return table

@@ -119,8 +119,19 @@ class Alignment(Checked, Job):
         self.protocol.require_plan(AlignmentPlan(("id",), ("a", "b"), kind, **more))  # before there are parties
 
     def names(self) -> tuple[str, ...]:
-        """The kind and the protocol, which a site's policy can allow or refuse."""
-        return (*super().names(), name_of(type(self.protocol)))
+        """The kind, the protocol, and the one that finds the result in its place, which a site's policy can allow or refuse."""
+        kinds = dict.fromkeys([type(self.protocol), type(self.carrier)])
+        return (*super().names(), *map(name_of, kinds))
+
+    @property
+    def carrier(self) -> PsiProtocol:
+        """The protocol that finds the result."""
+        return self.protocol.carrier(self.result.partition(":")[0])
+
+    def notices(self) -> Sequence[str]:
+        """What you would not expect of the protocol: a sentence if another one finds the result."""
+        name, carrier, kind = type(self.protocol).__name__, type(self.carrier).__name__, self.result.partition(":")[0]
+        return [f"{name} shows one party which keys match, so {carrier} found the {kind}"] if carrier != name else []
 
     @property
     def key_columns(self) -> Sequence[str]:
@@ -159,7 +170,7 @@ class Alignment(Checked, Job):
         contract = self.protocol.contract(plan, sizes)
         if self.show:
             contract = tell_program(contract, plan)
-        notes = ["no differential privacy: the result is exact", "parties follow the protocol with their true keys: a party that claims keys of others learns whether they are shared"]  # fmt: skip
+        notes = [*self.notices(), "no differential privacy: the result is exact", "parties follow the protocol with their true keys: a party that claims keys of others learns whether they are shared"]  # fmt: skip
         costs: dict[str, Any] = {}
         if data is None:
             notes.append(f"frames are those of {EXAMPLE:,} keys at each party: give a configuration with data")
@@ -191,6 +202,10 @@ class _PreparedAlignment(Prepared):
         """Return one release without noise."""
         del rows
         return (NonPrivate(what=f"the {self.plan.result} of keys that it shares"),)
+
+    def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """Return what holds for any job, and which protocol took another one's place."""
+        return [*super().notices(rows), *self.job.notices()]
 
     def facts(self, outcome: Aligned) -> Mapping[str, Any]:
         """Return sizes, count and sum."""
