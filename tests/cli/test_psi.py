@@ -86,6 +86,19 @@ def test_composite_keys(psi: Asked) -> None:
     assert sorted(found["lines"]) == [["id", "day"], ["u1", "2"], ["u2", "1"]]
 
 
+def test_a_sum_that_nobody_counts(psi: Asked) -> None:
+    files = "id\nu1\nu2\n", "id,amount\nu2,2.5\nu3,7\nu2,\n"
+    found = psi(*files, "--protocol", "circuit", "--result", "sum:amount")
+    assert (found["count"], found["sum"]) == (None, 2.5)
+    assert found["lines"] == [["count", "sum"], ["", "2.5"]]
+    assert "how many keys all share" not in {one["sees"] for one in found["learns"]}
+    assert psi(*files, "--protocol", "circuit", "--result", "count")["count"] == 1
+    assert (
+        "stay at the parties"
+        in psi(*files, "--protocol", "circuit", "--result", "shares:shop.amount", code=2)["error"]["what"]
+    )
+
+
 @pytest.mark.parametrize("word", ["amount", "shop.amount"])
 def test_the_sum_of_a_column(psi: Asked, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = Paillier(2048).make_keys(Secret(0))  # takes up to seconds

@@ -15,6 +15,7 @@ from atoll.core.execution.session import LocalPeers
 from atoll.core.requests.cohort import Community
 from atoll.core.world import World
 from atoll.engines import ENGINES
+from atoll.secure.oblivious import extension
 from atoll.secure.psi import AlignmentPlan, PsiProtocol, RowKeys
 from atoll.secure.psi.protocol import intersect_keys
 from atoll.testing.crash import Killed, live
@@ -75,6 +76,21 @@ def recorded(monkeypatch: pytest.MonkeyPatch, change: Any = None) -> Iterator[li
     with monkeypatch.context() as patch:
         patch.setattr(LocalPeers, "send", heard)
         yield said
+
+
+def send_seeds_openly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both seeds of each column are sent openly, in place of the base transfers, which take most of the time."""
+
+    async def send(secret: Any, channel: Any, peer: str, count: int) -> Any:
+        seeds = np.frombuffer(secret.bytes(64 * count), dtype=np.uint8).reshape(count, 2, 32)
+        await channel.send(peer, seeds)
+        return seeds
+
+    async def receive(secret: Any, channel: Any, peer: str, choices: Any) -> Any:
+        return (await channel.recv(peer))[np.arange(len(choices)), choices.astype(int)]
+
+    monkeypatch.setattr(extension, "send_seeds", send)
+    monkeypatch.setattr(extension, "receive_seeds", receive)
 
 
 def die_and_resume(monkeypatch: pytest.MonkeyPatch, folder: Path, program: Any, data: Mapping[str, Any], at: tuple[str, str], change: Any = None) -> tuple[list[Any], list[Any], Any]:  # fmt: skip

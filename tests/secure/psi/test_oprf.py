@@ -14,12 +14,11 @@ from atoll.core.execution.session import LocalPeers
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
-from atoll.secure.oblivious import extension
 from atoll.secure.psi import AlignmentPlan, Ecdh, Oprf, oprf
 from atoll.secure.psi.protocol import intersect_keys
 from atoll.testing import killed_and_resumed
 from atoll.testing.crash import Killed
-from tests.support.alignment import align, die_and_resume, program_of, recorded, shared_keys, tables
+from tests.support.alignment import align, die_and_resume, program_of, recorded, send_seeds_openly, shared_keys, tables
 from tests.support.worlds import WORLDS
 
 SETS = tables({"bank": ["u1", "u2", "u2", "u3"], "shop": ["u2", "u2", "u3", "u9", None]})
@@ -76,18 +75,7 @@ def test_the_contract_grows_with_the_sets_alone():
 
 @pytest.fixture
 def open_seeds(monkeypatch):
-    """Both seeds of each column are sent openly, in place of the base transfers, which take most of the time."""
-
-    async def send(secret, channel, peer, count):
-        seeds = np.frombuffer(secret.bytes(64 * count), dtype=np.uint8).reshape(count, 2, 32)
-        await channel.send(peer, seeds)
-        return seeds
-
-    async def receive(secret, channel, peer, choices):
-        return (await channel.recv(peer))[np.arange(len(choices)), choices.astype(int)]
-
-    monkeypatch.setattr(extension, "send_seeds", send)
-    monkeypatch.setattr(extension, "receive_seeds", receive)
+    send_seeds_openly(monkeypatch)
 
 
 def _bytes_of(monkeypatch, data, channel, learners=("bank", "shop"), runs=6):

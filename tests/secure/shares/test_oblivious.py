@@ -27,6 +27,10 @@ async def make(island, peers, me, orders, k, asks=None):
     domain, other = WordRing(k), PARTIES[first]
     dealer = await ObliviousDealer.begin(island.secret, peers, other, first=first, domain=domain)
     made = []
+    if orders == "select":
+        rng = np.random.default_rng(first)
+        bits, words = rng.integers(2, size=50).astype(bool), rng.integers(2**64, size=(50, 3), dtype=np.uint64)
+        return [[bits, words, await dealer.select_words(bits, words)]]
     for place, spec in enumerate(orders if first or asks is None else asks):
         order = Order(**spec)
         if place == 1:  # as after a crash
@@ -39,7 +43,7 @@ async def make(island, peers, me, orders, k, asks=None):
 
 def dealt(orders, k=64, asks=None, **settings):
     """The values of each order, both parties' parts joined."""
-    specs = [order.packed() for order in orders]
+    specs = orders if orders == "select" else [order.packed() for order in orders]
     told = None if asks is None else [order.packed() for order in asks]
 
     async def talk(fed):
@@ -121,6 +125,14 @@ def test_bytes_follow_from_the_orders_alone(monkeypatch, most, k):
         assert contract.compare_recorded(heard) == []
         said.append([(*one[:3], one[3].shape) for one in heard])
     assert sorted(said[0]) == sorted(said[1])
+
+
+def test_words_are_selected_by_shared_bits(monkeypatch):
+    with recorded(monkeypatch) as heard:
+        (one,), (other,) = dealt("select")
+    chosen = (one[0] ^ other[0])[:, None] * (one[1] + other[1])
+    np.testing.assert_array_equal(one[2] + other[2], chosen)
+    assert Contract("", tuple(transfer_frames(PARTIES, [Order("select", ((50, 3),))]))).compare_recorded(heard) == []
 
 
 def test_a_batch_times_weights_costs_little_more_than_the_batch():

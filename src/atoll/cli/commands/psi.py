@@ -22,7 +22,8 @@ def command(
     protocol: Annotated[
         str | None,
         typer.Option(
-            "--protocol", help="ecdh, oprf, unbalanced or opprf; by default ecdh, and opprf for three files or more."
+            "--protocol",
+            help="ecdh, oprf, unbalanced, circuit or opprf; by default ecdh, and opprf for three files or more.",
         ),
     ] = None,
     result: Annotated[str, typer.Option("--result", help="ids, count, sum:COLUMN or sum:PARTY.COLUMN.")] = "ids",
@@ -64,7 +65,7 @@ def command(
         "learns": [one.facts() for one in made.explain(run.data).exposures],
         **({"notices": list(run.notices)} if run.notices else {}),
     }
-    if found["count"] < min(found["sizes"].values()) or not found["count"]:
+    if found["count"] is not None and (found["count"] < min(found["sizes"].values()) or not found["count"]):
         found |= _look_at_rest(tables, columns, key, found["count"])
     if out is not None:
         _write(out, columns, names, found)
@@ -98,6 +99,8 @@ def _result_of(word: str, tables: Mapping[str, Any]) -> str:
     from atoll.core.errors import ConfigError
 
     kind, colon, column = word.partition(":")
+    if kind == "shares":
+        raise ConfigError(f"--result {word}: shares stay at the parties", remedy="use --result count or sum:COLUMN; a program computes on shares, see the page on alignment")  # fmt: skip
     if kind != "sum" or not colon:
         return word
     if any(column.startswith(f"{name}.") and column[len(name) + 1 :] in table for name, table in tables.items()):
@@ -129,7 +132,8 @@ def _write(out: Path, columns: Sequence[str], names: Sequence[str] | None, found
     from atoll.secure.psi.job import write_keys
 
     total = "" if found["sum"] is None else found["sum"]
-    text = f"count,sum\n{found['count']},{total}\n" if names is None else write_keys(columns, names)
+    count = "" if found["count"] is None else found["count"]
+    text = f"count,sum\n{count},{total}\n" if names is None else write_keys(columns, names)
     out.write_text(text, encoding="utf-8", newline="\n")
 
 

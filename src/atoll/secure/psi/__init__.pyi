@@ -1,3 +1,5 @@
+from .circuit import Circuit as Circuit
+from .circuit import read_shares as read_shares
 from .ecdh import Ecdh as Ecdh
 from .fuzzy import BloomEncoding as BloomEncoding
 from .fuzzy import link_parties as link_parties

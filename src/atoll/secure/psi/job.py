@@ -16,7 +16,7 @@ from atoll.core.validation import Checked, require_parts
 
 from .ecdh import Ecdh
 from .keys import BETWEEN
-from .protocol import AlignmentPlan, PsiProtocol, intersect_keys, tell_program
+from .protocol import RESULTS, AlignmentPlan, PsiProtocol, intersect_keys, tell_program
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -82,9 +82,10 @@ class Alignment(Checked, Job):
     Attributes:
         protocol: how, such as `Ecdh`.
         id: the column of keys, or several, whose values together are the key.
-        result: ``"ids"``, ``"count"``, or ``"sum:PARTY.COLUMN"``: the sum of a party's column over the rows of shared keys.
+        result: ``"ids"``, ``"count"``, ``"sum:PARTY.COLUMN"``: the sum of a party's column over the rows of shared keys, or ``"shares:PARTY.COLUMN,PARTY.COLUMN"``: shares of who is
+            shared, and of columns, on which programs compute (`read_shares`).
         to: the parties that learn the result; by default all.
-        min_count: for a sum, the smallest number of shared keys behind it.
+        min_count: for a sum and for shares, the smallest number of shared keys behind them.
         key: how two texts of one number, such as "7" and "007" in one column, count: ``"text"`` as two keys, ``"number"`` as one. By default they are refused.
         show: whether the program learns the result too; otherwise it stays at the parties.
         order: the seed of the order.
@@ -113,9 +114,9 @@ class Alignment(Checked, Job):
         if isinstance(self.to, str):
             raise ConfigError(f"to={self.to!r}", where="Alignment", remedy=f"give a list: to=[{self.to!r}]")
         kind, _, column = self.result.partition(":")
-        if kind not in ("ids", "count", "sum") or (kind == "sum") != bool(column):
-            raise ConfigError(f"result={self.result!r}", where="Alignment", remedy="use 'ids', 'count' or 'sum:PARTY.COLUMN'")  # fmt: skip
-        more: dict[str, Any] = {"column": "c", "holder": "a"} if column else {}
+        if kind not in RESULTS or (kind == "sum" and not column) or (column and kind not in ("sum", "shares")):
+            raise ConfigError(f"result={self.result!r}", where="Alignment", remedy="use 'ids', 'count', 'sum:PARTY.COLUMN' or 'shares:PARTY.COLUMN,…'")  # fmt: skip
+        more: dict[str, Any] = {"column": "c", "holder": "a"} if kind == "sum" else {}
         self.protocol.require_plan(AlignmentPlan(("id",), ("a", "b"), kind, **more))  # before there are parties
 
     def names(self) -> tuple[str, ...]:
@@ -156,6 +157,8 @@ class Alignment(Checked, Job):
                 raise ConfigError(f"result={self.result!r} names no party", where="Alignment", remedy=f"write sum:PARTY.COLUMN with a party of {', '.join(parties)}")  # fmt: skip
             more["holder"] = max(holders, key=len)
             more["column"] = column.removeprefix(f"{more['holder']}.")
+        elif column:
+            more["payload"] = tuple(name.strip() for name in column.split(","))
         made = AlignmentPlan(self.key_columns, tuple(parties), kind, tuple(self.to), min_count=self.min_count, seed=self.order, key=self.key, label=self.label, row_offset=self.row_offset, **more)  # fmt: skip
         self.protocol.require_plan(made)
         return made
@@ -163,8 +166,9 @@ class Alignment(Checked, Job):
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Return the protocol's contract: its frames with their bytes, and what each party learns of another."""
         names = [f"party {i + 1}" for i in range(clients or 2)] if data is None else list(data.names)
-        if data is None and self.result.startswith("sum:"):
-            names[-1] = self.result[4:].partition(".")[0]
+        if data is None and ":" in self.result:  # parties that the result names
+            named = [one.strip().partition(".")[0] for one in self.result.partition(":")[2].split(",")]
+            names = [*names, *dict.fromkeys(named)][-len(names) :]
         plan = self.plan(names)
         sizes = {name: EXAMPLE if data is None else _rows_of(data, i, plan.columns[0]) for i, name in enumerate(names)}
         contract = self.protocol.contract(plan, sizes)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyValueTable", "Opprf"]
 
 Values = NDArray[np.uint64]
-"""16 bytes a key, ``(keys, 2)``."""
+"""Some words a key, ``(keys, words)``; two in this protocol."""
 
 VALUE = 16
 _SEED = 32
@@ -37,7 +37,7 @@ class KeyValueTable:
 
     Attributes:
         seed: of the cells' places, 32 bytes.
-        cells: ``(cells, 2)``.
+        cells: ``(cells, words)``.
     """
 
     seed: bytes
@@ -64,7 +64,7 @@ class KeyValueTable:
             rounds = _peel(places, size)
             if rounds is not None:
                 break
-        cells = secret.uint64((size, 2))
+        cells = secret.uint64((size, values.shape[1]))
         for chosen, cell in reversed(rounds):
             cells[cell] = 0
             cells[cell] = values[chosen] ^ np.bitwise_xor.reduce(cells[places[chosen]], axis=1)

@@ -33,13 +33,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["HashedKeys", "Oprf", "find_masks", "mask_bytes", "mask_rows", "sort_masks"]
+__all__ = [
+    "HashedKeys",
+    "Oprf",
+    "answer_functions",
+    "ask_functions",
+    "find_masks",
+    "mask_bytes",
+    "mask_rows",
+    "sort_masks",
+]
 
 _SALT = 16
 """Bytes of a role's half of the salt."""
 _KEY, _WORD = 16, 8
 """Bytes of a hashed key for the code, and of one word for a bin."""
 _HASHED = _KEY + TABLES * _WORD
+_DIGEST = 64
+"""Bytes of BLAKE2b at most."""
 _BLOCK = 1 << 15
 """Bins whose rows are made at once: 2 MiB of corrections."""
 
@@ -83,7 +94,10 @@ def mask_bytes(one: int, other: int) -> int:
 
 
 def mask_rows(rows: NDArray[np.uint8], bins: NDArray[np.int64], salt: bytes, length: int) -> NDArray[np.uint8]:
-    """``H`` of rows of the extension, each with its bin: BLAKE2b, modelled as a random oracle, ``(rows, length)``."""
+    """``H`` of rows of the extension, each with its bin: BLAKE2b, modelled as a random oracle, ``(rows, length)``; further 64 bytes each with a number above that of any bin."""
+    if length > _DIGEST:
+        more = mask_rows(rows, bins + (1 << 40), salt, length - _DIGEST)
+        return np.concatenate([mask_rows(rows, bins, salt, _DIGEST), more], axis=1)
     size = 8 + rows.shape[1]
     joined = np.empty((len(rows), size), dtype=np.uint8)
     joined[:, :8] = bins.astype("<i8").view(np.uint8).reshape(-1, 8)
@@ -162,16 +176,12 @@ class Oprf(PsiProtocol):
         self.require_plan(plan)
         if plan.result != "ids":
             return self.carrier(plan.result).contract(plan, sizes)
-        mine, other = _places(plan, sizes)
+        mine, other = choose_roles(plan, sizes)
         if not sizes[mine] or not sizes[other]:
             return base_contract(self, plan, [])
         length = mask_bytes(sizes[mine], sizes[other])
         frames = [
-            ProtocolFrame("salt", other, mine, 1, _SALT, "half of a random salt"),
-            ProtocolFrame("salt", mine, other, 1, _SALT, "half of a random salt"),
-            ProtocolFrame("points", mine, other, 1, POINT, "A = aG"),
-            ProtocolFrame("points", other, mine, CODE_BITS, POINT, "bG or bG + A, by secret bits"),
-            ProtocolFrame("corrections", mine, other, bins_for(sizes[mine]), CODE_BITS // 8, "one row a bin, uniform"),
+            *function_frames(mine, other, sizes[mine]),
             ProtocolFrame("masks", other, mine, sizes[other], TABLES * length, "three masks a key, sorted"),
         ]
         if other in plan.learners:
@@ -184,7 +194,7 @@ class Oprf(PsiProtocol):
         """Return what this role learns."""
         if side.plan.result != "ids":
             return await self.carrier(side.plan.result).match(side)
-        mine, _ = _places(side.plan, side.sizes)
+        mine, _ = choose_roles(side.plan, side.sizes)
         if not all(side.sizes[role] for role in side.plan.roles):
             shared = np.zeros(len(side.keys), dtype=bool)
             side.require_count(0 if side.learns(side.me) else None)
@@ -192,29 +202,45 @@ class Oprf(PsiProtocol):
         return await (_receive(side) if side.me == mine else _send(side))
 
 
-def _places(plan: AlignmentPlan, sizes: Mapping[str, int]) -> tuple[str, str]:
+def choose_roles(plan: AlignmentPlan, sizes: Mapping[str, int]) -> tuple[str, str]:
     """The receiver and the sender of masks."""
     one, other = sorted(plan.roles, key=lambda role: (role not in plan.learners, sizes[role], plan.roles.index(role)))
     return one, other
 
 
-async def _receive(side: AlignmentSide) -> Matches:
-    """The role that has a bin for each key."""
+def function_frames(me: str, other: str, size: int) -> list[ProtocolFrame]:
+    """The frames of `ask_functions` for so many keys of a receiver ``me``, and of `answer_functions`."""
+    return [
+        ProtocolFrame("salt", other, me, 1, _SALT, "half of a random salt"),
+        ProtocolFrame("salt", me, other, 1, _SALT, "half of a random salt"),
+        ProtocolFrame("points", me, other, 1, POINT, "A = aG"),
+        ProtocolFrame("points", other, me, CODE_BITS, POINT, "bG or bG + A, by secret bits"),
+        ProtocolFrame("corrections", me, other, bins_for(size), CODE_BITS // 8, "one row a bin, uniform"),
+    ]
+
+
+async def ask_functions(side: AlignmentSide, length: int) -> tuple[HashedKeys, NDArray[np.int64], NDArray[np.uint8]]:
+    """The role that has a bin for each key: its hashed keys, the key of each bin, -1 for none, and ``F_b(x)`` of each key in its bin, ``(keys, length)``.
+
+    All begins with a checkpoint, and later alignments of the job by the same protocol say the same bytes for the same keys.
+
+    Raises:
+        DataError: this party's keys are not those of an earlier alignment.
+    """
     secret, bins = side.island.secret, bins_for(len(side.keys))
-    placed = None
+    placed, name = None, f"{side.protocol} receiver"
     if "code" not in side.state:
-        begun = side.recall("Oprf receiver")
+        begun = side.recall(name)
         if begun is None:
             salt, placed = await _draw_salt(side, bins)
             code = await CodeReceiver.begin(secret, side.peers.channel("points"), side.other)
             begun = {"code": code.captured(), "salt": salt, "keys": placed[0].digest, "empty": secret.bytes(32)}
-            side.remember(**{"Oprf receiver": begun})
+            side.remember(**{name: begun})
         await side.keep(**begun)
     hashed, table = placed or _place(side, side.state["salt"], bins)
     if hashed.digest != side.state["keys"] or table is None:
         raise _other_keys()
     code, salt = CodeReceiver.restored(side.state["code"]), side.state["salt"]
-    length = mask_bytes(*side.sizes.values())
     encode, empty = PseudoRandomCode(salt).encode, opened(side.state["empty"])
     mine = np.empty((len(hashed), length), dtype=np.uint8)
     for low in range(0, bins, _BLOCK):
@@ -225,10 +251,16 @@ async def _receive(side: AlignmentSide) -> Matches:
         rows, corrections = code.extend(encode(words))
         await side.send_rows("corrections", side.other, corrections)
         mine[items[full]] = mask_rows(rows[full], low + np.flatnonzero(full), salt, length)
-    await _settle(side, "corrections")
+    return hashed, table, mine
+
+
+async def _receive(side: AlignmentSide) -> Matches:
+    length, bins = mask_bytes(*side.sizes.values()), bins_for(len(side.keys))
+    hashed, table, mine = await ask_functions(side, length)
+    await settle(side, "corrections")
     masks = await side.receive_rows("masks", side.other, side.sizes[side.other], TABLES * length)
-    _bind(side, hashlib.blake2b(masks.data, digest_size=32).digest())
-    await _settle(side, "masks")
+    bind_digest(side, hashlib.blake2b(masks.data, digest_size=32).digest())
+    await settle(side, "masks")
     found = np.full(len(hashed), -1, dtype=np.int64)
     places = np.flatnonzero(table >= 0)
     for i in range(TABLES):
@@ -246,30 +278,29 @@ async def _receive(side: AlignmentSide) -> Matches:
     return Matches(shared, count)
 
 
-async def _send(side: AlignmentSide) -> Matches:
-    """The role that sends masks of all its keys."""
-    if side.island.rules.min_aligned > 1:
-        raise PolicyError(
-            f"min_aligned={side.island.rules.min_aligned}, and Oprf tells {side.other} which keys are shared before {side.me} knows how many",
-            where="policy",
-            remedy="use protocol Ecdh, which tells the count first, or give this party the smaller set and the result",
-        )
+async def answer_functions(side: AlignmentSide, length: int) -> tuple[HashedKeys, NDArray[np.int64], NDArray[np.uint8]]:
+    """The other role: its hashed keys, the three bins of each, and ``F_b(y)`` of each key in each of them, ``(3 keys, length)``. The receiver is bound to its set then.
+
+    Raises:
+        DataError: this party's keys are not those of an earlier alignment.
+        PolicyError: the receiver's are not.
+    """
     secret, bins = side.island.secret, bins_for(side.sizes[side.other])
-    hashed = None
+    hashed, name = None, f"{side.protocol} sender"
     if "code" not in side.state:
-        begun = side.recall("Oprf sender")
+        begun = side.recall(name)
         if begun is None:
             salt = await _swap_salt(side)
             code = await CodeSender.begin(secret, side.peers.channel("points"), side.other)
             hashed = HashedKeys(side.keys.names, salt)
             begun = {"code": code.captured(), "salt": salt, "keys": hashed.digest}
-            side.remember(**{"Oprf sender": begun})
+            side.remember(**{name: begun})
         await side.keep(**begun)
     hashed = hashed or HashedKeys(side.keys.names, side.state["salt"])
     if hashed.digest != side.state["keys"]:
         raise _other_keys()
     code, salt = CodeSender.restored(side.state["code"]), side.state["salt"]
-    length, encode = mask_bytes(*side.sizes.values()), PseudoRandomCode(salt).encode
+    encode = PseudoRandomCode(salt).encode
     flat = hashed.candidates(bins).ravel()
     order = np.argsort(flat, kind="stable")
     cuts = np.searchsorted(flat[order], np.arange(0, bins + _BLOCK, _BLOCK))
@@ -281,12 +312,24 @@ async def _send(side: AlignmentSide) -> Matches:
         rows, at = code.extend(corrections, count, side.other), order[cuts[k] : cuts[k + 1]]
         masked = code.evaluate(rows[flat[at] - low], encode(hashed.words[at // TABLES]))
         masks[at] = mask_rows(masked, flat[at], salt, length)
-    _bind(side, said.digest())
-    await _settle(side, "corrections")
+    bind_digest(side, said.digest())
+    return hashed, flat, masks
+
+
+async def _send(side: AlignmentSide) -> Matches:
+    if side.island.rules.min_aligned > 1:
+        raise PolicyError(
+            f"min_aligned={side.island.rules.min_aligned}, and Oprf tells {side.other} which keys are shared before {side.me} knows how many",
+            where="policy",
+            remedy="use protocol Ecdh, which tells the count first, or give this party the smaller set and the result",
+        )
+    length = mask_bytes(*side.sizes.values())
+    hashed, _, masks = await answer_functions(side, length)
+    await settle(side, "corrections")
     masks = masks.reshape(len(hashed), TABLES * length)
     sent = sort_masks(masks, length)
     await side.send_rows("masks", side.other, masks[sent])
-    await _settle(side, "masks")
+    await settle(side, "masks")
     if not side.learns(side.me):
         return Matches()
     answer = await side.receive_rows("shared", side.other, -(-len(sent) // 8), 1)
@@ -324,12 +367,12 @@ async def _swap_salt(side: AlignmentSide) -> bytes:
     return half + (await side.receive_rows("salt", side.other, 1, _SALT)).tobytes()
 
 
-def _bind(side: AlignmentSide, said: bytes) -> None:
+def bind_digest(side: AlignmentSide, said: bytes) -> None:
     """Refuse another set than in an earlier alignment of the job: with the same seeds, an equal set says the same bytes."""
     side.bind_set(np.frombuffer(said, dtype=np.uint8).reshape(1, -1))
 
 
-async def _settle(side: AlignmentSide, frame: str) -> None:
+async def settle(side: AlignmentSide, frame: str) -> None:
     """Agree that a frame was said and bound, before it is answered: a party that dies with the answer could else say the frame of another set."""
     if frame not in side.state.get("settled", ()):
         await side.keep(settled=[*side.state.get("settled", ()), frame])

@@ -37,7 +37,7 @@ CHUNK = 1 << 21
 """Bytes of one message at most: a frame of more is sent in several."""
 SIZES = "sizes"
 """The channel of the first frame: 8 bytes number of keys and 8 bytes digest of the settings, to each other role."""
-RESULTS = ("ids", "count", "sum")
+RESULTS = ("ids", "count", "sum", "shares")
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,13 @@ class AlignmentPlan(Checked):
     Attributes:
         columns: the columns of the key.
         roles: the roles, in an order that all agree on; each is the name of its party.
-        result: ``"ids"``, ``"count"`` or ``"sum"``.
+        result: ``"ids"``, ``"count"``, ``"sum"`` or ``"shares"``.
         learners: the roles that learn the result.
         column: for a sum, the column.
         holder: for a sum, the role that has the column.
-        min_count: for a sum, the smallest number of shared keys behind it.
+        min_count: for a sum and for shares, the smallest number of shared keys behind them.
+        payload: for shares, the columns of values, ``ROLE.COLUMN`` each.
+        fraction: bits after the point of values in shares: they count in units of ``2^-fraction``.
         seed: the seed of the order u.
         key: see `RowKeys.of`.
         label: names the alignment at its parties.
@@ -69,9 +71,11 @@ class AlignmentPlan(Checked):
     key: Literal["text", "number"] | None = None
     label: str = "aligned"
     row_offset: int = 0
+    payload: Sequence[str] = ()
+    fraction: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("columns", "roles", "learners"):
+        for name in ("columns", "roles", "learners", "payload"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.learners:
             object.__setattr__(self, "learners", self.roles)
@@ -90,6 +94,16 @@ class AlignmentPlan(Checked):
             raise ConfigError(f"result={self.result!r} with column={self.column!r} of {self.holder!r}", where="psi", remedy="name the column of a sum and the party that has it, and none otherwise")  # fmt: skip
         if self.min_count < 1:
             raise ConfigError(f"min_count={self.min_count}", where="psi", remedy="use a whole number of at least 1")
+        self._require_shares()
+
+    def _require_shares(self) -> None:
+        loose = [name for name in self.payload if not any(name.startswith(f"{role}.") for role in self.roles)]
+        if loose or (self.payload and self.result != "shares") or len(set(self.payload)) != len(self.payload):
+            raise ConfigError(f"result={self.result!r} with the columns {list(self.payload)}", where="psi", remedy=f"name each column of shares once, as PARTY.COLUMN with a party of {list(self.roles)}")  # fmt: skip
+        if self.result == "shares" and set(self.learners) != set(self.roles):
+            raise ConfigError(f"shares for {list(self.learners)}", where="psi", remedy="leave out who learns them: each party has a share, and nobody learns anything")  # fmt: skip
+        if not 0 <= self.fraction <= 40:
+            raise ConfigError(f"fraction={self.fraction}", where="psi", remedy="use 0 to 40 bits after the point")
 
     def spec(self) -> dict[str, Any]:
         """The plan as plain arguments of a task."""
@@ -113,11 +127,13 @@ class Matches:
         shared: for each of its own keys, in the order of u, whether all have it; ``None`` if the role does not learn it.
         count: the number of shared keys; ``None`` if the role does not learn it.
         total: the sum; ``None`` if there is none for this role.
+        shares: what the role keeps of shared rows that nobody knows; see `read_shares`.
     """
 
     shared: NDArray[np.bool_] | None = field(default=None, repr=False)
     count: int | None = None
     total: float | None = None
+    shares: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass
@@ -132,6 +148,8 @@ class AlignmentSide:
         keys: this role's distinct keys, in the order of u.
         sizes: the announced number of keys of each role, this one too.
         state: what the role has kept at the last agreed checkpoint.
+        protocol: the name of the protocol, which keeps what it remembers apart from that of others.
+        enough: whether the protocol has shown that as many keys are shared as plan and policy require.
     """
 
     island: Island
@@ -141,6 +159,8 @@ class AlignmentSide:
     keys: RowKeys = field(repr=False)
     sizes: dict[str, int] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict, repr=False)
+    protocol: str = ""
+    enough: bool = False
 
     @property
     def other(self) -> str:
@@ -228,7 +248,9 @@ class AlignmentSide:
         Raises:
             PolicyError: too few are shared, or this role cannot know because it does not learn the count.
         """
-        least = max(self.island.rules.min_aligned, self.plan.min_count if self.plan.result == "sum" else 1)
+        least = max(self.island.rules.min_aligned, self.plan.min_count if self.plan.result in ("sum", "shares") else 1)
+        if self.enough:
+            return
         if least > 1 and count is None:
             raise PolicyError(f"min_aligned={least}, and {self.me} does not learn how many keys are shared", where="policy", remedy="let this party learn the result too, or lower min_aligned in its policy")  # fmt: skip
         if least > 1 and count is not None and count < least:
@@ -277,7 +299,7 @@ class PsiProtocol(Checked):
         """
         name = type(self).__name__
         if plan.result not in self.results:
-            raise CompositionError(f"{name} gives no {plan.result}", where="psi", remedy=f"use result={' or '.join(map(repr, self.results))}, or protocol Ecdh, which gives {', '.join(RESULTS)}")  # fmt: skip
+            raise CompositionError(f"{name} gives no {plan.result}", where="psi", remedy=f"use result={' or '.join(map(repr, self.results))}, or protocol {'Circuit' if plan.result == 'shares' else 'Ecdh'}, which gives {plan.result}")  # fmt: skip
         if len(plan.roles) > self.most_roles:
             raise CompositionError(f"{name} aligns at most {self.most_roles} parties, not {len(plan.roles)}", where="psi", remedy="use Opprf, which aligns several, or align fewer")  # fmt: skip
 
@@ -332,7 +354,7 @@ async def no_message() -> None:
 
 def tell_program(contract: Contract, plan: AlignmentPlan) -> Contract:
     """The contract of an alignment whose learners tell the program what they learn."""
-    told = {"count": "how many keys all share"}
+    told = {"count": "how many keys all share"} if any(one.kind in ("count", "ids") for one in contract.learns) else {}
     told |= {"ids": "which keys all share"} if plan.result == "ids" else {}
     told |= {"sum": f"the sum of {plan.column} of {plan.holder} over shared keys"} if plan.result == "sum" else {}
     return replace(contract, learns=(*contract.learns, *(Exposure("the program", sees, "", kind) for kind, sees in told.items())))  # fmt: skip
@@ -358,7 +380,7 @@ async def intersect_keys(
     """One role of an alignment.
 
     The role keeps its result in ``island.state[label]``, and leaves it at the party under this name: ``rows``, the first row of each shared key in the order of u, and
-    ``names``, both empty where it does not learn them, ``count`` and ``total``, and the shape of its own keys if none is shared. It replies the number of its keys, and with ``show`` what it has learned.
+    ``names``, both empty where it does not learn them, ``count`` and ``total``, its shares (see `read_shares`), and the shape of its own keys if none is shared. It replies the number of its keys, and with ``show`` what it has learned.
     """
     made, settings = PsiProtocol.of(protocol), AlignmentPlan(**plan)
     made.require_plan(settings)
@@ -373,8 +395,8 @@ async def intersect_keys(
         where=f"the table of {me}",
         row_offset=settings.row_offset,
     )
-    side = AlignmentSide(island, peers, me, settings, keys, dict(state.get("sizes", {})), state)
-    if not side.learns(me) and settings.result != "sum":
+    side = AlignmentSide(island, peers, me, settings, keys, dict(state.get("sizes", {})), state, type(made).__name__)
+    if not side.learns(me) and settings.result != "sum":  # of a sum, and of shares, all learn as much
         side.require_count(None)  # before anything is said: a learner knows the count before this role can refuse
     if not side.sizes:
         await _announce_sizes(side, settings.digest(protocol))
@@ -388,6 +410,7 @@ async def intersect_keys(
         "names": np.array(names, dtype=np.str_),
         "count": found.count,
         "total": found.total,
+        **found.shares,
     }
     if found.count == 0:
         kept["shape"] = keys.shape()

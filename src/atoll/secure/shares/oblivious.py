@@ -12,6 +12,7 @@ shares of ``c (x_0 ^ x_1)``. Each party is the receiver of one direction and the
 | ``mask``, ``cut`` of k bits | ``k``, the first receives | ``24 k`` |
 | ``bit`` | 1, the first receives | 24 |
 | ``random`` | none | 0 |
+| `ObliviousDealer.select_words` of w words | 1 | ``32 + 16 w`` |
 
 Semi-honest, as the transfers are: a party that departs from them may learn the other's shares of triples.
 """
@@ -34,6 +35,8 @@ from .word_ring import WordRing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from atoll.core.execution.session import Peers
     from atoll.core.requests.island import Secret
@@ -125,6 +128,19 @@ class ObliviousDealer:
             return await self._masks(what, shapes[0], by)
         raise ConfigError(f"no {what!r} by transfers", where="ObliviousDealer", remedy="use additive shares, or a dealer that is a party: PartyDealer")  # fmt: skip
 
+    async def select_words(self, bits: NDArray[np.bool_], words: Array) -> Array:
+        """This party's shares of the rows of words where a shared bit is 1, and of zeros elsewhere, by one transfer each way a row.
+
+        With ``b = b_0 ^ b_1`` a party's part of the words times b is ``b_i v_i + b_j v_i (1 - 2 b_i)``: its own product, and a correlated transfer by the other's bit.
+
+        Args:
+            bits: this party's part of the bits, which add up by XOR, ``(rows,)``.
+            words: its part of the words, ``(rows, words)``.
+        """
+        own = np.where(bits[:, None], words, np.uint64(0))
+        received, kept = await asyncio.gather(self._receive.correlate_words(bits, words.shape[1]), self._send.correlate_words(words - np.uint64(2) * own))  # fmt: skip
+        return np.asarray(own - kept + received)
+
     async def _multiply(self, words: Array, factors: Array) -> Array:
         """This party's share of both sides' products: its rows of words with the other's factors, and the other's words with its own factors."""
         received, sent = await asyncio.gather(self._receive.multiply_words(factors, words.shape[1]), self._send.multiply_words(words))  # fmt: skip
@@ -184,7 +200,7 @@ def transfer_frames(parties: Sequence[str], orders: Sequence[Order], k: int = 64
 
     Args:
         parties: the two, in order.
-        orders: what they ask for.
+        orders: what they ask for; ``select`` of (n, w) for `ObliviousDealer.select_words`.
         k: bits of the ring.
     """
     transfers, differences = [0, 0], [0, 0]
@@ -212,6 +228,9 @@ def _costs(order: Order, k: int) -> list[tuple[int, int]]:
         (n, inner), (_, m) = order.shapes
         entries, words = inner * min(n, m), max(n, m)
         return [(64 * entries, _PRODUCT * entries * words)] * 2
+    if order.what == "select":
+        n, words = order.shapes[0]
+        return [(n, 8 * n * words)] * 2
     count = math.prod(order.shapes[0])
     if order.what == "triple":
         return [(64 * count, 0 if order.bitwise else _PRODUCT * count)] * 2
