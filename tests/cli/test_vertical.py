@@ -200,3 +200,22 @@ def test_a_file_whose_name_no_site_can_have_is_refused(files, asked, tmp_path):
     bank, _ = files()
     other = write(tmp_path / "my shop.csv", {"id": files.ids, "e": [1.0] * ROWS})
     assert "'my shop' cannot be the name of a site" in asked(bank, other, "--poc", code=2)["error"]["what"]
+
+
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+def test_a_linear_model_is_that_of_all_columns(files, asked, tmp_path, task):
+    found = asked(*files(task), "--model", "linear", "--security", "none", "--predictions", tmp_path / "F.csv")
+    assert found["task"] == task
+    assert found["difference"] < 1e-10
+    assert found["federated"] == pytest.approx(found["pooled"], abs=1e-12)
+    assert set(found["rows"]) == {"guest", "host", "aligned", "train", "test"}
+    assert any("labels" in line for line in found["learns"]["shop"])
+    assert min(found["seconds"], found["predicted_seconds"], found["bytes"]) > 0
+    assert len(rows_of(tmp_path / "F.csv")) == ROWS
+
+
+def test_options_of_another_model_are_refused(files, asked):
+    told = asked(*files(), "--model", "linear", "--trees", 3, code=2)["error"]
+    assert "--trees with --model linear" in told["what"]
+    assert "--model boost" in told["remedy"]
+    assert "--penalty with --model boost" in asked(*files(), "--penalty", 3, code=2)["error"]["what"]

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
     from atoll.data import About
 
-__all__ = ["LOGISTIC", "OBJECTIVES", "SOFTMAX", "SQUARED", "TreeLoss", "objective_of"]
+__all__ = ["LOGISTIC", "OBJECTIVES", "POISSON", "SOFTMAX", "SQUARED", "TreeLoss", "objective_of"]
 
 _LEAST = 1e-16
 _LEAST_SHARE = 1e-6
 LOGISTIC, SQUARED, SOFTMAX = "binary:logistic", "reg:squarederror", "multi:softprob"
 OBJECTIVES = (LOGISTIC, SQUARED, SOFTMAX)
+POISSON = "count:poisson"
+"""Of linear models alone: boosted trees have no such objective here."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class TreeLoss:
     """A loss in XGBoost's terms.
 
     With margins ``m`` and predictions ``p``: logistic ``p = 1 / (1 + e^-m)``, ``g = p - y``, ``h = p (1 - p)``; squared error ``g = m - y``,
-    ``h = 1``; softmax ``g_k = p_k - [y = k]``, ``h_k = 2 p_k (1 - p_k)``. Chen, Guestrin 2016, "XGBoost", section 2.2, and its implementation.
+    ``h = 1``; Poisson ``p = e^m``; softmax ``g_k = p_k - [y = k]``, ``h_k = 2 p_k (1 - p_k)``. Chen, Guestrin 2016, "XGBoost", section 2.2, and its implementation.
 
     Attributes:
         name: XGBoost's name.
@@ -60,6 +62,8 @@ class TreeLoss:
         share = sums / rows
         if self.name == SQUARED:
             return share
+        if self.name == POISSON:
+            return np.log(np.maximum(share, _LEAST))
         shares = np.array([1 - share[0], share[0]]) if self.name == LOGISTIC else np.maximum(share, _LEAST_SHARE)
         if not (shares > 0).all():
             raise DataError(
@@ -87,6 +91,8 @@ class TreeLoss:
         """Probabilities, or values of a regression, ``(rows, outputs)``, in the precision of the margins."""
         if self.name == SQUARED:
             return margin
+        if self.name == POISSON:
+            return np.exp(margin)
         if self.name == LOGISTIC:
             with np.errstate(over="ignore"):
                 return np.divide(1, 1 + np.exp(-margin), dtype=margin.dtype)

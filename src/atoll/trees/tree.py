@@ -12,7 +12,7 @@ from atoll.core.errors import DataError
 from atoll.data.missing import known_rows
 from atoll.data.model_columns import ModelColumns, ModelEstimator, RowPredictions, TableModel
 
-from .objectives import LOGISTIC, SQUARED, TreeLoss
+from .objectives import LOGISTIC, POISSON, SQUARED, TreeLoss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -196,7 +196,7 @@ def score(objective: TreeLoss, y: ArrayLike, predicted: NDArray[Any]) -> tuple[s
     truth = np.asarray(y)
     if objective.name == LOGISTIC:
         return "auc", auc(truth, predicted.reshape(len(truth)))
-    if objective.name == SQUARED:
+    if objective.name in (SQUARED, POISSON):
         return "rmse", float(np.sqrt(np.mean((predicted.reshape(len(truth)) - truth) ** 2)))
     return "accuracy", float((predicted.argmax(axis=1) == truth).mean())
 

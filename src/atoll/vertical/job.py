@@ -20,7 +20,7 @@ from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
 from atoll.secure.psi import AlignmentPlan, Ecdh, Opprf, PsiProtocol, RowKeys, order_keys
 from atoll.secure.psi.protocol import intersect_keys
-from atoll.trees.objectives import SQUARED, TreeLoss
+from atoll.trees.objectives import POISSON, SQUARED, TreeLoss
 from atoll.trees.tree import score
 
 from .model import GuestRows, VerticalModel, require
@@ -286,7 +286,7 @@ class VerticalResult:
         made: dict[str, Any] = {"metric": score(objective, y[:1], told["federated"][:1])[0]}
         for name, values in (("alone", told["alone"]), ("federated", told["federated"]), ("pooled", pooled)):
             made[name] = score(objective, y[held], values[held])[1] if held.any() else None
-        scale = float(np.std(y)) if objective.name == SQUARED else 1.0
+        scale = float(np.std(y)) if objective.name in (SQUARED, POISSON) else 1.0
         return {**made, "difference": float(np.abs(told["federated"] - pooled).max()) / scale}
 
     @property

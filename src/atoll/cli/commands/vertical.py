@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,12 +22,38 @@ Files = Annotated[
 Ids = Annotated[str, typer.Option("--id", help="Column of keys.")]
 Label = Annotated[str, typer.Option("--label", help="Column of GUEST to predict.")]
 Task = Annotated[str, typer.Option("--task", help="auto, binary, multiclass or regression.")]
-Model = Annotated[str, typer.Option("--model", help="boost: boosted trees.")]
-Security = Annotated[str, typer.Option("--security", help="paillier, or none.")]
-Trees = Annotated[int, typer.Option("--trees", help="Boosting rounds.", min=1)]
-Depth = Annotated[int, typer.Option("--depth", help="Levels of splits.", min=1, max=16)]
-Bins = Annotated[int, typer.Option("--bins", help="Most bins of a column.", min=2, max=256)]
-Rate = Annotated[float, typer.Option("--rate", help="Learning rate.")]
+Model = Annotated[str, typer.Option("--model", help="boost: boosted trees; linear: a linear model.")]
+Security = Annotated[
+    str | None,
+    typer.Option("--security", help="boost: paillier (default) or none; linear: none.", show_default=False),
+]
+Trees = Annotated[
+    int | None, typer.Option("--trees", help="boost: boosting rounds, 20 by default.", min=1, show_default=False)
+]
+Depth = Annotated[
+    int | None,
+    typer.Option("--depth", help="boost: levels of splits, 3 by default.", min=1, max=16, show_default=False),
+]
+Bins = Annotated[
+    int | None,
+    typer.Option("--bins", help="boost: most bins of a column, 32 by default.", min=2, max=256, show_default=False),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", help="boost: learning rate, 0.3 by default.", show_default=False),
+]
+Family = Annotated[
+    str | None,
+    typer.Option(
+        "--family", help="linear: auto (default), least-squares, logistic, multinomial or poisson.", show_default=False
+    ),
+]
+Penalty = Annotated[
+    float | None, typer.Option("--penalty", help="linear: L2 penalty of the weights, 1 by default.", show_default=False)
+]
+L1 = Annotated[
+    float | None, typer.Option("--l1", help="linear: L1 penalty of the weights, 0 by default.", show_default=False)
+]
 Test = Annotated[float, typer.Option("--test", help="Share of the shared rows held out.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the order of rows, and so of those held out.")]
 Key = Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a column count: text or number.")]
@@ -57,11 +83,14 @@ def command(
     label: Label = "y",
     task: Task = "auto",
     model: Model = "boost",
-    security: Security = "paillier",
-    trees: Trees = 20,
-    depth: Depth = 3,
-    bins: Bins = 32,
-    rate: Rate = 0.3,
+    security: Security = None,
+    trees: Trees = None,
+    depth: Depth = None,
+    bins: Bins = None,
+    rate: Rate = None,
+    family: Family = None,
+    penalty: Penalty = None,
+    l1: L1 = None,
     test: Test = 0.25,
     seed: Seed = 0,
     key: Key = None,
@@ -75,24 +104,25 @@ def command(
     """Train one model over the columns of several files, without joining them; compare with the guest alone and with all columns in one place."""
     from atoll.cli import describing as words
     from atoll.cli.output import require_folder
-    from atoll.core.errors import ConfigError
     from atoll.data.readers.tables import name_files
     from atoll.runs.config import job_class
-    from atoll.vertical import SecureBoost
     from atoll.vertical.transcript import write_transcript
 
-    if model != "boost":
-        raise ConfigError(f"--model {model}", remedy="use --model boost")
+    given: dict[str, Any] = {
+        "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
+        "family": family, "penalty": penalty, "l1": l1,
+    }  # fmt: skip
+    learner = _make_model(model, {name: value for name, value in given.items() if value is not None})
     for option, place in (("--predictions", predictions), ("--transcript", transcript)):
         if place is not None:
             require_folder(place, option)
     tables = words.tables_of(files, text=[ids])
     chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats}
-    settings: dict[str, Any] = {"trees": trees, "depth": depth, "bins": bins, "rate": rate, "security": security}
-    boost = SecureBoost(**settings, short_exponents=short_exponents)
     kind: Any = job_class("vertical")
     guest, *hosts = tables
-    job = kind(model=boost, guest=guest, hosts=hosts, id=ids, label=label, transcript=transcript is not None, **chosen)
+    job = kind(
+        model=learner, guest=guest, hosts=hosts, id=ids, label=label, transcript=transcript is not None, **chosen
+    )
     output = output_of(context)
     with tempfile.TemporaryDirectory(prefix="atoll-vertical-") as made:
         folder = Path(made)
@@ -108,6 +138,46 @@ def command(
         found["transcript"] = str(transcript)
     output.give(found, _table(found))
     return 0
+
+
+def _make_boost(given: Mapping[str, Any]) -> Any:
+    from atoll.vertical import SecureBoost
+
+    return SecureBoost(**given)
+
+
+def _make_linear(given: Mapping[str, Any]) -> Any:
+    from atoll.vertical import VerticalLinear
+
+    return VerticalLinear(**given)
+
+
+_MODELS: dict[str, tuple[Callable[[Mapping[str, Any]], Any], tuple[str, ...]]] = {
+    "boost": (_make_boost, ("security", "trees", "depth", "bins", "rate", "short_exponents")),
+    "linear": (_make_linear, ("security", "family", "penalty", "l1")),
+}
+"""``--model`` -> what makes it, and the options that it has."""
+
+
+def _make_model(name: str, given: Mapping[str, Any]) -> Any:
+    """The model of these options.
+
+    Raises:
+        ConfigError: there is no such model, or it has no such option.
+    """
+    from atoll.core.errors import ConfigError
+
+    if name not in _MODELS:
+        raise ConfigError(f"--model {name}", remedy=f"use --model {' or --model '.join(_MODELS)}")
+    make, options = _MODELS[name]
+    foreign = next((one for one in given if one not in options), None)
+    if foreign is not None:
+        whose = [one for one, (_, own) in _MODELS.items() if foreign in own]
+        raise ConfigError(
+            f"--{foreign.replace('_', '-')} with --model {name}",
+            remedy=f"leave it out: it belongs to --model {' and --model '.join(whose)}",
+        )
+    return make(given)
 
 
 def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path | None) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Linear models over columns at several parties."""

@@ -1,0 +1,234 @@
+"""Newton's method over columns at several parties, each with its own weights.
+
+All parties run `fit_weights` in step. What needs all columns is in `Rows`: gradients, products with the matrix of second derivatives H, and sums of a few numbers. Each party
+gets its own entries of these alone. The step of Newton's method solves ``H d = -g`` by conjugate gradients; their preconditioner is the part of H that lies within one party, which
+the party inverts itself. So the number of products follows the correlations *across* parties, not the number of columns (block Jacobi; Golub and Van Loan, section 11.5).
+
+With an L1 penalty, the step minimises ``g d + d H d / 2 + penalty`` by accelerated proximal steps in the metric of the same blocks (FISTA, Beck and Teboulle 2009, with restarts),
+where each party solves for its own weights by coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["EXACT", "OwnBlock", "Rows", "fit_weights"]
+
+EXACT = 1e-22
+"""See `Rows.exact`, in double precision."""
+_STEPS = 100
+_PRODUCTS = 500
+
+
+class Rows(Protocol):
+    """What a party needs of the others. Arrays are ``(columns, outputs)``, this party's entries alone."""
+
+    quadratic: bool
+    """Whether the loss is quadratic, so that Newton's step has length 1."""
+    exact: float
+    """A step ends the training whose square in the metric of H, about the sum of squared changes of the margins, is below so much a row."""
+
+    async def find_gradient(self, w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The gradient of the loss at all parties' weights, and second derivatives by the margins, ``(rows, outputs)`` or one for all."""
+        ...
+
+    async def bend(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
+        """H times all parties' directions, with H at the last gradient's weights."""
+        ...
+
+    async def total(self, *values: float) -> list[float]:
+        """The sums of all parties' numbers."""
+        ...
+
+    async def search(self, p: NDArray[np.float64], slope: float, bow: float, l1: tuple[float, float]) -> float:
+        """The length of the step along all parties' p: the loss must fall.
+
+        Args:
+            p: this party's direction.
+            slope: the ridge's share of the first derivative along p.
+            bow: that of the second.
+            l1: the L1 penalty at the start, and at length 1.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class OwnBlock:
+    """A party's columns.
+
+    Attributes:
+        x: ``(rows, columns)``, scaled.
+        ridge: L2 penalty of each column's weight; 0 for the intercept.
+        l1: L1 penalty of each.
+        parties: how many have columns.
+        coupled: whether outputs share a matrix of second derivatives, as those of a softmax.
+    """
+
+    x: NDArray[np.float64]
+    ridge: NDArray[np.float64]
+    l1: NDArray[np.float64]
+    parties: int
+    coupled: bool = False
+
+    def grams(self, curvature: NDArray[np.float64], outputs: int) -> list[NDArray[np.float64]]:
+        """``x' diag(c_k) x`` for each output k."""
+        if curvature.ndim < 2:
+            return [float(curvature) * (self.x.T @ self.x)] * outputs
+        return [self.x.T @ (self.x * curvature[:, k, None]) for k in range(outputs)]
+
+
+class _Inverse:
+    """The inverses of a party's blocks with the ridge. A direction without curvature, such as a constant column, is left alone."""
+
+    def __init__(self, block: OwnBlock, grams: list[NDArray[np.float64]]) -> None:
+        self._parts: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+        for gram in grams:
+            values, vectors = np.linalg.eigh(gram + np.diag(block.ridge))
+            least = 1e-13 * values.max(initial=0.0)
+            self._parts.append((vectors, np.where(values > least, 1 / np.maximum(values, least or 1.0), 0.0)))
+
+    def __call__(self, g: NDArray[np.float64]) -> NDArray[np.float64]:
+        made = [vectors @ (inverse * (vectors.T @ g[:, k])) for k, (vectors, inverse) in enumerate(self._parts)]
+        return np.stack(made, axis=1) if made else np.zeros_like(g)
+
+
+async def fit_weights(
+    block: OwnBlock,
+    rows: Rows,
+    outputs: int,
+    start: tuple[int, NDArray[np.float64]] | None = None,
+    save: Callable[[int, NDArray[np.float64]], Awaitable[None]] | None = None,
+) -> NDArray[np.float64]:
+    """This party's weights at the optimum, ``(columns, outputs)``.
+
+    Args:
+        block: its columns.
+        rows: the others.
+        outputs: margins of a row.
+        start: the number of steps that were taken, and the weights after them.
+        save: called after each step with the same.
+
+    Raises:
+        DataError: the loss still falls after 100 steps, as without a penalty where a column separates two classes.
+    """
+    done, w = start or (0, np.zeros((block.x.shape[1], outputs)))
+    ridge = block.ridge[:, None]
+    for step in range(done, _STEPS):
+        g, curvature = await rows.find_gradient(w)
+        g = g + ridge * w
+        grams = block.grams(curvature, outputs)
+        if block.l1.any():
+            d, size = await _proximal_step(block, rows, grams, w, g)
+        else:
+            d, size = await _newton_step(block, rows, grams, g)
+        if not size > rows.exact * len(block.x) * outputs:
+            return _move(w, d)
+        before, after = (float((block.l1[:, None] * np.abs(one)).sum()) for one in (w, w + d))
+        length = await rows.search(d, float((ridge * w * d).sum()), float((ridge * d * d).sum()), (before, after))
+        if length == 0.0:
+            return w
+        w = _move(w, length * d)
+        if save is not None:
+            await save(step + 1, w)
+    raise DataError(
+        f"the loss still falls after {_STEPS} steps",
+        where="VerticalLinear",
+        remedy="use penalty=, such as 1.0: without one, weights grow without end if the columns tell the classes apart",
+    )
+
+
+async def _newton_step(
+    block: OwnBlock, rows: Rows, grams: list[NDArray[np.float64]], g: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """``d`` with ``H d = -g``, and ``d H d``, by conjugate gradients; exact enough that the steps converge at least twice as many digits at a time."""
+    inverse, ridge = _Inverse(block, grams), block.ridge[:, None]
+    d, r = np.zeros_like(g), -g
+    z = inverse(r)
+    [first] = await rows.total(float((r * z).sum()))
+    p, rz, size = z, first, 0.0
+    exact = rows.exact if rows.quadratic else max(1e-20, min(1e-4, first / len(block.x)))
+    for _ in range(_PRODUCTS):
+        if not rz > max(exact * first, 0.1 * rows.exact * len(block.x)):
+            break
+        q = await rows.bend(p) + ridge * p
+        [bow] = await rows.total(float((p * q).sum()))
+        if not bow > 0:
+            break
+        length = rz / bow
+        d, r = d + length * p, r - length * q
+        size += length * rz
+        z = inverse(r)
+        [following] = await rows.total(float((r * z).sum()))
+        p, rz = z + following / rz * p, following
+    return d, max(size, 0.0)
+
+
+async def _proximal_step(
+    block: OwnBlock, rows: Rows, grams: list[NDArray[np.float64]], w: NDArray[np.float64], g: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """The minimiser d of ``g d + d H d / 2 + l1 |w + d|``, and ``d H d``. H is below its blocks times the number of parties, of coupled outputs twice as much."""
+    ridge, bound = block.ridge[:, None], block.parties * (2.0 if block.coupled else 1.0)
+    metrics = [bound * gram + np.diag(block.ridge) for gram in grams]
+    d = ahead = np.zeros_like(g)
+    momentum, size, largest = 1.0, 0.0, 0.0
+    for _ in range(4 * _PRODUCTS):
+        bent = (await rows.bend(ahead)) + ridge * ahead
+        slope = g + bent
+        following = (
+            np.stack(
+                [_shrink(metrics[k], w[:, k] + ahead[:, k], slope[:, k], block.l1) for k in range(g.shape[1])], axis=1
+            )
+            - w
+            if g.size
+            else g
+        )
+        moved = following - d
+        metric = sum(float(moved[:, k] @ metrics[k] @ moved[:, k]) for k in range(g.shape[1]))
+        whole = sum(float(following[:, k] @ metrics[k] @ following[:, k]) for k in range(g.shape[1]))
+        back, change, size = await rows.total(float(((ahead - following) * moved).sum()), metric, whole)
+        largest = max(largest, change)
+        if back > 0:  # the momentum leads uphill (O'Donoghue and Candes 2015)
+            momentum = 1.0
+        later = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = following + (momentum - 1) / later * moved
+        d, momentum = following, later
+        if change <= max(rows.exact * largest, 1e-2 * rows.exact * len(block.x)):
+            break
+    return d, size
+
+
+def _shrink(
+    metric: NDArray[np.float64], at: NDArray[np.float64], slope: NDArray[np.float64], l1: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The minimiser v of ``slope (v - at) + (v - at) metric (v - at) / 2 + l1 |v|``, by coordinates (Friedman, Hastie and Tibshirani 2010)."""
+    v, pull = at.copy(), slope.copy()  # pull: the derivative of the smooth part at v
+    own = np.diag(metric)
+    columns = np.flatnonzero(own > 0).tolist()
+    for _ in range(1000):
+        largest = 0.0
+        for j in columns:
+            target = v[j] - pull[j] / own[j]
+            new = np.sign(target) * max(abs(target) - l1[j] / own[j], 0.0)
+            if new != v[j]:
+                change = new - v[j]
+                pull += metric[:, j] * change
+                v[j] = new
+                largest = max(largest, abs(change) * np.sqrt(own[j]))
+        if largest <= 1e-14 * max(1.0, float(np.sqrt(own.max(initial=0.0)))):
+            break
+    return v
+
+
+def _move(w: NDArray[np.float64], d: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``w + d``, with weights of 0 where rounding alone is left of them."""
+    moved = w + d
+    return np.where(np.abs(moved) <= 1e-15 * np.abs(w), 0.0, moved)

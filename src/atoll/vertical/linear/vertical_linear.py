@@ -1,0 +1,240 @@
+"""`VerticalLinear`: one linear model over columns at several owners, the optimum that scikit-learn finds on all columns in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.trees.objectives import SOFTMAX, SQUARED, TreeLoss
+
+from ..model import ColumnScales, GuestRows, Part, Save, VerticalModel, require
+from .families import FAMILIES, LinearLoss, family_objective
+from .rows import PlainGuest, PlainHost, read_numbers
+from .solver import OwnBlock, fit_weights
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.execution.session import Peers
+    from atoll.core.requests.island import Secret
+
+__all__ = ["VerticalLinear"]
+
+MOST_OUTPUTS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerticalLinear(VerticalModel):
+    """A linear model over columns at several owners: least squares, logistic, multinomial or Poisson regression.
+
+    All parties minimise ``sum_i L(y_i, m_i) + penalty |w|^2 / 2 + l1 |w|_1`` over margins ``m = x w + b``, where b is free. These are scikit-learn's optima: ``Ridge(alpha=penalty)``,
+    ``LogisticRegression(C=1 / penalty)``, with n rows ``PoissonRegressor(alpha=penalty / n)`` and ``Lasso(alpha=l1 / n)``, on columns that each owner centres and divides by their standard deviations over the
+    training rows (divided by n). A missing value counts as the column's mean.
+
+    Each party keeps the weights of its own columns. See `atoll.vertical.linear.solver` for the steps.
+
+    ============  ========================================================  ====================================================
+    security      what a host sees                                          what the guest sees of a host
+    ============  ========================================================  ====================================================
+    ``none``      derivatives of the loss by row, and so all labels         its part of each row's margin, in every step
+    ============  ========================================================  ====================================================
+
+    Attributes:
+        family: ``auto`` follows the labels: least squares for numbers, logistic for two classes, multinomial for more; or ``least-squares``, ``logistic``, ``multinomial``, ``poisson``.
+        penalty: L2 penalty of the weights.
+        l1: L1 penalty of the weights.
+        security: see above.
+    """
+
+    precision = np.float64
+
+    family: Literal["auto", "least-squares", "logistic", "multinomial", "poisson"] = "auto"
+    penalty: float = 1.0
+    l1: float = 0.0
+    security: Literal["none"] = "none"
+
+    def __post_init__(self) -> None:
+        bounds = (
+            ("family", self.family in ("auto", *FAMILIES), f"use auto, {', '.join(FAMILIES)}"),
+            ("penalty", 0 <= self.penalty < np.inf, "use a finite number >= 0"),
+            ("l1", 0 <= self.l1 < np.inf, "use a finite number >= 0"),
+            ("security", self.security == "none", "use 'none'"),
+        )
+        for name, good, remedy in bounds:
+            if not good:
+                raise ConfigError(f"{name}={getattr(self, name)!r}", where="VerticalLinear", remedy=remedy)
+
+    def fit_objective(self, objective: TreeLoss) -> TreeLoss:
+        """The loss of the family."""
+        return family_objective(self.family, objective)
+
+    def learns(self) -> dict[str, list[str]]:
+        """What the guest and a host learn of each other beside the shared rows."""
+        return {
+            "host": [
+                "the derivatives of the loss by the margin of each training row in every step, and so their labels"
+            ],
+            "guest": [
+                "each host's part of the margin of every training row in every step: after as many as a host has columns, all of them up to a linear map",
+                "each host's part of the margin of every row that is predicted",
+            ],
+        }
+
+    def predict_cost(self, rows: int, columns: Sequence[int], outputs: int = 1) -> dict[str, float]:
+        """Seconds of all parties' processors and bytes between them: about sixty products with all rows, 2 ns a value, and 1 ms a message."""
+        products, hosts = 60.0 if self.l1 == 0 else 600.0, len(columns) - 1
+        seconds = products * (4e-9 * rows * (sum(columns) + 1) * outputs + 1e-3 * hosts)
+        return {"seconds": seconds, "bytes": products * hosts * 16.0 * rows * outputs}
+
+    # The roles.
+
+    async def train_guest(
+        self,
+        rows: GuestRows,
+        peers: Peers | None = None,
+        hosts: Sequence[str] = (),
+        *,
+        secret: Secret | None = None,
+        state: Any = None,
+        save: Save | None = None,
+    ) -> dict[str, Any]:
+        """The guest's role: find the weights with the hosts, or alone; return the guest's part of the model.
+
+        Args:
+            rows: the training rows.
+            peers: the session; ``None`` without hosts.
+            hosts: the hosts' roles.
+            secret: the guest's entropy.
+            state: what ``save`` kept last.
+            save: called after each step with what a resumed role needs.
+        """
+        del secret
+        scales, outputs = ColumnScales.of(rows.x), rows.objective.outputs
+        x = np.concatenate([scales.apply(rows.x), np.ones((len(rows.x), 1))], axis=1)
+        # Least squares in deviations of y from its mean: the steps end by the same measure whatever the unit.
+        plain = rows.objective.name == SQUARED
+        offset = float(np.mean(rows.targets)) if plain else 0.0
+        unit = (float(np.std(rows.targets)) or 1.0) if plain else 1.0
+        if plain:
+            rows = GuestRows(rows.x, (rows.targets - offset) / unit, rows.objective)
+        block = self._block(x, 1 + len(hosts), outputs > 1, unit, intercept=True)
+        if state is None:
+            start = np.zeros((x.shape[1], outputs))
+            start[-1] = rows.base
+            state = {"step": 0, "weights": start}
+            if hosts:
+                public = {
+                    "security": self.security,
+                    "outputs": outputs,
+                    "coupled": rows.objective.name == SOFTMAX,
+                    "unit": unit,
+                }
+                await peers.broadcast(public, hosts)  # type: ignore[union-attr]
+        own = PlainGuest(block, LinearLoss(rows.objective, rows.targets), outputs, peers, hosts)
+        w = await fit_weights(block, own, outputs, _start(state), _saver(save, {}))
+        return {"scales": scales.packed(), "weights": w[:-1], "base": w[-1], "unit": unit, "offset": offset}
+
+    async def train_host(
+        self,
+        x: NDArray[Any],
+        peers: Peers,
+        guest: str,
+        *,
+        secret: Secret,
+        state: Any = None,
+        save: Save | None = None,
+    ) -> dict[str, Any]:
+        """A host's role: find the weights of its columns with the others; return the host's part of the model.
+
+        Args:
+            x: the training rows in the common order.
+            peers: the session.
+            guest: the guest's role.
+            secret: the host's entropy.
+            state: what ``save`` kept last.
+            save: called after each step with what a resumed role needs.
+        """
+        del secret
+        scales = ColumnScales.of(x)
+        if state is None:
+            public = self._read_public(await peers.recv(guest))
+            state = {"step": 0, "weights": np.zeros((x.shape[1], public["outputs"])), "public": public}
+        public = state["public"]
+        outputs = int(public["outputs"])
+        block = self._block(scales.apply(x), len(peers.names) + 1, bool(public["coupled"]), float(public["unit"]))
+        own = PlainHost(block, outputs, peers, guest)
+        w = await fit_weights(block, own, outputs, _start(state), _saver(save, {"public": public}))
+        return {"scales": scales.packed(), "weights": w}
+
+    def _block(
+        self, x: NDArray[np.float64], parties: int, coupled: bool, unit: float, intercept: bool = False
+    ) -> OwnBlock:
+        ridge, l1 = np.full(x.shape[1], self.penalty), np.full(x.shape[1], self.l1 / unit)
+        if intercept:
+            ridge[-1] = l1[-1] = 0.0
+        return OwnBlock(x, ridge, l1, parties, coupled)
+
+    def _read_public(self, message: Any) -> dict[str, Any]:
+        """What the guest says before the first step.
+
+        Raises:
+            MessageError: it says something else, or agreed on other settings.
+        """
+        found = message if isinstance(message, Mapping) else {}
+        told = found.get("security")
+        require(told == self.security, f"security={told!r}, where {self.security!r} was agreed", "VerticalLinear")
+        outputs, unit = found.get("outputs"), found.get("unit")
+        require(type(outputs) is int and 1 <= outputs <= MOST_OUTPUTS, f"{outputs!r} margins a row", "VerticalLinear")
+        require(isinstance(unit, float) and 0 < unit < np.inf, f"labels in units of {unit!r}", "VerticalLinear")
+        return {**found, "coupled": bool(found.get("coupled"))}
+
+    def train_pooled(self, rows: GuestRows) -> Part:
+        """The same learner's model of rows that have all columns in one place."""
+        training = self.train_guest(rows)
+        try:
+            training.send(None)  # nobody is asked, so it never waits
+        except StopIteration as done:
+            part: Part = done.value
+            return part
+        raise RuntimeError("a training without hosts waited for one")
+
+    @classmethod
+    def answer(cls, part: Part, x: NDArray[Any]) -> dict[str, Any]:
+        """The host's part of each row's margins, ``(rows, outputs)``."""
+        return {"margins": ColumnScales.unpacked(part["scales"]).apply(x) @ np.asarray(part["weights"])}
+
+    @classmethod
+    def read_answer(cls, part: Part, message: Any, rows: int, host: int, name: str) -> NDArray[np.float64]:
+        """A host's part of each row's margins.
+
+        Raises:
+            MessageError: it is none, or not a finite number for each row and output.
+        """
+        told = message.get("margins") if isinstance(message, Mapping) else None
+        return read_numbers(told, (rows, len(np.asarray(part["base"]))), name)
+
+    @classmethod
+    def margins(cls, part: Part, x: NDArray[Any], answers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The margins of rows, ``(rows, outputs)``, from what all owners say of them."""
+        made = ColumnScales.unpacked(part["scales"]).apply(x) @ np.asarray(part["weights"]) + np.asarray(part["base"])
+        for each in answers:
+            made = made + each
+        return np.asarray(float(part["unit"]) * made + float(part["offset"]))
+
+
+def _start(state: Any) -> tuple[int, NDArray[np.float64]]:
+    return int(state["step"]), np.asarray(state["weights"], np.float64)
+
+
+def _saver(save: Save | None, more: Mapping[str, Any]) -> Any:
+    if save is None:
+        return None
+
+    async def keep(step: int, w: NDArray[np.float64]) -> None:
+        await save({**more, "step": step, "weights": w})
+
+    return keep
