@@ -214,6 +214,14 @@ def test_a_linear_model_is_that_of_all_columns(files, asked, tmp_path, task):
     assert len(rows_of(tmp_path / "F.csv")) == ROWS
 
 
+def test_a_linear_model_on_ciphertexts_is_the_plain_one(files, asked):
+    pytest.importorskip("gmpy2")
+    found = asked(*files(), "--model", "linear", "--short-exponents")
+    assert found["security"] == "pair"
+    assert found["difference"] < 1e-8
+    assert any("2048 bits" in line for line in found["learns"]["shop"])
+
+
 def test_options_of_another_model_are_refused(files, asked):
     told = asked(*files(), "--model", "linear", "--trees", 3, code=2)["error"]
     assert "--trees with --model linear" in told["what"]

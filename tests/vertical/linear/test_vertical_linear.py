@@ -194,7 +194,7 @@ def hold(guest, host):
     return asyncio.run(both())
 
 
-PUBLIC = {"security": "none", "outputs": 1, "coupled": False, "unit": 1.0}
+PUBLIC = {"security": "none", "outputs": 1, "coupled": False, "unit": 1.0, "curvature": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +203,7 @@ PUBLIC = {"security": "none", "outputs": 1, "coupled": False, "unit": 1.0}
         ([{**PUBLIC, "security": "magic"}], "security='magic', where 'none' was agreed"),
         ([{**PUBLIC, "outputs": 10**9}], "1000000000 margins a row"),
         ([{**PUBLIC, "unit": 0.0}], "labels in units of 0.0"),
+        ([{**PUBLIC, "curvature": -1.0}], "a second derivative of -1.0"),
         (["hello"], "security=None"),
         ([PUBLIC, np.zeros((9, 1))], r"no numbers of shape \(20, 1\)"),
         ([PUBLIC, np.full((20, 1), np.nan)], "NaN or infinity from 'guest'"),

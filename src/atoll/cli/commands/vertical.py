@@ -25,7 +25,9 @@ Task = Annotated[str, typer.Option("--task", help="auto, binary, multiclass or r
 Model = Annotated[str, typer.Option("--model", help="boost: boosted trees; linear: a linear model.")]
 Security = Annotated[
     str | None,
-    typer.Option("--security", help="boost: paillier (default) or none; linear: none.", show_default=False),
+    typer.Option(
+        "--security", help="boost: paillier (default) or none; linear: pair (default) or none.", show_default=False
+    ),
 ]
 Trees = Annotated[
     int | None, typer.Option("--trees", help="boost: boosting rounds, 20 by default.", min=1, show_default=False)
@@ -154,7 +156,7 @@ def _make_linear(given: Mapping[str, Any]) -> Any:
 
 _MODELS: dict[str, tuple[Callable[[Mapping[str, Any]], Any], tuple[str, ...]]] = {
     "boost": (_make_boost, ("security", "trees", "depth", "bins", "rate", "short_exponents")),
-    "linear": (_make_linear, ("security", "family", "penalty", "l1")),
+    "linear": (_make_linear, ("security", "family", "penalty", "l1", "short_exponents")),
 }
 """``--model`` -> what makes it, and the options that it has."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from timeit import timeit
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.requests.island import Secret
 
-__all__ = ["JoinedFields", "KeyOwner", "SealedVector"]
+__all__ = ["JoinedFields", "KeyOwner", "SealedVector", "time_product"]
 
 SHORT = 448
 """Bits of a short exponent of the noise: four times the 112 bits of security of a modulus of 2048 bits."""
@@ -289,14 +290,33 @@ class SealedVector:
                 remedy="agree on fields for as many rows as there are",
             )
         per, shift = fields.per_plaintext(self.cipher.key_bits), 1 << (fields.fields * fields.width)
-        square, size, made = self.key.square, self.cipher.key_bits // 4, []
+        square, made = self.key.square, []
         for begin in range(0, len(sums), per):
             joined = gmp().mpz(1)
             for one in reversed(sums[begin : begin + per]):
                 joined = gmp().powmod(joined, shift, square) * one % square
+            made.append(joined)
+        return self.blind(made, secret)
+
+    def blind(self, sums: Sequence[Any], secret: Secret) -> NDArray[np.uint8]:
+        """Sums with fresh noise, as they go back to the key's owner, ``(sums, key_bits / 4)``.
+
+        Args:
+            sums: what `add_by_index` or `weighted_sums` returned.
+            secret: this party's entropy.
+        """
+        square, size, made = self.key.square, self.cipher.key_bits // 4, []
+        for one in sums:
             noise = gmp().powmod(secret.integer(int(self.key.n) - 1) + 1, self.key.n, square)
-            made.append(int(joined * noise % square).to_bytes(size, "little"))
+            made.append(int(one * noise % square).to_bytes(size, "little"))
         return np.frombuffer(b"".join(made), np.uint8).reshape(len(made), size)
+
+
+def time_product(bits: int) -> float:
+    """Seconds of a product modulo a number of so many bits, on this machine: for predictions of costs."""
+    modulus = gmp().mpz(2) ** bits - 189
+    a, b = modulus // 3, modulus // 7
+    return min(timeit(lambda: a * b % modulus, number=500) for _ in range(3)) / 500
 
 
 def _numbers(cipher: Paillier, key: PublicKey, sealed: Any) -> list[Any]:

@@ -107,7 +107,7 @@ class PlainGuest(GuestTotals):
         return np.asarray(made)
 
     async def find_gradient(self, w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See `Rows.find_gradient`."""
+        """See `JointRows.find_gradient`."""
         self.margins = await self._gather(w)
         r, c = self.loss.residuals(self.margins), self.loss.curvatures(self.margins)
         if self.hosts:
@@ -116,14 +116,14 @@ class PlainGuest(GuestTotals):
         return self.block.x.T @ r, c
 
     async def bend(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Rows.bend`."""
+        """See `JointRows.bend`."""
         bent = self.loss.bend(self.margins, await self._gather(p))
         if self.hosts:
             await self.peers.broadcast(bent, self.hosts)
         return np.asarray(self.block.x.T @ bent)
 
     async def search(self, p: NDArray[np.float64], slope: float, bow: float, l1: tuple[float, float]) -> float:
-        """Halve the step until the loss falls (Armijo), and tell the hosts; see `Rows.search`."""
+        """Halve the step until the loss falls (Armijo), and tell the hosts; see `JointRows.search`."""
         along = await self._gather(p)
         slope, bow, before, after = await self.total(slope, bow, *l1)
         start, falls = self.loss.loss(self.margins), float((self.loss.residuals(self.margins) * along).sum()) + slope
@@ -161,7 +161,7 @@ class PlainHost(HostTotals):
         self.block, self.shape = block, (len(block.x), outputs)
 
     async def find_gradient(self, w: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See `Rows.find_gradient`."""
+        """See `JointRows.find_gradient`."""
         await self.peers.send(self.guest, self.block.x @ w)
         r = read_numbers(await self.peers.recv(self.guest), self.shape, self.guest)
         c = read_numbers(await self.peers.recv(self.guest), self.shape, self.guest)
@@ -169,12 +169,12 @@ class PlainHost(HostTotals):
         return self.block.x.T @ r, c
 
     async def bend(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Rows.bend`."""
+        """See `JointRows.bend`."""
         await self.peers.send(self.guest, self.block.x @ p)
         return np.asarray(self.block.x.T @ read_numbers(await self.peers.recv(self.guest), self.shape, self.guest))
 
     async def search(self, p: NDArray[np.float64], slope: float, bow: float, l1: tuple[float, float]) -> float:
-        """See `Rows.search`."""
+        """See `JointRows.search`."""
         await self.peers.send(self.guest, self.block.x @ p)
         await self.total(slope, bow, *l1)
         [[length]] = read_numbers(await self.peers.recv(self.guest), (1, 1), self.guest)

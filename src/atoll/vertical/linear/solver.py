@@ -1,6 +1,6 @@
 """Newton's method over columns at several parties, each with its own weights.
 
-All parties run `fit_weights` in step. What needs all columns is in `Rows`: gradients, products with the matrix of second derivatives H, and sums of a few numbers. Each party
+All parties run `fit_weights` in step. What needs all columns is in `JointRows`: gradients, products with the matrix of second derivatives H, and sums of a few numbers. Each party
 gets its own entries of these alone. The step of Newton's method solves ``H d = -g`` by conjugate gradients; their preconditioner is the part of H that lies within one party, which
 the party inverts itself. So the number of products follows the correlations *across* parties, not the number of columns (block Jacobi; Golub and Van Loan, section 11.5).
 
@@ -21,15 +21,15 @@ from atoll.core.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EXACT", "OwnBlock", "Rows", "fit_weights"]
+__all__ = ["EXACT", "OwnBlock", "JointRows", "fit_weights"]
 
 EXACT = 1e-22
-"""See `Rows.exact`, in double precision."""
+"""See `JointRows.exact`, in double precision."""
 _STEPS = 100
 _PRODUCTS = 500
 
 
-class Rows(Protocol):
+class JointRows(Protocol):
     """What a party needs of the others. Arrays are ``(columns, outputs)``, this party's entries alone."""
 
     quadratic: bool
@@ -103,7 +103,7 @@ class _Inverse:
 
 async def fit_weights(
     block: OwnBlock,
-    rows: Rows,
+    rows: JointRows,
     outputs: int,
     start: tuple[int, NDArray[np.float64]] | None = None,
     save: Callable[[int, NDArray[np.float64]], Awaitable[None]] | None = None,
@@ -147,7 +147,7 @@ async def fit_weights(
 
 
 async def _newton_step(
-    block: OwnBlock, rows: Rows, grams: list[NDArray[np.float64]], g: NDArray[np.float64]
+    block: OwnBlock, rows: JointRows, grams: list[NDArray[np.float64]], g: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
     """``d`` with ``H d = -g``, and ``d H d``, by conjugate gradients; exact enough that the steps converge at least twice as many digits at a time."""
     inverse, ridge = _Inverse(block, grams), block.ridge[:, None]
@@ -173,7 +173,7 @@ async def _newton_step(
 
 
 async def _proximal_step(
-    block: OwnBlock, rows: Rows, grams: list[NDArray[np.float64]], w: NDArray[np.float64], g: NDArray[np.float64]
+    block: OwnBlock, rows: JointRows, grams: list[NDArray[np.float64]], w: NDArray[np.float64], g: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
     """The minimiser d of ``g d + d H d / 2 + l1 |w + d|``, and ``d H d``. H is below its blocks times the number of parties, of coupled outputs twice as much."""
     ridge, bound = block.ridge[:, None], block.parties * (2.0 if block.coupled else 1.0)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from timeit import timeit
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.secure.encrypted import JoinedFields, KeyOwner, Paillier, SealedVector
-from atoll.secure.encrypted.paillier import gmp
+from atoll.secure.encrypted.vectors import time_product
 
 from ..model import require
 from .boosting import GradientUnits, HostColumns
@@ -153,7 +152,7 @@ def predict_cost(
     """
     cipher.require()
     fields, bits = JoinedFields(2, 25, rows), cipher.key_bits
-    whole, half = _seconds_of_product(2 * bits), _seconds_of_product(bits)
+    whole, half = time_product(2 * bits), time_product(bits)
     noise = (448 if short else bits // 2) / 8
     sums = 2 ** (depth - 1) * sum(columns) * bins
     packed = sums / fields.per_plaintext(bits)
@@ -162,10 +161,3 @@ def predict_cost(
     guest = rows * 2 * noise + packed * 1.2 * bits
     sent = rows * len(columns) + packed
     return {"seconds": trees * (host * whole + guest * half), "bytes": trees * sent * bits / 4}
-
-
-def _seconds_of_product(bits: int) -> float:
-    """Seconds of a product modulo a number of so many bits."""
-    modulus = gmp().mpz(2) ** bits - 189
-    a, b = modulus // 3, modulus // 7
-    return min(timeit(lambda: a * b % modulus, number=500) for _ in range(3)) / 500

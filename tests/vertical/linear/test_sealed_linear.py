@@ -1,0 +1,278 @@
+"""Linear models on ciphertexts: the plain model of Taylor's loss, and nothing but ciphertexts and a few sums travels."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import atoll
+from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, MessageError
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.island import Secret
+from atoll.core.world import World
+from atoll.engines import Inline
+from atoll.secure.encrypted import Paillier
+from atoll.secure.encrypted.vectors import KeyOwner
+from atoll.testing import killed_and_resumed
+from atoll.trees.objectives import LOGISTIC, SOFTMAX, TreeLoss
+from atoll.vertical import Vertical, VerticalLinear
+from atoll.vertical.job import train_pooled
+from atoll.vertical.linear.families import Taylor
+from atoll.vertical.linear.sealed import ColumnFields, PeerColumns, encrypt_columns
+from atoll.vertical.model import ColumnScales, GuestRows
+from tests.support.vertical_toys import as_parties, draw
+
+pytest.importorskip("gmpy2")
+SHORT = Paillier(key_bits=512, insecure=True)
+SEALED = ["pair"]
+
+
+def train(parties, security="pair", **more):
+    task = more.pop("task", "auto")
+    job = Vertical(model=VerticalLinear(**{"security": security, "cipher": SHORT, **more}), task=task)
+    return job, atoll.simulate(job, parties, engine="inline", progress=False)
+
+
+@pytest.mark.parametrize("security", SEALED)
+@pytest.mark.parametrize("seed", range(3))
+def test_encrypted_it_is_the_plain_model(seed, security):
+    table = draw(700 + seed, 300, holes=True)
+    parties, _ = as_parties(table, 1 + seed % 2, seed)
+    job, result = train(parties, security, task=table.task, short_exponents=seed == 2)
+    assert result.compare(train_pooled(job, parties, result))["difference"] < 1e-9
+
+
+def test_an_l1_penalty_and_counts_on_ciphertexts():
+    rng = np.random.default_rng(1)
+    x, ids = rng.normal(size=(120, 4)), np.arange(120)
+    y = rng.poisson(np.exp(x @ [0.5, 0, 0.5, 0]))
+    parties = {
+        "bank": {"id": ids, "y": y, "a": x[:, 0], "b": x[:, 1]},
+        "shop": {"id": ids, "c": x[:, 2], "d": x[:, 3]},
+    }
+    job, result = train(parties, family="poisson", penalty=0.0, l1=20.0, task="regression")
+    assert result.compare(train_pooled(job, parties, result))["difference"] < 1e-8
+    assert (np.asarray(result.replies["shop"]["half"]["part"]["weights"])[1] == 0).all()
+
+
+@pytest.mark.slow  # quicker: tests/cli/test_vertical.py has keys of full length
+def test_a_key_of_full_length_gives_the_same():
+    parties, _ = as_parties(draw(700, 300))
+    job, result = train(parties, cipher=Paillier())
+    assert result.compare(train_pooled(job, parties, result))["difference"] < 1e-9
+
+
+def test_taylors_loss_is_a_ridge_regression():
+    """Hardy et al. 2017: of order 2 around 0, ``log 2 - y m / 2 + m^2 / 8`` with labels -1 and 1."""
+    from sklearn.linear_model import Ridge
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    y = (x[:, 0] + rng.normal(size=200) > 0.4).astype(float)
+    scaled = ColumnScales.of(x).apply(x)
+    part = VerticalLinear(security="pair", penalty=2.0).train_pooled(GuestRows(x, y, TreeLoss(LOGISTIC)))
+    theirs = Ridge(alpha=8.0).fit(scaled, 4 * y - 2)
+    np.testing.assert_allclose(part["weights"][:, 0], theirs.coef_, rtol=1e-9)
+    assert part["base"][0] == pytest.approx(theirs.intercept_)
+    m, step = rng.normal(size=(2, 200, 3))
+    labels = rng.integers(0, 3, 200).astype(float)
+    taylor = Taylor.of(TreeLoss(SOFTMAX, 3), labels)
+    centred, direction = m - m.mean(axis=1, keepdims=True), step - step.mean(axis=1, keepdims=True)
+    # The second-order expansion at 0: p - y there, and the curvature (I - 1/3) / 3.
+    expected = (1 / 3 - np.eye(3)[labels.astype(int)] + centred / 3) * direction
+    assert (taylor.curvature * (centred - taylor.targets) * direction).sum() == pytest.approx(expected.sum())
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 3))
+@settings(max_examples=15, deadline=None)
+def test_products_are_the_plain_ones(seed, columns, outputs):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 40))
+    x = ColumnScales.of(rng.normal(size=(n, columns)) ** 3).apply(rng.normal(size=(n, columns)))
+    x = np.clip(x, -np.sqrt(n), np.sqrt(n))
+    v = rng.normal(size=(n, outputs)) * rng.choice([1e-9, 1.0, 1e4])
+    owner = KeyOwner(SHORT, Secret(seed))
+    peer = PeerColumns(SHORT, owner.public, encrypt_columns(SHORT, x, owner.encrypt), n, "shop")
+    sealed = peer.multiply(v, Secret(seed + 1))
+    found = ColumnFields(n, columns, 512).open(owner.decrypt(sealed), outputs)
+    np.testing.assert_allclose(found, x.T @ v, rtol=0, atol=n * (1 + np.abs(v).max()) * 2.0**-39)
+    again = peer.multiply(v, Secret(seed + 2))
+    assert not (again == sealed).all(axis=1).any()  # fresh noise
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_largest_numbers_do_not_reach_their_neighbours(sign):
+    n = 9
+    x = np.zeros((n, 4))
+    x[0], x[:, 2] = 3.0, 1.0  # a column can be sqrt(n) in one row, or 1 in all
+    v = np.full((n, 1), sign * (2.0**20 - 1))
+    owner = KeyOwner(SHORT, Secret(1))
+    peer = PeerColumns(SHORT, owner.public, encrypt_columns(SHORT, x, owner.encrypt), n, "shop")
+    found = ColumnFields(n, 4, 512).open(owner.decrypt(peer.multiply(v, Secret(2))), 1)
+    np.testing.assert_allclose(found, x.T @ v, rtol=1e-12)
+    with pytest.raises(DataError, match="sums may overflow"):
+        peer.multiply(2 * v, Secret(2))
+
+
+@pytest.mark.parametrize("points", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("security", SEALED)
+def test_killed_and_resumed_it_is_the_same(tmp_path, points, security):
+    parties, _ = as_parties(draw(705, 260))
+    ready = Vertical(model=VerticalLinear(security=security, cipher=SHORT)).prepare(Community(parties))
+
+    async def program(fed):
+        return await ready.program(fed)
+
+    program.tasks = ready.tasks
+
+    def world(folder, resume):
+        return World(Community(parties), Inline(), folder=folder, resume=resume)
+
+    killed_and_resumed(world, program, tmp_path, points=points)
+
+
+class Ends:
+    """The ends of a session whose messages are kept as they travel."""
+
+    def __init__(self, *names):
+        self.names = names
+        self.said = []
+        self.queues = {(a, b): asyncio.Queue() for a in names for b in names}
+
+    def end(self, me):
+        ends = self
+
+        class End:
+            names = [name for name in ends.names if name != me]  # noqa: RUF012
+
+            async def send(self, role, message):
+                ends.said.append((me, role, message))
+                await ends.queues[me, role].put(message)
+
+            async def broadcast(self, message, roles=None):
+                for role in roles or self.names:
+                    await self.send(role, message)
+
+            async def recv(self, role):
+                return await ends.queues[role, me].get()
+
+        return End()
+
+
+def hold(**roles):
+    ends = Ends(*roles)
+
+    async def run():
+        return await asyncio.wait_for(asyncio.gather(*(role(ends.end(name)) for name, role in roles.items())), 60)
+
+    return asyncio.run(run()), ends.said
+
+
+def guest_rows(n=30):
+    rng = np.random.default_rng(0)
+    return GuestRows(rng.normal(size=(n, 2)), rng.integers(0, 2, n).astype(float), TreeLoss(LOGISTIC))
+
+
+MODEL = VerticalLinear(security="pair", cipher=SHORT)
+
+
+def guest(peers):
+    return MODEL.train_guest(guest_rows(), peers, ["host"], secret=Secret(1))
+
+
+def host(peers):
+    return MODEL.train_host(np.random.default_rng(1).normal(size=(30, 5)), peers, "guest", secret=Secret(2))
+
+
+def leaves(message):
+    if isinstance(message, dict):
+        for value in message.values():
+            yield from leaves(value)
+    else:
+        yield np.asarray(message)
+
+
+def test_no_number_of_a_row_travels():
+    _, said = hold(guest=guest, host=host)
+    for _, _, message in said:
+        for each in leaves(message):
+            assert each.dtype.kind not in "f" or each.size <= 2, "numbers in the clear are totals alone"
+    sealed = [m["sealed"] for _, _, m in said if isinstance(m, dict) and "sealed" in m]
+    assert [each.shape for each in sealed] == [(30, 128), (60, 128)]  # 3 columns of the guest, 5 of the host
+    rows = [row.tobytes() for each in sealed for row in each]
+    assert len(set(rows)) == len(rows)
+
+
+def tamper(alter, at):
+    """A host whose message of that number is altered."""
+
+    def role(peers):
+        class Altered:
+            names = peers.names
+            count = 0
+
+            async def send(self, role, message):
+                self.count += 1
+                await peers.send(role, alter(message) if self.count == at else message)
+
+            async def broadcast(self, message, roles=None):
+                for role in roles or self.names:
+                    await self.send(role, message)
+
+            async def recv(self, role):
+                return await peers.recv(role)
+
+        return host(Altered())
+
+    return role
+
+
+@pytest.mark.parametrize(
+    ("at", "alter", "match"),
+    [
+        (1, lambda m: {**m, "columns": -1}, "-1 columns at 'host'"),
+        (1, lambda m: {**m, "columns": 6.0}, "columns at 'host'"),
+        (1, lambda m: {**m, "sealed": m["sealed"][:-1]}, "no 60 ciphertexts from 'host'"),
+        (1, lambda m: {**m, "sealed": np.zeros_like(m["sealed"])}, "not invertible modulo"),
+        (1, lambda m: {**m, "sealed": np.full_like(m["sealed"], 255)}, "not invertible modulo"),
+        (1, lambda m: {**m, "key": KeyOwner(Paillier(key_bits=256, insecure=True), Secret(3)).public}, "256"),
+        (1, lambda m: np.zeros(3), "None columns at 'host'"),
+        (2, lambda m: m[:0], "no 1 ciphertexts from 'host'"),
+        (2, lambda m: np.zeros_like(m), "not invertible modulo"),
+        (3, lambda m: m * np.nan, "NaN or infinity from 'host'"),
+    ],
+)
+def test_messages_of_another_form_are_refused(at, alter, match):
+    with pytest.raises(AtollError, match=match):
+        hold(guest=guest, host=tamper(alter, at))
+
+
+def test_sums_beyond_their_fields_are_refused():
+    owner = KeyOwner(SHORT, Secret(1))
+    forged = owner.encrypt([1 << 500])
+    with pytest.raises(MessageError, match="sums beyond their fields"):
+        ColumnFields(30, 3, 512).open(owner.decrypt(forged), 1)
+
+
+def test_settings_that_do_not_go_together_are_refused():
+    with pytest.raises(CompositionError, match="cipher with security='none'"):
+        VerticalLinear(security="none", cipher=Paillier(key_bits=3072))
+    with pytest.raises(CompositionError, match="short_exponents with security='none'"):
+        VerticalLinear(security="none", short_exponents=True)
+    with pytest.raises(ConfigError, match="key_bits=1024"):
+        Paillier(key_bits=1024)
+
+
+@pytest.mark.parametrize("security", SEALED)
+def test_the_cost_is_foreseen(security):
+    parties, _ = as_parties(draw(705, 260))
+    job, result = train(parties, security)
+    keys = {name: len(table["id"]) for name, table in parties.items()}
+    found = job.predict_cost(keys, [len(parties["guest"]) - 2, len(parties["host-1"]) - 1])
+    assert 0.3 < found["bytes"] / result.cost["bytes"] < 3
+    assert found["seconds"] > 0
+    assert any("512 bits, under Paillier's assumption" in line for line in result.learns["host-1"])
