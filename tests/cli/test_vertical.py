@@ -227,3 +227,19 @@ def test_options_of_another_model_are_refused(files, asked):
     assert "--trees with --model linear" in told["what"]
     assert "--model boost" in told["remedy"]
     assert "--penalty with --model boost" in asked(*files(), "--penalty", 3, code=2)["error"]["what"]
+
+
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+def test_a_split_network_is_the_one_of_all_columns(files, asked, tmp_path, task):
+    pytest.importorskip("torch")
+    out = tmp_path / "F.csv"
+    found = asked(*files(task), "--model", "net", "--epochs", 3, "--rate", 0.01, "--predictions", out)
+    assert found["difference"] < 1e-5
+    assert (found["task"], found["security"]) == (task, "none")
+    assert {"alone", "federated", "pooled", "seconds", "predicted_seconds", "bytes", "learns"} < set(found)
+    assert len(rows_of(out)) == found["rows"]["aligned"] == ROWS
+
+
+def test_an_option_of_another_model_is_refused(files, asked):
+    assert "--trees with --model net" in asked(*files(), "--model", "net", "--trees", 3, code=2)["error"]["what"]
+    assert "--epochs with --model boost" in asked(*files(), "--epochs", 3, code=2)["error"]["what"]

@@ -379,7 +379,8 @@ def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResul
         place = dict(zip(keys.names, keys.places.tolist(), strict=True))
         parts.append(table.x[[place[key] for key in told["id"].tolist()]])
     x, train, objective = np.concatenate(parts, axis=1), ~told["test"], result.objective
-    part = job.model.train_pooled(GuestRows(x[train], told["y"][train], objective))
+    sizes = tuple(part.shape[1] for part in parts)
+    part = job.model.train_pooled(GuestRows(x[train], told["y"][train], objective, sizes))
     return objective.predict(job.model.margins(part, x, []))
 
 

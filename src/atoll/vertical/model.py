@@ -48,11 +48,13 @@ class GuestRows:
         x: ``(rows, features)`` in the model's precision; NaN is missing.
         targets: labels as numbers, or codes of classes.
         objective: the loss.
+        columns: how many columns each party has, the guest first, for `VerticalModel.train_pooled`; empty if all are the guest's.
     """
 
     x: NDArray[Any]
     targets: NDArray[np.float64]
     objective: TreeLoss
+    columns: tuple[int, ...] = ()
 
     @property
     def base(self) -> NDArray[np.float64]:

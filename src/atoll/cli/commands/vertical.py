@@ -22,7 +22,10 @@ Files = Annotated[
 Ids = Annotated[str, typer.Option("--id", help="Column of keys.")]
 Label = Annotated[str, typer.Option("--label", help="Column of GUEST to predict.")]
 Task = Annotated[str, typer.Option("--task", help="auto, binary, multiclass or regression.")]
-Model = Annotated[str, typer.Option("--model", help="boost: boosted trees; linear: a linear model.")]
+Model = Annotated[
+    str,
+    typer.Option("--model", help="boost: boosted trees; linear: a linear model; net: a neural network that is split."),
+]
 Security = Annotated[
     str | None,
     typer.Option(
@@ -42,7 +45,7 @@ Bins = Annotated[
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", help="boost: learning rate, 0.3 by default.", show_default=False),
+    typer.Option("--rate", help="Learning rate: of boost 0.3 by default, of net 0.003.", show_default=False),
 ]
 Family = Annotated[
     str | None,
@@ -55,6 +58,13 @@ Penalty = Annotated[
 ]
 L1 = Annotated[
     float | None, typer.Option("--l1", help="linear: L1 penalty of the weights, 0 by default.", show_default=False)
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option("--epochs", help="net: passes over the training rows, 10 by default.", min=1, show_default=False),
+]
+Batch = Annotated[
+    int | None, typer.Option("--batch", help="net: rows of a step, 64 by default.", min=1, show_default=False)
 ]
 Test = Annotated[float, typer.Option("--test", help="Share of the shared rows held out.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the order of rows, and so of those held out.")]
@@ -93,6 +103,8 @@ def command(
     family: Family = None,
     penalty: Penalty = None,
     l1: L1 = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
     test: Test = 0.25,
     seed: Seed = 0,
     key: Key = None,
@@ -113,6 +125,7 @@ def command(
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
         "family": family, "penalty": penalty, "l1": l1,
+        "epochs": epochs, "batch": batch,
     }  # fmt: skip
     learner = _make_model(model, {name: value for name, value in given.items() if value is not None})
     for option, place in (("--predictions", predictions), ("--transcript", transcript)):
@@ -154,9 +167,16 @@ def _make_linear(given: Mapping[str, Any]) -> Any:
     return VerticalLinear(**given)
 
 
+def _make_net(given: Mapping[str, Any]) -> Any:
+    from atoll.vertical import SplitNet
+
+    return SplitNet(**given)
+
+
 _MODELS: dict[str, tuple[Callable[[Mapping[str, Any]], Any], tuple[str, ...]]] = {
     "boost": (_make_boost, ("security", "trees", "depth", "bins", "rate", "short_exponents")),
     "linear": (_make_linear, ("security", "family", "penalty", "l1", "short_exponents")),
+    "net": (_make_net, ("rate", "epochs", "batch")),
 }
 """``--model`` -> what makes it, and the options that it has."""
 
