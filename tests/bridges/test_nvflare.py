@@ -134,6 +134,25 @@ def test_an_optimizers_state_and_an_answer_to_nothing_are_refused_by_name(flare_
         flare_api.send(difference)
 
 
+@pytest.mark.parametrize("steps", [-5, float("nan"), float("inf"), 2.0**54, "7", None])
+def test_steps_that_are_no_weight_are_refused_by_name(flare_api: FlareApi, steps: Any) -> None:
+    received = flare_api.receive()
+    received.meta = {"NUM_STEPS_CURRENT_ROUND": steps}
+    with pytest.raises(DataError, match=r"meta\['NUM_STEPS_CURRENT_ROUND'\] = .*flare.send.*count the local steps"):
+        flare_api.send(received)
+
+
+@pytest.mark.parametrize(
+    ("meta", "weight"),
+    [({}, 1.0), ({"NUM_STEPS_CURRENT_ROUND": 0}, 0.0), ({"NUM_STEPS_CURRENT_ROUND": np.int64(3)}, 3.0)],
+)
+def test_steps_are_the_weight_and_1_without_a_word(flare_api: FlareApi, meta: dict[str, Any], weight: float) -> None:
+    received = flare_api.receive()
+    received.meta = meta
+    flare_api.send(received)
+    assert flare_api._fed.answers[0][1]["examples"] == weight  # type: ignore[attr-defined]
+
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from" / "nvflare.md"
 # What the page's script has of its own, for a model of three numbers.
 AROUND = """

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import QuorumError
+from atoll.core.algebra.aggregate import Mean, Sum
+from atoll.core.errors import MessageError, QuorumError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.stage import Stage
 from atoll.core.requests.task import Batch, Task
@@ -54,6 +54,24 @@ def counting(bad: int) -> Task:
         yield Batch(np.arange(len(cohort)), {"u": Sum(values[:, None])}, states={"count": counts})
 
     return Task("t:count", run, many=many)
+
+
+@pytest.mark.parametrize("engine", [Inline, Vectorised])
+def test_a_weight_below_zero_is_refused_in_a_block_too(engine):
+    def run(island, message):
+        return {"u": Mean(np.ones(2), examples=-3.0 if island.party.position == 1 else 2.0)}
+
+    def many(cohort, message):
+        weights = np.where(cohort.positions == 1, -3.0, 2.0)
+        yield Batch(np.arange(len(cohort)), {"u": Mean(np.ones((len(cohort), 2)), examples=weights)})
+
+    async def program(fed):
+        return await fed.sum(fed.parties, weigh, {})
+
+    weigh = Task("t:weigh", run, many=many)
+    world = World(Community([[0], [1], [2]]), engine=engine(), registry={weigh.name: weigh})
+    with pytest.raises(MessageError, match=r"Mean\(\.\.\., examples=-3\.0\).*0 lets it count for nothing"):
+        live(world, program)
 
 
 @pytest.mark.parametrize("engine", [Inline, Vectorised])

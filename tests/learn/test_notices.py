@@ -12,6 +12,7 @@ import pytest
 import atoll
 from atoll import Evaluation, FedAvg, Training
 from atoll.core.errors import ConfigError
+from atoll.core.job import notices_of
 from atoll.core.requests.cohort import Community
 from atoll.models import CustomLearner
 from atoll.pacing import FedBuff
@@ -194,3 +195,9 @@ def test_what_is_measured_on_training_rows_says_so(personal: bool) -> None:
     assert told.startswith(f"{named} are measured on the rows that clients train on: islands.with_held_out(0.2)")
     apart = islands(SIZES).with_held_out(0.2)
     assert atoll.simulate(measuring, apart, engine="inline", progress=False).notices == ()
+
+
+def test_replies_that_a_bridge_counts_as_failed_are_said_and_none_is_no_failure() -> None:
+    assert notices_of([{"round": 1, "failed": 0}, {"round": 2, "failed": 0}]) == []
+    assert notices_of([{"round": 1, "failed": 2}, {"round": 2, "failed": 0}]) == ["2 replies failed in 1 of 2 rounds"]
+    assert notices_of([{"round": 1, "failed": "no quorum"}]) == ["1 of 1 rounds failed, first round 1: no quorum"]

@@ -9,8 +9,10 @@ import pytest
 
 import atoll
 from atoll.algorithms import FedAvg, OutputPerturbation, SufficientStatistics
+from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
-from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError, TaskError
+from atoll.core.job import prepared
 from atoll.core.requests.task import Work
 from atoll.data import Dataset
 from atoll.learn.learner import LearnerSettings, adapt
@@ -89,6 +91,44 @@ def test_a_training_reports_its_mean_loss_and_a_survey_that_of_the_received_mode
     assert told["report/loss"].value == pytest.approx(np.log(3))  # a model of zeros: all three classes are as likely
     assert told["report/loss"].weight == 10.0
     assert learner.report_of(params, data.test, {"loss": None}) == {"loss": pytest.approx(np.log(3))}
+
+
+def script_learner(tmp_path, **answer):
+    """The learner of a script whose process answers this."""
+    (tmp_path / "train.py").write_text("")
+    script = atoll.models.Script(script=str(tmp_path / "train.py"), model={"w": np.zeros(2)})
+    learner = prepared(job(script), islands(SIZES)).learner
+    learner._once = lambda island, task: {"model": {"w": np.ones(2)}, "examples": None, "metrics": {}, **answer}
+    island = Told(islands(SIZES).shard(0))
+    island.request = 1
+    return learner, island
+
+
+@pytest.mark.parametrize(
+    ("examples", "loss", "told"),
+    [(2.5, 0.75, (0.75, 2.5)), (None, 0.75, (0.75, 10.0)), (0.0, 0.75, (0.0, 0.0)), (4.0, np.nan, (0.0, 0.0))],
+)
+def test_a_scripts_loss_counts_by_its_own_examples(tmp_path, examples, loss, told):
+    learner, island = script_learner(tmp_path, examples=examples, metrics={"loss": loss})
+    reply = learner.train(island, asking(learner, reports={"loss": None}))
+    assert (float(reply["report/loss"].value), reply["report/loss"].weight) == told
+    assert reply["update"].weight == (10.0 if examples is None else examples)
+
+
+@pytest.mark.parametrize("examples", [-1.0, np.nan, np.inf, 2.0**54, 5, "5", True])
+def test_a_count_that_comes_past_the_clients_own_check_is_refused(tmp_path, examples):
+    learner, island = script_learner(tmp_path, examples=examples)
+    with pytest.raises(TaskError, match=r"replied with examples=.*call task.reply\(model, examples=n\) with n from 0"):
+        learner.train(island, asking(learner))
+
+
+def test_a_loss_that_is_no_number_costs_no_update():
+    learner, _ = linear()
+    update = Mean({"w": np.ones(2)}, examples=10.0)
+    for loss, told in ((0.5, (0.5, 10.0)), (np.nan, (0.0, 0.0))):
+        reply = {"update": update, "loss": Mean(np.float64(loss), examples=10.0, role="metric")}
+        made = learner._with_reports(reply, {"loss": {}}, 10)
+        assert (float(made["report/loss"].value), made["report/loss"].weight) == told
 
 
 def test_a_client_without_rows_tells_nothing():

@@ -26,6 +26,8 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError, TaskError
 from atoll.core.requests.task import task
 
+from .flower import name_wrong_count
+
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
@@ -171,7 +173,9 @@ def answer(island: Island, message: Tree) -> dict[str, Aggregate] | Any:
         island.state = {"state": packed(context.state)}
     if reply.has_error():
         return {"error": str(reply.error.reason), "code": int(reply.error.code)}
-    return {"content": packed(reply.content)}
+    content = packed(reply.content)
+    wrong = name_wrong_count(content)
+    return {"error": wrong} if wrong else {"content": content}
 
 
 # Flower's grid over a federation: what the ``ServerApp`` sends is asked of the clients.

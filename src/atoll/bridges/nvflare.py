@@ -6,6 +6,8 @@ NVFlare is installed beside it: the script's ``FLModel`` and functions are NVFla
 from __future__ import annotations
 
 import importlib
+import math
+import numbers
 import runpy
 import sys
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from atoll.client.connection import Connection, connect
+from atoll.client.connection import MOST_EXAMPLES, Connection, connect
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 
@@ -22,6 +24,23 @@ __all__ = ["FlareApi", "main"]
 _STEPS = "NUM_STEPS_CURRENT_ROUND"
 """The entry of a model's ``meta`` by which NVFlare weighs it; without it every model weighs the same."""
 _API = "nvflare.client.api"
+
+
+def _read_steps(meta: Mapping[str, Any]) -> float:
+    """The weight of a reply, as in NVFlare 1 if it says none.
+
+    Raises:
+        DataError: it is no number, negative, NaN, infinite or above 2^53.
+    """
+    given = meta.get(_STEPS, 1.0)
+    steps = float(given) if isinstance(given, numbers.Real) else math.nan
+    if not 0 <= steps <= MOST_EXAMPLES:
+        raise DataError(
+            f"meta[{_STEPS!r}] = {given!r}",
+            where="flare.send",
+            remedy="count the local steps: a number from 0 to 2^53, the reply's weight in the mean",
+        )
+    return steps
 
 
 class FlareApi:
@@ -70,7 +89,7 @@ class FlareApi:
         """Answer the task.
 
         Raises:
-            DataError: nothing was received, or the model has what has no counterpart.
+            DataError: nothing was received, the model has what has no counterpart, or its number of steps is no weight.
         """
         del clear_cache
         task = self._task
@@ -87,7 +106,7 @@ class FlareApi:
         params = model.params
         if params is not None and model.params_type == self._model.ParamsType.DIFF:
             params = {name: task.model[name] + difference for name, difference in params.items()}
-        task.reply(params, examples=float(model.meta.get(_STEPS, 1.0)), metrics=model.metrics)
+        task.reply(params, examples=_read_steps(model.meta), metrics=model.metrics)
         self._task = None
 
     def system_info(self) -> dict[str, str]:

@@ -128,7 +128,10 @@ def notices_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         found.append(
             f"{len(errors)} tasks raised and did not count, first in round {row.get('round')} at {name}: {text}"
         )
-    failed = [row for row in rows if "failed" in row]
+    lost = [row for row in rows if type(row.get("failed")) is int and row["failed"]]
+    if lost:  # a bridge's records count replies here
+        found.append(f"{sum(row['failed'] for row in lost)} replies failed in {len(lost)} of {len(rows)} rounds")
+    failed = [row for row in rows if isinstance(row.get("failed"), str)]
     if failed:
         row = failed[0]
         found.append(f"{len(failed)} of {len(rows)} rounds failed, first round {row.get('round')}: {row['failed']}")

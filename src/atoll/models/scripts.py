@@ -443,7 +443,7 @@ class ScriptLearner(Reporting):
             )
         told = as_metrics(answer["metrics"], rows)
         loss = {"n": rows, **({"loss_sum": answer["metrics"]["loss"] * rows} if "loss" in answer["metrics"] else {})}
-        return {**reply, **told, **as_reports({name: self._loss_of(loss, int(rows), name) for name in asked})}
+        return {**reply, **told, **as_reports({name: self._loss_of(loss, rows, name) for name in asked})}
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Parts]:
         params = message["params"]

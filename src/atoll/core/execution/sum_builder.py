@@ -342,9 +342,21 @@ def _require_numbers(name: str, aggregate: Aggregate, where: str) -> None:
             raise MessageError(
                 f"{name!r} is {kind}({leaf!r})", where=where, remedy="give numbers, arrays, or dicts and lists of them"
             )
-    if not np.ndim(aggregate.weight) and aggregate.weight < 0:
+    _require_weight(name, aggregate, where)
+
+
+def _require_weight(name: str, aggregate: Aggregate, where: str) -> None:
+    """Refuse a weight below zero, of a party or of one in a block: a mean of such weights may lie anywhere.
+
+    Raises:
+        MessageError: names the value and the weight.
+    """
+    weight = aggregate.weight if type(aggregate.weight) is float else np.min(np.asarray(aggregate.weight), initial=0.0)
+    if weight < 0:
         raise MessageError(
-            f"{name!r} is {kind}(..., examples={aggregate.weight!r})", where=where, remedy="give a weight of 0 or more"
+            f"{name!r} is {type(aggregate).__name__}(..., examples={float(weight)!r})",
+            where=where,
+            remedy="count the examples behind the value: 0 or more, and 0 lets it count for nothing",
         )
 
 
@@ -571,6 +583,8 @@ class ReplyBlock:
     def __post_init__(self) -> None:
         if self.request.task.schema is not None and len(self.positions):
             self.request.task.schema.require_block(self.batch.reply)
+        for name, aggregate in self.batch.reply.items():
+            _require_weight(name, aggregate, f"task {self.request.task.name}")
         self.keep = np.ones(len(self.positions), dtype=bool)
         self.reply = dict(self.request.uplink.leaving(self.batch.reply))
         self.encoded = self.keep

@@ -282,7 +282,7 @@ class Reporting:
         del options
         return self._loss_of(self.evaluate(params, data), len(data), name)
 
-    def _loss_of(self, sums: Mapping[str, float], n: int, name: str = "loss") -> tuple[Tree, float]:
+    def _loss_of(self, sums: Mapping[str, float], n: float, name: str = "loss") -> tuple[Tree, float]:
         """Return the mean loss in some sums, and its weight."""
         found = sums.get("loss_sum", sums.get("loss"))
         if not n or not sums["n"]:
@@ -306,7 +306,10 @@ class Reporting:
         """Return the reports from training: the loss of its metric, the sketch of its update."""
         told: dict[str, Any] = {}
         if "loss" in asked:
-            told["loss"] = (reply["loss"].value, float(n))
+            value = reply["loss"].value
+            told["loss"] = (
+                (value, float(n)) if np.isfinite(value).all() else (np.zeros_like(value), 0.0)
+            )  # as `_loss_of`
         if "sketch" in asked:
             update = update_of(reply, self.algorithm)
             told["sketch"] = (

@@ -36,7 +36,7 @@ class BayesLearner(EstimatorLearner):
 
     offers: ClassVar[frozenset[Capability]] = frozenset({STATISTICS})
 
-    def _loss_of(self, sums: Mapping[str, float], n: int, name: str = "loss") -> tuple[Tree, float]:
+    def _loss_of(self, sums: Mapping[str, float], n: float, name: str = "loss") -> tuple[Tree, float]:
         """Return the mean loss and its weight; without statistics, a weight of 0."""
         return super()._loss_of(sums, n if "loss_sum" in sums else 0, name)
 
