@@ -221,7 +221,9 @@ class RunConfig(Section):
         said = {k: v for k, v in self.plain().items() if k not in ("name", "folder", "trackers")}
         if said["job"] == DEFAULT_JOB:
             del said["job"]
-        if said["data"]["held_out"] is None:  # as before it was a setting
+        if (said["data"] or {}).get(
+            "held_out", 0
+        ) is None:  # as before it was a setting; between sites there may be no data
             said["data"] = {key: value for key, value in said["data"].items() if key != "held_out"}
         for name in ("policy", "policies"):
             if not said[name]:
