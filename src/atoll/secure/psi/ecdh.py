@@ -16,7 +16,16 @@ from atoll.core.errors import DataError, LetterError
 from atoll.core.exposure import Contract, ProtocolFrame
 
 from ..encrypted.paillier import Paillier, PrivateKey, PublicKey, gmp, public_key, to_bytes, to_number
-from .protocol import AlignmentPlan, AlignmentSide, Matches, PsiProtocol, base_contract, no_message
+from .protocol import (
+    AlignmentPlan,
+    AlignmentSide,
+    Matches,
+    PsiProtocol,
+    base_contract,
+    no_message,
+    receive_superset,
+    send_superset,
+)
 from .ristretto import BYTES, draw_scalar, hash_keys, raise_points, require_points
 
 if TYPE_CHECKING:
@@ -43,10 +52,11 @@ class Ecdh(PsiProtocol):
 
     The exponents stay for the job, so a set that is aligned again has the same points, and a role that comes with another set is refused.
 
-    With one learner the other role gets no ``twice``: it learns the number of keys alone. Both follow the protocol (semi-honest); points off the group, points that stand
+    With one learner the other role gets no ``twice``: it learns the number of keys alone, and with a superset which of its rows to use (``superset``, one bit a key). Both follow the protocol (semi-honest); points off the group, points that stand
     twice and frames beyond the announced sizes are refused, yet a party may claim keys that it does not have.
     """
 
+    hides: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = ("ids", "count", "sum")
 
     def contract(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Contract:
@@ -64,6 +74,8 @@ class Ecdh(PsiProtocol):
             frames += [ProtocolFrame("order", a, b, sizes[b], 8, "the shuffle") for a, b in told]
         if plan.result == "sum":
             frames += sum_frames(plan, sizes)
+        if plan.superset:
+            frames += [ProtocolFrame("superset", b, a, -(-sizes[a] // 8), 1, "a bit for each key") for a, b in told]
         return base_contract(self, plan, frames)
 
     async def match(self, side: AlignmentSide) -> Matches:
@@ -96,10 +108,16 @@ class Ecdh(PsiProtocol):
         got = side.receive_rows("order", side.other, len(side.keys), 8) if side.learns(side.me) else no_message()
         _, order = await asyncio.gather(sent, got)
         if held is None or order is None:
-            return Matches()
+            mine = side.state["order"]
+            return Matches(hidden=mine[await receive_superset(side, len(mine))]) if side.plan.superset else Matches()
         shared = np.zeros(len(side.keys), dtype=bool)
-        shared[side.state["order"][require_order(order.view("<i8").reshape(-1), side.other)]] = held
-        return Matches(shared, count)
+        places = side.state["order"][require_order(order.view("<i8").reshape(-1), side.other)]
+        shared[places] = held
+        if not side.plan.superset:
+            return Matches(shared, count)
+        known = {point.tobytes(): place for point, place in zip(found, places.tolist(), strict=True)}
+        genuine = np.array([known.get(point.tobytes(), -1) for point in twice], dtype=np.int64)
+        return Matches(shared, count, hidden=genuine[await send_superset(side, genuine >= 0, twice)])
 
 
 async def _blind(side: AlignmentSide) -> NDArray[np.uint8]:

@@ -85,6 +85,8 @@ class Alignment(Checked, Job):
         result: ``"ids"``, ``"count"``, ``"sum:PARTY.COLUMN"``: the sum of a party's column over the rows of shared keys, or ``"shares:PARTY.COLUMN,PARTY.COLUMN"``: shares of who is
             shared, and of columns, on which programs compute (`read_shares`).
         to: the parties that learn the result; by default all.
+        superset: for ids that one party learns, the share of the other's keys among which the shared ones hide from it, up to 1 for all. Both then have the same number of rows in one order, and the
+            party in ``to`` has -1 for those that are not shared.
         min_count: for a sum and for shares, the smallest number of shared keys behind them.
         key: how two texts of one number, such as "7" and "007" in one column, count: ``"text"`` as two keys, ``"number"`` as one. By default they are refused.
         show: whether the program learns the result too; otherwise it stays at the parties.
@@ -103,6 +105,7 @@ class Alignment(Checked, Job):
     result: str = "ids"
     to: Sequence[str] = ()
     min_count: int = 1
+    superset: float = 0.0
     key: Literal["text", "number"] | None = None
     show: bool = False
     order: int = 0
@@ -159,7 +162,7 @@ class Alignment(Checked, Job):
             more["column"] = column.removeprefix(f"{more['holder']}.")
         elif column:
             more["payload"] = tuple(name.strip() for name in column.split(","))
-        made = AlignmentPlan(self.key_columns, tuple(parties), kind, tuple(self.to), min_count=self.min_count, seed=self.order, key=self.key, label=self.label, row_offset=self.row_offset, **more)  # fmt: skip
+        made = AlignmentPlan(self.key_columns, tuple(parties), kind, tuple(self.to), min_count=self.min_count, superset=self.superset, seed=self.order, key=self.key, label=self.label, row_offset=self.row_offset, **more)  # fmt: skip
         self.protocol.require_plan(made)
         return made
 

@@ -26,7 +26,16 @@ from ..oblivious.base import POINT
 from ..oblivious.extension import CODE_BITS
 from .cuckoo import TABLES, bins_for, candidate_bins, place_items
 from .ecdh import Ecdh
-from .protocol import AlignmentPlan, AlignmentSide, Matches, PsiProtocol, base_contract
+from .protocol import (
+    AlignmentPlan,
+    AlignmentSide,
+    Matches,
+    PsiProtocol,
+    base_contract,
+    receive_superset,
+    send_superset,
+    superset_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -152,7 +161,7 @@ class Oprf(PsiProtocol):
     1. ``salt``, ``points``: the sender of masks draws half of a salt, then the receiver draws the other half, so that all of its keys have a bin; 512 base transfers.
     2. ``corrections``: 64 bytes of each bin, of which there are 1.305 a key (`bins_for`), from the receiver. They are uniform for the sender.
     3. ``masks``: three of each of the sender's keys, by which the receiver learns which keys are shared. All others are uniform for it.
-    4. ``shared``: if the sender is to learn the result too, one bit for each of its masks.
+    4. ``shared``: if the sender is to learn the result too, one bit for each of its masks; ``superset``: if its shared rows are to hide among others.
 
     The receiver is the role that learns the result; if both do, the one with fewer keys. If one set is empty, nothing is sent. Semi-honest: both follow the protocol with their
     true sets. Other frames than announced are refused, and masks or answers that name a key twice.
@@ -165,6 +174,7 @@ class Oprf(PsiProtocol):
     products of bits at 32 bytes, 2.7 kB a key in place of 100.
     """
 
+    hides: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = Ecdh.results
 
     def carrier(self, result: str) -> PsiProtocol:
@@ -184,10 +194,9 @@ class Oprf(PsiProtocol):
             *function_frames(mine, other, sizes[mine]),
             ProtocolFrame("masks", other, mine, sizes[other], TABLES * length, "three masks a key, sorted"),
         ]
-        if other in plan.learners:
-            frames.append(
-                ProtocolFrame("shared", mine, other, -(-sizes[other] // 8), 1, "one bit for each row of masks")
-            )
+        if other in plan.learners or plan.superset:
+            name = "superset" if plan.superset else "shared"
+            frames.append(ProtocolFrame(name, mine, other, -(-sizes[other] // 8), 1, "one bit for each row of masks"))
         return base_contract(self, plan, frames)
 
     async def match(self, side: AlignmentSide) -> Matches:
@@ -196,10 +205,23 @@ class Oprf(PsiProtocol):
             return await self.carrier(side.plan.result).match(side)
         mine, _ = choose_roles(side.plan, side.sizes)
         if not all(side.sizes[role] for role in side.plan.roles):
-            shared = np.zeros(len(side.keys), dtype=bool)
-            side.require_count(0 if side.learns(side.me) else None)
-            return Matches(shared, 0) if side.learns(side.me) else Matches()
+            return _find_nothing(side)
         return await (_receive(side) if side.me == mine else _send(side))
+
+
+def _find_nothing(side: AlignmentSide) -> Matches:
+    """The result where a set is empty. All of the other's superset are dummies then, by the order of u."""
+    hidden = None
+    if side.plan.superset:
+        (learner,) = side.plan.learners
+        (other,) = side.plan.others(learner)
+        rows = np.arange(superset_size(side.plan, side.sizes[other]))
+        hidden = rows if side.me == other else np.full(len(rows), -1)
+    if not side.learns(side.me):
+        side.require_count(None)
+        return Matches(hidden=hidden)
+    side.require_count(0)
+    return Matches(np.zeros(len(side.keys), dtype=bool), 0, hidden=hidden)
 
 
 def choose_roles(plan: AlignmentPlan, sizes: Mapping[str, int]) -> tuple[str, str]:
@@ -275,7 +297,11 @@ async def _receive(side: AlignmentSide) -> Matches:
         flags = np.zeros(len(masks), dtype=bool)
         flags[found[shared]] = True
         await side.send_rows("shared", side.other, np.packbits(flags, bitorder="little").reshape(-1, 1))
-    return Matches(shared, count)
+    if not side.plan.superset:
+        return Matches(shared, count)
+    genuine = np.full(len(masks), -1, dtype=np.int64)
+    genuine[found[shared]] = np.flatnonzero(shared)
+    return Matches(shared, count, hidden=genuine[await send_superset(side, genuine >= 0, masks)])
 
 
 async def answer_functions(side: AlignmentSide, length: int) -> tuple[HashedKeys, NDArray[np.int64], NDArray[np.uint8]]:
@@ -330,6 +356,8 @@ async def _send(side: AlignmentSide) -> Matches:
     sent = sort_masks(masks, length)
     await side.send_rows("masks", side.other, masks[sent])
     await settle(side, "masks")
+    if side.plan.superset:
+        return Matches(hidden=sent[await receive_superset(side, len(sent))])
     if not side.learns(side.me):
         return Matches()
     answer = await side.receive_rows("shared", side.other, -(-len(sent) // 8), 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -54,6 +55,7 @@ class AlignmentPlan(Checked):
         min_count: for a sum and for shares, the smallest number of shared keys behind them.
         payload: for shares, the columns of values, ``ROLE.COLUMN`` each.
         fraction: bits after the point of values in shares: they count in units of ``2^-fraction``.
+        superset: for ids that one role learns, the share of the other's keys among which the shared ones hide; see `send_superset`. 0: the other gets no rows.
         seed: the seed of the order u.
         key: see `RowKeys.of`.
         label: names the alignment at its parties.
@@ -73,6 +75,7 @@ class AlignmentPlan(Checked):
     row_offset: int = 0
     payload: Sequence[str] = ()
     fraction: int = 20
+    superset: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("columns", "roles", "learners", "payload"):
@@ -94,14 +97,16 @@ class AlignmentPlan(Checked):
             raise ConfigError(f"result={self.result!r} with column={self.column!r} of {self.holder!r}", where="psi", remedy="name the column of a sum and the party that has it, and none otherwise")  # fmt: skip
         if self.min_count < 1:
             raise ConfigError(f"min_count={self.min_count}", where="psi", remedy="use a whole number of at least 1")
-        self._require_shares()
+        self._require_fitting()
 
-    def _require_shares(self) -> None:
+    def _require_fitting(self) -> None:
         loose = [name for name in self.payload if not any(name.startswith(f"{role}.") for role in self.roles)]
         if loose or (self.payload and self.result != "shares") or len(set(self.payload)) != len(self.payload):
             raise ConfigError(f"result={self.result!r} with the columns {list(self.payload)}", where="psi", remedy=f"name each column of shares once, as PARTY.COLUMN with a party of {list(self.roles)}")  # fmt: skip
         if self.result == "shares" and set(self.learners) != set(self.roles):
             raise ConfigError(f"shares for {list(self.learners)}", where="psi", remedy="leave out who learns them: each party has a share, and nobody learns anything")  # fmt: skip
+        if not 0 <= self.superset <= 1 or (self.superset and (self.result != "ids" or len(self.learners) != 1)):
+            raise ConfigError(f"superset={self.superset} of {self.result} for {list(self.learners)}", where="psi", remedy="use a share of up to 1, result='ids', and one party that learns it: to=['bank']")  # fmt: skip
         if not 0 <= self.fraction <= 40:
             raise ConfigError(f"fraction={self.fraction}", where="psi", remedy="use 0 to 40 bits after the point")
 
@@ -128,12 +133,14 @@ class Matches:
         count: the number of shared keys; ``None`` if the role does not learn it.
         total: the sum; ``None`` if there is none for this role.
         shares: what the role keeps of shared rows that nobody knows; see `read_shares`.
+        hidden: with a superset, the place of the key of each row that both roles use, -1 where this role has none; ``None`` without one.
     """
 
     shared: NDArray[np.bool_] | None = field(default=None, repr=False)
     count: int | None = None
     total: float | None = None
     shares: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    hidden: NDArray[np.int64] | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -263,8 +270,10 @@ class PsiProtocol(Checked):
     Attributes:
         results: the results that it can give.
         most_roles: the most parties at once.
+        hides: whether shared rows can hide in a superset.
     """
 
+    hides: ClassVar[bool] = False
     results: ClassVar[tuple[str, ...]] = ("ids",)
     most_roles: ClassVar[int] = 2
 
@@ -300,6 +309,8 @@ class PsiProtocol(Checked):
         name = type(self).__name__
         if plan.result not in self.results:
             raise CompositionError(f"{name} gives no {plan.result}", where="psi", remedy=f"use result={' or '.join(map(repr, self.results))}, or protocol {'Circuit' if plan.result == 'shares' else 'Ecdh'}, which gives {plan.result}")  # fmt: skip
+        if plan.superset and not self.hides:
+            raise CompositionError(f"{name} hides no keys in a superset", where="psi", remedy="use Ecdh or Oprf, or leave out superset")  # fmt: skip
         if len(plan.roles) > self.most_roles:
             raise CompositionError(f"{name} aligns at most {self.most_roles} parties, not {len(plan.roles)}", where="psi", remedy="use Opprf, which aligns several, or align fewer")  # fmt: skip
 
@@ -343,9 +354,64 @@ def base_contract(protocol: PsiProtocol, plan: AlignmentPlan, frames: Sequence[P
                 learns.append(Exposure(role, f"which of its own keys {other} has too", _HONEST, "ids", other))
             else:
                 learns.append(Exposure(role, "how many keys all share", _HONEST, "count", other))
+        if plan.superset:
+            (other,) = plan.others(role)
+            learns.append(Exposure(other, f"that its shared keys are among {plan.superset:.0%} of its keys", _HONEST, "superset", role))  # fmt: skip
         if plan.result == "sum" and role in plan.learners and role != plan.holder:
             learns.append(Exposure(role, f"the sum of {plan.column} over shared keys", _HONEST, "sum", plan.holder))
     return Contract(type(protocol).__name__, (*sizes, *frames), tuple(learns))
+
+
+def superset_size(plan: AlignmentPlan, keys: int) -> int:
+    """How many of another role's keys are in its superset."""
+    return math.ceil(plan.superset * keys)
+
+
+async def send_superset(side: AlignmentSide, genuine: NDArray[np.bool_], names: Rows) -> NDArray[np.int64]:
+    """Tell the other role which of its keys to use: all that are shared, and as many others by lot as the plan says, so that it does not know which are which; return their places.
+
+    This is the alignment of Liu, Zhang, Wang (2020, "Asymmetrical vertical federated learning"): the party that learns the keys knows which rows are genuine and gives the others no weight. The lot
+    is drawn once a job: of two supersets, what both hold would be shared more often.
+
+    Args:
+        side: this role, which learns the keys.
+        genuine: for each of the other's keys, in an order of its own, whether it is shared.
+        names: what this role knows each of them by, the same throughout the job, ``(keys, width)``.
+
+    Raises:
+        PolicyError: more keys are shared than the superset holds, or the job had one of another size before.
+    """
+    size, count = superset_size(side.plan, len(genuine)), int(genuine.sum())
+    if count > size:
+        raise PolicyError(f"more keys are shared than {side.plan.superset:.0%} of those of {side.other}", where="policy", remedy="give the job a larger superset, up to 1: all of them")  # fmt: skip
+    drawn = side.recall("superset")
+    if drawn is None:
+        dummies = np.flatnonzero(~genuine)
+        lot = np.argsort(side.island.secret.uint64(len(dummies)), kind="stable")
+        drawn = names[np.concatenate([np.flatnonzero(genuine), dummies[lot[: size - count]]])]
+        side.remember(superset=drawn)
+    await side.keep()
+    known = {row.tobytes() for row in np.asarray(drawn)}
+    chosen = np.array([row.tobytes() in known for row in names], dtype=bool)
+    if int(chosen.sum()) != size:
+        raise PolicyError(f"a superset of {size} keys, and before one of {len(known)}", where="policy", remedy="use one superset in a job: two together tell more than each")  # fmt: skip
+    await side.send_rows("superset", side.other, np.packbits(chosen, bitorder="little").reshape(-1, 1))
+    return np.flatnonzero(chosen)
+
+
+async def receive_superset(side: AlignmentSide, keys: int) -> NDArray[np.int64]:
+    """The places that `send_superset` of the other role names.
+
+    Raises:
+        LetterError: they are not as many as the plan says.
+    """
+    await side.keep()
+    told = await side.receive_rows("superset", side.other, -(-keys // 8), 1)
+    flags = np.unpackbits(told.ravel(), bitorder="little").astype(bool)
+    size = superset_size(side.plan, keys)
+    if flags[keys:].any() or int(flags.sum()) != size:
+        raise LetterError(f"{int(flags.sum())} keys in a superset of {size}", where=side.other, remedy="look at the party that sent it: it does not follow the protocol")  # fmt: skip
+    return np.flatnonzero(flags)
 
 
 async def no_message() -> None:
@@ -380,7 +446,7 @@ async def intersect_keys(
     """One role of an alignment.
 
     The role keeps its result in ``island.state[label]``, and leaves it at the party under this name: ``rows``, the first row of each shared key in the order of u, and
-    ``names``, both empty where it does not learn them, ``count`` and ``total``, its shares (see `read_shares`), and the shape of its own keys if none is shared. It replies the number of its keys, and with ``show`` what it has learned.
+    ``names``, both empty where it does not learn them, with a superset the rows of all its places (-1 for a dummy), ``count`` and ``total``, its shares (see `read_shares`), and the shape of its own keys if none is shared. It replies the number of its keys, and with ``show`` what it has learned.
     """
     made, settings = PsiProtocol.of(protocol), AlignmentPlan(**plan)
     made.require_plan(settings)
@@ -406,7 +472,7 @@ async def intersect_keys(
     names = [name for name, one in zip(keys.names, shared.tolist(), strict=True) if one]
     # One array, not a list: a message has a leaf for each element of a list, and there may be millions.
     kept = {
-        "rows": keys.places[shared],
+        "rows": keys.places[shared] if found.hidden is None else _rows_of(keys, found.hidden),
         "names": np.array(names, dtype=np.str_),
         "count": found.count,
         "total": found.total,
@@ -420,6 +486,11 @@ async def intersect_keys(
     if not show:
         return {"size": len(keys), "count": None, "total": None, "names": None}
     return {"size": len(keys), "count": found.count, "total": found.total, "names": None if found.shared is None else names}  # fmt: skip
+
+
+def _rows_of(keys: RowKeys, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first row of each of some keys, -1 for a place of -1."""
+    return np.concatenate([keys.places, [-1]])[places]
 
 
 async def _announce_sizes(side: AlignmentSide, digest: bytes) -> None:
