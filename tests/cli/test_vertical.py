@@ -222,6 +222,16 @@ def test_a_linear_model_on_ciphertexts_is_the_plain_one(files, asked):
     assert any("2048 bits" in line for line in found["learns"]["shop"])
 
 
+def test_the_arbiters_messages_are_in_the_transcript(files, asked, tmp_path):
+    pytest.importorskip("gmpy2")
+    found = asked(*files(), "--model", "linear", "--security", "arbiter", "--short-exponents", "--transcript", tmp_path / "heard")  # fmt: skip
+    assert (found["security"], set(found["learns"])) == ("arbiter", {"bank", "shop", "arbiter"})
+    assert found["difference"] < 1e-8
+    names = {"bank", "shop", "arbiter"}
+    assert {p.name for p in (tmp_path / "heard").iterdir()} == {f"{a}--{b}.bin" for a in names for b in names - {a}}
+    assert (tmp_path / "heard" / "bank--arbiter.bin").stat().st_size > 512
+
+
 def test_options_of_another_model_are_refused(files, asked):
     told = asked(*files(), "--model", "linear", "--trees", 3, code=2)["error"]
     assert "--trees with --model linear" in told["what"]
@@ -243,3 +253,15 @@ def test_a_split_network_is_the_one_of_all_columns(files, asked, tmp_path, task)
 def test_an_option_of_another_model_is_refused(files, asked):
     assert "--trees with --model net" in asked(*files(), "--model", "net", "--trees", 3, code=2)["error"]["what"]
     assert "--epochs with --model boost" in asked(*files(), "--epochs", 3, code=2)["error"]["what"]
+
+
+@pytest.mark.network
+def test_an_arbiter_between_real_processes_gives_the_same_file(files, asked, tmp_path):
+    pytest.importorskip("gmpy2")
+    words = ("--model", "linear", "--security", "arbiter", "--short-exponents", "--predictions")
+    asked(*files(), *words, tmp_path / "one.csv")
+    order = np.random.default_rng(1).permutation(ROWS)
+    found = asked(*files(order=order), *words, tmp_path / "two.csv", "--poc", "--transcript", tmp_path / "heard")
+    assert found["difference"] < 1e-8
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    assert (tmp_path / "heard" / "arbiter--shop.bin").stat().st_size > 256

@@ -110,7 +110,7 @@ class Vertical(Checked, Job):
         """The kind, the model and the alignment, which a site's policy can allow or refuse."""
         return (
             *super().names(),
-            type(self.model).__name__,
+            *self.model.names(),
             *([] if self.align is None else [type(self.align).__name__]),
         )
 
@@ -119,13 +119,25 @@ class Vertical(Checked, Job):
         """The column of keys."""
         return (self.id,)
 
+    def others(self, n: int) -> Mapping[str, str]:
+        """The parties without columns that the model needs, such as a dealer: name -> role."""
+        del n
+        return dict(self.model.helpers)
+
     def roles(self, names: Sequence[str]) -> list[str]:
-        """The parties, the guest first.
+        """The parties with columns, the guest first.
 
         Raises:
-            ConfigError: there are fewer than two, or none is the guest.
+            ConfigError: there are fewer than two, none is the guest, or one has the name of a helper.
         """
         parties = [str(name) for name in names]
+        taken = next((name for name in parties if name in self.model.helpers), None)
+        if taken is not None:
+            raise ConfigError(
+                f"a party with columns is named {taken!r}",
+                where="Vertical",
+                remedy=f"rename it: the {self.model.helpers[taken]} of this model is a party without columns",
+            )
         chosen = self.guest or (parties[0] if parties else "")
         if len(parties) < 2 or chosen not in parties:
             raise ConfigError(
@@ -191,13 +203,14 @@ class Vertical(Checked, Job):
         }
 
     def learns(self, parties: Sequence[str]) -> dict[str, list[str]]:
-        """What each party learns of the others: party -> sentences."""
+        """What each party learns of the others, helpers too: party -> sentences."""
         contract, told = (
             self.protocol(len(parties)).contract(self.plan(parties), dict.fromkeys(parties, 0)),
             self.model.learns(),
         )
         aligned = {name: [one.sees for one in contract.learns if one.who == name] for name in parties}
-        return {name: [*aligned[name], *told["host" if i else "guest"]] for i, name in enumerate(parties)}
+        made = {name: [*aligned[name], *told["host" if i else "guest"]] for i, name in enumerate(parties)}
+        return made | {name: list(told[name]) for name in self.model.helpers}
 
 
 @dataclass(frozen=True)
@@ -391,13 +404,16 @@ class _PreparedVertical(Prepared):
         self.align = intersect_keys
         guest: Role = self._guest
         host: Role = self._host
+        helper: Role = self._helper
         if job.transcript:
             guest, host = keep_heard(guest, "training"), keep_heard(host, "training")
+            helper = keep_heard(helper, "training")
             listening = keep_heard(intersect_keys.run, "alignment")
             self.align = Task("atoll.vertical.job:align", listening, contract=intersect_keys.contract)
         self.guest = Task("atoll.vertical.job:guest", guest)
         self.host = Task("atoll.vertical.job:host", host)
-        self.tasks = (self.guest, self.host, *([self.align] if job.transcript else []))
+        self.helper = Task("atoll.vertical.job:helper", helper)
+        self.tasks = (self.guest, self.host, self.helper, *([self.align] if job.transcript else []))
 
     async def program(self, fed: Federation) -> Any:
         """One session of all parties."""
@@ -408,9 +424,9 @@ class _PreparedVertical(Prepared):
             found = {}
             await fed.checkpoint(found)
         if not found:
-            found = await fed.session(
-                {name: (name, self.host if i else self.guest) for i, name in enumerate(self.parties)}
-            )
+            roles = {name: (name, self.host if i else self.guest) for i, name in enumerate(self.parties)}
+            roles |= {name: (name, self.helper) for name in self.job.model.helpers}
+            found = await fed.session(roles)
             moved = fed.bytes()
             carried = moved["bytes_relayed"] + moved["bytes_between"]
             self._cost = {"seconds": time.perf_counter() - begin, "bytes": carried}
@@ -510,6 +526,13 @@ class _PreparedVertical(Prepared):
         half = {"part": part, "features": list(table.features), "method": type(job.model).__name__}
         island.leave(MODEL, {**half, "model": read_token(asked)})
         return {} if island.remote else {"half": half}
+
+    async def _helper(self, island: Island, peers: Peers) -> Any:
+        """A party without columns: it takes part in the training alone."""
+        state = await peers.restore(None)
+        more: dict[str, Any] = {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        await self.job.model.assist(island.name, peers, self.parties, **more)
+        return {}
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,17 @@ class VerticalModel(Checked):
     security: str
     """How the parts hide from each other; ``none`` where they do not."""
 
+    @property
+    def helpers(self) -> Mapping[str, str]:
+        """Parties without columns that the training needs, such as a dealer or the keeper of a key: name -> role. They run `assist`."""
+        return {}
+
+    def names(self) -> tuple[str, ...]:
+        """The names by which a site's policy can allow or refuse the model."""
+        return (type(self).__name__,)
+
     def learns(self) -> dict[str, list[str]]:
-        """What the ``guest`` and a ``host`` learn of each other beside the shared rows, in sentences."""
+        """What the ``guest``, a ``host`` and each helper (by its name) learn of the others beside the shared rows, in sentences."""
         raise NotImplementedError
 
     def predict_cost(self, rows: int, columns: Sequence[int], outputs: int = 1) -> dict[str, float]:
@@ -121,6 +130,28 @@ class VerticalModel(Checked):
             peers: the session.
             guest: the guest's role.
             secret: the host's entropy.
+            state: what ``save`` kept last.
+            save: called after each step with what a resumed role needs.
+        """
+        raise NotImplementedError
+
+    async def assist(
+        self,
+        helper: str,
+        peers: Peers,
+        parties: Sequence[str],
+        *,
+        secret: Secret,
+        state: Any = None,
+        save: Save | None = None,
+    ) -> None:
+        """A helper's role. It calls ``save`` as often as the parties with columns do.
+
+        Args:
+            helper: its name in `helpers`.
+            peers: the session.
+            parties: the roles with columns, the guest first.
+            secret: the helper's entropy.
             state: what ``save`` kept last.
             save: called after each step with what a resumed role needs.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,19 +104,22 @@ def keep_heard(role: Role, session: str) -> Role:
     return listening
 
 
-def write_transcript(folders: Mapping[str, Path], parties: Sequence[str], place: Path) -> list[Path]:
+def write_transcript(
+    folders: Mapping[str, Path], parties: Sequence[str], place: Path, helpers: Collection[str] = ()
+) -> list[Path]:
     """Write ``FROM--TO.bin`` for each link: the messages of the sessions in their order, as ``TO`` has them. See `HeardPeers.packed` for the form.
 
     Args:
         folders: party -> its folder of named results.
-        parties: the parties.
+        parties: the parties, helpers too.
         place: the folder to write to; it is made if needed.
+        helpers: those of the parties without columns, which take part in the training alone.
     """
     place.mkdir(parents=True, exist_ok=True)
     made = []
     for target in parties:
         kept = NamedResults(folders[target])
-        sessions = [kept.get(target, f"{HEARD}-{name}") for name in SESSIONS]
+        sessions = [kept.get(target, f"{HEARD}-{name}") for name in (SESSIONS[1:] if target in helpers else SESSIONS)]
         for source in parties:
             if source != target:
                 made.append(place / f"{source}--{target}.bin")

@@ -28,7 +28,7 @@ from tests.support.vertical_toys import as_parties, draw
 
 pytest.importorskip("gmpy2")
 SHORT = Paillier(key_bits=512, insecure=True)
-SEALED = ["pair"]
+SEALED = ["pair", "arbiter"]
 
 
 def train(parties, security="pair", **more):
@@ -122,7 +122,8 @@ def test_the_largest_numbers_do_not_reach_their_neighbours(sign):
 @pytest.mark.parametrize("security", SEALED)
 def test_killed_and_resumed_it_is_the_same(tmp_path, points, security):
     parties, _ = as_parties(draw(705, 260))
-    ready = Vertical(model=VerticalLinear(security=security, cipher=SHORT)).prepare(Community(parties))
+    job = Vertical(model=VerticalLinear(security=security, cipher=SHORT))
+    ready = job.prepare(Community(parties))
 
     async def program(fed):
         return await ready.program(fed)
@@ -130,7 +131,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path, points, security):
     program.tasks = ready.tasks
 
     def world(folder, resume):
-        return World(Community(parties), Inline(), folder=folder, resume=resume)
+        return World(Community(parties, dict.fromkeys(job.model.helpers)), Inline(), folder=folder, resume=resume)
 
     killed_and_resumed(world, program, tmp_path, points=points)
 
@@ -186,6 +187,95 @@ def guest(peers):
 
 def host(peers):
     return MODEL.train_host(np.random.default_rng(1).normal(size=(30, 5)), peers, "guest", secret=Secret(2))
+
+
+ARBITRATED = VerticalLinear(security="arbiter", cipher=SHORT)
+
+
+def arbitrated(seed=5, **altered):
+    rng = np.random.default_rng(1)
+    tables = {"host": rng.normal(size=(30, 5)), "mall": rng.normal(size=(30, 2))}
+
+    def role(name):
+        return lambda peers: ARBITRATED.train_host(tables[name], peers, "guest", secret=Secret([*tables].index(name) + seed))  # fmt: skip
+
+    def first(peers):
+        return ARBITRATED.train_guest(guest_rows(), peers, [*tables], secret=Secret(1))
+
+    def arbiter(peers):
+        return ARBITRATED.assist("arbiter", peers, ["guest", *tables], secret=Secret(4))
+
+    return hold(**{"guest": first, **{name: role(name) for name in tables}, "arbiter": arbiter, **altered})
+
+
+def test_the_arbiter_opens_uniform_numbers_and_the_parties_learn_the_same():
+    (one, said), (other, again) = arbitrated(), arbitrated(seed=50)
+    np.testing.assert_array_equal(one[0]["weights"], other[0]["weights"])
+    opened, differently = (
+        [m for source, target, m in heard if source == "arbiter" and target == "host" and isinstance(m, np.ndarray)]
+        for heard in (said, again)
+    )
+    assert len(opened) == len(differently) > 2
+    for a, b in zip(opened, differently, strict=True):
+        assert a.shape == b.shape == (2, 64)
+        assert not (a == b).all(axis=1).any()  # other masks, other numbers
+    assert all(
+        message == {"do": "end"} or set(message) == {"do", "sealed"}
+        for _, target, message in said
+        if target == "arbiter"
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        ({"do": "save"}, "'save' asked of the arbiter by 'host'"),
+        ({"do": "open", "sealed": np.zeros((2, 12), np.uint8)}, "no 2 ciphertexts from 'host'"),
+        ({"do": "open", "sealed": np.zeros((2, 128), np.uint8)}, "not invertible"),
+        ("open", "None asked of the arbiter by 'host'"),
+    ],
+)
+def test_a_party_that_asks_something_else_of_the_arbiter_is_refused(told, match):
+    async def wrong(peers):
+        await peers.send("arbiter", told)
+
+    async def guest(peers):
+        await peers.recv("arbiter")
+        owner = KeyOwner(SHORT, Secret(9))
+        await peers.send("arbiter", {"do": "open", "sealed": owner.encrypt([1])[:0]})
+
+    def arbiter(peers):
+        return ARBITRATED.assist("arbiter", peers, ["guest", "host"], secret=Secret(4))
+
+    with pytest.raises(AtollError, match=match):
+        hold(guest=guest, host=wrong, arbiter=arbiter)
+
+
+def test_more_is_not_opened_than_in_the_first_round():
+    async def greedy(peers):
+        await peers.recv("arbiter")
+        one = np.zeros((1, 128), np.uint8)
+        one[0, 0] = 1
+        await peers.send("arbiter", {"do": "open", "sealed": one})
+        await peers.recv("arbiter")
+        await peers.send("arbiter", {"do": "open", "sealed": np.repeat(one, 2, axis=0)})
+
+    def arbiter(peers):
+        return ARBITRATED.assist("arbiter", peers, ["guest"], secret=Secret(4))
+
+    with pytest.raises(MessageError, match="no 1 ciphertexts from 'guest'"):
+        hold(guest=greedy, arbiter=arbiter)
+
+
+def test_who_helps_is_said_before_anyone_is_asked():
+    job = Vertical(model=ARBITRATED)
+    assert job.others(2) == job.helpers() == {"arbiter": "arbiter"}
+    assert {"VerticalLinear", "arbiter"} <= set(job.names())
+    told = job.explain(Community(as_parties(draw(705, 260))[0]))
+    assert any(one.who == "arbiter" and "uniform numbers" in one.sees for one in told.exposures)
+    with pytest.raises(ConfigError, match="a party with columns is named 'arbiter'"):
+        job.roles(["bank", "arbiter"])
+    assert Vertical(model=MODEL).roles(["bank", "arbiter"]) == ["bank", "arbiter"]
 
 
 def leaves(message):

@@ -329,9 +329,7 @@ def test_bytes_are_known_beforehand():
 
 
 def test_short_exponents_are_foreseen_to_take_less(monkeypatch):
-    monkeypatch.setattr(
-        sealed, "_seconds_of_product", lambda bits: 1e-9 * bits
-    )  # measured twice, a busy machine decides
+    monkeypatch.setattr(sealed, "time_product", lambda bits: 1e-9 * bits)  # measured twice, a busy machine decides
     long, short = (
         SecureBoost(short_exponents=short).predict_cost(20_000, [10, 2])["seconds"] for short in (False, True)
     )

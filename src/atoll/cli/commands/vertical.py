@@ -29,7 +29,9 @@ Model = Annotated[
 Security = Annotated[
     str | None,
     typer.Option(
-        "--security", help="boost: paillier (default) or none; linear: pair (default) or none.", show_default=False
+        "--security",
+        help="boost: paillier (default) or none; linear: pair (default), arbiter or none.",
+        show_default=False,
     ),
 ]
 Trees = Annotated[
@@ -147,7 +149,8 @@ def command(
         if trained is None:
             return INTERRUPT_CODE
         if transcript is not None:
-            write_transcript(trained[1], trained[0].parties, transcript)
+            helpers = list(job.model.helpers)
+            write_transcript(trained[1], [*trained[0].parties, *helpers], transcript, helpers)
     found = _compare(job, tables, trained[0], predictions)
     if transcript is not None:
         found["transcript"] = str(transcript)
@@ -236,7 +239,7 @@ def _in_this_process(job: Any, tables: Mapping[str, Any], folder: Path) -> Found
     from atoll.simulation import simulate
 
     run = simulate(job, tables, engine="inline", results=folder, progress=False)
-    return run.outcome, dict.fromkeys(tables, folder)
+    return run.outcome, dict.fromkeys([*tables, *job.model.helpers], folder)
 
 
 def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Found | None:
@@ -256,15 +259,15 @@ def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output
     cost, _ = in_order(_train_at_sites(job, files, folder, output))
     if cost is None:
         return None
-    places = {name: folder / "run" / name / "results" for name in files}
-    return VerticalResult.read(job, places, cost), places
+    places = {name: folder / "run" / name / "results" for name in [*files, *job.model.helpers]}
+    return VerticalResult.read(job, {name: places[name] for name in files}, cost), places
 
 
 async def _train_at_sites(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Mapping[str, float]:
     """Start the processes, run the job between them, stop them; return what it cost."""
     from atoll.runs import RunFolder, result_of, yaml
     from atoll.runtime.client.admin import Admin
-    from atoll.runtime.client.poc import Poc
+    from atoll.runtime.client.poc import OTHERS, Poc, helper_names
     from atoll.runtime.jobs.spec import JobConfig
 
     config = JobConfig.of(job, name="vertical", sites=list(files))
@@ -275,8 +278,10 @@ async def _train_at_sites(job: Any, files: Mapping[str, Path], folder: Path, out
         def keep(node: str, line: str) -> None:
             log.write(f"{node}: {line}\n")
 
-        async with Poc(folder, data, on_line=keep) as trial:
-            output.note(f"A server at {trial.address} and {len(files)} sites talk over mutual TLS 1.3.")
+        helpers = helper_names(job.helpers(), (*files, *OTHERS))
+        async with Poc(folder, data, on_line=keep, helpers=helpers) as trial:
+            besides = f", and the helper {', '.join(helpers)}" if helpers else ""
+            output.note(f"A server at {trial.address} and {len(files)} sites{besides} talk over mutual TLS 1.3.")
             async with Admin(trial.kit("admin"), trial.address) as admin:
                 asked = await admin.submit(folder / "job.yaml")
                 error = error_of(await admin.wait(asked["job"]))

@@ -148,6 +148,11 @@ class KeyOwner:
         """The public key."""
         return self.keys[0]
 
+    @property
+    def modulus(self) -> int:
+        """The modulus n."""
+        return int(self._private.n)
+
     @cached_property
     def _tables(self) -> list[list[list[Any]]]:
         """For each prime: ``h^(d 256^i)`` modulo its square in row i, column d."""

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.secure.encrypted import Paillier
-from atoll.secure.encrypted.vectors import KeyOwner
+from atoll.secure.encrypted.vectors import KeyOwner, SealedVector
 
+from ..model import Save, require
 from .sealed import ColumnFields, PeerColumns, encrypt_columns, require_ciphertexts
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from .rows import GuestTotals, HostTotals
     from .solver import OwnBlock
 
-__all__ = ["LocalProducts", "PairProducts", "TaylorRows"]
+__all__ = ["ARBITER", "ArbiterProducts", "LocalProducts", "PairProducts", "TaylorRows", "run_arbiter"]
+
+ARBITER = "arbiter"
+"""The party with the key, and what it plays."""
 
 
 class LocalProducts:
@@ -133,3 +137,118 @@ class PairProducts:
             sealed = require_ciphertexts(await self.peers.recv(name), count, self.cipher.key_bits, name)
             made = made + self.fields.open(self.owner.decrypt(sealed), self.outputs)
         return np.asarray(made)
+
+
+class ArbiterProducts:
+    """All columns are under the arbiter's key.
+
+    Args:
+        cipher: the encryption.
+        x: this party's columns.
+        outputs: margins of a row.
+        peers: the session.
+        others: the other roles with columns, in the order that they are added up.
+        secret: this party's entropy.
+    """
+
+    def __init__(
+        self,
+        cipher: Paillier,
+        x: NDArray[np.float64],
+        outputs: int,
+        peers: PeerChannel,
+        others: Sequence[str],
+        secret: Secret,
+    ) -> None:
+        self.cipher, self.x, self.outputs, self.peers, self.others, self.secret = cipher, x, outputs, peers, list(others), secret  # fmt: skip
+        self.fields = ColumnFields(x.shape[0], x.shape[1], cipher.key_bits)
+        self.columns: dict[str, PeerColumns] = {}
+        self.key: Any = None
+
+    async def begin(self) -> None:
+        """Take the arbiter's key, and exchange columns that are encrypted with it: at each start, also after a crash."""
+        told = await self.peers.recv(ARBITER)
+        self.key = told.get("key") if isinstance(told, Mapping) else None
+        require(isinstance(self.key, Mapping), "no key from the arbiter", "VerticalLinear")
+        public = SealedVector(self.cipher, self.key, np.zeros((0, self.cipher.key_bits // 4), np.uint8)).key
+        n, size = public.n, self.cipher.key_bits // 4
+
+        def encrypt(numbers: Sequence[int]) -> NDArray[np.uint8]:
+            raw = b"".join(int(public.encrypt(m % n, self.secret)).to_bytes(size, "little") for m in numbers)
+            return np.frombuffer(raw, np.uint8).reshape(len(numbers), size)
+
+        await self.peers.broadcast(encrypt_columns(self.cipher, self.x, encrypt), self.others)
+        for name in self.others:
+            self.columns[name] = PeerColumns(self.cipher, self.key, await self.peers.recv(name), len(self.x), name)
+
+    async def multiply(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``x'`` times the sum of all parties' v: each sum is opened behind a uniform number modulo n."""
+        for name in self.others:
+            await self.peers.send(name, self.columns[name].multiply(v, self.secret))
+        count, bits = self.outputs * self.fields.count, self.cipher.key_bits
+        sums: list[Any] = [1] * count
+        n = square = None
+        for name in self.others:
+            sealed = SealedVector(
+                self.cipher, self.key, require_ciphertexts(await self.peers.recv(name), count, bits, name)
+            )
+            n, square = sealed.key.n, sealed.key.square
+            sums = [a * b % square for a, b in zip(sums, sealed.numbers, strict=True)]
+        masks = [self.secret.integer(int(n)) for _ in sums]
+        hidden = [one * (1 + mask * n) % square for one, mask in zip(sums, masks, strict=True)]
+        raw = b"".join(int(one).to_bytes(bits // 4, "little") for one in hidden)
+        await self.peers.send(ARBITER, {"do": "open", "sealed": np.frombuffer(raw, np.uint8).reshape(count, bits // 4)})
+        opened = await self.peers.recv(ARBITER)
+        good = isinstance(opened, np.ndarray) and opened.dtype == np.uint8 and opened.shape == (count, bits // 8)
+        require(good, f"no {count} opened sums from the arbiter", "VerticalLinear")
+        plain = [
+            (int.from_bytes(row.tobytes(), "little") - mask) % int(n) for row, mask in zip(opened, masks, strict=True)
+        ]
+        centred = [m - int(n) if 2 * m > int(n) else m for m in plain]
+        return np.asarray(self.x.T @ v + self.fields.open(centred, self.outputs))
+
+
+async def run_arbiter(
+    cipher: Paillier,
+    peers: PeerChannel,
+    parties: Sequence[str],
+    secret: Secret,
+    short: bool,
+    state: Any,
+    save: Save | None,
+) -> None:
+    """The arbiter's role: make a key, and open as many ciphertexts for each party and round as in its first.
+
+    Args:
+        cipher: the encryption.
+        peers: the session.
+        parties: the roles with columns, the guest first.
+        secret: the arbiter's entropy.
+        short: see `KeyOwner`.
+        state: what ``save`` kept last: the number of steps. A resumed arbiter makes a new key, and the parties encrypt anew.
+        save: called when the guest says that a step ends.
+
+    Raises:
+        MessageError: a party asks for something else.
+    """
+    owner, steps = KeyOwner(cipher, secret, short=short), int(state["step"]) if state else 0
+    await peers.broadcast({"key": owner.public}, parties)
+    counts: dict[str, int] = {}
+    while True:
+        for place, name in enumerate(parties):
+            told = await peers.recv(name)
+            asked = told.get("do") if isinstance(told, Mapping) else None
+            if place == 0 and asked == "end":
+                return
+            if place == 0 and asked == "save":
+                steps += 1
+                if save is not None:
+                    await save({"step": steps})
+                break
+            require(asked == "open", f"{asked!r} asked of the arbiter by {name!r}", "VerticalLinear")
+            sealed = np.asarray(told["sealed"])
+            found = counts.setdefault(name, len(sealed))
+            numbers = owner.decrypt(require_ciphertexts(sealed, found, cipher.key_bits, name))
+            n, size = owner.modulus, cipher.key_bits // 8
+            raw = b"".join((m % n).to_bytes(size, "little") for m in numbers)
+            await peers.send(name, np.frombuffer(raw, np.uint8).reshape(found, size))

@@ -15,7 +15,7 @@ from atoll.trees.objectives import SOFTMAX, SQUARED, TreeLoss
 
 from ..model import ColumnScales, GuestRows, Part, Save, VerticalModel, require
 from .families import FAMILIES, LinearLoss, Taylor, family_objective
-from .protocols import LocalProducts, PairProducts, TaylorRows
+from .protocols import ARBITER, ArbiterProducts, LocalProducts, PairProducts, TaylorRows, run_arbiter
 from .rows import GuestTotals, HostTotals, PlainGuest, PlainHost, read_numbers
 from .sealed import predict_products
 from .solver import JointRows, OwnBlock, fit_weights
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["VerticalLinear"]
 
 MOST_OUTPUTS = 1000
-SECURITIES = ("pair", "none")
+SECURITIES = ("pair", "arbiter", "none")
 _SEALED_EXACT = 1e-20
 """See `JointRows.exact`: with numbers in units of 2^-40."""
 
@@ -49,10 +49,11 @@ class VerticalLinear(VerticalModel):
     ============  ========================================================  ====================================================
     ``pair``      sums over the rows of its columns times the guest's       sums over the rows of its own columns times the
                   numbers, one for each column and round                    host's numbers, one for each column and round
+    ``arbiter``   the same, with the numbers of all others added up         the same
     ``none``      derivatives of the loss by row, and so all labels         its part of each row's margin, in every step
     ============  ========================================================  ====================================================
 
-    ``pair`` fits Taylor's loss of order 2 (Hardy et al. 2017) in place of the logistic, multinomial and Poisson ones: AUCs differ little, single probabilities do. See
+    ``pair`` needs no third party; under ``arbiter`` a party without columns has the key, and learns how long the training takes. Both fit Taylor's loss of order 2 (Hardy et al. 2017) in place of the logistic, multinomial and Poisson ones: AUCs differ little, single probabilities do. See
     `atoll.vertical.linear.protocols`. The parties follow the protocol: one that encrypts a column of its own making, such as a single 1 among zeros, learns another's number of that row.
 
     Attributes:
@@ -60,7 +61,7 @@ class VerticalLinear(VerticalModel):
         penalty: L2 penalty of the weights.
         l1: L1 penalty of the weights.
         security: see above.
-        cipher: the encryption of ``pair``.
+        cipher: the encryption of ``pair`` and ``arbiter``.
         short_exponents: whether noise has exponents of 448 bits: encryption takes less than half the time, under a further assumption, see `KeyOwner`.
     """
 
@@ -69,7 +70,7 @@ class VerticalLinear(VerticalModel):
     family: Literal["auto", "least-squares", "logistic", "multinomial", "poisson"] = "auto"
     penalty: float = 1.0
     l1: float = 0.0
-    security: Literal["pair", "none"] = "pair"
+    security: Literal["pair", "arbiter", "none"] = "pair"
     cipher: Paillier = field(default_factory=Paillier)
     short_exponents: bool = False
 
@@ -94,6 +95,11 @@ class VerticalLinear(VerticalModel):
         """The loss of the family."""
         return family_objective(self.family, objective)
 
+    @property
+    def helpers(self) -> Mapping[str, str]:
+        """The arbiter, where there is one."""
+        return {ARBITER: ARBITER} if self.security == "arbiter" else {}
+
     def names(self) -> tuple[str, ...]:
         """The class and the protocol."""
         return (type(self).__name__, self.security)
@@ -114,14 +120,24 @@ class VerticalLinear(VerticalModel):
             }
         assumed = "Paillier's assumption" + (" and noise with exponents of 448 bits" if self.short_exponents else "")
         sealed = f"nothing of another's single rows: ciphertexts of {self.cipher.key_bits} bits, under {assumed}"
-        sums = "for each of its own columns and rounds, the sum over the training rows of the column times each other party's numbers of the rows: margins"
+        alone = self.security == "pair"
+        whose = "each other party's numbers" if alone else "the sum of all other parties' numbers"
+        sums = f"for each of its own columns and rounds, the sum over the training rows of the column times {whose}: margins"
         label = (
             ", and in the first round the labels: a column that is 0 in almost all rows tells the labels of the others"
         )
-        return {
+        if not alone:
+            sealed += ", and if the arbiter, which has the key, shows nobody what it opens and is shown no ciphertexts of columns"
+        found = {
             "host": [sealed, sums + label, "how many columns each other party has", "sums of " + steps],
             "guest": [sealed, sums, "how many columns each host has", steps, predicted],
         }
+        if not alone:
+            found[ARBITER] = [
+                "how many columns each party has, in units of a ciphertext, and how many rounds and steps the training takes",
+                "nothing of the sums that it opens: uniform numbers",
+            ]
+        return found
 
     def predict_cost(self, rows: int, columns: Sequence[int], outputs: int = 1) -> dict[str, float]:
         """Seconds of all parties' processors and bytes between them.
@@ -196,7 +212,9 @@ class VerticalLinear(VerticalModel):
         else:
             products = await self._products(x, outputs, peers, hosts, secret) if hosts else LocalProducts(x)
             own = TaylorRows(block, taylor.curvature, taylor.targets, products, totals, _SEALED_EXACT)
-        w = await fit_weights(block, own, outputs, _start(state), _saver(save, {}))
+        w = await fit_weights(block, own, outputs, _start(state), self._saver(save, {}, peers if hosts else None))
+        for helper in self.helpers if hosts else ():
+            await peers.send(helper, {"do": "end"})  # type: ignore[union-attr]
         return {"scales": scales.packed(), "weights": w[:-1], "base": w[-1], "unit": unit, "offset": offset}
 
     async def train_host(
@@ -224,7 +242,10 @@ class VerticalLinear(VerticalModel):
             public = self._read_public(await peers.recv(guest))
             state = {"step": 0, "weights": np.zeros((x.shape[1], public["outputs"])), "public": public}
         public = state["public"]
-        outputs, others = int(public["outputs"]), [guest, *(name for name in peers.names if name != guest)]
+        outputs, others = (
+            int(public["outputs"]),
+            [guest, *(name for name in peers.names if name != guest and name not in self.helpers)],
+        )
         scaled = scales.apply(x)
         block = self._block(scaled, len(others) + 1, bool(public["coupled"]), float(public["unit"]))
         own: JointRows
@@ -233,20 +254,50 @@ class VerticalLinear(VerticalModel):
         else:
             products = await self._products(scaled, outputs, peers, others, secret)
             own = TaylorRows(block, float(public["curvature"]), None, products, HostTotals(peers, guest), _SEALED_EXACT)
-        w = await fit_weights(block, own, outputs, _start(state), _saver(save, {"public": public}))
+        w = await fit_weights(block, own, outputs, _start(state), self._saver(save, {"public": public}))
         return {"scales": scales.packed(), "weights": w}
 
     async def _products(
         self, x: NDArray[np.float64], outputs: int, peers: Any, others: Sequence[str], secret: Secret | None
-    ) -> PairProducts:
+    ) -> PairProducts | ArbiterProducts:
         """The products with the other parties' rows, after they have exchanged what these need."""
         if secret is None:
             raise ConfigError(
                 "hosts without the party's entropy", where="VerticalLinear", remedy="give peers and secret"
             )
-        made = PairProducts(self.cipher, x, outputs, peers, others, secret, self.short_exponents)
+        made: PairProducts | ArbiterProducts
+        if self.security == "arbiter":
+            made = ArbiterProducts(self.cipher, x, outputs, peers, others, secret)
+        else:
+            made = PairProducts(self.cipher, x, outputs, peers, others, secret, self.short_exponents)
         await made.begin()
         return made
+
+    async def assist(
+        self,
+        helper: str,
+        peers: Peers,
+        parties: Sequence[str],
+        *,
+        secret: Secret,
+        state: Any = None,
+        save: Save | None = None,
+    ) -> None:
+        """The arbiter's role."""
+        del helper
+        await run_arbiter(self.cipher, peers, parties, secret, self.short_exponents, state, save)
+
+    def _saver(self, save: Save | None, more: Mapping[str, Any], leader: Any = None) -> Any:
+        """What keeps a step: at the guest (``leader`` is its session) it first tells the helpers, which keep theirs."""
+        if save is None:
+            return None
+
+        async def keep(step: int, w: NDArray[np.float64]) -> None:
+            for helper in self.helpers if leader is not None else ():
+                await leader.send(helper, {"do": "save"})
+            await save({**more, "step": step, "weights": w})
+
+        return keep
 
     def _block(
         self, x: NDArray[np.float64], parties: int, coupled: bool, unit: float, intercept: bool = False
@@ -313,13 +364,3 @@ class VerticalLinear(VerticalModel):
 
 def _start(state: Any) -> tuple[int, NDArray[np.float64]]:
     return int(state["step"]), np.asarray(state["weights"], np.float64)
-
-
-def _saver(save: Save | None, more: Mapping[str, Any]) -> Any:
-    if save is None:
-        return None
-
-    async def keep(step: int, w: NDArray[np.float64]) -> None:
-        await save({**more, "step": step, "weights": w})
-
-    return keep
