@@ -28,7 +28,7 @@ class SurveyMethod:
         up: bits that a client sends.
         down: bits that a client receives.
         exposes: what leaves a client besides parameters of the model, or what it sees of other clients.
-        part: the class, function or module of ``atoll.labels`` that has it.
+        part: the class, function or module of ``atoll.labels`` that has it, or its address elsewhere.
         later: what it comes with, if it is not here.
     """
 
@@ -118,7 +118,7 @@ SURVEY: tuple[SurveyMethod, ...] = (
     ),
     SurveyMethod(
         "SFTL", "transfer", "one party with labels, overlapping users", "alignment of shared users", "keys", "ciphertexts or shares",
-        "ciphertexts or shares", "sizes, and which users are shared", later=_LATER,
+        "ciphertexts or shares", "sizes, and which users are shared", "atoll.vertical.SFTL",
     ),
     SurveyMethod(
         "SFHTL", "transfer", "one source, several targets, other features", "propagation of labels, split learning", "encoder of the party",
@@ -133,7 +133,7 @@ def survey_rows() -> list[dict[str, Any]]:
     room = importlib.import_module(__package__)
     made = []
     for one in SURVEY:
-        here = bool(one.part) and one.part in room.__all__
+        here = one.part.startswith("atoll.") or (bool(one.part) and one.part in room.__all__)
         made.append(
             {
                 "name": one.name,
@@ -145,7 +145,7 @@ def survey_rows() -> list[dict[str, Any]]:
                 "bits_down": one.down,
                 "exposes": one.exposes,
                 "here": here,
-                "class": f"atoll.labels.{one.part}" if here else "",
+                "class": one.part if one.part.startswith("atoll.") else f"atoll.labels.{one.part}" if here else "",
                 "to_come": "" if here else one.later or "in this room",
             }
         )

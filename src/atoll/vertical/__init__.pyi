@@ -5,4 +5,5 @@ from .linear.vertical_linear import VerticalLinear as VerticalLinear
 from .model import VerticalModel as VerticalModel
 from .prediction import VerticalPrediction as VerticalPrediction
 from .split.split_net import SplitNet as SplitNet
+from .transfer.sftl import SFTL as SFTL
 from .trees.secure_boost import SecureBoost as SecureBoost

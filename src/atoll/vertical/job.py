@@ -295,7 +295,8 @@ class VerticalResult:
             pooled: predictions of `train_pooled`.
         """
         told, objective = self.predictions, self.objective
-        held, y = told["test"], told["y"]
+        y = told["y"]
+        held = told["test"] & ~np.isnan(y)
         made: dict[str, Any] = {"metric": score(objective, y[:1], told["federated"][:1])[0]}
         for name, values in (("alone", told["alone"]), ("federated", told["federated"]), ("pooled", pooled)):
             made[name] = score(objective, y[held], values[held])[1] if held.any() else None
@@ -354,6 +355,23 @@ class VerticalResult:
         joint = model.margins(halves[0]["part"], x[0], answers)
         made = objective.predict(np.where(known[:, None], joint, model.margins(halves[0]["alone"], x[0], [])))
         return made[:, 0] if objective.outputs == 1 else made
+
+    def predict_own(self, party: str, table: Any) -> NDArray[Any]:
+        """Predict all rows of a host's table, shared or not, in their order: see `VerticalPrediction.target`.
+
+        Args:
+            party: the host.
+            table: its rows; their keys do not count.
+
+        Raises:
+            ConfigError: the model answers for the guest's rows alone, or the party is no host.
+        """
+        if party not in self.parties[1:]:
+            raise ConfigError(f"predict_own({party!r})", where="VerticalResult", remedy=f"name a host: {', '.join(self.parties[1:])}")  # fmt: skip
+        model, (guest, host) = self.job.model, (self._at_hand("half", name) for name in (self.parties[0], party))
+        read = PartyTable.of(table, party, key=self.job.id, only=host["features"], precision=model.precision)
+        made = self.objective.predict(model.own_margins(host["part"], guest["part"], read.x))
+        return made[:, 0] if self.objective.outputs == 1 else made
 
     def _rows(self, data: Any, party: str, half: Any) -> tuple[NDArray[Any], RowKeys]:
         table = PartyTable.of(data, party, key=self.job.id, only=half["features"], precision=self.job.model.precision)
@@ -468,6 +486,11 @@ class _PreparedVertical(Prepared):
             )
         return SharedRows.of(names, places, job.order, job.test)
 
+    def _other_rows(self, table: PartyTable, rows: SharedRows) -> NDArray[np.int64]:
+        """The rows of a party's table whose keys are not shared, or that have none."""
+        keys = table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
+        return np.flatnonzero(~np.isin(keys.rows, np.flatnonzero(np.isin(keys.places, rows.places))))
+
     def _forms(self, table: PartyTable, island: Island) -> str:
         """The forms of a party's keys; between organisations an error goes to others, who are not to see them."""
         if island.remote:
@@ -481,18 +504,24 @@ class _PreparedVertical(Prepared):
         labels = read_labels(table, job.label, job.task)
         objective = job.model.fit_objective(labels.objective)
         rows = self._shared_rows(table, island)
-        labels.require_varied(rows.train)
-        training = GuestRows(table.x[rows.train], labels.values[rows.train], objective)
+        training = own = GuestRows(table.x[rows.train], labels.values[rows.train], objective)
         more = {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        if job.model.reads_others:
+            others = self._other_rows(table, rows)
+            more["others"] = GuestRows(table.x[others], labels.values[others], objective)
+            own = GuestRows(*(np.concatenate([each[rows.train], each[others]]) for each in (table.x, labels.values)), objective)  # fmt: skip
+        else:
+            labels.require_all(rows.places)
+        labels.require_varied(np.concatenate([rows.train, others]) if job.model.reads_others else rows.train)
         part = await job.model.train_guest(training, peers, hosts, **more)
-        alone = job.model.train_pooled(training)
+        alone = job.model.train_pooled(own)
         answers = peers.channel("predictions")
         token = island.secret.bytes(16)
         await answers.broadcast({"rows": np.arange(len(rows)), "model": np.frombuffer(token, np.uint8)}, hosts)
         x = table.x[rows.places]
         margins = {
             "alone": job.model.margins(alone, x, []),
-            "federated": await job.model.predict_guest(part, x, answers, hosts),
+            "federated": await job.model.predict_guest(part, x, answers, hosts, secret=island.secret),
         }
         half = {
             "part": part, "alone": alone, "features": list(table.features), "objective": objective.name,
@@ -519,10 +548,12 @@ class _PreparedVertical(Prepared):
             )
         rows = self._shared_rows(table, island)
         guest, more = self.parties[0], {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        if job.model.reads_others:
+            more["others"] = table.x[self._other_rows(table, rows)]
         part = await job.model.train_host(table.x[rows.train], peers, guest, **more)
         answers = peers.channel("predictions")
         asked = await answers.recv(guest)
-        await job.model.predict_host(part, table.x[rows.places], answers, guest)
+        await job.model.predict_host(part, table.x[rows.places], answers, guest, secret=island.secret)
         half = {"part": part, "features": list(table.features), "method": type(job.model).__name__}
         island.leave(MODEL, {**half, "model": read_token(asked)})
         return {} if island.remote else {"half": half}
@@ -586,7 +617,7 @@ def _scores(
     objective: TreeLoss, y: NDArray[Any], predicted: Mapping[str, NDArray[Any]], is_test: NDArray[np.bool_]
 ) -> dict[str, float]:
     """The measure of the task, on the held-out rows, of the guest's own model and of the joint one."""
-    made = {}
+    made, is_test = {}, is_test & ~np.isnan(y)
     if is_test.any():
         for name, values in predicted.items():
             measure, made[f"test/{name}"] = score(objective, y[is_test], values[is_test])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.errors import DataError, MessageError
+from atoll.core.errors import ConfigError, DataError, MessageError
 from atoll.core.requests.island import Secret
 from atoll.core.validation import Checked
 from atoll.trees.objectives import TreeLoss
@@ -46,7 +46,7 @@ class GuestRows:
 
     Attributes:
         x: ``(rows, features)`` in the model's precision; NaN is missing.
-        targets: labels as numbers, or codes of classes.
+        targets: labels as numbers, or codes of classes; NaN where a row has none, which only models that read others' rows get.
         objective: the loss.
         columns: how many columns each party has, the guest first, for `VerticalModel.train_pooled`; empty if all are the guest's.
     """
@@ -71,6 +71,8 @@ class VerticalModel(Checked):
 
     precision: ClassVar[type[np.floating[Any]]] = np.float32
     """The floating-point type in which the model reads columns."""
+    reads_others: ClassVar[bool] = False
+    """Whether the parties also train on rows of their own tables that are not shared: both roles get them as ``others``, as they get the shared ones. The guest's rows may lack labels then, as NaN."""
     security: str
     """How the parts hide from each other; ``none`` where they do not."""
 
@@ -194,15 +196,49 @@ class VerticalModel(Checked):
         raise NotImplementedError
 
     async def predict_guest(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, hosts: Sequence[str]
+        self, part: Part, x: NDArray[Any], peers: PeerChannel, hosts: Sequence[str], *, secret: Secret
     ) -> NDArray[Any]:
         """The guest's role when the parties predict: the margins of rows, after the hosts' answers; see `predict_host`."""
+        del secret
         answers = [self.read_answer(part, await peers.recv(name), len(x), k, name) for k, name in enumerate(hosts, 1)]
         return self.margins(part, x, answers)
 
-    async def predict_host(self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str) -> None:
-        """A host's role when the parties predict: answer for the rows. A model whose parts hide more needs more rounds, and overrides both roles."""
+    async def predict_host(
+        self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
+    ) -> None:
+        """A host's role when the parties predict: answer for the rows. A model whose parts hide more needs more rounds, and overrides both roles.
+
+        Args:
+            part: the host's part.
+            x: the rows.
+            peers: the session.
+            guest: the guest's role.
+            secret: the host's entropy, for keys, masks and noise.
+        """
+        del secret
         await peers.send(guest, dict(self.answer(part, x)))
+
+    # Predictions for a host: what the guest's labels say of rows that it may not have.
+
+    @classmethod
+    def own_margins(cls, part: Part, guest_part: Part, x: NDArray[Any]) -> NDArray[Any]:
+        """The margins of a host's own rows, from its part and the guest's: what the roles `serve_host` and `serve_guest` find together.
+
+        Raises:
+            ConfigError: the model answers for the guest's rows alone.
+        """
+        del part, guest_part, x
+        raise ConfigError(f"predictions of a host's rows by {cls.__name__}", where="vertical model", remedy="use a model of transfer, such as SFTL, or predict the guest's rows")  # fmt: skip
+
+    async def serve_guest(self, part: Part, peers: Peers, host: str, rows: int, *, secret: Secret) -> None:
+        """The guest's role when a host predicts so many rows of its own; by default nothing, for a host's part that answers alone."""
+
+    async def serve_host(
+        self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret
+    ) -> NDArray[Any]:
+        """The host's role when it predicts rows of its own: their margins; by default its part answers alone."""
+        del peers, guest, secret
+        return self.own_margins(part, {}, x)
 
 
 def model_named(name: str) -> type[VerticalModel]:

@@ -15,7 +15,7 @@ from atoll.core.message import Bits, StringArray
 from atoll.core.redaction import private
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked
-from atoll.trees.objectives import TreeLoss
+from atoll.trees.objectives import OBJECTIVES, TreeLoss
 
 from .job import MODEL, Vertical, read_token
 from .model import VerticalModel, model_named, require
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["VerticalPrediction", "VerticalPredictions"]
 
 PREDICTIONS = "vertical-predictions"
-"""The name under which the guest keeps the answers."""
+"""The name under which the guest, or a host that predicts its own rows, keeps the answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class VerticalPrediction(Checked, Job):
         unknown: what to do with rows that a host does not have: refuse them, or predict them with the guest's own model.
         key: how two texts of one number among the keys count, see `Vertical`.
         repeats: ``"first"`` takes the first row of a key that stands in several rows of a host; refused by default.
+        target: predict all rows of this host's table instead, which the guest need not have, for a model of transfer. The host learns the answers and keeps them; the guest learns how many rows there are.
     """
 
     kind: ClassVar[str] = "vertical-prediction"
@@ -59,6 +60,7 @@ class VerticalPrediction(Checked, Job):
     unknown: Literal["refuse", "guest"] = "refuse"
     key: Literal["text", "number"] | None = None
     repeats: Literal["first"] | None = None
+    target: str | None = None
 
     def __post_init__(self) -> None:
         if self.unknown not in ("refuse", "guest"):
@@ -76,11 +78,17 @@ class VerticalPrediction(Checked, Job):
         Raises:
             ConfigError: there are fewer than two, or none is the guest.
         """
-        return Vertical(guest=self.guest).roles(names)
+        parties = Vertical(guest=self.guest).roles(names)
+        if self.target is not None and self.target not in parties[1:]:
+            raise ConfigError(f"target={self.target!r}", where="VerticalPrediction", remedy=f"name a host: {', '.join(parties[1:])}")  # fmt: skip
+        return parties
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who learns what."""
-        parties = self.roles(data.names) if data is not None else ["guest", "host"]
+        parties = self.roles(data.names) if data is not None else ["guest", self.target or "host"]
+        if self.target is not None:
+            asked = Exposure(parties[0], f"how many rows {self.target} predicts")
+            return Explanation(self.title, 2, (asked, Exposure(self.target, "what the model says of its own rows")))
         told = [Exposure(name, "the keys that the guest asks for") for name in parties[1:]]
         told.append(
             Exposure(parties[0], "which of its keys each host has, and what its part of the model says of their rows")
@@ -118,11 +126,16 @@ class _PreparedPrediction(Prepared):
         self.job, self.parties = job, parties
         self.guest = Task("atoll.vertical.prediction:guest", self._guest)
         self.host = Task("atoll.vertical.prediction:host", self._host)
-        self.tasks = (self.guest, self.host)
+        self.server = Task("atoll.vertical.prediction:serve", self._serve)
+        self.asker = Task("atoll.vertical.prediction:ask", self._ask)
+        self.tasks = (self.guest, self.host) if job.target is None else (self.server, self.asker)
 
     async def program(self, fed: Federation) -> Any:
-        """One session of all parties."""
+        """One session of all parties, or of the guest and the host whose rows are predicted."""
         await fed.restore(None)
+        guest, target = self.parties[0], self.job.target
+        if target is not None:
+            return (await fed.session({guest: (guest, self.server), target: (target, self.asker)}))[target]
         roles = {name: (name, self.host if i else self.guest) for i, name in enumerate(self.parties)}
         return (await fed.session(roles))[self.parties[0]]
 
@@ -174,7 +187,7 @@ class _PreparedPrediction(Prepared):
                 )
             known &= here
         objective = TreeLoss(half["objective"], int(half["outputs"]))
-        joint = await model().predict_guest(half["part"], x, peers.channel("answers"), hosts)
+        joint = await model().predict_guest(half["part"], x, peers.channel("answers"), hosts, secret=island.secret)
         own = model.margins(half["alone"], x, [])
         made = objective.predict(np.where(known[:, None], joint, own))
         found = {"ids": asked, "predictions": made[:, 0] if objective.outputs == 1 else made}
@@ -185,12 +198,7 @@ class _PreparedPrediction(Prepared):
     async def _host(self, island: Island, peers: Peers) -> Any:
         guest, half = self.parties[0], _half_of(island, guest=False)
         asked = await peers.recv(guest)
-        if read_token(asked).tobytes() != np.asarray(half["model"]).tobytes():
-            raise DataError(
-                f"its part belongs to another model than that of {guest!r}",
-                where=f"model of {island.name!r}",
-                remedy="train again: each party keeps the part of its last training",
-            )
+        _require_same(read_token(asked), half, guest, island.name)
         ids = asked.get("ids")
         require(isinstance(ids, StringArray) and len(ids.shape) == 1, "no keys were asked for", "Vertical")
         model, x, keys = self._rows(island, half)
@@ -199,8 +207,51 @@ class _PreparedPrediction(Prepared):
         rows = x[at] if len(x) else np.zeros((len(at), x.shape[1]), x.dtype)
         rows[at < 0] = 0  # nobody's row: what the host says of it does not count
         await peers.send(guest, {"known": Bits.pack(at >= 0)})
-        await model().predict_host(half["part"], rows, peers.channel("answers"), guest)
+        await model().predict_host(half["part"], rows, peers.channel("answers"), guest, secret=island.secret)
         return {}
+
+    # The roles of a host that predicts its own rows.
+
+    async def _serve(self, island: Island, peers: Peers) -> Any:
+        half, target = _half_of(island, guest=True), str(self.job.target)
+        asked = await peers.recv(target)
+        _require_same(read_token(asked), half, target, island.name)
+        rows = asked.get("rows")
+        require(type(rows) is int and 1 <= rows <= 1 << 31, f"{rows!r} rows to predict", "VerticalPrediction")
+        await peers.send(target, {"objective": half["objective"], "outputs": int(half["outputs"])})
+        model = model_named(half["method"])
+        await model().serve_guest(half["part"], peers.channel("answers"), target, rows, secret=island.secret)
+        return {}
+
+    async def _ask(self, island: Island, peers: Peers) -> Any:
+        half, guest = _half_of(island, guest=False), self.parties[0]
+        model, x, keys = self._rows(island, half)
+        await peers.send(guest, {"model": half["model"], "rows": len(x)})
+        told = await peers.recv(guest)
+        good = isinstance(told, Mapping) and told.get("objective") in OBJECTIVES and type(told.get("outputs")) is int
+        require(good, f"{guest!r} does not say what it predicts", "VerticalPrediction")
+        objective = TreeLoss(told["objective"], told["outputs"])
+        margins = await model().serve_host(half["part"], x, peers.channel("answers"), guest, secret=island.secret)
+        made = objective.predict(margins)
+        ids = StringArray.from_values([keys.names[i] if i >= 0 else "" for i in keys.rows.tolist()])
+        found = {"ids": ids, "predictions": made[:, 0] if objective.outputs == 1 else made}
+        island.leave(PREDICTIONS, found)
+        counts = {"rows": len(x), "unknown": 0}
+        return counts if island.remote else {**counts, **found}
+
+
+def _require_same(token: NDArray[np.uint8], half: Mapping[str, Any], other: str, me: str) -> None:
+    """Refuse a party whose part is of another training.
+
+    Raises:
+        DataError: it is.
+    """
+    if token.tobytes() != np.asarray(half["model"]).tobytes():
+        raise DataError(
+            f"its part belongs to another model than that of {other!r}",
+            where=f"model of {me!r}",
+            remedy="train again: each party keeps the part of its last training",
+        )
 
 
 def _half_of(island: Island, *, guest: bool) -> Mapping[str, Any]:

@@ -103,7 +103,7 @@ class GuestLabels:
     """The guest's labels.
 
     Attributes:
-        values: numbers, or codes of classes, ``(rows,)``.
+        values: numbers, or codes of classes, ``(rows,)``; NaN where a row has no label.
         objective: the loss that fits them.
         classes: names of the classes, in the order of the codes; empty for a regression.
     """
@@ -123,11 +123,26 @@ class GuestLabels:
         Raises:
             DataError: they are.
         """
-        if len(np.unique(self.values[rows])) < 2:
+        found = self.values[rows]
+        if len(np.unique(found[~np.isnan(found)])) < 2:
             raise DataError(
                 f"all {len(rows)} training rows have the same label",
                 where="labels",
                 remedy="train on rows with different labels, or hold out fewer rows",
+            )
+
+    def require_all(self, rows: NDArray[Any]) -> None:
+        """Refuse training rows without a label.
+
+        Raises:
+            DataError: there are some.
+        """
+        absent = int(np.isnan(self.values[rows]).sum())
+        if absent:
+            raise DataError(
+                f"{absent} of {len(rows)} shared rows have no label",
+                where="labels",
+                remedy="leave these rows out of the guest's table, or use a model that trains with few labels, such as SFTL",
             )
 
 
@@ -137,7 +152,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 def read_labels(table: PartyTable, label: str, task: Task = "auto") -> GuestLabels:
     """The labels of the guest's rows.
 
-    With ``auto``, two different values are a binary task, text and up to 20 different whole numbers classes, everything else a regression.
+    With ``auto``, two different values are a binary task, text and up to 20 different whole numbers classes, everything else a regression. A `Dataset` whose column ``labelled`` says
+    that a row has no label has NaN there.
 
     Raises:
         DataError: a label is missing or infinite, or the labels do not fit the task.
@@ -145,11 +161,15 @@ def read_labels(table: PartyTable, label: str, task: Task = "auto") -> GuestLabe
     values = np.asarray(table.columns[label])
     where = f"column {label!r} of {table.party!r}"
     known = np.array([bool(str(one).strip()) for one in values]) if values.dtype.kind == "U" else np.isfinite(values)
-    if values.ndim != 1 or not known.all():
-        row = int(np.flatnonzero(~known.reshape(len(values), -1).all(axis=1))[0]) if values.ndim == 1 else 0
+    has = np.ones(len(values), np.bool_)
+    if "labelled" in table.columns and "labelled" not in table.features:
+        has = np.asarray(table.columns["labelled"], np.bool_)
+    if values.ndim != 1 or has.ndim != 1 or not (known | ~has).all():
+        row = int(np.flatnonzero(~known & has)[0]) if values.ndim == has.ndim == 1 else 0
         raise DataError(
             f"the label of row {row} is missing or infinite", where=where, remedy="leave the row out, or correct it"
         )
+    every, values = values, values[has]
     distinct, codes = np.unique(values, return_inverse=True)
     whole = values.dtype.kind == "U" or bool((values == np.floor(values)).all())
     found: str = task
@@ -172,10 +192,17 @@ def read_labels(table: PartyTable, label: str, task: Task = "auto") -> GuestLabe
         )
     if found == "regression":
         _require_squares(values, where)
-        return GuestLabels(values.astype(np.float32).astype(np.float64), TreeLoss(SQUARED))
+        return GuestLabels(_spread(values.astype(np.float32), has, len(every)), TreeLoss(SQUARED))
     names = tuple(str(one) if values.dtype.kind == "U" else f"{one:g}" for one in distinct.tolist())
     objective = TreeLoss(LOGISTIC) if found == "binary" else TreeLoss(SOFTMAX, len(distinct))
-    return GuestLabels(codes.astype(np.float64), objective, names)
+    return GuestLabels(_spread(codes, has, len(every)), objective, names)
+
+
+def _spread(values: NDArray[Any], has: NDArray[np.bool_], rows: int) -> NDArray[np.float64]:
+    """Values of the rows that have one, among all rows; NaN elsewhere."""
+    made = np.full(rows, np.nan)
+    made[has] = values
+    return made
 
 
 def _require_squares(values: NDArray[Any], where: str) -> None:
