@@ -122,7 +122,7 @@ SURVEY: tuple[SurveyMethod, ...] = (
     ),
     SurveyMethod(
         "SFHTL", "transfer", "one source, several targets, other features", "propagation of labels, split learning", "encoder of the party",
-        "32 n D, cut-layer activations", "32 n D, their gradients", "activations of rows", later=_LATER,
+        "32 n D, cut-layer activations", "32 n D, their gradients", "activations of rows", "atoll.vertical.SFHTL",
     ),
 )  # fmt: skip
 """All 21, in the survey's order."""

@@ -5,5 +5,6 @@ from .linear.vertical_linear import VerticalLinear as VerticalLinear
 from .model import VerticalModel as VerticalModel
 from .prediction import VerticalPrediction as VerticalPrediction
 from .split.split_net import SplitNet as SplitNet
+from .transfer.sfhtl import SFHTL as SFHTL
 from .transfer.sftl import SFTL as SFTL
 from .trees.secure_boost import SecureBoost as SecureBoost

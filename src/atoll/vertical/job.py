@@ -509,10 +509,12 @@ class _PreparedVertical(Prepared):
         if job.model.reads_others:
             others = self._other_rows(table, rows)
             more["others"] = GuestRows(table.x[others], labels.values[others], objective)
-            own = GuestRows(*(np.concatenate([each[rows.train], each[others]]) for each in (table.x, labels.values)), objective)  # fmt: skip
+            every = np.concatenate([rows.train, others])
+            own = GuestRows(table.x[every], labels.values[every], objective)
+            labels.require_varied(every)
         else:
             labels.require_all(rows.places)
-        labels.require_varied(np.concatenate([rows.train, others]) if job.model.reads_others else rows.train)
+            labels.require_varied(rows.train)
         part = await job.model.train_guest(training, peers, hosts, **more)
         alone = job.model.train_pooled(own)
         answers = peers.channel("predictions")

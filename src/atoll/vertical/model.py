@@ -230,11 +230,11 @@ class VerticalModel(Checked):
         del part, guest_part, x
         raise ConfigError(f"predictions of a host's rows by {cls.__name__}", where="vertical model", remedy="use a model of transfer, such as SFTL, or predict the guest's rows")  # fmt: skip
 
-    async def serve_guest(self, part: Part, peers: Peers, host: str, rows: int, *, secret: Secret) -> None:
+    async def serve_guest(self, part: Part, peers: PeerChannel, host: str, rows: int, *, secret: Secret) -> None:
         """The guest's role when a host predicts so many rows of its own; by default nothing, for a host's part that answers alone."""
 
     async def serve_host(
-        self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret
+        self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
     ) -> NDArray[Any]:
         """The host's role when it predicts rows of its own: their margins; by default its part answers alone."""
         del peers, guest, secret

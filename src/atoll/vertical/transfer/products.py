@@ -109,7 +109,7 @@ class PlainPair(Pair):
         c = told.get("c") if isinstance(told, Mapping) else None
         good = isinstance(c, np.ndarray) and c.dtype == np.float64 and c.shape == w.shape[:2]
         # Beyond the bound, or NaN: no party that follows the protocol sends it.
-        good = good and bool((np.abs(c) <= bound * (1 + 1e-9)).all())
+        good = good and bool((np.abs(np.asarray(c)) <= bound * (1 + 1e-9)).all())
         require(good, f"no {w.shape[0]} x {w.shape[1]} numbers up to {bound:g} of {self.peer!r}", "SFTL")
         return np.matmul(np.asarray(c)[:, None], w)[:, 0]
 
@@ -221,7 +221,7 @@ class SharedPair(Pair):
         share = told.get("share") if isinstance(told, Mapping) else None
         good = isinstance(share, np.ndarray) and share.dtype == np.uint64 and share.shape == (rows, m)
         require(good, f"no share of {rows} x {m} products of {self.peer!r}", "SFTL")
-        return ring.signed(ring.add(product.parts[0], np.asarray(share))) * 4.0**-FRACTION  # type: ignore[attr-defined]
+        return ring.signed(ring.add(product.parts[0], np.asarray(share))) * 4.0**-FRACTION
 
     async def _multiply(self, c: Any, w: Any, shape: tuple[int, int, int]) -> Any:
         it, (rows, n, m) = self.computation, shape
@@ -266,7 +266,7 @@ async def begin_pair(
     me = f"not {peer}"  # roles are named by the session; a computation only tells its own from the other
     parties = [me, peer] if first else [peer, me]
     place: Any = SimpleNamespace(secret=secret)  # all that a computation takes of an island
-    computation = AdditiveComputation(place, peers, parties, me, AdditiveSharing(ring, 2), dealer)  # type: ignore[arg-type]
+    computation = AdditiveComputation(place, peers, parties, me, AdditiveSharing(ring, 2), dealer)
     return SharedPair(peers, peer, computation, dealer)
 
 

@@ -274,13 +274,13 @@ class SFTL(VerticalModel):
         pair = await _begin_later(part, peers, guest, secret, first=False)
         await pair.give_rows(_represent(part, x), int(part["outputs"]))
 
-    async def serve_guest(self, part: Part, peers: Peers, host: str, rows: int, *, secret: Secret) -> None:
+    async def serve_guest(self, part: Part, peers: PeerChannel, host: str, rows: int, *, secret: Secret) -> None:
         """The guest's role when a host predicts rows of its own: give the directions."""
         pair = await _begin_later(part, peers, host, secret, first=True)
         await pair.give(np.asarray(part["phi"]), rows)
 
     async def serve_host(
-        self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret
+        self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
     ) -> NDArray[Any]:
         """The host's role when it predicts rows of its own: products of their representations with the directions, which it does not see unless they are plain."""
         pair, u = await _begin_later(part, peers, guest, secret, first=False), _represent(part, x)
