@@ -7,4 +7,5 @@ from .prediction import VerticalPrediction as VerticalPrediction
 from .split.split_net import SplitNet as SplitNet
 from .transfer.sfhtl import SFHTL as SFHTL
 from .transfer.sftl import SFTL as SFTL
+from .trees.pivot import Pivot as Pivot
 from .trees.secure_boost import SecureBoost as SecureBoost

@@ -523,7 +523,7 @@ class _PreparedVertical(Prepared):
         x = table.x[rows.places]
         margins = {
             "alone": job.model.margins(alone, x, []),
-            "federated": await job.model.predict_guest(part, x, answers, hosts, secret=island.secret),
+            "federated": await job.model.predict_as_guest(part, x, peers, "predictions", hosts, island.secret),
         }
         half = {
             "part": part, "alone": alone, "features": list(table.features), "objective": objective.name,
@@ -555,7 +555,7 @@ class _PreparedVertical(Prepared):
         part = await job.model.train_host(table.x[rows.train], peers, guest, **more)
         answers = peers.channel("predictions")
         asked = await answers.recv(guest)
-        await job.model.predict_host(part, table.x[rows.places], answers, guest, secret=island.secret)
+        await job.model.predict_as_host(part, table.x[rows.places], peers, "predictions", guest, island.secret)
         half = {"part": part, "features": list(table.features), "method": type(job.model).__name__}
         island.leave(MODEL, {**half, "model": read_token(asked)})
         return {} if island.remote else {"half": half}

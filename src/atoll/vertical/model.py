@@ -240,6 +240,27 @@ class VerticalModel(Checked):
         del peers, guest, secret
         return self.own_margins(part, {}, x)
 
+    async def predict_as_guest(
+        self, part: Part, x: NDArray[Any], peers: Peers, channel: str, hosts: Sequence[str], secret: Secret
+    ) -> NDArray[Any]:
+        """What `predict_guest` does, with the whole session and the party's entropy: for models that need masks or channels of their own to predict.
+
+        Args:
+            part: the guest's part.
+            x: its columns of the rows.
+            peers: the session.
+            channel: the name of the channel of the predictions.
+            hosts: the hosts' roles, in the order of their columns.
+            secret: the guest's entropy.
+        """
+        return await self.predict_guest(part, x, peers.channel(channel), hosts, secret=secret)
+
+    async def predict_as_host(
+        self, part: Part, x: NDArray[Any], peers: Peers, channel: str, guest: str, secret: Secret
+    ) -> None:
+        """What `predict_host` does, with the whole session and the party's entropy; see `predict_as_guest`."""
+        await self.predict_host(part, x, peers.channel(channel), guest, secret=secret)
+
 
 def model_named(name: str) -> type[VerticalModel]:
     """The class of a saved part.

@@ -187,7 +187,7 @@ class _PreparedPrediction(Prepared):
                 )
             known &= here
         objective = TreeLoss(half["objective"], int(half["outputs"]))
-        joint = await model().predict_guest(half["part"], x, peers.channel("answers"), hosts, secret=island.secret)
+        joint = await model().predict_as_guest(half["part"], x, peers, "answers", hosts, island.secret)
         own = model.margins(half["alone"], x, [])
         made = objective.predict(np.where(known[:, None], joint, own))
         found = {"ids": asked, "predictions": made[:, 0] if objective.outputs == 1 else made}
@@ -207,7 +207,7 @@ class _PreparedPrediction(Prepared):
         rows = x[at] if len(x) else np.zeros((len(at), x.shape[1]), x.dtype)
         rows[at < 0] = 0  # nobody's row: what the host says of it does not count
         await peers.send(guest, {"known": Bits.pack(at >= 0)})
-        await model().predict_host(half["part"], rows, peers.channel("answers"), guest, secret=island.secret)
+        await model().predict_as_host(half["part"], rows, peers, "answers", guest, island.secret)
         return {}
 
     # The roles of a host that predicts its own rows.
