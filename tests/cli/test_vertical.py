@@ -107,6 +107,15 @@ def test_encrypted_and_shuffled_the_file_is_the_same(files, asked, tmp_path):
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
+def test_hidden_trees_are_those_of_all_columns_in_one_place(files, asked):
+    pytest.importorskip("gmpy2")
+    pytest.importorskip("rbcl")
+    found = asked(*files(), "--model", "pivot", "--security", "enhanced", "--trees", 1, "--depth", 1, "--bins", 4)
+    assert (found["security"], found["difference"]) == ("enhanced", 0)
+    assert found["predicted_seconds"] > 0
+    assert not any("split" in line for line in found["learns"]["shop"])
+
+
 def test_what_is_wrong_is_refused(files, asked, tmp_path):
     bank, shop = files()
     few = ("--trees", 1, "--security", "none")

@@ -24,30 +24,35 @@ Label = Annotated[str, typer.Option("--label", help="Column of GUEST to predict.
 Task = Annotated[str, typer.Option("--task", help="auto, binary, multiclass or regression.")]
 Model = Annotated[
     str,
-    typer.Option("--model", help="boost: boosted trees; linear: a linear model; net: a neural network that is split."),
+    typer.Option(
+        "--model",
+        help="boost: boosted trees; pivot: boosted trees that show less; linear: a linear model; net: a neural network that is split.",
+    ),
 ]
 Security = Annotated[
     str | None,
     typer.Option(
         "--security",
-        help="boost: paillier (default) or none; linear: pair (default), arbiter or none.",
+        help="boost: paillier (default) or none; pivot: basic (default) or enhanced; linear: pair (default), arbiter or none.",
         show_default=False,
     ),
 ]
 Trees = Annotated[
-    int | None, typer.Option("--trees", help="boost: boosting rounds, 20 by default.", min=1, show_default=False)
+    int | None, typer.Option("--trees", help="boost, pivot: boosting rounds, 20 by default.", min=1, show_default=False)
 ]
 Depth = Annotated[
     int | None,
-    typer.Option("--depth", help="boost: levels of splits, 3 by default.", min=1, max=16, show_default=False),
+    typer.Option("--depth", help="boost, pivot: levels of splits, 3 by default.", min=1, max=16, show_default=False),
 ]
 Bins = Annotated[
     int | None,
-    typer.Option("--bins", help="boost: most bins of a column, 32 by default.", min=2, max=256, show_default=False),
+    typer.Option(
+        "--bins", help="boost, pivot: most bins of a column, 32 by default.", min=2, max=256, show_default=False
+    ),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", help="Learning rate: of boost 0.3 by default, of net 0.003.", show_default=False),
+    typer.Option("--rate", help="Learning rate: of boost and pivot 0.3 by default, of net 0.003.", show_default=False),
 ]
 Family = Annotated[
     str | None,
@@ -164,6 +169,12 @@ def _make_boost(given: Mapping[str, Any]) -> Any:
     return SecureBoost(**given)
 
 
+def _make_pivot(given: Mapping[str, Any]) -> Any:
+    from atoll.vertical import Pivot
+
+    return Pivot(**given)
+
+
 def _make_linear(given: Mapping[str, Any]) -> Any:
     from atoll.vertical import VerticalLinear
 
@@ -178,6 +189,7 @@ def _make_net(given: Mapping[str, Any]) -> Any:
 
 _MODELS: dict[str, tuple[Callable[[Mapping[str, Any]], Any], tuple[str, ...]]] = {
     "boost": (_make_boost, ("security", "trees", "depth", "bins", "rate", "short_exponents")),
+    "pivot": (_make_pivot, ("security", "trees", "depth", "bins", "rate")),
     "linear": (_make_linear, ("security", "family", "penalty", "l1", "short_exponents")),
     "net": (_make_net, ("rate", "epochs", "batch")),
 }
