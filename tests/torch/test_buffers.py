@@ -199,6 +199,27 @@ def test_no_order_of_clients_decides_what_travels() -> None:
             np.testing.assert_allclose(got[name], value, atol=1e-6, err_msg=f"{order}: {name}")
 
 
+LOSSY: dict[str, Any] = {
+    "TopK": atoll.stages.TopK(0.1), "QSGD": atoll.stages.QSGD(1), "Clip": atoll.stages.Clip(1e-3), "Sign": atoll.stages.Sign(),
+    "RandomK": atoll.stages.RandomK(0.1, shared=True), "ErrorFeedback": atoll.stages.ErrorFeedback(atoll.stages.TopK(0.1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+@pytest.mark.parametrize("stage", LOSSY)
+def test_no_stage_of_the_uplink_changes_a_statistic(stage: str, engine: str) -> None:
+    """The oracle: statistics of a first layer are those of the rows, whatever becomes of the parameters."""
+    clients = {name: island(rows(12, seed=seed)) for seed, name in enumerate("abc")}
+    training = job(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), rounds=2)
+    plain = simulate(training, clients, engine)
+    lossy = simulate(training.replace(uplink=[LOSSY[stage]]), clients, engine)
+    for name in ("0.running_mean", "0.running_var", "0.num_batches_tracked"):
+        np.testing.assert_allclose(lossy.params[name], plain.params[name], rtol=1e-6)
+    assert np.abs(lossy.params["1.weight"] - plain.params["1.weight"]).max() > 1e-4
+    assert "Buffers are sent as they are: no stage of the uplink acts on them." in lossy.notices
+    assert not any("sent as they are" in line for line in plain.notices)
+
+
 def test_a_counter_is_the_largest_of_a_round() -> None:
     data = {"few": island(rows(8)), "many": island(rows(24, seed=1))}
     training = job(Warm, algorithm=atoll.FedAvg(lr=LR, batch_size=4), rounds=2)

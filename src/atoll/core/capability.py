@@ -169,7 +169,7 @@ REPLIES_ONLY = Capability(
 NO_BUFFERS = Capability(
     "no buffers",
     of=("model",),
-    means="No running statistics are sent with the parameters.",
+    means="No buffers that training writes, such as running statistics, are sent with the parameters.",
     lack="has running statistics of normalisation layers",
     instead="buffers='local', or a model without batch normalisation",
 )

@@ -457,7 +457,13 @@ _DIVERGED = 10.0
 
 
 def notices_of_training(
-    context: Context, task: str, classes: int | None, rows: Sequence[Mapping[str, Any]], *, held_out: bool | None = None
+    context: Context,
+    task: str,
+    classes: int | None,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    held_out: bool | None = None,
+    exact: bool = False,
 ) -> Iterator[str]:
     """Return what the result of a training says of its settings: more clients than there are, measures of training rows, another precision, a loss that has grown.
 
@@ -467,6 +473,7 @@ def notices_of_training(
         classes: their number of classes.
         rows: the records.
         held_out: whether clients have rows to measure on that they do not train on; ``None`` if nobody here knows.
+        exact: whether buffers travel beside an uplink with stages.
     """
     most = max((len(group) for group in context.groups), default=0)  # clients of one server
     rule, pacing = context.selection, context.pacing
@@ -498,6 +505,8 @@ def notices_of_training(
         )
     if isinstance(context.learner, SupportsNotices):
         yield from context.learner.notices
+    if exact:
+        yield "Buffers are sent as they are: no stage of the uplink acts on them."
     yield from _grown(rows, math.log(classes) if task == "classification" and classes and classes > 1 else None)
 
 

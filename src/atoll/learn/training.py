@@ -335,6 +335,7 @@ class Training(Checked, Job):
                 getattr(seen, "classes", None),
                 rows,
                 held_out=getattr(data, "held_out", None) is not None if hasattr(data, "with_held_out") else None,
+                exact=bool(learner.buffers()) and any(map(job.up, job.algorithm.phases)),
             ),
             columns=functools.partial(ModelColumns.of, seen),
         )

@@ -400,7 +400,7 @@ def declared_bits(algorithm: Algorithm, chain: Chain, params: Tree, phase: str) 
         return None
     total = 0
     for name, aggregate in dry_reply(algorithm, params, phase).items():
-        if not aggregate.staged:
+        if not aggregate.encoded:
             continue
         bits = bits_of(chain, T.map(np.asarray, aggregate.value), name)
         if bits is None:

@@ -95,8 +95,13 @@ class Aggregate:
 
     @property
     def staged(self) -> bool:
-        """Whether uplink stages act on the value."""
+        """Whether the value may leave beside a stage that guards a reply: it is no measurement."""
         return self.role in STAGED
+
+    @property
+    def encoded(self) -> bool:
+        """Whether uplink stages change the value. Buffers, such as running statistics, cross as they are: what a clip or a sparsifier leaves of a variance serves no model."""
+        return self.role == "update"
 
     @property
     def weight(self) -> Any:
@@ -301,8 +306,13 @@ class Total:
 
     @property
     def staged(self) -> bool:
-        """Whether uplink stages acted on the value."""
+        """Whether the value may leave beside a stage that guards a reply."""
         return self.role in STAGED
+
+    @property
+    def encoded(self) -> bool:
+        """Whether uplink stages acted on the value; see `Aggregate.encoded`."""
+        return self.role == "update"
 
     def merge(self, other: Total) -> Total:
         """Add two totals of the same aggregate.

@@ -635,7 +635,7 @@ class ReplyBlock:
         before = self._gather_memory(remembered) if chain.remembers else {}
         seeds = self.request.secrets(self.positions) if chain.secret else None
         for name, aggregate in self.reply.items():
-            if chain and aggregate.staged:
+            if chain and aggregate.encoded:
                 streams = child_keys(self.keys, name)
                 whole = aggregate if self.keep.all() else aggregate.with_value(_blank_rows(aggregate.value, ~self.keep))
                 own = seeds_for(seeds, name)

@@ -234,7 +234,7 @@ class Chain:
     def fresh(self, reply: Mapping[str, Aggregate]) -> dict[str, dict[str, Tree]]:
         """What a party remembers before its first reply, given a reply of this form: maps an aggregate to memories by stage index."""
         rows = [(i, stage) for i, stage in enumerate(self.stages) if facet(stage, WithMemory).remembers]
-        staged = {name: aggregate for name, aggregate in reply.items() if rows and aggregate.staged}
+        staged = {name: aggregate for name, aggregate in reply.items() if rows and aggregate.encoded}
         return {
             name: {str(i): facet(stage, WithMemory).fresh(a.value) for i, stage in rows} for name, a in staged.items()
         }
@@ -275,7 +275,7 @@ class Chain:
             name: the aggregate's name, by which fitted parameters are found.
             rehearsal: whether nothing is released, so that a stage need not refuse terms under which it would be.
         """
-        if not aggregate.staged or not self.stages:
+        if not aggregate.encoded or not self.stages:
             return Sent(aggregate.total(), aggregate.value, {})
         before, after = self._pairs(public, name)
         if after and not aggregate.summable:
@@ -345,7 +345,7 @@ class Chain:
         name: str = "",
     ) -> SentBlock:
         """Send a block of clients' aggregates through the value stages, for chains without summand stages. Arguments as in ``send``, one row a client."""
-        if not aggregate.staged or not self.stages:
+        if not aggregate.encoded or not self.stages:
             return SentBlock(aggregate, aggregate.value, {})
         wire, kept, before = aggregate.value, dict[str, Tree](), self._pairs(public, name)[0]
         for row in before:
@@ -366,7 +366,7 @@ class Chain:
 
     def counts(self, total: Total, public: Sequence[Tree], name: str = "", *, exact: bool = False) -> dict[str, int]:
         """What the stages count in a sum, before it is decoded; see ``Stage.counts``."""
-        if not total.staged or not self.stages or total.kind == "parts" or not self.summable:
+        if not total.encoded or not self.stages or total.kind == "parts" or not self.summable:
             return {}
         last = len(self.stages) - 1
         made = facet(self.stages[-1], Worded).counts(total.value, self.known(public, last, name), total.n, exact)
@@ -383,7 +383,7 @@ class Chain:
             name: the aggregate's name.
             inputs: is given the mean input of each stage that fits, by aggregate and place; see ``atoll.core.requests.chain``.
         """
-        if not total.staged or not self.stages or total.kind == "parts":
+        if not total.encoded or not self.stages or total.kind == "parts":
             return total
         before, after = self._pairs(public, name)
         value = total.value
@@ -505,7 +505,7 @@ def inputs_of(chain: Chain, reply: Mapping[str, Aggregate], rng: Rng) -> dict[st
     public = chain.public(rng.child("public"))
     found: dict[str, dict[str, Tree]] = {}
     for name, aggregate in reply.items():
-        if not aggregate.staged or not aggregate.summable:
+        if not aggregate.encoded or not aggregate.summable:
             continue
         value, weighted = aggregate.value, False
         for i, stage in enumerate(chain.stages):

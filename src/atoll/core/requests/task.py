@@ -182,7 +182,7 @@ class TaskSchema:
             public: parameters of the stages.
         """
         return {
-            name: self._encoded(name, uplink, public) if uplink.stages and declared.staged else self._totals[name]
+            name: self._encoded(name, uplink, public) if uplink.stages and declared.encoded else self._totals[name]
             for name, declared in uplink.leaving(self._aggregates).items()
         }
 
