@@ -135,3 +135,16 @@ def test_three_files(psi: Asked, tmp_path: Path) -> None:
     (tmp_path / "mill.csv").write_text("id\nu3\nu1\n", encoding="utf-8")
     found = psi("id\nu1\nu2\nu3\n", "id\nu2\nu3\n", str(tmp_path / "mill.csv"))
     assert (found["protocol"], found["lines"]) == ("Opprf", [["id"], ["u3"]])
+
+
+def test_nearly_equal_records_and_columns_are_paired(psi: Asked) -> None:
+    files = (
+        "name,town\nAnna Schmidt,Bonn\nPeter Pan,Oslo\n",
+        "name,place\npeter  pan,OSLO\nAna Schmidt,Bonn\nEve Else,Rome\n",
+    )
+    found = psi(*files, "--fuzzy", "name", "--threshold", "0.7")
+    assert found["pairs"] == [[2, 3], [3, 2]]
+    assert found["lines"] == [["bank", "shop"], ["2", "3"], ["3", "2"]]
+    assert {one["who"] for one in found["learns"]} == {"bank", "shop", "linker", "the program"}
+    assert psi(*files, "--match-columns", "--threshold", "0.9")["pairs"] == [["name", "name"]]
+    assert "ask for one" in psi(*files, "--fuzzy", "name", "--match-columns", code=2)["error"]["remedy"]

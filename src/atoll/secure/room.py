@@ -8,7 +8,7 @@ from atoll.core.rooms import PartKind, is_class
 
 __all__ = ["JOBS", "PARTS"]
 
-JOBS = {"psi": "atoll.secure.psi.job:Alignment"}
+JOBS = {"linkage": "atoll.secure.psi.linkage:Linkage", "psi": "atoll.secure.psi.job:Alignment"}
 """Maps ``job:`` of a configuration to its class."""
 
 

@@ -170,7 +170,7 @@ def test_the_order_of_pairs_and_records_is_new_each_time(monkeypatch):
 def test_what_is_said_is_what_the_contract_says(monkeypatch):
     with recorded(monkeypatch) as said:
         link()
-    assert fuzzy._contract(SETTINGS, {"guest": 6, "host": 6}).compare_recorded(said) == []
+    assert fuzzy.link_contract(SETTINGS, {"guest": 6, "host": 6}).compare_recorded(said) == []
     assert not [1 for source, target, channel, _ in said if channel == "key" and "linker" in (source, target)]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError, DataError
+from atoll.data import DataTable
 from atoll.data.readers.csv import table_of_csv
 from atoll.secure.psi import RowKeys, normalise_key, order_keys
 
@@ -109,3 +110,9 @@ def test_a_column_of_the_csv_reader_stays_text(tmp_path) -> None:
     assert table_of_csv(path, text=["id"])["x"].dtype == np.int64
     with pytest.raises(DataError, match=r"no column 'di'\. Did you mean 'id'"):
         table_of_csv(path, text=["di"])
+
+
+def test_a_table_of_a_site_names_its_columns_where_one_is_missing():
+    """A `DataTable` is not iterable, unlike a dict."""
+    with pytest.raises(DataError, match=r"no column 'idd'.*choose from \['id', 'x'\]"):
+        RowKeys.of(DataTable({"id": ["a"], "x": [1]}), "idd")

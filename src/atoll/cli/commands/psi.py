@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,11 @@ import typer
 from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
+
+Lines = list[list[Any]]
+
+_SHOWN = 20
+"""Pairs in the table for people; the file has all."""
 
 
 @app.command("psi", rich_help_panel=ANALYSE)
@@ -30,47 +36,115 @@ def command(
     to: Annotated[str | None, typer.Option("--to", help="Parties that learn it; by default all.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a column count: text or number.")] = None,
     min_count: Annotated[int, typer.Option("--min-count", help="Fewest shared keys behind a sum.", min=1)] = 1,
+    fuzzy: Annotated[
+        str | None,
+        typer.Option(
+            "--fuzzy", help="In place of keys: pair records that are nearly equal in these columns: name,town."
+        ),
+    ] = None,
+    match_columns: Annotated[
+        bool, typer.Option("--match-columns", help="Pair columns whose names and forms are alike.")
+    ] = False,
+    blocking: Annotated[
+        str | None,
+        typer.Option("--blocking", help="With --fuzzy: compare only records that share one of these: town:2."),
+    ] = None,
+    threshold: Annotated[float, typer.Option("--threshold", help="Least similarity of a pair, up to 1.")] = 0.8,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the order of shared keys.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="CSV file for the result.", metavar="FILE")] = None,
     json: Json = False,
 ) -> None:
-    """Find the keys that files of several parties share, in one session between them, and say what each party learned."""
+    """Find the keys that files of several parties share, or pairs of nearly equal records, in one session between them, and say what each party learned."""
     from atoll.cli import describing as words
     from atoll.cli.output import require_folder
     from atoll.core.errors import ConfigError
-    from atoll.runs.config import job_class
-    from atoll.simulation import simulate
 
     if key not in (None, "text", "number"):
         raise ConfigError(f"--key {key}", remedy="write --key text or --key number")
     if out is not None:
         require_folder(out)
-    columns = words.words_of(ids)
+    if fuzzy or match_columns:
+        found = _link(files, words.words_of(fuzzy), words.words_of(blocking), threshold, columns=match_columns)
+        lines = [list(found["sizes"]), *found["pairs"]]
+    else:
+        told = {"to": words.words_of(to), "min_count": min_count, "key": key, "order": seed}
+        found, lines = _align(files, words.words_of(ids), protocol or ("ecdh" if len(files) < 3 else "opprf"), result, told)  # fmt: skip
+    if out is not None:
+        with out.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines)
+        found["out"] = str(out)
+    output_of(context).give(found, _table(found))
+
+
+def _align(
+    files: Sequence[Path], columns: Sequence[str], protocol: str, result: str, told: Mapping[str, Any]
+) -> tuple[dict[str, Any], Lines]:
+    """What a protocol finds of some files, and the lines of the file for it: the shared keys in the order of u below a header, or for other results one line of numbers."""
+    from atoll.cli import describing as words
+    from atoll.runs.config import job_class
+    from atoll.secure.psi.job import split_keys
+    from atoll.simulation import simulate
+
     tables = words.tables_of(files, text=columns)
     kind: Any = job_class("psi")
-    made = kind(
-        protocol=_protocol_of(protocol or ("ecdh" if len(files) < 3 else "opprf")), id=columns, result=_result_of(result, tables), to=words.words_of(to), min_count=min_count, key=key, order=seed,
-        show=True, row_offset=2,
-    )  # fmt: skip
+    made = kind(protocol=_protocol_of(protocol), id=columns, result=_result_of(result, tables), show=True, row_offset=2, **told)  # fmt: skip
     run = simulate(made, tables, engine="inline", progress=False)
-    names = next(iter(run.outcome.names.values()), None)
-    found: dict[str, Any] = {
+    count, total = run.outcome.count, run.outcome.sum
+    found = {
         "protocol": type(made.protocol).__name__,
         "result": made.result,
         "sizes": dict(run.outcome.sizes),
-        "count": run.outcome.count,
-        "sum": run.outcome.sum,
-        "seconds": run.seconds,
-        "bytes": run.bytes["bytes_relayed"] + run.bytes["bytes_between"],
-        "learns": [one.facts() for one in made.explain(run.data).exposures],
+        "count": count,
+        "sum": total,
+        **_cost(run, made),
         **({"notices": list(run.notices)} if run.notices else {}),
     }
-    if found["count"] is not None and (found["count"] < min(found["sizes"].values()) or not found["count"]):
-        found |= _look_at_rest(tables, columns, key, found["count"])
-    if out is not None:
-        _write(out, columns, names, found)
-        found["out"] = str(out)
-    output_of(context).give(found, _table(found))
+    if count is not None and (count < min(found["sizes"].values()) or not count):
+        found |= _look_at_rest(tables, columns, told["key"], count)
+    names = next(iter(run.outcome.names.values()), None)
+    if names is None:
+        return found, [["count", "sum"], ["" if one is None else one for one in (count, total)]]
+    return found, [list(columns), *split_keys(names)]
+
+
+def _cost(run: Any, job: Any) -> dict[str, Any]:
+    """What a run took, and what it told whom."""
+    return {
+        "seconds": run.seconds,
+        "bytes": run.bytes["bytes_relayed"] + run.bytes["bytes_between"],
+        "learns": [one.facts() for one in job.explain(run.data).exposures],
+    }
+
+
+def _link(
+    files: Sequence[Path], fields: Sequence[str], blocking: Sequence[str], threshold: float, *, columns: bool
+) -> dict[str, Any]:
+    """What a linker finds of two files: the pairs by rows of the files, of which the first below the header is 2, or by names of columns.
+
+    Raises:
+        ConfigError: rows and columns are both asked for, or there are not two files.
+    """
+    from atoll.cli import describing as words
+    from atoll.core.errors import ConfigError
+    from atoll.runs.config import job_class
+    from atoll.simulation import simulate
+
+    if fields and columns:
+        raise ConfigError("--fuzzy with --match-columns", remedy="ask for one of them")
+    if len(files) != 2:
+        raise ConfigError(f"{len(files)} files", remedy="give two: a linker pairs records of two parties")
+    kind: Any = job_class("linkage")
+    made = kind(columns=fields, blocking=blocking, threshold=threshold, of="columns" if columns else "rows", show=True)
+    run = simulate(made, words.tables_of(files, text=fields), engine="inline", progress=False)
+    pairs = [list(pair) if columns else [row + 2 for row in pair] for pair in run.outcome.pairs]
+    return {
+        "protocol": "BloomEncoding",
+        "result": "columns" if columns else "pairs",
+        "sizes": dict(run.outcome.sizes),
+        "count": run.outcome.count,
+        "pairs": pairs,
+        **_cost(run, made),
+    }
 
 
 def _protocol_of(word: str) -> Any:
@@ -127,23 +201,16 @@ def _look_at_rest(tables: Mapping[str, Any], columns: Sequence[str], key: Any, c
     return {"shapes": {name: one.shape() for name, one in zip(tables, keys, strict=True)}} if not count else {}
 
 
-def _write(out: Path, columns: Sequence[str], names: Sequence[str] | None, found: Mapping[str, Any]) -> None:
-    """Write the shared keys in the order of u, a line each below a header; for other results one line of numbers."""
-    from atoll.secure.psi.job import write_keys
-
-    total = "" if found["sum"] is None else found["sum"]
-    count = "" if found["count"] is None else found["count"]
-    text = f"count,sum\n{count},{total}\n" if names is None else write_keys(columns, names)
-    out.write_text(text, encoding="utf-8", newline="\n")
-
-
 def _table(found: Mapping[str, Any]) -> PlainTable:
-    table = PlainTable(title=f"{found['protocol']}, {', '.join(f'{size} keys at {name}' for name, size in found['sizes'].items())}")  # fmt: skip
+    what = {"pairs": "records", "columns": "columns"}.get(found["result"], "keys")
+    table = PlainTable(title=f"{found['protocol']}, {', '.join(f'{size} {what} at {name}' for name, size in found['sizes'].items())}")  # fmt: skip
     for name in ("", ""):
         table.add_column(name)
     for name in ("count", "sum", "seconds", "bytes", "out"):
         if found.get(name) is not None:
             table.add_row(name, f"{found[name]:.3g}" if name == "seconds" else str(found[name]))
+    for pair in found.get("pairs", ())[:_SHOWN]:
+        table.add_row("pair", " and ".join(map(str, pair)))
     for one in found["learns"]:
         table.add_row(f"{one['who']} learns", one["sees"])
     for notice in found.get("notices", ()):

@@ -9,6 +9,8 @@ from .job import align_parties as align_parties
 from .keys import RowKeys as RowKeys
 from .keys import normalise_key as normalise_key
 from .keys import order_keys as order_keys
+from .linkage import Linkage as Linkage
+from .linkage import Linked as Linked
 from .opprf import KeyValueTable as KeyValueTable
 from .opprf import Opprf as Opprf
 from .oprf import Oprf as Oprf

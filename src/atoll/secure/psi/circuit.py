@@ -34,6 +34,7 @@ from ..shares import (
 from ..shares.circuits import all_of
 from ..shares.order import Order
 from .cuckoo import TABLES, bins_for
+from .keys import name_columns
 from .opprf import KeyValueTable
 from .oprf import answer_functions, ask_functions, bind_digest, function_frames, settle
 from .protocol import AlignmentPlan, AlignmentSide, Matches, PsiProtocol, base_contract
@@ -260,7 +261,7 @@ def _values_of(side: AlignmentSide) -> Words:
             continue
         where, table = f"the table of {side.me}", side.island.data
         if name not in table:
-            raise DataError(f"there is no column {name!r}", where=where, remedy=f"choose from {[str(one) for one in table]}")  # fmt: skip
+            raise DataError(f"there is no column {name!r}", where=where, remedy=f"choose from {name_columns(table)}")  # fmt: skip
         column = np.asarray(table[name])
         if column.dtype.kind not in "biuf":
             raise DataError(f"column {name!r} holds text", where=where, remedy="name a column of numbers")

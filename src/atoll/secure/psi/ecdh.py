@@ -16,6 +16,7 @@ from atoll.core.errors import DataError, LetterError
 from atoll.core.exposure import Contract, ProtocolFrame
 
 from ..encrypted.paillier import Paillier, PrivateKey, PublicKey, gmp, public_key, to_bytes, to_number
+from .keys import name_columns
 from .protocol import (
     AlignmentPlan,
     AlignmentSide,
@@ -277,9 +278,7 @@ def _column_of(side: AlignmentSide) -> list[int]:
     """
     table, name, where = side.island.data, side.plan.column, f"the table of {side.me}"
     if name not in table:
-        raise DataError(
-            f"there is no column {name!r}", where=where, remedy=f"choose from {[str(one) for one in table]}"
-        )
+        raise DataError(f"there is no column {name!r}", where=where, remedy=f"choose from {name_columns(table)}")
     column = np.asarray(table[name])
     if column.dtype.kind not in "biuf":
         raise DataError(f"column {name!r} holds text, which has no sum", where=where, remedy="name a column of numbers")

@@ -5,15 +5,21 @@ keyed hash. The linker compares the encodings of records that share a block by D
 
 What is given away: the linker sees how similar any two encodings are, how many letters a record has, and how large blocks are. It does not see fields, as long as it does not have the key:
 **together with either party it can try out all names.** Each party learns which of its own records have a partner at the other, and nothing of the rest. All follow the protocol.
+
+The same finds which *columns* of two tables mean the same, with names and forms of columns as records: private schema matching by a third party that compares what it cannot read (Scannapieco, Figotin,
+Bertino, Elmagarmid 2007). They embed texts by distances to secret reference strings; keyed Bloom encodings need no such strings, and letters that are equal stay equal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +29,7 @@ from atoll.core.exposure import Contract, Exposure, ProtocolFrame
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked
 
-from .keys import normalise_key
+from .keys import name_columns, normalise_key
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -34,6 +40,8 @@ __all__ = ["BloomEncoding", "compare_encodings", "encode_records", "hash_blocks"
 
 _BLOCK, _SECRET = 8, 32
 """Bytes of a hashed block, and of a party's half of the key."""
+_LOOKED_AT = 1000
+"""Values of a column whose form is looked at."""
 _TILE = 1 << 11
 """Records of each side whose similarities are computed at once."""
 
@@ -50,6 +58,7 @@ class BloomEncoding(Checked):
         hashes: positions of each pair of letters, 1 to 32.
         parties: the two roles with records.
         linker: the role that compares.
+        of: what the records are: ``"rows"`` of the tables, or their ``"columns"``, whose fields are ``name`` and ``form`` (`describe_columns`).
         label: names the result at its parties.
     """
 
@@ -61,6 +70,7 @@ class BloomEncoding(Checked):
     parties: Sequence[str] = ("guest", "host")
     linker: str = "linker"
     label: str = "linked"
+    of: Literal["rows", "columns"] = "rows"
 
     def __post_init__(self) -> None:
         for name in ("columns", "blocking", "parties"):
@@ -71,6 +81,7 @@ class BloomEncoding(Checked):
             f"bits={self.bits}": self.bits not in [1 << i for i in range(3, 17)],
             f"hashes={self.hashes}": not 1 <= self.hashes <= 32,
             f"parties={list(self.parties)} and linker={self.linker!r}": len({*self.parties, self.linker}) != 3,
+            f"of={self.of!r}": self.of not in ("rows", "columns"),
         }
         for what, refused in wrong.items():
             if refused:
@@ -94,9 +105,9 @@ class BloomEncoding(Checked):
 def _texts(table: Mapping[str, Any], column: str, where: str) -> list[str]:
     if column not in table:
         raise DataError(
-            f"there is no column {column!r}.{nearest(column, [str(name) for name in table])}",
+            f"there is no column {column!r}.{nearest(column, name_columns(table))}",
             where=where,
-            remedy=f"choose from {[str(name) for name in table]}",
+            remedy=f"choose from {name_columns(table)}",
         )
     values = table[column]
     found = [normalise_key(value) for value in (values.tolist() if isinstance(values, np.ndarray) else values)]
@@ -226,11 +237,45 @@ def _places_by_value(values: NDArray[np.uint64]) -> dict[int, NDArray[np.int64]]
     return dict(zip(kinds.tolist(), np.split(order, starts[1:]), strict=True)) if len(kinds) else {}
 
 
+def describe_columns(table: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The columns of a table as records: ``name``, in words, and ``form``: 9 for numbers, and of text the most frequent form, with 9 for a digit and a for letters.
+
+    ``birthDate``, ``birth_date`` and ``BIRTH DATE`` have one name.
+    """
+    names, forms = [], []
+    for name in name_columns(table):
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[\W_]+", " ", str(name))
+        column = np.asarray(table[name])
+        form = "9" if column.dtype.kind in "biuf" else _form_of(column.tolist())
+        names.append(words)
+        forms.append(form)
+    return {"name": names, "form": forms}
+
+
+def _form_of(values: Sequence[Any]) -> str:
+    texts = [normalise_key(value) for value in values[:_LOOKED_AT]]
+    marks = ("".join("9" if c.isdigit() else "a" if c.isalpha() else c for c in text) for text in texts if text)
+    forms = Counter(re.sub(r"a+", "a", form) for form in marks)
+    return forms.most_common(1)[0][0] if forms else ""
+
+
+def records_of(table: Mapping[str, Any], encoding: BloomEncoding) -> Mapping[str, Any]:
+    """The records that are linked: the table itself, or its columns."""
+    return describe_columns(table) if encoding.of == "columns" else {name: table[name] for name in name_columns(table)}
+
+
 def _contract_of(args: Mapping[str, Any]) -> Contract:
-    return _contract(BloomEncoding(**args["encoding"]), {})
+    return link_contract(BloomEncoding(**args["encoding"]), {}, show=bool(args.get("show")))
 
 
-def _contract(encoding: BloomEncoding, sizes: Mapping[str, int]) -> Contract:
+def link_contract(encoding: BloomEncoding, sizes: Mapping[str, int], show: bool = False) -> Contract:
+    """What a linkage sends, and what each role learns.
+
+    Args:
+        encoding: the settings.
+        sizes: number of records of each party.
+        show: whether the parties tell the program which of theirs have a partner.
+    """
     one, other = encoding.parties
     pairs, linker = [(one, other), (other, one)], encoding.linker
     frames = [ProtocolFrame("key", a, b, 1, _SECRET, "half of the key of encodings") for a, b in pairs]
@@ -248,12 +293,17 @@ def _contract(encoding: BloomEncoding, sizes: Mapping[str, int]) -> Contract:
         ]  # fmt: skip
     learns.append(Exposure("the program", "how many records each party has", "", "sizes"))
     learns.append(Exposure("the program", "how many records have a partner", "", "count"))
+    learns += [Exposure("the program", f"which records of {a} have a partner", "", "ids", a) for a, _ in pairs if show]
     return Contract("BloomEncoding", tuple(frames), tuple(learns))
 
 
 @task(contract=_contract_of)
-async def link_records(island: Island, peers: Peers, me: str, encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """The role of a party with records: keep in ``island.state[label]`` its ``rows`` that have a partner, in an order that both parties have; reply how many they are.
+async def link_records(
+    island: Island, peers: Peers, me: str, encoding: Mapping[str, Any], show: bool = False
+) -> dict[str, Any]:
+    """The role of a party with records: keep which of its records have a partner, in an order that both parties have; reply how many they are, and with ``show`` which.
+
+    ``island.state[label]`` has their ``rows``, and of columns their ``names`` too.
 
     Raises:
         LetterError: the linker or the other party sends something else than the protocol says.
@@ -269,8 +319,9 @@ async def link_records(island: Island, peers: Peers, me: str, encoding: Mapping[
         halves = (half, theirs) if me == settings.parties[0] else (theirs, half)
         key = hashlib.blake2b(b"".join(halves), digest_size=32, person=b"atoll fuzzy key ").digest()
         where = f"the table of {me}"
-        rows = encode_records(island.data, settings, key, where)
-        blocks = hash_blocks(island.data, settings, key, where).astype("<u8")
+        table = records_of(island.data, settings)
+        rows = encode_records(table, settings, key, where)
+        blocks = hash_blocks(table, settings, key, where).astype("<u8")
         order = np.argsort(island.secret.uint64(len(rows)), kind="stable")
         joined = np.concatenate([rows, np.ascontiguousarray(blocks).view(np.uint8).reshape(len(rows), -1)], axis=1)
         await peers.channel("sizes").send(
@@ -288,8 +339,15 @@ async def link_records(island: Island, peers: Peers, me: str, encoding: Mapping[
     linked = np.empty(len(known), dtype=np.int64)
     linked[known] = order[numbers >= 0]
     before = island.state if isinstance(island.state, dict) else {}
-    island.state = {**before, settings.label: {"rows": linked}}
-    return {"size": len(order), "count": len(linked)}
+    kept: dict[str, Any] = {"rows": linked}
+    if settings.of == "columns":
+        names = name_columns(island.data)
+        kept["names"] = [names[place] for place in linked.tolist()]
+    island.state = {**before, settings.label: kept}
+    with contextlib.suppress(PolicyError):  # where the policy lets no result stay, it is in the job's state alone
+        island.leave(settings.label, kept)
+    told = kept.get("names", linked.tolist()) if show else None
+    return {"size": len(order), "count": len(linked), "records": told}
 
 
 @task(contract=_contract_of)
@@ -324,15 +382,21 @@ async def link_encodings(island: Island, peers: Peers, encoding: Mapping[str, An
     return {"count": len(pairs)}
 
 
-async def link_parties(fed: Federation, encoding: BloomEncoding) -> dict[str, Any]:
-    """Link the records of two parties in one session with the linker; a program awaits it. Return how many pairs there are.
+async def link_parties(fed: Federation, encoding: BloomEncoding, *, show: bool = False) -> dict[str, Any]:
+    """Link the records of two parties in one session with the linker; a program awaits it. Return the ``count`` of pairs, the ``sizes``, and with ``show`` the ``records`` of each party in their order.
 
     Each party keeps ``island.state[label]["rows"]``: the k-th row of both is the k-th pair. The roles have the names of their parties.
     """
     args = {"encoding": encoding.spec()}
-    roles = {party: (party, link_records.with_args(me=party, **args)) for party in encoding.parties}
+    roles = {party: (party, link_records.with_args(me=party, show=show, **args)) for party in encoding.parties}
     found = await fed.session({**roles, encoding.linker: (encoding.linker, link_encodings.with_args(**args))})
-    return dict(found[encoding.linker])
+    told = {party: found[party] for party in encoding.parties}
+    more = {"records": {party: list(one["records"]) for party, one in told.items()}} if show else {}
+    return {
+        "count": found[encoding.linker]["count"],
+        "sizes": {party: one["size"] for party, one in told.items()},
+        **more,
+    }
 
 
 def _require_pairs(count: int, least: int) -> None:

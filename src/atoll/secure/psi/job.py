@@ -170,10 +170,12 @@ class Alignment(Checked, Job):
         """Return the protocol's contract: its frames with their bytes, and what each party learns of another."""
         names = [f"party {i + 1}" for i in range(clients or 2)] if data is None else list(data.names)
         if data is None and ":" in self.result:  # parties that the result names
-            named = [one.strip().partition(".")[0] for one in self.result.partition(":")[2].split(",")]
-            names = [*names, *dict.fromkeys(named)][-len(names) :]
+            named = dict.fromkeys(one.strip().partition(".")[0] for one in self.result.partition(":")[2].split(","))
+            names = [*names[: max(0, len(names) - len(named))], *named]
         plan = self.plan(names)
-        sizes = {name: EXAMPLE if data is None else _rows_of(data, i, plan.columns[0]) for i, name in enumerate(names)}
+        sizes = {
+            name: EXAMPLE if data is None else count_rows(data, i, plan.columns[0]) for i, name in enumerate(names)
+        }
         contract = self.protocol.contract(plan, sizes)
         if self.show:
             contract = tell_program(contract, plan)
@@ -230,11 +232,16 @@ def write_keys(columns: Sequence[str], names: Sequence[str]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(name.split(BETWEEN) for name in names)
+    writer.writerows(split_keys(names))
     return file.getvalue()
 
 
-def _rows_of(data: Any, position: int, column: str) -> int:
+def split_keys(names: Sequence[str]) -> list[list[str]]:
+    """Keys as the values of their columns."""
+    return [name.split(BETWEEN) for name in names]
+
+
+def count_rows(data: Any, position: int, column: str) -> int:
     """The number of rows of a party: a bound on the number of its keys that needs no look at them."""
     if getattr(data, "sizes", None) is not None:
         return int(data.sizes[position])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.redaction import private
 
-__all__ = ["RowKeys", "normalise_key", "order_keys"]
+__all__ = ["RowKeys", "name_columns", "normalise_key", "order_keys"]
 
 Reading = Literal["text", "number"]
 
@@ -25,6 +25,11 @@ _OUTER = re.compile(r"^[\s\ufeff]+|[\s\ufeff]+$")
 _NUMBER = re.compile(r"([+-]?)0*(\d+?)(?:\.(\d*?)0*)?", re.ASCII)
 BETWEEN = "\x1f"
 """Between the parts of a composite key: the unit separator of ASCII, which no part may hold."""
+
+
+def name_columns(table: Any) -> list[str]:
+    """The names of a table's columns: a mapping, or what has ``columns``, such as a `DataTable`, which is not iterable."""
+    return [str(name) for name in getattr(table, "columns", table)]
 
 
 def normalise_key(value: Any) -> str:
@@ -111,7 +116,7 @@ class RowKeys:
         unknown = [column for column in columns if column not in table]
         if unknown:
             raise DataError(
-                f"there is no column {unknown[0]!r}", where=where, remedy=f"choose from {[str(name) for name in table]}"
+                f"there is no column {unknown[0]!r}", where=where, remedy=f"choose from {name_columns(table)}"
             )
         parts = [_texts(table[column], column, key, where, row_offset) for column in columns]
         found = parts[0] if len(parts) == 1 else [_joined(row, where) for row in zip(*parts, strict=True)]
