@@ -42,6 +42,8 @@ def test_it_is_the_plain_intersection_in_the_order_of_u(psi: Asked) -> None:
     assert found["lines"] == [["id"], *([name] for name in wanted)]
     assert found["bytes"] > sum(2 * 40 * width for width in (32, 32, 8))
     assert found["seconds"] > 0
+    assert found["predicted_seconds"] > 0
+    assert found["predicted_bytes"] == pytest.approx(found["bytes"], rel=0.05)
     assert found["sizes"] == {"bank": 40, "shop": 40}
 
 

@@ -109,10 +109,13 @@ def _align(
 
 def _cost(run: Any, job: Any) -> dict[str, Any]:
     """What a run took, and what it told whom."""
+    said = job.explain(run.data)
+    predicted = {"predicted_seconds": "processor_seconds", "predicted_bytes": "bytes_with_headers"}
     return {
         "seconds": run.seconds,
         "bytes": run.bytes["bytes_relayed"] + run.bytes["bytes_between"],
-        "learns": [one.facts() for one in job.explain(run.data).exposures],
+        **{name: said.costs[cost] for name, cost in predicted.items() if cost in said.costs},
+        "learns": [one.facts() for one in said.exposures],
     }
 
 

@@ -36,7 +36,7 @@ from ..shares.order import Order
 from .cuckoo import TABLES, bins_for
 from .keys import name_columns
 from .opprf import KeyValueTable
-from .oprf import answer_functions, ask_functions, bind_digest, function_frames, settle
+from .oprf import answer_functions, ask_functions, bind_digest, function_frames, function_work, settle
 from .protocol import AlignmentPlan, AlignmentSide, Matches, PsiProtocol, base_contract
 
 if TYPE_CHECKING:
@@ -83,6 +83,13 @@ class Circuit(PsiProtocol):
         if plan.result != "count" and plan.min_count > 1:
             learns += [Exposure(a, f"whether fewer than {plan.min_count} keys are shared", "", "count", b) for a, b in ((me, other), (other, me))]  # fmt: skip
         return Contract(made.protocol, made.frames, tuple(learns))
+
+    def work(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Return what the functions of `Oprf` take, a cell for each of the sender's bins, and 63 products of bits a bin."""
+        mine, theirs = (sizes[role] for role in _roles(plan, sizes))
+        counts = function_work(mine, theirs)
+        counts["base transfer"] += 2 * 128
+        return counts | {"cell": TABLES * theirs, "bit": sum(_STEPS) * bins_for(mine)}
 
     async def match(self, side: AlignmentSide) -> Matches:
         """Return what this role learns, or its shares."""

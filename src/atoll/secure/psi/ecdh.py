@@ -79,6 +79,12 @@ class Ecdh(PsiProtocol):
             frames += [ProtocolFrame("superset", b, a, -(-sizes[a] // 8), 1, "a bit for each key") for a, b in told]
         return base_contract(self, plan, frames)
 
+    def work(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Return two exponents for each key, and for a sum the ciphertexts of the holder's."""
+        keys = sum(sizes.values())
+        counts = {"key": keys, "point": keys, "raise": 2 * keys, "check": sum(sizes[role] for role in _told(plan))}
+        return counts | ({"cipher": sizes[plan.holder], "cipher key": 1} if plan.result == "sum" else {})
+
     async def match(self, side: AlignmentSide) -> Matches:
         """Return what this role learns."""
         twice = await _blind(side)

@@ -137,6 +137,11 @@ class Opprf(PsiProtocol):
         learns = [one if one.kind != "ids" else Exposure(one.who, "which of its own keys all have", f"{one.assuming}, and do not put together what they know", "ids", one.of) for one in made.learns]  # fmt: skip
         return Contract(made.protocol, made.frames, tuple(learns))
 
+    def work(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Return one exponent for each key, and two more of the leader's with each other role."""
+        leader, keys, others = sizes[_leader(plan, sizes)], sum(sizes.values()), len(plan.roles) - 1
+        return {"key": 2 * keys, "point": keys, "raise": keys + 2 * others * leader, "cell": keys - leader}
+
     async def match(self, side: AlignmentSide) -> Matches:
         """Return what this role learns."""
         leader = _leader(side.plan, side.sizes)

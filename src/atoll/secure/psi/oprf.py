@@ -199,6 +199,12 @@ class Oprf(PsiProtocol):
             frames.append(ProtocolFrame(name, mine, other, -(-sizes[other] // 8), 1, "one bit for each row of masks"))
         return base_contract(self, plan, frames)
 
+    def work(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Return one row a bin, a mask for each of the receiver's keys and three for each of the sender's."""
+        if plan.result != "ids":
+            return self.carrier(plan.result).work(plan, sizes)
+        return function_work(*(sizes[role] for role in choose_roles(plan, sizes)))
+
     async def match(self, side: AlignmentSide) -> Matches:
         """Return what this role learns."""
         if side.plan.result != "ids":
@@ -239,6 +245,11 @@ def function_frames(me: str, other: str, size: int) -> list[ProtocolFrame]:
         ProtocolFrame("points", other, me, CODE_BITS, POINT, "bG or bG + A, by secret bits"),
         ProtocolFrame("corrections", me, other, bins_for(size), CODE_BITS // 8, "one row a bin, uniform"),
     ]
+
+
+def function_work(mine: int, theirs: int) -> dict[str, int]:
+    """The operations of `ask_functions` for so many keys of the receiver, and of `answer_functions` for so many of the sender."""
+    return {"key": mine + theirs, "base transfer": CODE_BITS, "row": bins_for(mine), "mask": mine + TABLES * theirs}
 
 
 async def ask_functions(side: AlignmentSide, length: int) -> tuple[HashedKeys, NDArray[np.int64], NDArray[np.uint8]]:

@@ -286,6 +286,16 @@ class PsiProtocol(Checked):
         """
         raise NotImplementedError
 
+    def work(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """How many operations all roles together do, by the names of `predict_seconds`; empty where nobody has said.
+
+        Args:
+            plan: the settings.
+            sizes: number of keys of each role.
+        """
+        del plan, sizes
+        return {}
+
     async def match(self, side: AlignmentSide) -> Matches:
         """One role's side. ``side.state`` holds what it has kept with ``side.keep`` before a crash.
 

@@ -114,6 +114,12 @@ class Unbalanced(PsiProtocol):
         )
         return Contract(made.protocol, made.frames, (*made.learns, *learns, Exposure(asker, f"how many keys {keeper} adds, and when", "", "sizes", keeper)))  # fmt: skip
 
+    def work(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Return those of a first alignment: one exponent for each of the keeper's keys, three for each of the asker's."""
+        keeper, asker = (sizes[role] for role in _roles(plan, sizes))
+        counts = {"key": keeper + asker, "point": keeper + asker, "raise": keeper + 3 * asker}
+        return counts | ({"cipher": keeper, "cipher key": 1} if plan.result == "sum" else {})
+
     async def match(self, side: AlignmentSide) -> Matches:
         """Return what this role learns."""
         keeper, _ = _roles(side.plan, side.sizes)
