@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,6 +22,7 @@ from atoll.vertical.job import train_pooled
 from atoll.vertical.linear.families import Taylor
 from atoll.vertical.linear.sealed import ColumnFields, PeerColumns, encrypt_columns
 from atoll.vertical.model import ColumnScales, GuestRows
+from tests.support.sessions_by_hand import hold
 from tests.support.vertical_toys import as_parties, draw
 
 pytest.importorskip("gmpy2")
@@ -134,43 +133,6 @@ def test_killed_and_resumed_it_is_the_same(tmp_path, points, security):
         return World(Community(parties, dict.fromkeys(job.model.helpers)), Inline(), folder=folder, resume=resume)
 
     killed_and_resumed(world, program, tmp_path, points=points)
-
-
-class Ends:
-    """The ends of a session whose messages are kept as they travel."""
-
-    def __init__(self, *names):
-        self.names = names
-        self.said = []
-        self.queues = {(a, b): asyncio.Queue() for a in names for b in names}
-
-    def end(self, me):
-        ends = self
-
-        class End:
-            names = [name for name in ends.names if name != me]  # noqa: RUF012
-
-            async def send(self, role, message):
-                ends.said.append((me, role, message))
-                await ends.queues[me, role].put(message)
-
-            async def broadcast(self, message, roles=None):
-                for role in roles or self.names:
-                    await self.send(role, message)
-
-            async def recv(self, role):
-                return await ends.queues[role, me].get()
-
-        return End()
-
-
-def hold(**roles):
-    ends = Ends(*roles)
-
-    async def run():
-        return await asyncio.wait_for(asyncio.gather(*(role(ends.end(name)) for name, role in roles.items())), 60)
-
-    return asyncio.run(run()), ends.said
 
 
 def guest_rows(n=30):

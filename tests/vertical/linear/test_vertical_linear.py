@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +19,7 @@ from atoll.vertical import Vertical, VerticalLinear
 from atoll.vertical.job import train_pooled
 from atoll.vertical.linear.families import LinearLoss, family_objective
 from atoll.vertical.model import ColumnScales, GuestRows
+from tests.support.sessions_by_hand import hold
 from tests.support.vertical_toys import as_parties, draw
 
 TASKS = {"binary": "logistic", "multiclass": "multinomial", "regression": "least-squares"}
@@ -170,30 +169,6 @@ def test_a_host_with_a_constant_or_an_empty_column_or_a_copy_adds_nothing():
     assert twice.compare(train_pooled(job, copied, twice))["difference"] < 1e-8
 
 
-def hold(guest, host):
-    """Run two roles against each other."""
-    queues = {"guest": asyncio.Queue(), "host": asyncio.Queue()}
-
-    class End:
-        def __init__(self, me):
-            self.me, self.names = me, [name for name in queues if name != me]
-
-        async def send(self, role, message):
-            await queues[role].put(message)
-
-        async def broadcast(self, message, roles=None):
-            for role in roles or self.names:
-                await self.send(role, message)
-
-        async def recv(self, role):
-            return await queues[self.me].get()
-
-    async def both():
-        return await asyncio.wait_for(asyncio.gather(guest(End("guest")), host(End("host"))), 60)
-
-    return asyncio.run(both())
-
-
 PUBLIC = {"security": "none", "outputs": 1, "coupled": False, "unit": 1.0, "curvature": 1.0}
 
 
@@ -221,7 +196,7 @@ def test_a_guest_that_says_something_else_is_refused(told, match):
         return await VerticalLinear(security="none").train_host(x, peers, "guest", secret=Secret(1))
 
     with pytest.raises(MessageError, match=match):
-        hold(guest, host)
+        hold(guest=guest, host=host)
 
 
 def test_a_host_that_says_something_else_is_refused():
@@ -236,7 +211,7 @@ def test_a_host_that_says_something_else_is_refused():
         await peers.send("guest", np.zeros((20, 2)))
 
     with pytest.raises(MessageError, match=r"no numbers of shape \(20, 1\) from 'host'"):
-        hold(guest, host)
+        hold(guest=guest, host=host)
     part = VerticalLinear().train_pooled(rows)
     with pytest.raises(MessageError, match="NaN or infinity from 'shop'"):
         VerticalLinear.read_answer(part, {"margins": np.full((4, 1), np.inf)}, 4, 1, "shop")

@@ -187,7 +187,8 @@ class ArbiterProducts:
             await self.peers.send(name, self.columns[name].multiply(v, self.secret))
         count, bits = self.outputs * self.fields.count, self.cipher.key_bits
         sums: list[Any] = [1] * count
-        n = square = None
+        n: Any = 1
+        square: Any = 1
         for name in self.others:
             sealed = SealedVector(
                 self.cipher, self.key, require_ciphertexts(await self.peers.recv(name), count, bits, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,13 +12,15 @@ import numpy as np
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.validation import require_parts
 from atoll.secure.encrypted import Paillier
-from atoll.trees.objectives import SOFTMAX, SQUARED, TreeLoss
+from atoll.secure.shares import deal
+from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 
 from ..model import ColumnScales, GuestRows, Part, Save, VerticalModel, require
 from .families import FAMILIES, LinearLoss, Taylor, family_objective
 from .protocols import ARBITER, ArbiterProducts, LocalProducts, PairProducts, TaylorRows, run_arbiter
 from .rows import GuestTotals, HostTotals, PlainGuest, PlainHost, read_numbers
 from .sealed import predict_products
+from .shares import DEALER, fit_shared_weights, predict_shared, sharing_among
 from .solver import JointRows, OwnBlock, fit_weights
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["VerticalLinear"]
 
 MOST_OUTPUTS = 1000
-SECURITIES = ("pair", "arbiter", "none")
+SECURITIES = ("pair", "arbiter", "shared", "none")
 _SEALED_EXACT = 1e-20
 """See `JointRows.exact`: with numbers in units of 2^-40."""
 
@@ -50,10 +53,11 @@ class VerticalLinear(VerticalModel):
     ``pair``      sums over the rows of its columns times the guest's       sums over the rows of its own columns times the
                   numbers, one for each column and round                    host's numbers, one for each column and round
     ``arbiter``   the same, with the numbers of all others added up         the same
+    ``shared``    nothing of a row, and no sums: shares                     the same
     ``none``      derivatives of the loss by row, and so all labels         its part of each row's margin, in every step
     ============  ========================================================  ====================================================
 
-    ``pair`` needs no third party; under ``arbiter`` a party without columns has the key, and learns how long the training takes. Both fit Taylor's loss of order 2 (Hardy et al. 2017) in place of the logistic, multinomial and Poisson ones: AUCs differ little, single probabilities do. See
+    ``pair`` needs no third party; under ``arbiter`` a party without columns has the key, and learns how long the training takes. ``shared`` has a dealer without columns, see `atoll.vertical.linear.shares`. The first two fit Taylor's loss of order 2 (Hardy et al. 2017) in place of the logistic, multinomial and Poisson ones: AUCs differ little, single probabilities do. See
     `atoll.vertical.linear.protocols`. The parties follow the protocol: one that encrypts a column of its own making, such as a single 1 among zeros, learns another's number of that row.
 
     Attributes:
@@ -70,7 +74,7 @@ class VerticalLinear(VerticalModel):
     family: Literal["auto", "least-squares", "logistic", "multinomial", "poisson"] = "auto"
     penalty: float = 1.0
     l1: float = 0.0
-    security: Literal["pair", "arbiter", "none"] = "pair"
+    security: Literal["pair", "arbiter", "shared", "none"] = "pair"
     cipher: Paillier = field(default_factory=Paillier)
     short_exponents: bool = False
 
@@ -85,8 +89,12 @@ class VerticalLinear(VerticalModel):
         for name, good, remedy in bounds:
             if not good:
                 raise ConfigError(f"{name}={getattr(self, name)!r}", where="VerticalLinear", remedy=remedy)
-        if self.security == "none" and (self.short_exponents or self.cipher != Paillier()):
+        sealed, name = self.security in ("pair", "arbiter"), ""
+        if not sealed and (self.short_exponents or self.cipher != Paillier()):
             name = "short_exponents" if self.short_exponents else "cipher"
+        if self.security == "shared" and self.l1:
+            name = "l1"
+        if name:
             raise CompositionError(
                 f"{name} with security={self.security!r}", where="VerticalLinear", remedy=f"leave {name} out"
             )
@@ -97,8 +105,8 @@ class VerticalLinear(VerticalModel):
 
     @property
     def helpers(self) -> Mapping[str, str]:
-        """The arbiter, where there is one."""
-        return {ARBITER: ARBITER} if self.security == "arbiter" else {}
+        """The arbiter or the dealer, where there is one."""
+        return {"arbiter": {ARBITER: ARBITER}, "shared": {DEALER: DEALER}}.get(self.security, {})
 
     def names(self) -> tuple[str, ...]:
         """The class and the protocol."""
@@ -116,6 +124,18 @@ class VerticalLinear(VerticalModel):
                 "guest": [
                     "each host's part of the margin of every training row in every step: after as many as a host has columns, all of them up to a linear map",
                     predicted,
+                ],
+            }
+        if self.security == "shared":
+            opened = "where the logistic function is in pieces, two numbers a round: how far the loss may still fall, and whether the momentum leads uphill"
+            apart = "nothing of another's rows, labels or weights, which are shares of uniform words, if the dealer shows nobody what it deals"
+            directions = "in how many directions each other party's columns vary"
+            return {
+                "host": [apart, directions, opened],
+                "guest": [apart, directions, opened, predicted],
+                DEALER: [
+                    "how many rows and directions the columns have, and how many rounds the training takes",
+                    "nothing of a number: it sees no shares",
                 ],
             }
         assumed = "Paillier's assumption" + (" and noise with exponents of 448 bits" if self.short_exponents else "")
@@ -154,6 +174,9 @@ class VerticalLinear(VerticalModel):
             products = 60.0 if self.l1 == 0 else 600.0
             seconds = products * (4e-9 * rows * (sum(columns) + 1) * outputs + 1e-3 * hosts)
             return {"seconds": seconds, "bytes": products * hosts * 16.0 * rows * outputs}
+        if self.security == "shared":
+            pieces = outputs == 1 and self.family in ("auto", "logistic")
+            return predict_shared(rows, sum(columns) + 1, outputs, len(columns), pieces)
         products = 15.0 if self.l1 == 0 else 200.0
         return predict_products(
             self.cipher, rows, [columns[0] + 1, *columns[1:]], outputs, products, self.short_exponents
@@ -189,8 +212,10 @@ class VerticalLinear(VerticalModel):
         unit = (float(np.std(rows.targets)) or 1.0) if plain else 1.0
         if plain:
             rows = GuestRows(rows.x, (rows.targets - offset) / unit, rows.objective)
-        loss = LinearLoss(rows.objective, rows.targets)
-        taylor = Taylor.of(rows.objective, rows.targets) if self.security != "none" else None
+        pieces = self.security == "shared" and rows.objective.name == LOGISTIC
+        loss = LinearLoss(rows.objective, rows.targets, pieces=pieces)
+        exact = self.security == "none" or pieces
+        taylor = None if exact else Taylor.of(rows.objective, rows.targets)
         block = self._block(x, 1 + len(hosts), taylor is None and rows.objective.name == SOFTMAX, unit, intercept=True)
         if state is None:
             start = np.zeros((x.shape[1], outputs))
@@ -203,8 +228,15 @@ class VerticalLinear(VerticalModel):
                     "coupled": block.coupled,
                     "unit": unit,
                     "curvature": taylor.curvature if taylor else 1.0,
+                    "pieces": pieces,
+                    "hosts": list(hosts),
                 }
                 await peers.broadcast(public, hosts)  # type: ignore[union-attr]
+        if hosts and self.security == "shared":
+            given = taylor.targets if taylor else rows.targets[:, None]
+            at: dict[str, Any] = {"peers": peers, "parties": ["", *hosts], "me": "", "secret": _given(secret)}
+            w = await fit_shared_weights(block, outputs, given, taylor.curvature if taylor else 1.0, pieces, **at)
+            return {"scales": scales.packed(), "weights": w[:-1], "base": w[-1], "unit": unit, "offset": offset}
         totals = GuestTotals(peers, hosts)
         own: JointRows
         if taylor is None:
@@ -248,6 +280,12 @@ class VerticalLinear(VerticalModel):
         )
         scaled = scales.apply(x)
         block = self._block(scaled, len(others) + 1, bool(public["coupled"]), float(public["unit"]))
+        if self.security == "shared":
+            parties, me = _places(public["hosts"], guest, [name for name in others if name != guest])
+            at: dict[str, Any] = {"peers": peers, "parties": parties, "me": me, "secret": secret}
+            curvature, pieces = float(public["curvature"]), bool(public["pieces"])
+            w = await fit_shared_weights(block, outputs, None, curvature, pieces, **at)
+            return {"scales": scales.packed(), "weights": w}
         own: JointRows
         if self.security == "none":
             own = PlainHost(block, outputs, peers, guest)
@@ -261,10 +299,7 @@ class VerticalLinear(VerticalModel):
         self, x: NDArray[np.float64], outputs: int, peers: Any, others: Sequence[str], secret: Secret | None
     ) -> PairProducts | ArbiterProducts:
         """The products with the other parties' rows, after they have exchanged what these need."""
-        if secret is None:
-            raise ConfigError(
-                "hosts without the party's entropy", where="VerticalLinear", remedy="give peers and secret"
-            )
+        secret = _given(secret)
         made: PairProducts | ArbiterProducts
         if self.security == "arbiter":
             made = ArbiterProducts(self.cipher, x, outputs, peers, others, secret)
@@ -283,8 +318,12 @@ class VerticalLinear(VerticalModel):
         state: Any = None,
         save: Save | None = None,
     ) -> None:
-        """The arbiter's role."""
+        """The arbiter's or the dealer's role."""
         del helper
+        if self.security == "shared":
+            place: Any = SimpleNamespace(secret=secret)
+            await deal.run(place, peers, parties=list(parties), sharing=sharing_among(len(parties)).spec())
+            return
         await run_arbiter(self.cipher, peers, parties, secret, self.short_exponents, state, save)
 
     def _saver(self, save: Save | None, more: Mapping[str, Any], leader: Any = None) -> Any:
@@ -326,6 +365,8 @@ class VerticalLinear(VerticalModel):
             "unit": unit,
             "curvature": curvature,
             "coupled": bool(found.get("coupled")),
+            "pieces": bool(found.get("pieces")),
+            "hosts": found.get("hosts"),
         }
 
     def train_pooled(self, rows: GuestRows) -> Part:
@@ -360,6 +401,30 @@ class VerticalLinear(VerticalModel):
         for each in answers:
             made = made + each
         return np.asarray(float(part["unit"]) * made + float(part["offset"]))
+
+
+def _given(secret: Secret | None) -> Secret:
+    """The party's entropy.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if secret is None:
+        raise ConfigError("hosts without the party's entropy", where="VerticalLinear", remedy="give peers and secret")
+    return secret
+
+
+def _places(told: Any, guest: str, others: Sequence[str]) -> tuple[list[str], str]:
+    """All roles with columns in the guest's order, and this host's own.
+
+    Raises:
+        MessageError: the guest names other hosts than the session has.
+    """
+    hosts = [str(one) for one in told] if isinstance(told, list | tuple) else []
+    mine = [name for name in hosts if name not in others]
+    good = len(mine) == 1 and len(set(hosts)) == len(hosts) == len(others) + 1 and guest not in hosts
+    require(good, f"hosts {hosts!r:.200} of {guest!r}", "VerticalLinear")
+    return [guest, *hosts], mine[0]
 
 
 def _start(state: Any) -> tuple[int, NDArray[np.float64]]:
