@@ -259,6 +259,16 @@ def test_a_split_network_is_the_one_of_all_columns(files, asked, tmp_path, task)
     assert len(rows_of(out)) == found["rows"]["aligned"] == ROWS
 
 
+def test_attacks_on_a_split_network_are_told(files, asked):
+    pytest.importorskip("torch")
+    words = ("--model", "net", "--epochs", 2, "--attack", "norm,direction,inversion")
+    for defence in ("none", "maxnorm,sun", "noise"):
+        found = asked(*files(), *words, "--defend", defence)
+        assert list(found["attacks"]) == ["norm", "direction", "inversion"]
+        assert all(0 <= value <= 1 for value in found["attacks"].values())
+    assert "--defend magic" in asked(*files(), *words, "--defend", "magic", code=2)["error"]["what"]
+
+
 def test_an_option_of_another_model_is_refused(files, asked):
     assert "--trees with --model net" in asked(*files(), "--model", "net", "--trees", 3, code=2)["error"]["what"]
     assert "--epochs with --model boost" in asked(*files(), "--epochs", 3, code=2)["error"]["what"]

@@ -4,6 +4,12 @@ from .job import train_pooled as train_pooled
 from .linear.vertical_linear import VerticalLinear as VerticalLinear
 from .model import VerticalModel as VerticalModel
 from .prediction import VerticalPrediction as VerticalPrediction
+from .split.attacks import read_leaks as read_leaks
+from .split.defences import CutDefence as CutDefence
+from .split.defences import IsotropicNoise as IsotropicNoise
+from .split.defences import MaxNorm as MaxNorm
+from .split.defences import SunModules as SunModules
+from .split.defences import distance_correlation as distance_correlation
 from .split.split_net import SplitNet as SplitNet
 from .transfer.sfhtl import SFHTL as SFHTL
 from .transfer.sftl import SFTL as SFTL

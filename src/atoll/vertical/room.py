@@ -14,4 +14,5 @@ JOBS = {
 
 PARTS = (
     PartKind("vertical model", ("atoll.vertical",), is_class("atoll.vertical.model:VerticalModel"), "One model over columns that lie at several parties.", "VerticalModel"),
+    PartKind("cut defence", ("atoll.vertical",), is_class("atoll.vertical.split.defences:CutDefence"), "Hides labels or columns at the cut of a split network.", "CutDefence"),
 )  # fmt: skip

@@ -73,8 +73,23 @@ Epochs = Annotated[
 Batch = Annotated[
     int | None, typer.Option("--batch", help="net: rows of a step, 64 by default.", min=1, show_default=False)
 ]
+Attack = Annotated[
+    str | None,
+    typer.Option(
+        "--attack",
+        help="net: what peers could tell, of norm, direction, completion, inversion; several with commas.",
+        show_default=False,
+    ),
+]
+Defend = Annotated[
+    str | None,
+    typer.Option("--defend", help="net: maxnorm, noise or sun; several with commas; or none.", show_default=False),
+]
 Test = Annotated[float, typer.Option("--test", help="Share of the shared rows held out.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the order of rows, and so of those held out.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", help="Seed of the order of rows, and so of those held out; and of what a network draws."),
+]
 Key = Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a column count: text or number.")]
 Repeats = Annotated[
     str | None, typer.Option("--repeats", help="first takes the first row of a key that stands in several.")
@@ -112,6 +127,8 @@ def command(
     l1: L1 = None,
     epochs: Epochs = None,
     batch: Batch = None,
+    attack: Attack = None,
+    defend: Defend = None,
     test: Test = 0.25,
     seed: Seed = 0,
     key: Key = None,
@@ -132,9 +149,9 @@ def command(
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
         "family": family, "penalty": penalty, "l1": l1,
-        "epochs": epochs, "batch": batch,
+        "epochs": epochs, "batch": batch, "attack": attack, "defend": defend,
     }  # fmt: skip
-    learner = _make_model(model, {name: value for name, value in given.items() if value is not None})
+    learner = _make_model(model, {name: value for name, value in given.items() if value is not None}, seed)
     for option, place in (("--predictions", predictions), ("--transcript", transcript)):
         if place is not None:
             require_folder(place, option)
@@ -182,22 +199,34 @@ def _make_linear(given: Mapping[str, Any]) -> Any:
 
 
 def _make_net(given: Mapping[str, Any]) -> Any:
-    from atoll.vertical import SplitNet
+    from atoll.core.errors import ConfigError
+    from atoll.vertical import IsotropicNoise, MaxNorm, SplitNet, SunModules
 
-    return SplitNet(**given)
+    defences = {"maxnorm": MaxNorm, "noise": IsotropicNoise, "sun": SunModules}
+    settings = dict(given)
+    audit, chosen = (_words_of(settings.pop(name, "")) for name in ("attack", "defend"))
+    chosen = [] if chosen == ["none"] else chosen
+    wrong = next((name for name in chosen if name not in defences), None)
+    if wrong is not None:
+        raise ConfigError(f"--defend {wrong}", remedy=f"use none, or some of {', '.join(defences)}")
+    return SplitNet(**settings, audit=audit, defence=[defences[name]() for name in chosen])
+
+
+def _words_of(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 _MODELS: dict[str, tuple[Callable[[Mapping[str, Any]], Any], tuple[str, ...]]] = {
     "boost": (_make_boost, ("security", "trees", "depth", "bins", "rate", "short_exponents")),
     "pivot": (_make_pivot, ("security", "trees", "depth", "bins", "rate")),
     "linear": (_make_linear, ("security", "family", "penalty", "l1", "short_exponents")),
-    "net": (_make_net, ("rate", "epochs", "batch")),
+    "net": (_make_net, ("seed", "rate", "epochs", "batch", "attack", "defend")),
 }
 """``--model`` -> what makes it, and the options that it has."""
 
 
-def _make_model(name: str, given: Mapping[str, Any]) -> Any:
-    """The model of these options.
+def _make_model(name: str, given: Mapping[str, Any], seed: int) -> Any:
+    """The model of these options, with the seed if it draws.
 
     Raises:
         ConfigError: there is no such model, or it has no such option.
@@ -214,12 +243,12 @@ def _make_model(name: str, given: Mapping[str, Any]) -> Any:
             f"--{foreign.replace('_', '-')} with --model {name}",
             remedy=f"leave it out: it belongs to --model {' and --model '.join(whose)}",
         )
-    return make(given)
+    return make({**given, "seed": seed} if "seed" in options else given)
 
 
 def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path | None) -> dict[str, Any]:
     """Compare with all columns in one place, and write the predictions."""
-    from atoll.vertical import train_pooled
+    from atoll.vertical import read_leaks, train_pooled
 
     columns = [len(table.columns) - 1 - (i == 0) for i, table in enumerate(tables.values())]
     outputs = len(result.classes) if result.task == "multiclass" else 1
@@ -237,6 +266,8 @@ def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path
         "security": job.model.security,
         "learns": result.learns,
     }
+    if getattr(job.model, "audit", ()):
+        found["attacks"] = read_leaks(result)
     if predictions is not None:
         _write(predictions, {**result.predictions, "pooled": pooled}, result.classes, result.task)
         found["predictions"] = str(predictions)
@@ -336,6 +367,8 @@ def _table(found: Mapping[str, Any]) -> PlainTable:
     taken = "-" if found["seconds"] is None else f"{found['seconds']:.3g}"
     table.add_row("seconds (predicted)", f"{taken} ({found['predicted_seconds']:.3g})")
     table.add_row("bytes", f"{found['bytes']:,}")
+    for attack, value in found.get("attacks", {}).items():
+        table.add_row(f"attack: {attack}", f"{value:.4f}")
     for party, lines in found["learns"].items():
         for line in lines:
             table.add_row(f"{party} learns", line)

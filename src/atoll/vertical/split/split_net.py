@@ -12,10 +12,13 @@ import numpy as np
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.core.requests.island import Secret
+from atoll.core.validation import require_parts
 from atoll.trees.objectives import LOGISTIC, SQUARED, TreeLoss
 
 from ..model import ColumnScales, GuestRows, Part, Save, VerticalModel, require
+from .attacks import ATTACKS, LABEL_ATTACKS, LabelLeaks, invert_embeddings
 from .cut import Cut, read_frame
+from .defences import CutDefence, HostModules, SunModules
 from .networks import Batches, Layers, Segment, SegmentOptimizer, apply_layers, few_threads, load_torch, loss_of
 
 if TYPE_CHECKING:
@@ -54,6 +57,8 @@ class SplitNet(VerticalModel):
         decay: L2 penalty, as PyTorch's ``weight_decay``.
         seed: of initial weights and batches. All parties know it.
         checkpoint_every: steps between two checkpoints; 0 makes one an epoch.
+        defence: what hides labels or columns, such as ``[MaxNorm()]``; several are applied in their order. They cost quality, and the model is no longer that of the network that is not split.
+        audit: attacks that each party runs on what it gives away: of ``norm``, ``direction``, ``completion`` (of two classes) and ``inversion``; see `atoll.vertical.read_leaks`.
     """
 
     hidden: Sequence[int] = (32,)
@@ -67,10 +72,13 @@ class SplitNet(VerticalModel):
     decay: float = 0.0
     seed: int = 0
     checkpoint_every: int = 0
+    defence: Sequence[CutDefence] = ()
+    audit: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "top"):
+        for name in ("hidden", "top", "defence", "audit"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        require_parts(self, {}, {"defence": (CutDefence, "atoll.vertical.MaxNorm()")})
         bounds = (
             ("hidden", _sizes(self.hidden), "use widths of at least 1"),
             ("width", self.width >= 1, "use at least 1 number"),
@@ -82,6 +90,7 @@ class SplitNet(VerticalModel):
             ("momentum", 0 <= self.momentum < 1, "use a number of at least 0 and below 1"),
             ("decay", 0 <= self.decay < np.inf, "use a finite number of at least 0"),
             ("checkpoint_every", self.checkpoint_every >= 0, "use steps, or 0 for one an epoch"),
+            ("audit", set(self.audit) <= set(ATTACKS), f"use some of {', '.join(ATTACKS)}"),
         )
         for name, good, remedy in bounds:
             if not good:
@@ -92,15 +101,39 @@ class SplitNet(VerticalModel):
         """``none``: embeddings and gradients travel as they are."""
         return "none"
 
+    def fit_objective(self, objective: TreeLoss) -> TreeLoss:
+        """The loss.
+
+        Raises:
+            ConfigError: an attack of ``audit`` is about two classes, and the labels are none.
+        """
+        wrong = next((name for name in self.audit if name in LABEL_ATTACKS and objective.name != LOGISTIC), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"audit={wrong!r} with labels that are not of two classes",
+                where="SplitNet",
+                remedy="use audit=['inversion'], or labels of two classes",
+            )
+        return objective
+
     def learns(self) -> dict[str, list[str]]:
         """What the guest and a host learn of each other beside the shared rows."""
+        labels, columns = (
+            "; ".join(one.told for one in self.defence if one.hides == whose) for whose in ("labels", "columns")
+        )
         return {
             "host": [
-                "the gradient of the loss by its embedding of each training row, in every epoch, which tells much of the labels: of two classes, nearly all",
+                "the gradient of the loss by its embedding of each training row, in every epoch"
+                + (
+                    f", {labels}: a heuristic, after which labels show less"
+                    if labels
+                    else ", which tells much of the labels: of two classes, nearly all"
+                ),
                 "the settings of the network, the seed of its initial weights and of the batches",
             ],
             "guest": [
-                f"each host's embedding of each training row in every epoch, {self.width} numbers a row, and of each row predicted; of columns they tell what the task needs, and often more",
+                f"each host's embedding of each training row in every epoch, {self.width} numbers a row, and of each row predicted; of columns they tell what the task needs, and often more"
+                + (f"; {columns}: a heuristic" if columns else ""),
                 "the settings of the network, the seed of its initial weights and of the batches",
             ],
         }
@@ -160,6 +193,8 @@ class SplitNet(VerticalModel):
         if state is None:
             await peers.broadcast({"hosts": hosts}, hosts)
         at_guest = _Labelled.of(self, rows, len(hosts) + 1, state)
+        hiding = [one for one in self.defence if one.hides == "labels"]
+        leaks = LabelLeaks(self.audit, len(hosts), len(rows.x), self.width, state and state["leaks"])
         cut, batches = Cut(peers, np.dtype(self.precision)), self._batches(len(rows.x))
         columns = (rows.x.shape[1],) * (len(hosts) + 1)  # the hosts' are not known here
         with few_threads(self._work(columns, rows.objective.outputs) * self.batch):
@@ -167,12 +202,18 @@ class SplitNet(VerticalModel):
                 got = await cut.recv_all(hosts, step, (len(at), self.width), "embeddings")
                 embeddings = [torch.from_numpy(each).requires_grad_() for each in got]
                 at_guest.loss([at_guest.bottom(at_guest.x[at]), *embeddings], at).backward()
-                for host, each in zip(hosts, embeddings, strict=True):
-                    await cut.send(host, step, each.grad)
+                for k, (host, each) in enumerate(zip(hosts, embeddings, strict=True)):
+                    shown = each.grad
+                    for one in hiding:
+                        shown = one.hide(shown, secret)
+                    if leaks.attacks:
+                        leaks.note(k, each, shown, rows.targets[at], at)
+                    await cut.send(host, step, shown)
                 at_guest.step()
                 if save is not None and self._is_checkpoint(batches, step + 1):
-                    await save({"done": step + 1, **at_guest.state()})
-        return {**at_guest.packed(), "width": self.width, "hosts": len(hosts)}
+                    await save({"done": step + 1, "leaks": leaks.state(), **at_guest.state()})
+        found = leaks.result(rows.targets)
+        return {**at_guest.packed(), "width": self.width, "hosts": len(hosts), **({"leaks": found} if found else {})}
 
     async def train_host(
         self, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret, state: Any = None, save: Save | None = None
@@ -187,17 +228,28 @@ class SplitNet(VerticalModel):
             state = {"hosts": _hosts_of(await peers.recv(guest), peers, guest), "done": 0}
         number = 1 + next(i for i, name in enumerate(state["hosts"]) if name not in peers.names)
         own = _Owned.of(self, x, number, state.get("bottom"))
+        made = Rng.of(self.seed).child("modules", number)
+        modules = [
+            HostModules(one, self.width, x.shape[1], made.child(k), secret, self.precision, state.get(f"module-{k}"))
+            for k, one in enumerate(one for one in self.defence if isinstance(one, SunModules))
+        ]
         cut, batches = Cut(peers, np.dtype(self.precision)), self._batches(len(x))
         with few_threads(self._bottom(x.shape[1]).multiplications * self.batch):
             for step, at in batches.from_step(int(state["done"])):
                 embedding = own.bottom(own.x[at])
                 await cut.send(guest, step, embedding)
                 found = await cut.recv(guest, step, (len(at), self.width), "gradients")
+                for one in modules:
+                    one.penalty(own.x[at], embedding).backward(retain_graph=True)
                 embedding.backward(torch.from_numpy(found))
                 own.bottom.step()
                 if save is not None and self._is_checkpoint(batches, step + 1):
-                    await save({**state, "done": step + 1, "bottom": own.bottom.state()})
-        return own.packed()
+                    more = {f"module-{k}": one.state() for k, one in enumerate(modules)}
+                    await save({**state, "done": step + 1, "bottom": own.bottom.state(), **more})
+        part = own.packed()
+        if "inversion" in self.audit:
+            part["leaks"] = {"inversion": invert_embeddings(_embed(part, x), own.scales.apply(x))}
+        return part
 
     def train_pooled(self, rows: GuestRows) -> Part:
         """The guest's part that the same network has when all columns are in one place: nothing is cut."""
