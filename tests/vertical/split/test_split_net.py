@@ -44,17 +44,17 @@ def fit_by_pytorch(model, rows):
     tops = model._tops(len(x), rows.objective.outputs)
     segments += [model._segment(layers, name) for name, layers in zip(("trunk", "head"), tops, strict=True)]
 
-    def module(segment, first):
-        layers = [nn.ReLU()] if first else []
+    def module(segment, last=False):
+        layers = []
         for k in range(0, len(segment.weights), 2):
             weight, bias = segment.weights[k : k + 2]
             made = nn.Linear(*weight.shape[::-1], dtype=torch.float64)
             made.load_state_dict({"weight": weight.detach(), "bias": bias.detach()})
             layers += [*([nn.ReLU()] if k else []), made]
-        return nn.Sequential(*layers)
+        return nn.Sequential(*layers, *([] if last or not layers else [nn.ReLU()]))
 
-    bottoms = nn.ModuleList([module(one, False) for one in segments[:-2]])
-    top = nn.Sequential(module(segments[-2], True), module(segments[-1], True))
+    bottoms = nn.ModuleList([module(one) for one in segments[:-2]])
+    top = nn.Sequential(module(segments[-2]), module(segments[-1], last=True))
     weights = [*bottoms.parameters(), *top.parameters()]
     more = {"lr": model.rate, "weight_decay": model.decay}
     adam = model.optimizer == "adam"

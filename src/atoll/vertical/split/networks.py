@@ -45,7 +45,7 @@ class Layers:
         widths: outputs of each dense layer.
         image: ``(channels, height, width)`` of the input; empty for columns.
         channels: output channels of each 3x3 convolution, which a 2x2 maximum follows; only for images.
-        activated: whether the segment begins with ReLU, as one behind a cut does.
+        activated: whether the segment ends with ReLU, as one before a cut does.
     """
 
     inputs: int
@@ -102,8 +102,6 @@ class Layers:
             x: ``(rows, inputs)``.
         """
         functional, pairs = load_torch().nn.functional, list(zip(weights[::2], weights[1::2], strict=True))
-        if self.activated:
-            x = functional.relu(x)
         if self.image:
             x = x.view(-1, *self.image)
             for weight, bias in pairs[: len(self.channels)]:
@@ -111,7 +109,7 @@ class Layers:
             x = x.flatten(1)
         for k, (weight, bias) in enumerate(pairs[len(self.channels) :]):
             x = functional.linear(functional.relu(x) if k else x, weight, bias)
-        return x
+        return functional.relu(x) if self.activated else x
 
     def packed(self) -> dict[str, Any]:
         """The layers as a message."""

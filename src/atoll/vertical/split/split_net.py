@@ -36,7 +36,7 @@ _STEP_SECONDS, _FLOPS = 8e-4, 4e9
 class SplitNet(VerticalModel):
     """A neural network over columns at several owners: each has a *bottom* for its own columns, the guest has the *top* and the labels.
 
-    At each step all parties take the same rows, seeded and in the common order. A host sends its *embedding*, ``h_k = bottom_k(x_k)``; the guest computes the loss of
+    At each step all parties take the same rows, seeded and in the common order. A host sends its *embedding*, ``h_k = bottom_k(x_k)``, which ends with ReLU; the guest computes the loss of
     ``top(h_0, h_1, ...)`` and sends back ``dL/dh_k``; each party moves its own weights. By the chain rule these are the gradients of the network that is not split, so that the model is
     the one that the same learner makes with all columns in one place (``train_pooled``), up to rounding.
 
@@ -154,15 +154,13 @@ class SplitNet(VerticalModel):
     # What the network is.
 
     def _bottom(self, columns: int) -> Layers:
-        return Layers(columns, (*self.hidden, self.width))
+        return Layers(columns, (*self.hidden, self.width), activated=True)
 
     def _tops(self, parties: int, outputs: int) -> tuple[Layers, Layers]:
         """What lies behind the cut: the trunk, whose output is no prediction yet, and the head, which is next to the labels."""
         joined = parties * self.width
         widths = tuple(self.top)
-        return Layers(joined, widths, activated=True), Layers(
-            widths[-1] if widths else joined, (outputs,), activated=True
-        )
+        return Layers(joined, widths, activated=bool(widths)), Layers(widths[-1] if widths else joined, (outputs,))
 
     def _work(self, columns: Sequence[int], outputs: int) -> float:
         """Multiplications of a row, at all parties."""
