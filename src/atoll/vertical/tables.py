@@ -221,11 +221,12 @@ def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...]]
     if hasattr(data, "dataset") and not isinstance(data, Dataset):
         data = data.dataset()  # a shard
     if isinstance(data, Dataset):
-        names = data.about.features or tuple(f"x{i}" for i in range(np.asarray(data["x"]).shape[1]))
+        x = np.asarray(data["x"])
+        x = x.reshape(len(x), -1)  # an image's numbers are columns in C order
+        names = data.about.features or tuple(f"x{i}" for i in range(x.shape[1]))
         coded = next(iter(data.about.categories), None)
         if coded is not None:
             raise _not_numbers(coded, "the codes of text", party)
-        x = np.asarray(data["x"])
         columns = {name: x[:, i] for i, name in enumerate(names)}
         others = {name: np.asarray(data[name]) for name in data.columns if name not in ("x", *columns)}
         return {**columns, **others}, tuple(names)

@@ -13,10 +13,11 @@ from atoll.core.errors import AtollError, ConfigError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
 from atoll.core.world import World
+from atoll.data import Dataset
 from atoll.engines import Inline
 from atoll.testing import killed_and_resumed
 from atoll.trees.objectives import LOGISTIC, TreeLoss
-from atoll.vertical import SplitNet, Vertical, VerticalPrediction, train_pooled
+from atoll.vertical import SplitNet, Vertical, VerticalPrediction, read_leaks, train_pooled
 from atoll.vertical.model import ColumnScales, GuestRows
 from tests.support.vertical_toys import as_parties, draw
 
@@ -40,9 +41,9 @@ def fit_by_pytorch(model, rows):
     ends = np.cumsum((0, *rows.columns))
     columns = [ColumnScales.of(rows.x[:, a:b]).apply(rows.x[:, a:b]) for a, b in itertools.pairwise(ends)]
     x = [torch.from_numpy(each) for each in columns]
-    segments = [model._segment(model._bottom(size), "bottom", k) for k, size in enumerate(rows.columns)]
-    tops = model._tops(len(x), rows.objective.outputs)
-    segments += [model._segment(layers, name) for name, layers in zip(("trunk", "head"), tops, strict=True)]
+    segments = [model.segment(model.bottom(size), "bottom", k) for k, size in enumerate(rows.columns)]
+    tops = model.tops(len(x), rows.objective.outputs)
+    segments += [model.segment(layers, name) for name, layers in zip(("trunk", "head"), tops, strict=True)]
 
     def module(segment, last=False):
         layers = []
@@ -71,7 +72,7 @@ def fit_by_pytorch(model, rows):
     def run(at):
         return top(torch.cat([bottom(each[at]) for bottom, each in zip(bottoms, x, strict=True)], 1))
 
-    for _, at in model._batches(len(y)).from_step(0):
+    for _, at in model.batches(len(y)).from_step(0):
         optimizer.zero_grad()
         losses[name](run(at), targets[at]).backward()
         optimizer.step()
@@ -120,10 +121,11 @@ def test_in_single_precision_it_is_close_and_joins_what_lies_apart(hosts):
     np.testing.assert_allclose(asked, [told[str(key)] for key in some["id"]], rtol=0, atol=1e-6)
 
 
-def test_saved_parts_answer_in_one_round_trip(tmp_path):
+@pytest.mark.parametrize("shape", ["label", "u"])
+def test_saved_parts_answer_in_one_round_trip(tmp_path, shape):
     table = draw(402, 400)
-    parties, _ = as_parties(table)
-    job = Vertical(model=SplitNet(**SMALL))
+    parties, _ = as_parties(table, 2)
+    job = Vertical(model=SplitNet(**SMALL, shape=shape))
     result = atoll.simulate(job, parties, engine="inline", progress=False, results=tmp_path)
     some = {**parties, "guest": {name: values[:30] for name, values in parties["guest"].items()}}
     found = atoll.simulate(VerticalPrediction(), some, engine="inline", progress=False, results=tmp_path).outcome
@@ -139,11 +141,14 @@ def test_a_party_may_have_no_column():
     assert len(np.unique(result.predictions["federated"])) > 10
 
 
-@pytest.mark.parametrize("points", [2, pytest.param(9, marks=pytest.mark.slow)])
-def test_killed_and_resumed_it_is_the_same(tmp_path, points):
+@pytest.mark.parametrize(
+    ("points", "shape"),
+    [(2, "label"), (1, "u"), *(pytest.param(9, shape, marks=pytest.mark.slow) for shape in ("label", "u"))],
+)
+def test_killed_and_resumed_it_is_the_same(tmp_path, points, shape):
     table = draw(402, 300)
     parties, _ = as_parties(table)
-    job = Vertical(model=SplitNet(**{**SMALL, "checkpoint_every": 3}))
+    job = Vertical(model=SplitNet(**{**SMALL, "checkpoint_every": 3}, shape=shape))
     ready = job.prepare(Community(parties))
 
     async def program(fed):
@@ -157,6 +162,36 @@ def test_killed_and_resumed_it_is_the_same(tmp_path, points):
     assert killed_and_resumed(world, program, tmp_path, points=points).result["guest"]["rows"]["aligned"] == len(
         table.x
     )
+
+
+def test_the_party_with_the_labels_may_see_no_embedding_and_hide_them_from_the_trunk():
+    """U-shaped, on many hosts, with an audit of what the trunk's host sees."""
+    table = draw(402, 400)
+    parties, _ = as_parties(table, 2)
+    result = train(parties, SplitNet(**SMALL, shape="u", audit=["norm", "direction", "completion", "inversion"]))
+    assert set(read_leaks(result)) == {"norm", "direction", "completion", "inversion"}
+    told = result.learns
+    assert "every party's embedding" in told["host-1"][-3]
+    assert not any("embedding" in line for line in told["guest"])
+    assert "trunk" not in result.replies["guest"]["half"]["part"]
+
+
+@pytest.mark.parametrize("shape", ["label", "u"])
+def test_images_at_a_host_and_labels_at_the_guest(shape):
+    rng = np.random.default_rng(0)
+    n = 500
+    images, y = rng.normal(size=(n, 1, 8, 8)).astype(np.float32), rng.integers(0, 3, n)
+    for k in range(n):
+        images[k, 0, 2 * y[k] : 2 * y[k] + 3, 1:5] += 2
+    ids, order = np.arange(n), rng.permutation(n)
+    shop = Dataset({"x": images[order], "id": ids[order]})
+    model = SplitNet(image=(1, 8, 8), channels=(4,), epochs=6, rate=0.01, shape=shape)
+    parties = {"bank": {"id": ids, "y": y}, "shop": shop}
+    result = train(parties, model)
+    assert result.scores["test/federated/accuracy"] > 0.9 > 0.6 > result.scores["test/alone/accuracy"]
+    assert result.compare(train_pooled(result.job, parties, result))["difference"] < 1e-5
+    with pytest.raises(ConfigError, match=r"image=\[3, 8, 8\] of 192 numbers, and a host with 64 columns"):
+        train(parties, SplitNet(image=(3, 8, 8), channels=(4,)))
 
 
 # What a peer sends is checked.
@@ -197,6 +232,11 @@ def test_frames_that_are_none_are_refused(match, message):
     hosts = {"hosts": ["me"]}
     with pytest.raises(AtollError, match=match.replace("embeddings", "gradients")):
         asyncio.run(model.train_host(x, Scripted(hosts, message), "peer", secret=Secret(0)))
+    apart = SplitNet(**{**SMALL, "batch": 10, "top": (4,), "shape": "u"})
+    with pytest.raises(AtollError, match=match):
+        asyncio.run(apart.train_host(x, Scripted(hosts, message), "peer", secret=Secret(0)))
+    with pytest.raises(AtollError, match=match.replace("embeddings", "features")):
+        asyncio.run(apart.train_guest(rows, Scripted(message), ["peer"], secret=Secret(0)))
 
 
 @pytest.mark.parametrize("told", [None, {}, {"hosts": "me"}, {"hosts": []}, {"hosts": ["peer", "me"]}, {"hosts": ["me", "you"]}, {"hosts": [1]}])  # fmt: skip
@@ -205,7 +245,7 @@ def test_a_false_list_of_hosts_is_refused(told):
         asyncio.run(SplitNet(**SMALL).train_host(GOOD, Scripted(told), "peer", secret=Secret(0)))
 
 
-@pytest.mark.parametrize(("setting", "value"), [("hidden", (0,)), ("width", 0), ("top", (2.5,)), ("epochs", 0), ("batch", 0), ("optimizer", "magic"), ("rate", 0.0), ("momentum", 1.0), ("decay", -1.0), ("checkpoint_every", -1)])  # fmt: skip
+@pytest.mark.parametrize(("setting", "value"), [("hidden", (0,)), ("width", 0), ("top", (2.5,)), ("epochs", 0), ("batch", 0), ("optimizer", "magic"), ("rate", 0.0), ("momentum", 1.0), ("decay", -1.0), ("checkpoint_every", -1), ("shape", "v"), ("image", (8, 8)), ("image", (1, 3, 3)), ("channels", (0,))])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(setting, value):
     with pytest.raises(ConfigError, match=f"{setting}="):
         SplitNet(**{setting: value})

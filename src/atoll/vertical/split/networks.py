@@ -54,18 +54,19 @@ class Layers:
     channels: tuple[int, ...] = ()
     activated: bool = False
 
-    def require_image(self, party: str) -> None:
-        """Refuse columns that are no image of this shape.
+    def require_image(self) -> Layers:
+        """These layers, if their input is an image of this shape.
 
         Raises:
-            ConfigError: they are not.
+            ConfigError: it is not.
         """
-        if self.image and math.prod(self.image) != self.inputs:
+        if math.prod(self.image) != self.inputs:
             raise ConfigError(
-                f"image={list(self.image)} of {math.prod(self.image)} numbers, and {self.inputs} columns at {party!r}",
+                f"image={list(self.image)} of {math.prod(self.image)} numbers, and a host with {self.inputs} columns",
                 where="SplitNet",
-                remedy="give (channels, height, width) of the host's images",
+                remedy="give channels, height and width of the hosts' images",
             )
+        return self
 
     @property
     def multiplications(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,18 +14,20 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.core.requests.island import Secret
 from atoll.core.validation import require_parts
-from atoll.trees.objectives import LOGISTIC, SQUARED, TreeLoss
+from atoll.trees.objectives import LOGISTIC, TreeLoss
 
-from ..model import ColumnScales, GuestRows, Part, Save, VerticalModel, require
+from ..model import GuestRows, Part, Save, VerticalModel, require
 from .attacks import ATTACKS, LABEL_ATTACKS, LabelLeaks, invert_embeddings
 from .cut import Cut, read_frame
 from .defences import CutDefence, HostModules, SunModules
-from .networks import Batches, Layers, Segment, SegmentOptimizer, apply_layers, few_threads, load_torch, loss_of
+from .networks import Batches, Layers, Segment, SegmentOptimizer, apply_layers, few_threads, load_torch
+from .owners import Labelled, Owned, apply_head, embed
+from .ushape import TrunkHost, predict_labels, predict_trunk, train_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.execution.session import Peers
+    from atoll.core.execution.session import PeerChannel, Peers
 
 __all__ = ["SplitNet"]
 
@@ -49,6 +52,10 @@ class SplitNet(VerticalModel):
         hidden: widths of the bottoms' hidden layers.
         width: numbers of an embedding.
         top: widths of the top's hidden layers.
+        shape: ``"label"``: the guest has the whole top; ``"u"``: the first host has the top's hidden layers, the guest only its last one (the *head*), so that it never sees a host's embedding, and no other host sees
+            more than gradients of its own. The model is the same.
+        image: ``(channels, height, width)`` of the hosts' columns, where these are images, in C order; their bottoms then begin with convolutions. Empty for columns.
+        channels: output channels of each 3x3 convolution, which a 2x2 maximum follows; for images.
         epochs: passes over the training rows.
         batch: rows of a step.
         optimizer: ``"adam"`` or ``"sgd"``.
@@ -64,6 +71,9 @@ class SplitNet(VerticalModel):
     hidden: Sequence[int] = (32,)
     width: int = 16
     top: Sequence[int] = (16,)
+    shape: Literal["label", "u"] = "label"
+    image: Sequence[int] = ()
+    channels: Sequence[int] = (16, 32)
     epochs: int = 10
     batch: int = 64
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -76,13 +86,26 @@ class SplitNet(VerticalModel):
     audit: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "top", "defence", "audit"):
+        for name in ("hidden", "top", "image", "channels", "defence", "audit"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         require_parts(self, {}, {"defence": (CutDefence, "atoll.vertical.MaxNorm()")})
         bounds = (
             ("hidden", _sizes(self.hidden), "use widths of at least 1"),
             ("width", self.width >= 1, "use at least 1 number"),
             ("top", _sizes(self.top), "use widths of at least 1"),
+            ("shape", self.shape in ("label", "u"), "use 'label' or 'u'"),
+            (
+                "top",
+                self.shape != "u" or len(self.top) > 0,
+                "with shape='u' give the top a hidden layer, which the host has",
+            ),
+            ("image", len(self.image) in (0, 3) and _sizes(self.image), "use channels, height and width"),
+            ("channels", _sizes(self.channels), "use output channels of at least 1"),
+            (
+                "image",
+                not self.image or min(self.image[1:]) >> len(self.channels) > 0,
+                "use larger images, or fewer channels=, each of which halves them",
+            ),
             ("epochs", self.epochs >= 1, "use at least 1 epoch"),
             ("batch", self.batch >= 1, "use at least 1 row"),
             ("optimizer", self.optimizer in ("adam", "sgd"), "use 'adam' or 'sgd'"),
@@ -121,21 +144,28 @@ class SplitNet(VerticalModel):
         labels, columns = (
             "; ".join(one.told for one in self.defence if one.hides == whose) for whose in ("labels", "columns")
         )
+        public = "the settings of the network, the seed of its initial weights and of the batches"
+        whose = "each host's embedding" if self.shape == "label" else "every party's embedding"
+        embeddings = (
+            f"{whose} of each training row in every epoch, {self.width} numbers a row, and of each row predicted; of columns they tell what the task needs, and often more"
+            + (f"; {columns}: a heuristic" if columns else "")
+        )
+        leak = (
+            f", {labels}: a heuristic, after which labels show less"
+            if labels
+            else ", which tells much of the labels: of two classes, nearly all"
+        )
+        gradients = f"the gradient of the loss by its embedding of each training row, in every epoch{leak}"
+        if self.shape == "label":
+            return {"host": [gradients, public], "guest": [embeddings, public]}
+        features = f"what the top's hidden layers make of each training row, in every epoch, {self.top[-1]} numbers a row, and of each row predicted"
         return {
             "host": [
-                "the gradient of the loss by its embedding of each training row, in every epoch"
-                + (
-                    f", {labels}: a heuristic, after which labels show less"
-                    if labels
-                    else ", which tells much of the labels: of two classes, nearly all"
-                ),
-                "the settings of the network, the seed of its initial weights and of the batches",
+                f"if it is the first, which has the top's hidden layers: {embeddings}; and the gradient of the loss by what it makes of them{leak}",
+                f"if it is another: {gradients}",
+                public,
             ],
-            "guest": [
-                f"each host's embedding of each training row in every epoch, {self.width} numbers a row, and of each row predicted; of columns they tell what the task needs, and often more"
-                + (f"; {columns}: a heuristic" if columns else ""),
-                "the settings of the network, the seed of its initial weights and of the batches",
-            ],
+            "guest": [features, public],
         }
 
     def predict_cost(self, rows: int, columns: Sequence[int], outputs: int = 1) -> dict[str, float]:
@@ -153,10 +183,19 @@ class SplitNet(VerticalModel):
 
     # What the network is.
 
-    def _bottom(self, columns: int) -> Layers:
+    def bottom(self, columns: int, number: int = 0) -> Layers:
+        """The bottom of a party, the guest being 0, the only one whose columns are no image.
+
+        Raises:
+            ConfigError: a host's columns are no image of ``image``.
+        """
+        if self.image and number:
+            return Layers(
+                columns, (*self.hidden, self.width), tuple(self.image), tuple(self.channels), activated=True
+            ).require_image()
         return Layers(columns, (*self.hidden, self.width), activated=True)
 
-    def _tops(self, parties: int, outputs: int) -> tuple[Layers, Layers]:
+    def tops(self, parties: int, outputs: int) -> tuple[Layers, Layers]:
         """What lies behind the cut: the trunk, whose output is no prediction yet, and the head, which is next to the labels."""
         joined = parties * self.width
         widths = tuple(self.top)
@@ -164,18 +203,27 @@ class SplitNet(VerticalModel):
 
     def _work(self, columns: Sequence[int], outputs: int) -> float:
         """Multiplications of a row, at all parties."""
-        layers = [*(self._bottom(one) for one in columns), *self._tops(len(columns), outputs)]
+        layers = [*(self.bottom(one, k) for k, one in enumerate(columns)), *self.tops(len(columns), outputs)]
         return float(sum(one.multiplications for one in layers))
 
-    def _segment(self, layers: Layers, *name: str | int) -> Segment:
+    def segment(self, layers: Layers, *name: str | int) -> Segment:
+        """A segment of this name, with its initial weights: the same wherever it lies."""
         steps = SegmentOptimizer(self.optimizer, self.rate, self.momentum, self.decay)
         return Segment(layers, steps, Rng.of(self.seed).child("weights", *name), self.precision)
 
-    def _batches(self, rows: int) -> Batches:
+    def batches(self, rows: int) -> Batches:
+        """The steps of a training."""
         return Batches(rows, self.batch, self.epochs, Rng.of(self.seed).child("batches"))
 
-    def _is_checkpoint(self, batches: Batches, done: int) -> bool:
+    def is_checkpoint(self, batches: Batches, done: int) -> bool:
+        """Whether parties keep their states after so many steps."""
         return done % (self.checkpoint_every or batches.an_epoch) == 0
+
+    def hide_labels(self, gradients: Any, secret: Secret) -> Any:
+        """What a host gets instead of the gradients of a step."""
+        for one in self.defence:
+            gradients = one.hide(gradients, secret) if one.hides == "labels" else gradients
+        return gradients
 
     # The roles.
 
@@ -190,25 +238,25 @@ class SplitNet(VerticalModel):
         torch, hosts = load_torch(), list(hosts)
         if state is None:
             await peers.broadcast({"hosts": hosts}, hosts)
-        at_guest = _Labelled.of(self, rows, len(hosts) + 1, state)
-        hiding = [one for one in self.defence if one.hides == "labels"]
+        if self.shape == "u":
+            return await train_labels(self, rows, peers, hosts, secret=secret, state=state, save=save)
+        at_guest = Labelled.of(self, rows, len(hosts) + 1, state)
         leaks = LabelLeaks(self.audit, len(hosts), len(rows.x), self.width, state and state["leaks"])
-        cut, batches = Cut(peers, np.dtype(self.precision)), self._batches(len(rows.x))
-        columns = (rows.x.shape[1],) * (len(hosts) + 1)  # the hosts' are not known here
+        cut, batches = Cut(peers, np.dtype(self.precision)), self.batches(len(rows.x))
+        # How many columns the hosts have is not known here.
+        columns = (rows.x.shape[1], *(math.prod(self.image) if self.image else rows.x.shape[1] for _ in hosts))
         with few_threads(self._work(columns, rows.objective.outputs) * self.batch):
             for step, at in batches.from_step(0 if state is None else int(state["done"])):
                 got = await cut.recv_all(hosts, step, (len(at), self.width), "embeddings")
                 embeddings = [torch.from_numpy(each).requires_grad_() for each in got]
                 at_guest.loss([at_guest.bottom(at_guest.x[at]), *embeddings], at).backward()
                 for k, (host, each) in enumerate(zip(hosts, embeddings, strict=True)):
-                    shown = each.grad
-                    for one in hiding:
-                        shown = one.hide(shown, secret)
+                    shown = self.hide_labels(each.grad, secret)
                     if leaks.attacks:
                         leaks.note(k, each, shown, rows.targets[at], at)
                     await cut.send(host, step, shown)
                 at_guest.step()
-                if save is not None and self._is_checkpoint(batches, step + 1):
+                if save is not None and self.is_checkpoint(batches, step + 1):
                     await save({"done": step + 1, "leaks": leaks.state(), **at_guest.state()})
         found = leaks.result(rows.targets)
         return {**at_guest.packed(), "width": self.width, "hosts": len(hosts), **({"leaks": found} if found else {})}
@@ -225,39 +273,49 @@ class SplitNet(VerticalModel):
         if state is None:
             state = {"hosts": _hosts_of(await peers.recv(guest), peers, guest), "done": 0}
         number = 1 + next(i for i, name in enumerate(state["hosts"]) if name not in peers.names)
-        own = _Owned.of(self, x, number, state.get("bottom"))
+        own = Owned.of(self, x, number, state.get("bottom"))
         made = Rng.of(self.seed).child("modules", number)
         modules = [
             HostModules(one, self.width, x.shape[1], made.child(k), secret, self.precision, state.get(f"module-{k}"))
             for k, one in enumerate(one for one in self.defence if isinstance(one, SunModules))
         ]
-        cut, batches = Cut(peers, np.dtype(self.precision)), self._batches(len(x))
-        with few_threads(self._bottom(x.shape[1]).multiplications * self.batch):
+        cut, batches = Cut(peers, np.dtype(self.precision)), self.batches(len(x))
+        top = state["hosts"][0] if self.shape == "u" else guest
+        trunk = TrunkHost(self, cut, guest, state["hosts"][1:], state.get("trunk")) if top not in peers.names else None
+        with few_threads(self.bottom(x.shape[1], number).multiplications * self.batch):
             for step, at in batches.from_step(int(state["done"])):
                 embedding = own.bottom(own.x[at])
-                await cut.send(guest, step, embedding)
-                found = await cut.recv(guest, step, (len(at), self.width), "gradients")
+                if trunk is not None:
+                    found = await trunk.join_embeddings(step, embedding)
+                else:
+                    await cut.send(top, step, embedding)
+                    found = await cut.recv(top, step, (len(at), self.width), "gradients")
                 for one in modules:
                     one.penalty(own.x[at], embedding).backward(retain_graph=True)
                 embedding.backward(torch.from_numpy(found))
                 own.bottom.step()
-                if save is not None and self._is_checkpoint(batches, step + 1):
+                if save is not None and self.is_checkpoint(batches, step + 1):
                     more = {f"module-{k}": one.state() for k, one in enumerate(modules)}
+                    more |= {} if trunk is None else {"trunk": trunk.segment.state()}
                     await save({**state, "done": step + 1, "bottom": own.bottom.state(), **more})
-        part = own.packed()
+        part = {**own.packed(), "width": self.width}
+        if self.shape == "u":
+            part |= (
+                {"top": top} if trunk is None else {"trunk": trunk.segment.packed(), "hosts": list(state["hosts"][1:])}
+            )
         if "inversion" in self.audit:
-            part["leaks"] = {"inversion": invert_embeddings(_embed(part, x), own.scales.apply(x))}
+            part["leaks"] = {"inversion": invert_embeddings(embed(part, x), own.scales.apply(x))}
         return part
 
     def train_pooled(self, rows: GuestRows) -> Part:
         """The guest's part that the same network has when all columns are in one place: nothing is cut."""
         parties = rows.columns or (rows.x.shape[1],)
         ends = np.cumsum((0, *parties)).tolist()
-        owned = [_Owned.of(self, rows.x[:, a:b], k) for k, (a, b) in enumerate(itertools.pairwise(ends))]
-        at_guest = _Labelled.of(self, GuestRows(rows.x[:, : ends[1]], rows.targets, rows.objective), len(parties))
-        owned[0] = _Owned(at_guest.x, at_guest.scales, at_guest.bottom)
+        owned = [Owned.of(self, rows.x[:, a:b], k) for k, (a, b) in enumerate(itertools.pairwise(ends))]
+        at_guest = Labelled.of(self, GuestRows(rows.x[:, : ends[1]], rows.targets, rows.objective), len(parties))
+        owned[0] = Owned(at_guest.x, at_guest.scales, at_guest.bottom)
         with few_threads(self._work(parties, rows.objective.outputs) * self.batch):
-            for _, at in self._batches(len(rows.x)).from_step(0):
+            for _, at in self.batches(len(rows.x)).from_step(0):
                 at_guest.loss([one.bottom(one.x[at]) for one in owned], at).backward()
                 for one in owned[1:]:
                     one.bottom.step()
@@ -269,115 +327,46 @@ class SplitNet(VerticalModel):
 
     @classmethod
     def answer(cls, part: Part, x: NDArray[Any]) -> Mapping[str, Any]:
-        """A host's embeddings of rows."""
-        return {"cut": _embed(part, x)}
+        """A host's embeddings of rows. With ``shape="u"`` the host that has the trunk adds it: there, this serves only who has all parts at hand, and parties predict by `predict_host`."""
+        return {"cut": embed(part, x), **({"trunk": part["trunk"]} if "trunk" in part else {})}
 
     @classmethod
-    def read_answer(cls, part: Part, message: Any, rows: int, host: int, name: str) -> NDArray[Any]:
-        """A host's embeddings of rows, ``(rows, width)``.
+    def read_answer(cls, part: Part, message: Any, rows: int, host: int, name: str) -> Any:
+        """A host's embeddings of rows, ``(rows, width)``, and the trunk if the guest has none.
 
         Raises:
             MessageError: they are of another form, or not finite.
         """
-        return read_frame(message, (rows, int(part["width"])), _precision(part), "embeddings", name)
+        found = read_frame(message, (rows, int(part["width"])), _precision(part), "embeddings", name)
+        return (found, message["trunk"]) if "trunk" not in part and host == 1 else (found, None)
 
     @classmethod
-    def margins(cls, part: Part, x: NDArray[Any], answers: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def margins(cls, part: Part, x: NDArray[Any], answers: Sequence[Any]) -> NDArray[Any]:
         """The margins of rows: what the top makes of all embeddings."""
+        trunk = next((one for _, one in answers if one is not None), part.get("trunk"))
+        found = [one for one, _ in answers]
         if not answers:
             others = list(part.get("others", ()))
             sizes = [int(each["bottom"]["layers"]["inputs"]) for each in (part, *others)]
             columns = np.split(x, np.cumsum(sizes)[:-1].tolist(), axis=1)
-            x, answers = columns[0], [_embed(each, rows) for each, rows in zip(others, columns[1:], strict=True)]
-        joined = np.concatenate([_embed(part, x), *answers], axis=1)
-        made = apply_layers(part["head"], apply_layers(part["trunk"], joined))
-        return np.asarray(made * made.dtype.type(part["spread"]) + made.dtype.type(part["centre"]))
+            x, found = columns[0], [embed(each, rows) for each, rows in zip(others, columns[1:], strict=True)]
+        joined = np.concatenate([embed(part, x), *found], axis=1)
+        return apply_head(part, apply_layers(trunk, joined))
 
+    async def predict_guest(
+        self, part: Part, x: NDArray[Any], peers: PeerChannel, hosts: Sequence[str]
+    ) -> NDArray[Any]:
+        """The guest's role when the parties predict; with ``shape="u"`` it sends its embeddings to the host that has the trunk."""
+        if "trunk" in part:
+            return await super().predict_guest(part, x, peers, hosts)
+        return await predict_labels(part, x, peers, hosts[0])
 
-@dataclass
-class _Owned:
-    """A party's columns, and the bottom that reads them."""
-
-    x: Any
-    scales: ColumnScales
-    bottom: Segment
-
-    @classmethod
-    def of(cls, model: SplitNet, x: NDArray[Any], number: int, state: Any = None) -> _Owned:
-        """Read the training rows of party ``number``, the guest being 0; go on from a checkpoint's ``state``."""
-        scales = ColumnScales.of(x)
-        scaled = load_torch().from_numpy(scales.apply(x).astype(model.precision))
-        bottom = model._segment(model._bottom(x.shape[1]), "bottom", number)
-        if state is not None:
-            bottom.restore(state)
-        return cls(scaled, scales, bottom)
-
-    def packed(self) -> dict[str, Any]:
-        """The party's part of the model."""
-        return {"bottom": self.bottom.packed(), "scales": self.scales.packed()}
-
-
-class _Scaled(NamedTuple):
-    """Labels as the network fits them: of a regression, deviations from the mean in units of the spread."""
-
-    targets: Any
-    centre: float
-    spread: float
-
-    @classmethod
-    def of(cls, rows: GuestRows, precision: type[Any]) -> _Scaled:
-        torch = load_torch()
-        if rows.objective.name != SQUARED:
-            kind = np.int64 if rows.objective.name != LOGISTIC else precision
-            return cls(torch.from_numpy(rows.targets.astype(kind)), 0.0, 1.0)
-        centre, spread = float(rows.targets.mean()), float(rows.targets.std()) or 1.0
-        return cls(torch.from_numpy(((rows.targets - centre) / spread).astype(precision)), centre, spread)
-
-
-@dataclass
-class _Labelled(_Owned):
-    """The party with the labels: its columns and bottom, and the segments behind the cut."""
-
-    trunk: Segment
-    head: Segment
-    labels: _Scaled
-    objective: TreeLoss
-
-    @classmethod
-    def of(cls, model: SplitNet, rows: GuestRows, parties: int, state: Any = None) -> _Labelled:  # type: ignore[override]
-        own = _Owned.of(model, rows.x, 0, state and state["bottom"])
-        trunk, head = (
-            model._segment(layers, name)
-            for name, layers in zip(("trunk", "head"), model._tops(parties, rows.objective.outputs), strict=True)
-        )
-        if state is not None:
-            trunk.restore(state["trunk"])
-            head.restore(state["head"])
-        labels = _Scaled.of(rows, model.precision)
-        return cls(own.x, own.scales, own.bottom, trunk, head, labels, rows.objective)
-
-    @property
-    def _segments(self) -> dict[str, Segment]:
-        return {"bottom": self.bottom, "trunk": self.trunk, "head": self.head}
-
-    def loss(self, embeddings: Sequence[Any], at: NDArray[np.int64]) -> Any:
-        """The loss of a batch."""
-        joined = load_torch().cat(list(embeddings), 1)
-        return loss_of(self.objective, self.head(self.trunk(joined)), self.labels.targets[at])
-
-    def step(self) -> None:
-        """Move all weights."""
-        for one in self._segments.values():
-            one.step()
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {name: one.state() for name, one in self._segments.items()}
-
-    def packed(self) -> dict[str, Any]:
-        """The guest's part of the model."""
-        more = {"trunk": self.trunk.packed(), "head": self.head.packed()}
-        return {**super().packed(), **more, "centre": self.labels.centre, "spread": self.labels.spread}
+    async def predict_host(self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str) -> None:
+        """A host's role when the parties predict; with ``shape="u"`` the first joins all embeddings."""
+        if "trunk" in part:
+            await predict_trunk(part, x, peers, guest)
+        else:
+            await peers.send(str(part.get("top", guest)), dict(self.answer(part, x)))
 
 
 def _sizes(values: Sequence[int]) -> bool:
@@ -397,7 +386,3 @@ def _hosts_of(message: Any, peers: Peers, guest: str) -> list[str]:
 def _precision(part: Part) -> np.dtype[Any]:
     found: np.dtype[Any] = np.asarray(part["head"]["weights"][0]).dtype
     return found
-
-
-def _embed(part: Part, x: NDArray[Any]) -> NDArray[Any]:
-    return apply_layers(part["bottom"], ColumnScales.unpacked(part["scales"]).apply(x))
