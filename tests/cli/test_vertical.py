@@ -128,6 +128,15 @@ def test_what_is_wrong_is_refused(files, asked, tmp_path):
     assert "the name of the guest's labels" in asked(bank, named, *few, code=3)["error"]["what"]
 
 
+def test_codes_of_categories_are_named_by_their_columns(files, asked):
+    bank, shop = files()
+    few = ("--trees", 1, "--depth", 1, "--security", "none")
+    told = asked(bank, shop, "--categories", "nowhere", *few, code=3)["error"]
+    assert "no column 'nowhere' in any of the files" in told["what"]
+    told = asked(bank, shop, "--categories", "c", "--model", "linear", code=4)["error"]
+    assert "categories=['c'] with VerticalLinear" in told["what"]
+
+
 def test_people_get_a_table(files, capsys):
     assert run(["vertical", *files(), "--trees", "1", "--security", "none"]) == 0
     told = capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.job import Job, Prepared
 from atoll.core.message import StringArray
@@ -64,6 +64,7 @@ class Vertical(Checked, Job):
         order: the seed of the order of rows.
         key: how two texts of one number among the keys count: as two keys (``"text"``) or as one (``"number"``); refused by default.
         repeats: ``"first"`` takes the first row of a key that stands in several rows; refused by default.
+        categories: columns, of any party, whose numbers are codes of categories. Text is categories anyway, with models that read them: an input for each, in the order of their names.
         min_aligned: least number of shared rows to train on.
         transcript: let each party keep all messages that it receives, for an audit; see `write_transcript`.
     """
@@ -84,6 +85,7 @@ class Vertical(Checked, Job):
     order: int = 0
     key: Literal["text", "number"] | None = None
     repeats: Literal["first"] | None = None
+    categories: Sequence[str] = ()
     min_aligned: int = 10
     transcript: bool = False
 
@@ -101,7 +103,15 @@ class Vertical(Checked, Job):
             ("repeats", self.repeats in (None, "first"), "use 'first', or leave it out"),
             ("min_aligned", self.min_aligned >= 2, "use at least 2 rows"),
         )
-        object.__setattr__(self, "hosts", (self.hosts,) if isinstance(self.hosts, str) else tuple(self.hosts))
+        for name in ("hosts", "categories"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+        if self.categories and not self.model.categories:
+            raise CompositionError(
+                f"categories={list(self.categories)} with {type(self.model).__name__}",
+                where="Vertical",
+                remedy="use a model that reads categories, such as SecureBoost, or give columns of numbers",
+            )
         for name, good, remedy in bounds:
             if not good:
                 raise ConfigError(f"{name}={getattr(self, name)!r}", where="Vertical", remedy=remedy)
@@ -123,6 +133,12 @@ class Vertical(Checked, Job):
         """The parties without columns that the model needs, such as a dealer: name -> role."""
         del n
         return dict(self.model.helpers)
+
+    def read_table(self, data: Any, party: str, *, label: bool = False) -> PartyTable:
+        """A party's table, with labels at the guest."""
+        coded = self.categories if self.model.categories else None
+        given: dict[str, Any] = {"key": self.id, "label": self.label if label else None, "coded": coded}
+        return PartyTable.of(data, party, precision=self.model.precision, **given)
 
     def roles(self, names: Sequence[str]) -> list[str]:
         """The parties with columns, the guest first.
@@ -369,12 +385,14 @@ class VerticalResult:
         if party not in self.parties[1:]:
             raise ConfigError(f"predict_own({party!r})", where="VerticalResult", remedy=f"name a host: {', '.join(self.parties[1:])}")  # fmt: skip
         model, (guest, host) = self.job.model, (self._at_hand("half", name) for name in (self.parties[0], party))
-        read = PartyTable.of(table, party, key=self.job.id, only=host["features"], precision=model.precision)
+        kept: dict[str, Any] = {"only": host["features"], "known": host.get("categories", {})}
+        read = PartyTable.of(table, party, key=self.job.id, precision=model.precision, **kept)
         made = self.objective.predict(model.own_margins(host["part"], guest["part"], read.x))
         return made[:, 0] if self.objective.outputs == 1 else made
 
     def _rows(self, data: Any, party: str, half: Any) -> tuple[NDArray[Any], RowKeys]:
-        table = PartyTable.of(data, party, key=self.job.id, only=half["features"], precision=self.job.model.precision)
+        kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
+        table = PartyTable.of(data, party, key=self.job.id, precision=self.job.model.precision, **kept)
         return table.x, table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
 
     @property
@@ -404,8 +422,7 @@ def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResul
     told, guest = result.predictions, result.parties[0]
     parts = []
     for name in result.parties:
-        label = job.label if name == guest else None
-        table = PartyTable.of(tables[name], name, key=job.id, label=label, precision=job.model.precision)
+        table = job.read_table(tables[name], name, label=name == guest)
         keys = table.keys(job.id, job.order, job.repeats, job.key)
         place = dict(zip(keys.names, keys.places.tolist(), strict=True))
         parts.append(table.x[[place[key] for key in told["id"].tolist()]])
@@ -500,7 +517,7 @@ class _PreparedVertical(Prepared):
     async def _guest(self, island: Island, peers: Peers) -> Any:
         job, me, hosts = self.job, self.parties[0], self.parties[1:]
         state = await peers.restore(None)
-        table = PartyTable.of(island.data, me, key=job.id, label=job.label, precision=job.model.precision)
+        table = job.read_table(island.data, me, label=True)
         labels = read_labels(table, job.label, job.task)
         objective = job.model.fit_objective(labels.objective)
         rows = self._shared_rows(table, island)
@@ -526,7 +543,7 @@ class _PreparedVertical(Prepared):
             "federated": await job.model.predict_as_guest(part, x, peers, "predictions", hosts, island.secret),
         }
         half = {
-            "part": part, "alone": alone, "features": list(table.features), "objective": objective.name,
+            "part": part, "alone": alone, **_shape_of(table), "objective": objective.name,
             "outputs": objective.outputs, "classes": list(labels.classes), "method": type(job.model).__name__,
         }  # fmt: skip
         island.leave(MODEL, {**half, "model": np.frombuffer(token, np.uint8), "hosts": list(hosts)})
@@ -541,7 +558,7 @@ class _PreparedVertical(Prepared):
     async def _host(self, island: Island, peers: Peers) -> Any:
         job, me = self.job, island.name
         state = await peers.restore(None)
-        table = PartyTable.of(island.data, me, key=job.id, precision=job.model.precision)
+        table = job.read_table(island.data, me)
         if job.label in table.columns:
             raise DataError(
                 f"a column {job.label!r}, which is the name of the guest's labels",
@@ -556,7 +573,7 @@ class _PreparedVertical(Prepared):
         answers = peers.channel("predictions")
         asked = await answers.recv(guest)
         await job.model.predict_as_host(part, table.x[rows.places], peers, "predictions", guest, island.secret)
-        half = {"part": part, "features": list(table.features), "method": type(job.model).__name__}
+        half = {"part": part, **_shape_of(table), "method": type(job.model).__name__}
         island.leave(MODEL, {**half, "model": read_token(asked)})
         return {} if island.remote else {"half": half}
 
@@ -601,6 +618,12 @@ class SharedRows:
         """How many rows are shared, trained on and held out."""
         test = int(self.is_test.sum())
         return {"aligned": len(self), "train": len(self) - test, "test": test}
+
+
+def _shape_of(table: PartyTable) -> dict[str, Any]:
+    """What a saved part must know of a party's columns."""
+    categories = {name: list(each) for name, each in table.categories.items()}
+    return {"features": list(table.features), **({"categories": categories} if categories else {})}
 
 
 def read_token(message: Any) -> NDArray[np.uint8]:

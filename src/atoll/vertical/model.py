@@ -73,6 +73,8 @@ class VerticalModel(Checked):
     """The floating-point type in which the model reads columns."""
     reads_others: ClassVar[bool] = False
     """Whether the parties also train on rows of their own tables that are not shared: both roles get them as ``others``, as they get the shared ones. The guest's rows may lack labels then, as NaN."""
+    categories: ClassVar[bool] = False
+    """Whether it reads text as categories, an input for each; else text is refused."""
     security: str
     """How the parts hide from each other; ``none`` where they do not."""
 

@@ -154,9 +154,8 @@ class _PreparedPrediction(Prepared):
 
     def _rows(self, island: Island, half: Mapping[str, Any]) -> tuple[type[VerticalModel], NDArray[Any], RowKeys]:
         model = model_named(half["method"])
-        table = PartyTable.of(
-            island.data, island.name, key=self.job.id, only=half["features"], precision=model.precision
-        )
+        kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
+        table = PartyTable.of(island.data, island.name, key=self.job.id, precision=model.precision, **kept)
         return model, table.x, table.keys(self.job.id, 0, self.job.repeats, self.job.key)
 
     async def _guest(self, island: Island, peers: Peers) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["GuestLabels", "PartyTable", "read_labels"]
 
 Task = Literal["auto", "binary", "multiclass", "regression"]
+MOST_CATEGORIES = 64
+"""A column of categories has at most so many different ones (XGBoost's ``max_cat_threshold``)."""
 MOST_CLASSES = 20
 """Whole numbers with more different values than this are amounts, not classes, unless ``task`` says otherwise."""
 
@@ -32,14 +34,17 @@ class PartyTable:
     Attributes:
         party: its name, for errors.
         features: names of the columns.
-        x: ``(rows, features)`` in the precision of the model; NaN is missing.
+        x: ``(rows, inputs)`` in the precision of the model; NaN is missing. A column of numbers is one input. A column of categories has one for each category, 1 for rows of it and 0 for
+            others.
         columns: all columns by name, the keys and the labels among them.
+        categories: the categories of each such column, in the order of their names.
     """
 
     party: str
     features: tuple[str, ...]
     x: NDArray[Any]
     columns: Mapping[str, Any]
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -51,6 +56,8 @@ class PartyTable:
         label: str | None = None,
         only: Sequence[str] | None = None,
         precision: type[np.floating[Any]] = np.float32,
+        coded: Sequence[str] | None = None,
+        known: Mapping[str, Sequence[str]] | None = None,
     ) -> PartyTable:
         """Read a party's data: a `DataTable`, a `Dataset` whose target is the label, a ``pandas.DataFrame``, or a dict of columns.
 
@@ -61,11 +68,13 @@ class PartyTable:
             label: the column of the labels, at the guest; ``None`` at a host, whose columns are all features. A `Dataset` has its target anyway.
             only: the features to read, in this order; by default all. Other columns may hold anything.
             precision: the floating-point type of the features.
+            coded: columns whose numbers are codes of categories; others are left out of account. With ``None`` the model has no categories, and text is refused, else it is categories.
+            known: the categories of a training. Rows of any other are of none of them; rows without a value are missing.
 
         Raises:
-            DataError: there is no column of that name, a feature is no column of numbers or holds an infinity.
+            DataError: there is no column of that name, a feature is no column of numbers or holds an infinity, or there are too many categories.
         """
-        columns, own = _columns_of(data, party)
+        columns, own, texts = _columns_of(data, party)
         missing = [name for name in (key, label) if name is not None and name not in columns]
         if missing:
             raise DataError(
@@ -81,7 +90,20 @@ class PartyTable:
                 remedy="give the columns of the training",
             )
         features = tuple(name for name in own if name not in (key, label)) if only is None else tuple(only)
-        return cls(party, features, _features(columns, features, party, np.dtype(precision)), columns)
+        if known is None:
+            text = [name for name in features if name in texts or np.asarray(columns[name]).dtype.kind in "UO"]
+            if coded is None and text:
+                raise _not_numbers(text[0], "text" if text[0] not in texts else "the codes of text", party)
+            mine = [name for name in features if name in text or name in (coded or ())]
+        else:
+            mine = [name for name in features if name in known]
+        names = {name: _category_names(columns[name], texts.get(name)) for name in mine}
+        kept = {
+            name: _find_categories(each, name, party) if known is None else tuple(map(str, known[name]))
+            for name, each in names.items()
+        }
+        x = _features(columns, features, party, np.dtype(precision), {name: (names[name], kept[name]) for name in kept})
+        return cls(party, features, x, columns, kept)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -216,20 +238,17 @@ def _require_squares(values: NDArray[Any], where: str) -> None:
         )
 
 
-def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """All columns by name, and the names of those that may be features."""
+def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...], Mapping[str, Sequence[str]]]:
+    """All columns by name, the names of those that may be features, and what text the codes of some stand for."""
     if hasattr(data, "dataset") and not isinstance(data, Dataset):
         data = data.dataset()  # a shard
     if isinstance(data, Dataset):
         x = np.asarray(data["x"])
         x = x.reshape(len(x), -1)  # an image's numbers are columns in C order
         names = data.about.features or tuple(f"x{i}" for i in range(x.shape[1]))
-        coded = next(iter(data.about.categories), None)
-        if coded is not None:
-            raise _not_numbers(coded, "the codes of text", party)
         columns = {name: x[:, i] for i, name in enumerate(names)}
         others = {name: np.asarray(data[name]) for name in data.columns if name not in ("x", *columns)}
-        return {**columns, **others}, tuple(names)
+        return {**columns, **others}, tuple(names), data.about.categories
     if isinstance(data, Mapping):
         columns = {str(name): np.asarray(values) for name, values in data.items()}
     elif hasattr(data, "columns") and hasattr(data, "__getitem__"):
@@ -245,13 +264,51 @@ def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...]]
         raise DataError(
             f"columns of {sorted(sizes)} rows", where=f"data of {party!r}", remedy="give columns of one length"
         )
-    return columns, tuple(columns)
+    return columns, tuple(columns), {}
 
 
-def _features(columns: Mapping[str, Any], names: tuple[str, ...], party: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _category_names(values: Any, texts: Sequence[str] | None) -> NDArray[Any]:
+    """The category of each row as text, blanks at its ends cut off; empty where there is none."""
+    found = np.asarray(values)
+    if texts is not None:
+        found = np.array([*texts, ""])[np.where(np.isnan(found), len(texts), found).astype(np.int64)]
+    if found.dtype.kind in "biuf":
+        return np.array(["" if one != one else f"{one:.17g}" for one in found.astype(np.float64).tolist()])
+    empty = [one is None or one != one for one in found.tolist()]
+    return np.array(["" if none else str(one).strip() for one, none in zip(found.tolist(), empty, strict=True)])
+
+
+def _find_categories(names: NDArray[Any], column: str, party: str) -> tuple[str, ...]:
+    """The different categories, by name.
+
+    Raises:
+        DataError: they are more than 64.
+    """
+    found = sorted({one for one in names.tolist() if one})
+    if len(found) > MOST_CATEGORIES:
+        raise DataError(
+            f"column {column!r} has {len(found)} categories, more than {MOST_CATEGORIES}",
+            where=f"table of {party!r}",
+            remedy="leave the column out, or give rare categories one name",
+        )
+    return tuple(found)
+
+
+def _features(
+    columns: Mapping[str, Any], names: tuple[str, ...], party: str, dtype: np.dtype[Any],
+    categories: Mapping[str, tuple[NDArray[Any], tuple[str, ...]]],
+) -> NDArray[Any]:  # fmt: skip
     rows = len(next(iter(columns.values())))
-    made = np.empty((rows, len(names)), dtype)
-    for i, name in enumerate(names):
+    made = np.empty((rows, sum(len(categories[name][1]) if name in categories else 1 for name in names)), dtype)
+    i = -1
+    for name in names:
+        if name in categories:
+            of_rows, known = categories[name]
+            for one in known:
+                i += 1
+                made[:, i] = np.where(of_rows == "", np.nan, of_rows == one)
+            continue
+        i += 1
         values = np.asarray(columns[name])
         if values.ndim != 1 or values.dtype.kind not in "biuf":
             raise _not_numbers(name, "text" if values.dtype.kind in "UO" else str(values.dtype), party)

@@ -94,6 +94,10 @@ Key = Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a colum
 Repeats = Annotated[
     str | None, typer.Option("--repeats", help="first takes the first row of a key that stands in several.")
 ]
+Categories = Annotated[
+    str | None,
+    typer.Option("--categories", help="Columns of numbers that are codes of categories, with commas between them."),
+]
 ShortExponents = Annotated[
     bool, typer.Option("--short-exponents", help="Faster encryption, under a further assumption, which `learns` names.")
 ]
@@ -133,6 +137,7 @@ def command(
     seed: Seed = 0,
     key: Key = None,
     repeats: Repeats = None,
+    categories: Categories = None,
     short_exponents: ShortExponents = False,
     predictions: Predictions = None,
     transcript: Transcript = None,
@@ -157,6 +162,8 @@ def command(
             require_folder(place, option)
     tables = words.tables_of(files, text=[ids])
     chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats}
+    if categories:
+        chosen["categories"] = _split_names(categories, tables)
     kind: Any = job_class("vertical")
     guest, *hosts = tables
     job = kind(
@@ -178,6 +185,25 @@ def command(
         found["transcript"] = str(transcript)
     output.give(found, _table(found))
     return 0
+
+
+def _split_names(given: str, tables: Mapping[str, Any]) -> list[str]:
+    """Names of columns.
+
+    Raises:
+        DataError: no file has one of them.
+    """
+    from atoll.core.errors import DataError, nearest
+
+    names, columns = given.split(","), [name for table in tables.values() for name in table.columns]
+    for name in names:
+        if name not in columns:
+            raise DataError(
+                f"no column {name!r} in any of the files.{nearest(name, columns)}",
+                where="--categories",
+                remedy="name columns of the files, with commas between them",
+            )
+    return names
 
 
 def _make_boost(given: Mapping[str, Any]) -> Any:

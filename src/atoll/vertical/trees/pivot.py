@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -82,6 +82,7 @@ class Pivot(VerticalModel):
         cipher: the keys of the two computing parties.
     """
 
+    categories: ClassVar[bool] = True
     learner: Literal["boosting", "forest", "tree"] = "boosting"
     trees: int = 20
     depth: int = 3
