@@ -51,6 +51,22 @@ def test_encrypted_trees_are_the_plain_trees(seed):
             assert encode(sealed.replies[party]["half"]) == encode(plain.replies[party]["half"])
 
 
+@pytest.mark.parametrize("settings", [{"batch": 1}, {"batch": 100, "packed": False}, {"batch": 10_000}])
+def test_batches_and_packing_change_no_tree(settings):
+    parties, _ = as_parties(draw(505, 230, holes=True), hosts=1)
+    plain, found = train(parties, trees=1), train(parties, trees=1, **settings)
+    np.testing.assert_array_equal(found.predictions["federated"], plain.predictions["federated"])
+    assert (
+        found.cost["bytes"] > plain.cost["bytes"] + (0 if settings.get("packed", True) else 5000)
+        or settings["batch"] > 1000
+    )
+    bare, streamed = (
+        train(parties, security="none", cipher=Paillier()),
+        train(parties, security="none", cipher=Paillier(), batch=7),
+    )
+    np.testing.assert_array_equal(streamed.predictions["federated"], bare.predictions["federated"])
+
+
 @pytest.mark.slow  # quicker: tests/cli/test_vertical.py has keys of full length, with short exponents
 def test_a_key_of_full_length_gives_the_same():
     parties, _ = as_parties(draw(504, 210))
@@ -162,6 +178,43 @@ def test_a_host_refuses_another_security_or_a_shorter_key():
         hold(rows, x, SecureBoost(**FEW, security="none"), SecureBoost(**FEW, cipher=SHORT))
     with pytest.raises(DataError, match="a public key of 512 bits that is none of 2048"):
         hold(rows, x, SecureBoost(**FEW, cipher=SHORT), SecureBoost(**FEW))
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_host_takes_batches_of_all_rows_once(plain):
+    table = draw(501, 240)
+    rows = len(table.x)
+    guest = GuestCipher.of(SHORT, GradientUnits(2.0**-24, 2.0**-24, (25, 25)), rows, Secret(1), None, short=False)
+    columns = OwnedColumns(table.x[:, 2:], 8)
+    pairs = np.random.default_rng(0).integers(-(2**20), 2**20, (rows, 2))
+    seal = (lambda given: given) if plain else guest.seal
+
+    def begun(*messages):
+        role = HostRole(
+            columns, PlainSums() if plain else HostCipher.of(SHORT, guest.public, rows, Secret(2)), Splits()
+        )
+        for message in messages:
+            role.answer(message)
+        return role
+
+    first = {"do": "begin", "sealed": seal(pairs[:100]), "last": False}
+    last = {"do": "more", "sealed": seal(pairs[100:])}
+    asked = {"do": "sum", "nodes": np.array([0])}
+    known = HostColumns(columns.counts, columns.fullest)
+    opened = (PlainSums() if plain else guest).open(
+        begun(first, last).answer(asked)["sums"], known, pairs.sum(axis=0)[None]
+    )
+    np.testing.assert_array_equal(opened, columns.sums(pairs.astype(np.float32), [0]))
+    for messages, words in (
+        ((first, asked), f"sums after gradients of 100 of {rows} rows"),
+        ((first, {**last, "sealed": seal(pairs[101:])}), f"for {rows - 100} rows"),
+        ((first, {**last, "last": False}), f"for {rows - 100} rows"),
+        ((first, last, last), "further rows, where all are there"),
+        ((last,), "further rows, where all are there"),
+        (({**first, "sealed": seal(pairs)},), f"for {rows} rows"),
+    ):
+        with pytest.raises(MessageError, match=words):
+            begun(*messages)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ __all__ = [
     "HostSums",
     "ColumnOwners",
     "PlainSums",
+    "fits",
     "grow_round",
     "require",
     "unpack_sides",
@@ -155,13 +156,25 @@ class GuestSums(Protocol):
 class HostSums(Protocol):
     """A host's half of sealed sums."""
 
-    def take(self, sealed: Any, rows: int) -> None:
-        """Take the gradients of all rows for the next tree."""
+    def take(self, sealed: Any, columns: OwnedColumns, start: int, *, last: bool) -> int:
+        """Take the gradients of rows from ``start``; return how many rows are there then.
+
+        Args:
+            sealed: their gradients.
+            columns: this party's columns.
+            start: the first row; 0 begins a tree.
+            last: whether no others will come.
+        """
         ...
 
     def sums(self, columns: OwnedColumns, nodes: Sequence[int]) -> Any:
         """Sums by node, column and bin, for the guest."""
         ...
+
+
+def fits(found: int, left: int, *, last: bool) -> bool:
+    """Whether so many rows of those that are missing may come now."""
+    return found == left if last else 0 < found < left
 
 
 class PlainSums:
@@ -179,13 +192,15 @@ class PlainSums:
         require(found.shape == shape and found.dtype == np.int64, f"sums of shape {found.shape}, expected {shape}")
         return found
 
-    def take(self, sealed: Any, rows: int) -> None:
+    def take(self, sealed: Any, columns: OwnedColumns, start: int, *, last: bool) -> int:
         """Keep the gradients."""
-        found = np.asarray(sealed)
-        require(
-            found.shape == (rows, 2) and found.dtype == np.int64, f"gradients of shape {found.shape} for {rows} rows"
-        )
-        self.pairs = found.astype(np.float32)
+        found, left = np.asarray(sealed), columns.rows - start
+        good = found.ndim == 2 and found.shape[1] == 2 and found.dtype == np.int64
+        require(good and fits(len(found), left, last=last), f"gradients of shape {found.shape} for {left} rows")
+        if start == 0:
+            self.pairs = np.zeros((columns.rows, 2), np.float32)
+        self.pairs[start : start + len(found)] = found
+        return start + len(found)
 
     def sums(self, columns: OwnedColumns, nodes: Sequence[int]) -> Any:
         """Plain sums."""
@@ -204,12 +219,13 @@ class ColumnOwners:
         peers: the hosts of the session; ``None`` without any.
         hosts: what is known of each host's columns, in their order.
         cipher: the guest's half of the sums.
+        batch: rows whose gradients travel in one message; 0 sends all in one.
     """
 
     def __init__(
-        self, own: OwnedColumns, peers: Peers | None, hosts: Mapping[str, HostColumns], cipher: GuestSums
-    ) -> None:
-        self.own, self.peers, self.cipher, self.hosts = own, peers, cipher, list(hosts)
+        self, own: OwnedColumns, peers: Peers | None, hosts: Mapping[str, HostColumns], cipher: GuestSums, batch: int = 0
+    ) -> None:  # fmt: skip
+        self.own, self.peers, self.cipher, self.hosts, self.batch = own, peers, cipher, list(hosts), batch
         self._known = [HostColumns(own.counts, own.fullest), *hosts.values()]
         self.first = np.cumsum([0, *(len(each.counts) for each in self._known)])
         self._whole: Any = None
@@ -229,8 +245,13 @@ class ColumnOwners:
         """Begin a tree on these gradients."""
         self._whole, self._pairs = pairs, pairs.astype(np.float32)
         self.own.begin()
-        if self.hosts:
-            await self._tell(self.hosts, {"do": "begin", "sealed": self.cipher.seal(pairs)})
+        if not self.hosts:
+            return
+        size = self.batch or len(pairs)
+        for start in range(0, len(pairs), size):  # hosts add up the rows of a batch while the next one is sealed
+            more = start + size < len(pairs)
+            message = {"do": "more" if start else "begin", "sealed": self.cipher.seal(pairs[start : start + size])}
+            await self._tell(self.hosts, {**message, "last": False} if more else message)
 
     async def end(self) -> None:
         """End a round."""
@@ -372,7 +393,7 @@ class HostRole:
         self, columns: OwnedColumns, sums: HostSums, splits: Splits, depth: int = 16, outputs: int = MOST_OUTPUTS
     ) -> None:
         self.columns, self._sums, self.splits, self._most, self._outputs = columns, sums, splits, depth, outputs
-        self._trees = 0
+        self._trees = self._taken = 0
         self._levels: dict[int, int] = {0: 0}
         self._summed: set[int] = set()
 
@@ -387,7 +408,13 @@ class HostRole:
             MessageError: the message is not one of this protocol, or names leaves, columns or rows that there are not.
         """
         asked = message.get("do") if isinstance(message, dict) else None
-        act = {"begin": self._begin, "sum": self._sum, "split": self._split, "move": self._move}.get(asked or "")
+        act = {
+            "begin": self._begin,
+            "more": self._more,
+            "sum": self._sum,
+            "split": self._split,
+            "move": self._move,
+        }.get(asked or "")
         require(act is not None, f"a message {asked!r} in the growth of a tree")
         try:
             return act(message)  # type: ignore[misc]
@@ -403,9 +430,19 @@ class HostRole:
         require(self._trees <= self._outputs, f"tree {self._trees} of a round of {self._outputs}")
         self._levels, self._summed = {0: 0}, set()
         self.columns.begin()
-        self._sums.take(message["sealed"], self.columns.rows)
+        self._taken = 0
+        self._take(message)
+
+    def _more(self, message: Any) -> None:
+        require(0 < self._taken < self.columns.rows, "gradients of further rows, where all are there")
+        self._take(message)
+
+    def _take(self, message: Any) -> None:
+        last = message.get("last", True) is not False
+        self._taken = self._sums.take(message["sealed"], self.columns, self._taken, last=last)
 
     def _sum(self, message: Any) -> Any:
+        require(self._taken in (0, self.columns.rows), f"a request for sums after gradients of {self._taken} of {self.columns.rows} rows")  # fmt: skip
         (nodes,) = _read_columns(message, "nodes")
         for node in nodes:
             self.columns.rows_at(node)

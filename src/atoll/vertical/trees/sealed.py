@@ -16,7 +16,7 @@ from atoll.secure.encrypted import JoinedFields, KeyOwner, Paillier, SealedVecto
 from atoll.secure.encrypted.vectors import time_product
 
 from ..model import require
-from .boosting import GradientUnits, HostColumns
+from .boosting import GradientUnits, HostColumns, fits
 from .columns import OwnedColumns
 
 if TYPE_CHECKING:
@@ -37,17 +37,19 @@ class GuestCipher:
     Attributes:
         owner: the key.
         fields: how a row's two numbers share a ciphertext.
+        packed: whether hosts send several sums in a ciphertext.
     """
 
     owner: KeyOwner
     fields: JoinedFields
+    packed: bool = True
 
     @classmethod
     def of(
-        cls, cipher: Paillier, units: GradientUnits, rows: int, secret: Secret, keys: Sequence[Tree] | None, short: bool
-    ) -> GuestCipher:
+        cls, cipher: Paillier, units: GradientUnits, rows: int, secret: Secret, keys: Sequence[Tree] | None, short: bool, packed: bool = True
+    ) -> GuestCipher:  # fmt: skip
         """Make a key, or go on with one, for gradients in these units."""
-        return cls(KeyOwner(cipher, secret, keys or None, short), JoinedFields(2, max(units.bits), rows))
+        return cls(KeyOwner(cipher, secret, keys or None, short), JoinedFields(2, max(units.bits), rows), packed)
 
     @property
     def public(self) -> dict[str, Any]:
@@ -63,11 +65,18 @@ class GuestCipher:
         bins = _sent(columns)
         many, bits = len(totals) * len(bins), self.owner.cipher.key_bits
         packed = np.asarray(sums)
-        expected = (-(-many // self.fields.per_plaintext(bits)), bits // 4)
+        together = self.fields.per_plaintext(bits) if self.packed else 1
+        expected = (-(-many // together), bits // 4)
         require(
             packed.dtype == np.uint8 and packed.shape == expected, f"sums of shape {packed.shape}, expected {expected}"
         )
-        found = self.fields.split(self.owner.decrypt(packed), many, bits).reshape(len(totals), len(bins), 2)
+        plain = self.owner.decrypt(packed)
+        parts = [plain] if self.packed else [[one] for one in plain]
+        found = np.concatenate(
+            [self.fields.split(part, many if self.packed else 1, bits) for part in parts]
+            or [np.zeros((0, 2), np.int64)]
+        )
+        found = found.reshape(len(totals), len(bins), 2)
         features = len(columns.counts)
         made = np.zeros((len(totals), features, columns.width, 2), np.int64)
         made[:, bins[:, 0], bins[:, 1]] = found
@@ -84,16 +93,19 @@ class HostCipher:
         public: the guest's key.
         fields: how a row's two numbers share a ciphertext.
         secret: the host's entropy.
+        packed: whether to send several sums in a ciphertext.
     """
 
     cipher: Paillier
     public: Tree
     fields: JoinedFields
     secret: Secret
+    packed: bool = True
     _rows: SealedVector | None = field(default=None, repr=False)
+    _root: list[list[Any]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(cls, cipher: Paillier, told: Any, rows: int, secret: Secret) -> HostCipher:
+    def of(cls, cipher: Paillier, told: Any, rows: int, secret: Secret, packed: bool = True) -> HostCipher:
         """The half for what the guest told.
 
         Raises:
@@ -101,13 +113,36 @@ class HostCipher:
         """
         good = isinstance(told, Mapping) and isinstance(told.get("bits"), int) and 0 < told["bits"] <= _MOST_BITS
         require(good and "key" in told, "no public key and bits of the gradients")
-        return cls(cipher, told["key"], JoinedFields(2, told["bits"], rows), secret)
+        return cls(cipher, told["key"], JoinedFields(2, told["bits"], rows), secret, packed)
 
-    def take(self, sealed: Any, rows: int) -> None:
-        """Take the gradients of all rows, after checking that each is a ciphertext."""
-        found = np.asarray(sealed)
-        require(found.ndim == 2 and len(found) == rows, f"gradients of shape {found.shape} for {rows} rows")
-        self._rows = SealedVector(self.cipher, self.public, found)
+    def take(self, sealed: Any, columns: OwnedColumns, start: int, *, last: bool) -> int:
+        """Take the gradients of rows, after checking that each is a ciphertext. Where they come in batches, the sums of the root grow with them."""
+        found, left = np.asarray(sealed), columns.rows - start
+        good = found.ndim == 2 and fits(len(found), left, last=last)
+        require(good, f"gradients of shape {found.shape} for {left} rows")
+        batch = SealedVector(self.cipher, self.public, found)
+        if start == 0:
+            self._rows, self._root = batch, []
+        else:
+            rows: Any = self._rows
+            rows.numbers += batch.numbers
+        if not (start == 0 and last):
+            sums = self._by_bin(batch, columns, np.arange(start, start + len(found)), start)
+            self._root = (
+                [_multiply(a, b, batch.key.square) for a, b in zip(self._root, sums, strict=True)] if start else sums
+            )
+        return start + len(found)
+
+    def _by_bin(
+        self, vector: SealedVector, columns: OwnedColumns, rows: NDArray[Any], start: int = 0
+    ) -> list[list[Any]]:
+        """Ciphertexts of the sums of rows by column and bin; the fullest bin is left out, the vector's first row is ``start``."""
+        made = []
+        for f, full in enumerate(columns.fullest):
+            index = columns.bins[rows, f].astype(np.int64)
+            sent = index != full
+            made.append(vector.add_by_index(index[sent], columns.width, rows[sent] - start))
+        return made
 
     def sums(self, columns: OwnedColumns, nodes: Sequence[int]) -> Any:
         """Packed ciphertexts of the sums by node, column and bin."""
@@ -116,14 +151,15 @@ class HostCipher:
         known, made = HostColumns(columns.counts, columns.fullest), []
         bins = _sent(known)
         for node in nodes:
-            rows = columns.rows_at(node)
-            by_bin = []
-            for f, full in enumerate(known.fullest):
-                index = columns.bins[rows, f].astype(np.int64)
-                sent = index != full
-                by_bin.append(vector.add_by_index(index[sent], columns.width, rows[sent]))
+            by_bin = self._root if node == 0 and self._root else self._by_bin(vector, columns, columns.rows_at(node))
             made += [by_bin[f][b] for f, b in bins.tolist()]
-        return vector.pack(made, self.fields, self.secret)
+        if self.packed or not made:
+            return vector.pack(made, self.fields, self.secret)
+        return np.concatenate([vector.pack([one], self.fields, self.secret) for one in made])
+
+
+def _multiply(a: Sequence[Any], b: Sequence[Any], square: Any) -> list[Any]:
+    return [one * other % square for one, other in zip(a, b, strict=True)]
 
 
 def _sent(columns: HostColumns) -> NDArray[np.int64]:

@@ -74,6 +74,8 @@ class SecureBoost(VerticalModel):
         min_bin_rows: fewest training rows in a bin of a column; neighbouring bins with fewer are one. Above 1, trees differ from XGBoost's.
         security: see above.
         cipher: the encryption of ``paillier``.
+        packed: whether a host sends several sums in a ciphertext (Fu et al. 2021, "VF2Boost", section 5.2); without, each has one of its own.
+        batch: rows whose gradients travel in one message, so that hosts check them and add them up while the guest encrypts the next ones (VF2Boost, section 4.1); 0 sends all at once.
         short_exponents: whether noise has exponents of 448 bits: encryption takes less than half the time, under a further assumption, see `KeyOwner`.
     """
 
@@ -88,6 +90,8 @@ class SecureBoost(VerticalModel):
     min_bin_rows: int = 1
     security: Literal["paillier", "none"] = "paillier"
     cipher: Paillier = field(default_factory=Paillier)
+    packed: bool = True
+    batch: int = 0
     short_exponents: bool = False
 
     def __post_init__(self) -> None:
@@ -101,6 +105,7 @@ class SecureBoost(VerticalModel):
             ("gamma", 0 <= self.gamma < np.inf, "use a finite number >= 0"),
             ("min_child_weight", 0 <= self.min_child_weight < np.inf, "use a finite number >= 0"),
             ("min_bin_rows", self.min_bin_rows >= 1, "use at least 1 row"),
+            ("batch", self.batch >= 0, "use a number of rows, or 0 for all at once"),
             ("security", self.security in ("paillier", "none"), "use 'paillier' or 'none'"),
         )
         for name, good, remedy in bounds:
@@ -201,12 +206,13 @@ class SecureBoost(VerticalModel):
         public: dict[str, Any] = {"security": "none"}
         keys = state["keys"]
         if hosts and self.security == "paillier":
-            sealed = GuestCipher.of(self.cipher, _units(rows), len(rows.x), _of(secret), keys, self.short_exponents)
+            made = (_units(rows), len(rows.x), _of(secret), keys, self.short_exponents, self.packed)
+            sealed = GuestCipher.of(self.cipher, *made)
             sums, public, keys = sealed, sealed.public, sealed.owner.keys
         if hosts and state["keys"] is None:
             await _of(peers).broadcast({**public, "outputs": rows.objective.outputs}, hosts)
         boosting = _boosting(rows, state["boosting"])
-        owners = ColumnOwners(own, peers, known, sums)
+        owners = ColumnOwners(own, peers, known, sums, self.batch)
         for done in range(state["round"], self.trees):
             await grow_round(owners, boosting, rows.targets, self.limits, _units(rows))
             if save is not None:
@@ -261,7 +267,7 @@ class SecureBoost(VerticalModel):
         require(told == self.security, f"security={told!r}, where {self.security!r} was agreed")
         outputs = public.get("outputs")
         require(type(outputs) is int and 1 <= outputs <= MOST_OUTPUTS, f"{outputs!r} trees a round")
-        return PlainSums() if self.security == "none" else HostCipher.of(self.cipher, public, rows, secret)
+        return PlainSums() if self.security == "none" else HostCipher.of(self.cipher, public, rows, secret, self.packed)
 
     def train_pooled(self, rows: GuestRows) -> Part:
         """XGBoost's trees of rows that have all columns in one place."""
