@@ -126,6 +126,11 @@ class Growth:
         columns = {"feature": np.int32, "cut": np.int16, "left": np.int32, "default_left": np.bool_}
         return {"group": self.group, **{name: np.array(getattr(self, name), dtype) for name, dtype in columns.items()}}
 
+    def without_sums(self, features: slice) -> None:
+        """Forget the sums of some features so far, so that nothing splits on them: a guess by the others."""
+        for sums in self._sums.values():
+            sums[features] = 0
+
     def take(self, histograms: NDArray[np.float64]) -> None:
         """Split the open nodes by the sums that `asked` wanted, ``(nodes, features, width, 2)``."""
         sums: dict[int, NDArray[np.float64]] = {}

@@ -180,6 +180,46 @@ def test_a_host_refuses_another_security_or_a_shorter_key():
         hold(rows, x, SecureBoost(**FEW, cipher=SHORT), SecureBoost(**FEW))
 
 
+@pytest.mark.parametrize(
+    ("seed", "hosts", "security"), [(506, 1, "none"), (507, 2, "none"), (508, 2, "none"), (505, 1, "paillier")]
+)
+def test_splits_that_are_tried_change_no_tree(monkeypatch, seed, hosts, security):
+    parties, _ = as_parties(draw(seed, 400, holes=True), hosts=hosts)
+    more = {"security": security, "cipher": SHORT if security == "paillier" else Paillier(), "depth": 4}
+    said, answer = [], HostRole.answer
+
+    def heard(self, message):
+        said.append(message["do"])
+        return answer(self, message)
+
+    monkeypatch.setattr(HostRole, "answer", heard)
+    plain, found = train(parties, **more), train(parties, **more, optimistic=True)
+    for name, values in plain.predictions.items():
+        np.testing.assert_array_equal(found.predictions[name], values)
+    assert encode(found.replies["guest"]["half"]["part"]) == encode(plain.replies["guest"]["half"]["part"])
+    assert said.count("try") == said.count("keep") + said.count("undo") > 0
+    assert any("tried and taken back" in line for line in found.learns["host-1"])
+
+
+def test_splits_are_tried_only_where_it_was_agreed(role):
+    rows = role.columns.rows
+    tried = {"do": "try", "nodes": np.array([0]), "children": np.array([1]), "left": Bits.pack(np.arange(rows) < 9)}
+    role.answer(role.begun)
+    with pytest.raises(MessageError, match="which was not agreed"):
+        role.answer(tried)
+    for wrong in ("keep", "undo"):
+        with pytest.raises(MessageError, match="no splits were tried"):
+            role.answer({"do": wrong})
+    role._optimistic = True
+    role._tries = 0
+    role.answer(tried)
+    with pytest.raises(MessageError, match="which was not agreed"):
+        role.answer(tried)
+    assert len(role.columns.rows_at(1)) == 9
+    role.answer({"do": "undo"})
+    assert len(role.columns.rows_at(0)) == rows
+
+
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_host_takes_batches_of_all_rows_once(plain):
     table = draw(501, 240)

@@ -10,6 +10,7 @@ asked for and the larger follows by subtraction, and all ties go to the first co
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -211,6 +212,21 @@ class PlainSums:
 # The guest.
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """Splits that hosts have made before it was known whether they are the best.
+
+    Attributes:
+        guess: the tree with them.
+        nodes: the leaves that they split.
+        totals: of the leaves whose sums were asked for.
+    """
+
+    guess: Growth
+    nodes: list[int]
+    totals: NDArray[np.int64]
+
+
 class ColumnOwners:
     """All owners of columns as the guest sees them: itself first, then the hosts in their order.
 
@@ -220,12 +236,17 @@ class ColumnOwners:
         hosts: what is known of each host's columns, in their order.
         cipher: the guest's half of the sums.
         batch: rows whose gradients travel in one message; 0 sends all in one.
+        optimistic: whether hosts go on with the guest's best splits while their own are compared.
     """
 
     def __init__(
-        self, own: OwnedColumns, peers: Peers | None, hosts: Mapping[str, HostColumns], cipher: GuestSums, batch: int = 0
+        self, own: OwnedColumns, peers: Peers | None, hosts: Mapping[str, HostColumns], cipher: GuestSums,
+        batch: int = 0, optimistic: bool = False,
     ) -> None:  # fmt: skip
         self.own, self.peers, self.cipher, self.hosts, self.batch = own, peers, cipher, list(hosts), batch
+        self.optimistic, self.kept, self.taken_back = optimistic and bool(hosts), 0, 0
+        self._tried: _Tried | None = None
+        self._ahead: dict[int, list[NDArray[np.int64]]] = {}
         self._known = [HostColumns(own.counts, own.fullest), *hosts.values()]
         self.first = np.cumsum([0, *(len(each.counts) for each in self._known)])
         self._whole: Any = None
@@ -258,24 +279,94 @@ class ColumnOwners:
         if self.hosts:
             await self._tell(self.hosts, {"do": "grown"})
 
-    async def sums(self, nodes: Sequence[int]) -> NDArray[np.int64]:
-        """Sums over all columns, ``(nodes, features, width, 2)``."""
-        if self.hosts:
-            await self._tell(self.hosts, {"do": "sum", "nodes": np.array(nodes, np.int64)})
-        made = np.zeros((len(nodes), int(self.first[-1]), max(each.width for each in self._known), 2), np.int64)
-        found = [self.own.sums(self._pairs, nodes)]
-        totals = np.stack([self._whole[self.own.rows_at(node)].sum(axis=0) for node in nodes])
+    async def sums(self, growth: Growth, units: GradientUnits) -> NDArray[np.int64]:
+        """Sums over all columns of the leaves that are asked for, ``(nodes, features, width, 2)``."""
+        nodes, ahead = growth.asked, self._ahead
+        asked, self._ahead = [node for node in nodes if node not in ahead], {}
+        if self.hosts and asked:
+            await self._tell(self.hosts, {"do": "sum", "nodes": np.array(asked, np.int64)})
+        own = self.own.sums(self._pairs, nodes)
+        if self.optimistic and growth.depth + 1 < growth.limits.max_depth:
+            self._tried = await self._try_splits(growth, units, own)
+        totals = [self._whole[self.own.rows_at(node)].sum(axis=0) for node in asked]
+        heard = await self._hear_sums(np.array(totals, np.int64).reshape(-1, 2)) if asked else []
+        fresh = {node: [each[i] for each in heard] for i, node in enumerate(asked)} | ahead
+        return np.stack([self._join([own[i], *fresh[node]]) for i, node in enumerate(nodes)])
+
+    async def _hear_sums(self, totals: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Each host's sums of the leaves with these totals."""
+        found = []
         for k, host in enumerate(self.hosts, 1):
             heard = await self._hear(host)
             require(isinstance(heard, Mapping) and "sums" in heard, f"no sums of {host!r}")
             found.append(self.cipher.open(heard["sums"], self._known[k], totals))
-        for k, sums in enumerate(found):
-            mine = made[:, self.first[k] : self.first[k + 1]]
-            mine[:, :, : sums.shape[2] - 1], mine[:, :, -1] = sums[:, :, :-1], sums[:, :, -1]
+        return found
+
+    def _join(self, parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """A leaf's sums at all owners side by side, ``(features, width, 2)``; nothing where an owner's are left out."""
+        made = np.zeros((int(self.first[-1]), max(each.width for each in self._known), 2), np.int64)
+        for k, sums in enumerate(parts):
+            mine = made[self.first[k] : self.first[k + 1]]
+            mine[:, : sums.shape[1] - 1], mine[:, -1] = sums[:, :-1], sums[:, -1]
         return made
+
+    async def _try_splits(self, growth: Growth, units: GradientUnits, own: NDArray[np.int64]) -> _Tried | None:
+        """Let hosts go on with the splits that the guest alone would make, before their sums are there (VF2Boost, section 4.2)."""
+        guess, hosts = copy.deepcopy(growth), slice(int(self.first[1]), None)
+        guess.without_sums(hosts)
+        guess.take(units.real(np.stack([self._join([each]) for each in own])))
+        nodes = [node for node in range(len(growth.feature)) if guess.left[node] >= 0 and growth.left[node] < 0]
+        if not nodes or not guess.asked:
+            return None
+        sides = [self.own.goes_left(n, guess.feature[n], guess.cut[n], guess.default_left[n]) for n in nodes]
+        await self._tell(self.hosts, {"do": "try", **_places(guess, nodes), "left": Bits.pack(np.concatenate(sides))})
+        await self._tell(self.hosts, {"do": "sum", "nodes": np.array(guess.asked, np.int64)})
+        rows: dict[int, NDArray[np.int32]] = {}
+        for node, left in zip(nodes, sides, strict=True):
+            here = self.own.rows_at(node)
+            rows |= {guess.left[node]: here[left], guess.left[node] + 1: here[~left]}
+        totals = np.stack([self._whole[rows[node]].sum(axis=0) for node in guess.asked])
+        return _Tried(guess, nodes, totals)
+
+    async def _settle(self, growth: Growth, nodes: Sequence[int]) -> bool:
+        """Keep what was tried where it is right, else take it back; whether hosts have made all splits already. Sums of right splits count anyway."""
+        tried, self._tried = self._tried, None
+        if tried is None:
+            return False
+        heard, guess = await self._hear_sums(tried.totals), tried.guess
+        places = {node: i for i, node in enumerate(guess.asked)}
+        names = ("feature", "cut", "default_left")
+        right = [n for n in tried.nodes if all(getattr(growth, each)[n] == getattr(guess, each)[n] for each in names)]
+        for node in right:
+            for side in (0, 1):
+                if guess.left[node] + side in places and growth.left[node] + side in growth.asked:
+                    at = places[guess.left[node] + side]
+                    self._ahead[growth.left[node] + side] = [each[at] for each in heard]
+        same = right == list(nodes) == tried.nodes and all(growth.left[n] == guess.left[n] for n in nodes)
+        self.kept, self.taken_back = self.kept + len(right), self.taken_back + len(tried.nodes) - len(right)
+        await self._tell(self.hosts, {"do": "keep" if same else "undo"})
+        return same
 
     async def split(self, growth: Growth, nodes: Sequence[int]) -> None:
         """Let the owners split leaves, and all others follow."""
+        if await self._settle(growth, nodes):
+            for node in nodes:
+                left = self.own.goes_left(node, growth.feature[node], growth.cut[node], growth.default_left[node])
+                self.own.move(node, growth.left[node], left)
+            return
+        sides, asked = await self._ask_sides(growth, nodes)
+        for k, host in enumerate(self.hosts, 1):
+            others = [node for node in nodes if node not in asked.get(k, ())]
+            if others:
+                left = Bits.pack(np.concatenate([sides[node] for node in others]))
+                await self._tell([host], {"do": "move", **_places(growth, others), "left": left})
+        for node in nodes:
+            self.own.move(node, growth.left[node], sides[node])
+
+    async def _ask_sides(
+        self, growth: Growth, nodes: Sequence[int]
+    ) -> tuple[dict[int, NDArray[np.bool_]], dict[int, list[int]]]:
+        """Which rows of each leaf go left, and each owner's leaves: owners of the splits make them, and say so."""
         sides: dict[int, NDArray[np.bool_]] = {}
         asked: dict[int, list[int]] = {}
         for node in nodes:
@@ -296,13 +387,7 @@ class ColumnOwners:
                 heard = await self._hear(host)
                 left = heard.get("left") if isinstance(heard, Mapping) else None
                 sides |= dict(zip(asked[k], unpack_sides(left, self.own, asked[k]), strict=True))
-        for k, host in enumerate(self.hosts, 1):
-            others = [node for node in nodes if node not in asked.get(k, ())]
-            if others:
-                left = Bits.pack(np.concatenate([sides[node] for node in others]))
-                await self._tell([host], {"do": "move", **_places(growth, others), "left": left})
-        for node in nodes:
-            self.own.move(node, growth.left[node], sides[node])
+        return sides, asked
 
     async def _tell(self, hosts: Sequence[str], message: dict[str, Any]) -> None:
         if self.peers is not None:
@@ -361,7 +446,7 @@ async def grow_round(
         growth = Growth(limits, owners.cuts, group, missing=True)
         while growth.asked:
             known = len(growth.feature)
-            growth.take(units.real(await owners.sums(growth.asked)))
+            growth.take(units.real(await owners.sums(growth, units)))
             fresh = [node for node in range(known) if growth.feature[node] >= 0 and growth.left[node] >= known]
             await owners.split(growth, fresh)
         made.append((group, state.trees.add(growth, owners.owner_of, owners.own, state.splits), dict(owners.own.at)))
@@ -387,11 +472,15 @@ class HostRole:
         splits: its splits so far.
         depth: levels of splits that were agreed.
         outputs: trees of a round.
+        optimistic: whether it was agreed that the guest tries splits.
     """
 
     def __init__(
-        self, columns: OwnedColumns, sums: HostSums, splits: Splits, depth: int = 16, outputs: int = MOST_OUTPUTS
-    ) -> None:
+        self, columns: OwnedColumns, sums: HostSums, splits: Splits, depth: int = 16, outputs: int = MOST_OUTPUTS,
+        optimistic: bool = False,
+    ) -> None:  # fmt: skip
+        self._optimistic, self._tries = optimistic, 0
+        self._before: tuple[dict[int, Any], dict[int, int], set[int]] | None = None
         self.columns, self._sums, self.splits, self._most, self._outputs = columns, sums, splits, depth, outputs
         self._trees = self._taken = 0
         self._levels: dict[int, int] = {0: 0}
@@ -414,6 +503,9 @@ class HostRole:
             "sum": self._sum,
             "split": self._split,
             "move": self._move,
+            "try": self._try,
+            "keep": self._keep,
+            "undo": self._undo,
         }.get(asked or "")
         require(act is not None, f"a message {asked!r} in the growth of a tree")
         try:
@@ -430,7 +522,8 @@ class HostRole:
         require(self._trees <= self._outputs, f"tree {self._trees} of a round of {self._outputs}")
         self._levels, self._summed = {0: 0}, set()
         self.columns.begin()
-        self._taken = 0
+        self._taken = self._tries = 0
+        self._before = None
         self._take(message)
 
     def _more(self, message: Any) -> None:
@@ -465,6 +558,23 @@ class HostRole:
         nodes, children = _read_columns(message, "nodes", "children")
         for node, child, left in zip(nodes, children, unpack_sides(message["left"], self.columns, nodes), strict=True):
             self._move_rows(node, child, left)
+
+    def _try(self, message: Any) -> None:
+        self._tries += 1
+        good = self._optimistic and self._before is None and self._tries < self._most
+        require(good, f"try {self._tries} of splits in a tree of {self._most} levels, which was not agreed")
+        self._before = (dict(self.columns.at), dict(self._levels), set(self._summed))
+        self._move(message)
+
+    def _keep(self, message: Any) -> None:
+        del message
+        require(self._before is not None, "nothing to keep: no splits were tried")
+        self._before = None
+
+    def _undo(self, message: Any) -> None:
+        require(self._before is not None, "nothing to take back: no splits were tried")
+        self.columns.at, self._levels, self._summed = self._before  # type: ignore[misc]
+        self._keep(message)
 
     def _move_rows(self, node: int, child: int, left: NDArray[np.bool_]) -> None:
         require(self._levels[node] < self._most, f"a split of node {node} below level {self._most}")

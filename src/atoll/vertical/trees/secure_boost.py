@@ -76,6 +76,8 @@ class SecureBoost(VerticalModel):
         cipher: the encryption of ``paillier``.
         packed: whether a host sends several sums in a ciphertext (Fu et al. 2021, "VF2Boost", section 5.2); without, each has one of its own.
         batch: rows whose gradients travel in one message, so that hosts check them and add them up while the guest encrypts the next ones (VF2Boost, section 4.1); 0 sends all at once.
+        optimistic: whether hosts go on with the splits that the guest alone would make while their sums are opened and compared, and take back those that a host's column beats
+            (VF2Boost, section 4.2). A host then sees where rows go at these too, and the guest sums of their leaves.
         short_exponents: whether noise has exponents of 448 bits: encryption takes less than half the time, under a further assumption, see `KeyOwner`.
     """
 
@@ -92,6 +94,7 @@ class SecureBoost(VerticalModel):
     cipher: Paillier = field(default_factory=Paillier)
     packed: bool = True
     batch: int = 0
+    optimistic: bool = False
     short_exponents: bool = False
 
     def __post_init__(self) -> None:
@@ -130,13 +133,15 @@ class SecureBoost(VerticalModel):
         return {
             "host": [
                 sees,
-                "which training rows share a leaf, and where rows go at its own splits",
+                "which training rows share a leaf, and where rows go at its own splits"
+                + (", and at the guest's splits that are tried and taken back" if self.optimistic else ""),
                 "its own splits: column, value, and which leaf",
             ],
             "guest": [
                 "how many columns each host has, how many bins each column, and which bin is the fullest",
                 "sums of gradients by leaf, column and bin of each host, in the order of the bins"
-                + (f", each of at least {self.min_bin_rows} training rows" if self.min_bin_rows > 1 else ""),
+                + (f", each of at least {self.min_bin_rows} training rows" if self.min_bin_rows > 1 else "")
+                + (", and those of leaves that are tried and taken back" if self.optimistic else ""),
                 "which rows go left at each of a host's splits, but neither its columns nor its values",
             ],
         }
@@ -212,7 +217,7 @@ class SecureBoost(VerticalModel):
         if hosts and state["keys"] is None:
             await _of(peers).broadcast({**public, "outputs": rows.objective.outputs}, hosts)
         boosting = _boosting(rows, state["boosting"])
-        owners = ColumnOwners(own, peers, known, sums, self.batch)
+        owners = ColumnOwners(own, peers, known, sums, self.batch, self.optimistic)
         for done in range(state["round"], self.trees):
             await grow_round(owners, boosting, rows.targets, self.limits, _units(rows))
             if save is not None:
@@ -244,7 +249,7 @@ class SecureBoost(VerticalModel):
             await peers.send(guest, HostColumns(own.counts, own.fullest).packed())
             state = {"public": await peers.recv(guest), "round": 0, "splits": Splits().packed()}
         sums, splits = self._host_sums(state["public"], len(x), secret), Splits.unpacked(state["splits"])
-        role = HostRole(own, sums, splits, self.depth, state["public"]["outputs"])
+        role = HostRole(own, sums, splits, self.depth, state["public"]["outputs"], self.optimistic)
         for done in range(state["round"], self.trees):
             await self._host_round(role, peers, guest)
             if save is not None:
