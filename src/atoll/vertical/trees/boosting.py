@@ -358,8 +358,8 @@ class ColumnOwners:
         for k, host in enumerate(self.hosts, 1):
             others = [node for node in nodes if node not in asked.get(k, ())]
             if others:
-                left = Bits.pack(np.concatenate([sides[node] for node in others]))
-                await self._tell([host], {"do": "move", **_places(growth, others), "left": left})
+                packed = Bits.pack(np.concatenate([sides[node] for node in others]))
+                await self._tell([host], {"do": "move", **_places(growth, others), "left": packed})
         for node in nodes:
             self.own.move(node, growth.left[node], sides[node])
 
