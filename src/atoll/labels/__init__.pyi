@@ -41,4 +41,5 @@ from .methods.self_training import SelfTraining as SelfTraining
 from .methods.semifl import SemiFL as SemiFL
 from .methods.ssfl import SSFL as SSFL
 from .methods.supervised import Supervised as Supervised
+from .methods.user_adaptation import UserAdaptation as UserAdaptation
 from .pretrained import Pretrained as Pretrained

@@ -39,3 +39,4 @@ from .selfsupervised import SelfSupervised as SelfSupervised
 from .semifl import SemiFL as SemiFL
 from .ssfl import SSFL as SSFL
 from .supervised import Supervised as Supervised
+from .user_adaptation import UserAdaptation as UserAdaptation
