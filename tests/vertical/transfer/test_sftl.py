@@ -311,14 +311,14 @@ def test_labels_teach_the_target_more_than_the_shared_rows_alone_would():
     """Few shared rows with noisy labels: what the bank makes of all its labels beats a model of the shop's columns that has those of the shared rows."""
     linear = pytest.importorskip("sklearn.linear_model")
     metrics = pytest.importorskip("sklearn.metrics")
-    model, gains = SFTL(security="none"), []
-    for seed in range(6):
-        rows, x, others, truth = cut_rows(draw_people(seed, rows=700), shared=20)
+    model, gains = SFTL(security="none", steps=100), []
+    for seed in range(8):
+        rows, x, others, truth = cut_rows(draw_people(seed, rows=300), shared=20)
         guest, host, _ = train_both(model, rows, x, others)
         alone = linear.LogisticRegression(max_iter=1000).fit(x, rows.targets).decision_function(others[1])
         found = [model.own_margins(host, guest, others[1])[:, 0], alone]
         gains.append(np.subtract(*(metrics.roc_auc_score(truth, one) for one in found)))
-    assert np.mean(gains) > 0.02
+    assert np.mean(gains) > 0.03
 
 
 def test_what_it_cannot_do_is_refused():

@@ -77,7 +77,7 @@ class SFTL(VerticalModel):
     align: float = 0.3
     source: float = 1.0
     restore: float = 1.0
-    penalty: float = 0.1
+    penalty: float = 0.2
     security: Literal["paillier", "shared", "none"] = "paillier"
     cipher: Paillier = field(default_factory=Paillier)
     seed: int = 0
