@@ -156,9 +156,10 @@ def result_of_run(job: Job, data: Any, prepared: Prepared, value: Any, fed: Fede
     from .rounds.history import History
 
     engine = fed.world.engine
+    outcome = prepared.outcome(value)  # some notices follow from it
     notices = (*prepared.notices(list(fed.records)), *_cut_off(fed.world))
     return Result(
-        prepared.outcome(value),
+        outcome,
         History(fed.records),
         prepared.reason(value, fed),
         seconds,

@@ -234,8 +234,9 @@ def test_it_says_where_the_predictions_are(capsys, place) -> None:
 def test_a_run_measures_on_the_rows_that_clients_hold_out(config, typed):
     measuring = ("--set", "evaluation.clients=-1", "--no-report")
     assert typed("run", config, *measuring, "--folder", "all", "--held-out", "1.5")[0] != 0
-    code, told, _ = typed("run", config, *measuring, "--folder", "whole")
+    code, told, said = typed("run", config, *measuring, "--folder", "whole")
     assert (code, "measured on the rows that clients train on" in str(told["notices"])) == (0, True)
+    assert told["notices"][0] in said  # people read it too
     code, told, _ = typed("run", config, *measuring, "--folder", "apart", "--held-out", "0.2")
     assert (code, "measured on the rows that clients train on" in str(told)) == (0, False)
     whole, apart = (json.loads(Path(name, "data.json").read_text()) for name in ("whole", "apart"))

@@ -132,3 +132,14 @@ def test_arrays_are_read_as_an_archive_is():
         match=r"a dict of the arrays x, y is one data set, not divided among clients.*add an array 'party' of owners",
     ):
         weights(whole)
+
+
+@pytest.mark.parametrize("whose", [tuple, list])
+def test_arrays_without_names_are_refused_with_the_way_to_name_them(whose):
+    x, y = np.ones((6, 2)), np.arange(6) % 2
+    job = atoll.Training(model=atoll.models.linear(2, 2), rounds=1)
+    for other in ({"x": x, "y": y}, whose((x, y))):
+        with pytest.raises(
+            DataError, match=f"the data of 'north' are a {whose.__name__} of 2.*{{'x': features, 'y': labels}}"
+        ):
+            atoll.simulate(job, {"north": whose((x, y)), "south": other}, progress=False)

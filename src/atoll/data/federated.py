@@ -74,10 +74,17 @@ def _as_datasets(given: Mapping[Any, Any]) -> Any:
     """The clients of a job that trains on data sets: tables together, since columns are matched and text is coded over all; arrays each for itself.
 
     Raises:
-        DataError: it is one data set, or a table has no target.
+        DataError: it is one data set, a table has no target, or a client's arrays have no names.
     """
     if are_arrays(given) and "x" in given:
         return _divided(given)
+    for name, one in given.items():
+        if isinstance(one, tuple | list) and one and all(isinstance(part, list | tuple | np.ndarray) for part in one):
+            raise DataError(
+                f"the data of {str(name)!r} are a {type(one).__name__} of {len(one)}, whose parts have no names",
+                where="islands",
+                remedy="name the arrays: {'x': features, 'y': labels}, or give a data set or a table with named columns",
+            )
     tables = {str(name): one for name, one in given.items() if _is_table(one)}
     if not tables or len(tables) < len(given):
         return {name: as_dataset(one, f"the data of {str(name)!r}") for name, one in given.items()}

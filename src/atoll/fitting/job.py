@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, NonPrivate
 from atoll.core.exposure import Explanation
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared, name_of
 from atoll.core.validation import Checked, require_parts
+from atoll.statistics.columns import table_of
 
 from .contacts import Contacts
 from .method import FitMethod
+from .rows import count_left_out
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -168,14 +172,15 @@ class Fit(Checked, Job):
 
     def prepare(self, data: Any) -> Prepared:
         """Nothing needs to be known of the data; of data sets it is known which of their features are codes of text."""
-        return _PreparedFit(self, getattr(getattr(data, "about", None), "categories", None) or {})
+        return _PreparedFit(self, getattr(getattr(data, "about", None), "categories", None) or {}, data)
 
 
 class _PreparedFit(Prepared):
-    def __init__(self, job: Fit, codes: Mapping[str, tuple[str, ...]]) -> None:
-        self.job, self.codes = job, codes
+    def __init__(self, job: Fit, codes: Mapping[str, tuple[str, ...]], data: Any = None) -> None:
+        self.job, self.codes, self.data = job, codes, data
         self.contacts = Contacts(job.model)
         self.tasks = self.contacts.tasks
+        self.lost: list[str] = []
 
     async def program(self, fed: Federation) -> FittedModel:
         """Agree on columns, prepare them, and fit."""
@@ -186,7 +191,34 @@ class _PreparedFit(Prepared):
     def outcome(self, value: FittedModel) -> FittedModel:
         """Return the model, which knows the codes of text."""
         numbers = value.layout.numbers
+        self.lost = self._name_lost_rows(value)
         return replace(value, codes={name: words for name, words in self.codes.items() if name in numbers})
+
+    def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """Return which replies did not count, and once there is an outcome, which rows."""
+        return [*super().notices(rows), *self.lost]
+
+    def _name_lost_rows(self, value: FittedModel) -> list[str]:
+        """Say how many rows were left out, and how many have none of a column's values; between sites what the counts of rows tell, and nothing beside noise."""
+        layout, told, data = value.layout, value.told, self.data
+        lacking = " or ".join(name for name in (layout.label, *layout.extra) if name)
+        if data is None or self.job.model.events() or not len(data):
+            return []
+        if hasattr(data, "outline"):  # the rows are at their sites
+            rows, bare = int(np.sum(data.sizes)), {}
+            known = "rows" in told and self.job.quorum is None and lacking
+            lost = rows - int(told["rows"]) - int(told.get("withheld", 0)) if known else 0
+        else:
+            tables = [data.shard(place) for place in range(len(data))]
+            counts = [count_left_out(one, layout) for one in tables]
+            rows, lost = sum(map(len, map(table_of, tables))), sum(count for count, _ in counts)
+            bare = {name: sum(one[name] for _, one in counts) for name in counts[0][1]}
+        why = f"{lost} of {rows} rows were left out: {lacking} is missing there, or has a value that was not agreed on"
+        return [*([why] if lost > 0 else [])] + [
+            f"{count} of {rows} rows have none of the values of {name}: all of its columns are 0 there"
+            for name, count in bare.items()
+            if count
+        ]
 
     def most(self, rows: int) -> Sequence[Event]:
         """Return the method's noise, or one release without any."""

@@ -13,7 +13,7 @@ from atoll.core.errors import DataError
 from atoll.data.table import DataTable
 from atoll.statistics.columns import TableColumn, columns_of, table_of
 
-__all__ = ["FeatureLayout", "PartyRows", "rows_of", "typed"]
+__all__ = ["FeatureLayout", "PartyRows", "count_left_out", "rows_of", "typed"]
 
 Numbers = NDArray[np.float64]
 
@@ -124,6 +124,14 @@ def rows_of(data: Any, layout: FeatureLayout, where: str, *, least: int = 1, lab
     features = _matrix(table, layout, where, fitting=labelled)
     if not labelled:
         return PartyRows(features, np.zeros(len(table)), {}, where, least)
+    label, extra, there = _beside(table, layout, where)
+    return PartyRows(features[there], label[there], {k: v[there] for k, v in extra.items()}, where, least)
+
+
+def _beside(
+    table: DataTable, layout: FeatureLayout, where: str
+) -> tuple[NDArray[Any], dict[str, NDArray[Any]], NDArray[np.bool_]]:
+    """The label and the extra columns, and which rows have all of them."""
     label: NDArray[Any] = np.zeros(len(table))
     there = np.ones(len(table), bool)
     if layout.label:
@@ -134,7 +142,23 @@ def rows_of(data: Any, layout: FeatureLayout, where: str, *, least: int = 1, lab
         groups = layout.groups.get(name)
         extra[name], known_rows = _places(table, name, groups) if groups else _plain(table, name, where)
         there = there & known_rows
-    return PartyRows(features[there], label[there], {k: v[there] for k, v in extra.items()}, where, least)
+    return label, extra, there
+
+
+def count_left_out(data: Any, layout: FeatureLayout) -> tuple[int, dict[str, int]]:
+    """Count the rows of a table that `rows_of` leaves out, and by column those that are one-hot and have none of its values.
+
+    Args:
+        data: what a party has.
+        layout: how it is read.
+    """
+    table = table_of(data)
+    bare = {}
+    for name, values in layout.levels.items() if layout.encode == "onehot" else ():
+        there = _places(table, name, values)[1]
+        lost = ~there & ~table.missing(name) if name in layout.fill else ~there
+        bare[name] = int(lost.sum())
+    return int((~_beside(table, layout, "notes")[2]).sum()), bare
 
 
 def column_of(table: DataTable, name: str, *, category: bool) -> TableColumn:

@@ -146,6 +146,7 @@ class Facts:
         audit: what canaries say about the claimed epsilon, if the run had some.
         result: short plain facts about the outcome.
         privacy: what the epsilon of the rows means: delta, unit, neighbours, adversary and accountant, if they have one.
+        notices: what whoever reads the result should know of it, a sentence each.
     """
 
     title: str
@@ -168,6 +169,7 @@ class Facts:
     sites: bool = False
     privacy: dict[str, Any] | None = None
     result: Any = None
+    notices: tuple[str, ...] = ()
 
     def word_of(self, name: str) -> str:
         """Who says what a metric is, for a label: nothing for what the server measured, or a simulation."""
@@ -246,6 +248,7 @@ def _read_folder(folder: RunFolder) -> Facts:
         sites="sites" in chosen,
         privacy=manifest.get("privacy"),
         result=manifest.get("result"),
+        notices=tuple(manifest.get("notices") or ()),
     )
 
 
@@ -295,4 +298,5 @@ def _read_result(result: Result) -> Facts:
         devices=result.devices,
         privacy=found.get("privacy"),
         result=found.get("result"),
+        notices=result.notices,
     )

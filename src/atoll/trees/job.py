@@ -230,7 +230,18 @@ class Trees(Checked, Job):
             )
         missing = bool(seen.about.missing_features)
         columns = ModelColumns.of(seen)
-        return _PreparedTrees(self, objective_of(self.objective, seen.about), names, test, missing, columns)
+        bare = _count_unlabelled(data)
+        return _PreparedTrees(self, objective_of(self.objective, seen.about), names, test, missing, columns, bare)
+
+
+def _count_unlabelled(data: Any) -> str:
+    """Say how many rows have no label, which trees leave out; between sites, that there are some."""
+    if getattr(data, "labelled", None) != "part":
+        return ""
+    if not getattr(data, "stored", False):
+        return "rows without a label were left out: some sites have some"
+    there = data.gather(np.arange(len(data)), "labelled")[0]
+    return f"{int((~there).sum())} of {len(there)} rows were left out: they have no label"
 
 
 def _require_ascending(name: str, values: Sequence[float]) -> None:
@@ -253,9 +264,11 @@ class _PreparedTrees(Prepared):
         test: Any,
         missing: bool,
         columns: ModelColumns | None,
+        bare: str = "",
     ) -> None:
         self.job, self.objective, self.features, self.missing, self.columns = job, objective, features, missing, columns
         self.test = None if test is None else known_rows(test, "trees")
+        self.bare = bare
 
     async def program(self, fed: Federation) -> Ensemble:
         """Grow the trees."""
@@ -270,6 +283,10 @@ class _PreparedTrees(Prepared):
     def outcome(self, value: Ensemble) -> Ensemble:
         """The trees with what they know of the rows that they take."""
         return replace(value, columns=self.columns)
+
+    def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """Which replies did not count, and how many rows have no label."""
+        return [*super().notices(rows), *([self.bare] if self.bare else [])]
 
     def facts(self, outcome: Ensemble) -> Mapping[str, Any]:
         """The number of trees, the most important features, and the score on the server's test rows."""

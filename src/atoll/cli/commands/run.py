@@ -118,6 +118,8 @@ def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, re
         output.note(f"Resume with: atoll run {folder.path} --resume")
         raise
     result = result_of(folder)
+    for notice in result.get("notices", ()):
+        output.note(escape(notice))
     output.give(result, sentence(result))
     if result["status"] == INTERRUPTED:
         output.note(
