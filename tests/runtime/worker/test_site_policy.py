@@ -147,3 +147,23 @@ def test_a_site_without_a_policy_sends_no_features_of_rows(tmp_path):
     agreed = load_site_data(site(tmp_path, "policy: {allow: [FADA, FedAvg, row-features]}\n"), "north")
     assert _admitted(asks, agreed) == ()
     require_names(("FADA", "FedAvg"), asks.names(), "consent")
+
+
+@pytest.mark.parametrize(
+    ("extremes", "said"),
+    [
+        ("[age, 'do*']", None),
+        ("['x*']", None),
+        ("[]", None),
+        ("[aeg]", r"extremes: no column 'aeg'\. Did you mean 'age'"),
+    ],
+)
+def test_extremes_name_columns_that_are_there(tmp_path, extremes, said):
+    (tmp_path / "rows.csv").write_text("age,dose,died\n1,2,0\n3,4,1\n")
+    (tmp_path / "site.yaml").write_text(f"path: rows.csv\ntarget: died\npolicy: {{extremes: {extremes}}}\n")
+    spec = site_spec(str(tmp_path / "site.yaml"))
+    if said is None:
+        look_at_headers(spec, "north")
+    else:
+        with pytest.raises(ConfigError, match=said):
+            look_at_headers(spec, "north")

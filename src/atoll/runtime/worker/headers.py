@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core import message as M
-from atoll.core.errors import AtollError, DataError, MessageError, nearest
+from atoll.core.errors import AtollError, ConfigError, DataError, MessageError, nearest
 from atoll.core.redaction import private
 from atoll.core.requests.wire import pack_error, unpack_error
 
@@ -51,15 +51,17 @@ def look_at_headers(spec: Mapping[str, Any], name: str, helper: bool = False) ->
 
     Raises:
         DataError: an unknown setting or column, no target, no array of features, or a file that may not be read.
-        ConfigError: a YAML file that cannot be read.
+        ConfigError: a YAML file that cannot be read, or a policy that names a column which is not there.
     """
     try:
         spec = settings_of(spec, name, helper)
-        policy_of_site(spec, name)
+        policy = policy_of_site(spec, name)
         parse_consent(spec.get("consent"), name)
         paths = [Path(part) for part in str(spec.get("path") or "").split(",") if part]
         if len(paths) == 1:
-            _look(paths[0], spec)
+            columns = _look(paths[0], spec)
+            if policy is not None and columns:
+                _require_extremes(policy.extremes, columns)
     except AtollError as error:
         where = f"data of site {name!r}" + ("" if error.where is None else f", {error.where}")
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
@@ -71,7 +73,24 @@ def look_at_headers(spec: Mapping[str, Any], name: str, helper: bool = False) ->
         ) from error
 
 
-def _look(path: Path, spec: Mapping[str, Any]) -> None:
+def _require_extremes(extremes: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse a policy that lets the extremes of a column be told which no table has: misspelt, it would hide them without a word.
+
+    Raises:
+        ConfigError: names the column, and the nearest.
+    """
+    for name in extremes:
+        if not set(name) & set("*?[") and name not in columns:
+            raise ConfigError(
+                f"extremes: no column {name!r}.{nearest(name, columns)}",
+                where="policy",
+                remedy=f"correct it, or leave it out; the columns are {', '.join(columns)}",
+            )
+
+
+def _look(path: Path, spec: Mapping[str, Any]) -> list[str]:
+    """Look at the data; return the columns of its tables."""
+    columns: list[str] = []
     if path.suffix == ".npz" and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             held = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -81,7 +100,10 @@ def _look(path: Path, spec: Mapping[str, Any]) -> None:
         tables = tables_in(path)
         binary = columns_apart([file for file in tables if is_parquet(file)])
         for file in tables:
-            require_columns(file.name, binary[file] if file in binary else _header(file, spec), spec)
+            found = binary[file] if file in binary else _header(file, spec)
+            require_columns(file.name, found, spec)
+            columns += found
+    return list(dict.fromkeys(columns))
 
 
 def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
