@@ -188,6 +188,16 @@ def test_a_site_that_requires_shared_keys_makes_the_job_check_them():
         align(Circuit(), data, policy=SitePolicy(min_aligned=4), result="count")
 
 
+def test_what_the_program_is_told_is_what_a_party_learned():
+    for result, wanted in (
+        ("count", {"sizes", "count"}),
+        ("sum:shop.spend", {"sizes", "sum"}),
+        ("shares:shop.spend", {"sizes"}),
+    ):
+        job = Alignment(protocol=Circuit(), result=result, min_count=3, show=True)
+        assert {one.kind for one in job.explain(clients=2).exposures if one.who == "the program"} == wanted
+
+
 def test_a_policy_that_lets_sizes_alone_be_learned_lets_shares_be_made():
     data, careful = valued(range(9), range(6, 20)), SitePolicy(learned=["sizes"])
     atoll.simulate(Alignment(protocol=Circuit(), result="shares"), data, policy=careful, progress=False)

@@ -363,7 +363,7 @@ def base_contract(protocol: PsiProtocol, plan: AlignmentPlan, frames: Sequence[P
             if plan.result == "ids":
                 learns.append(Exposure(role, f"which of its own keys {other} has too", _HONEST, "ids", other))
             else:
-                learns.append(Exposure(role, "how many keys all share", _HONEST, "count", other))
+                learns.append(Exposure(role, _COUNT, _HONEST, "count", other))
         if plan.superset:
             (other,) = plan.others(role)
             learns.append(Exposure(other, f"that its shared keys are among {plan.superset:.0%} of its keys", _HONEST, "superset", role))  # fmt: skip
@@ -430,12 +430,14 @@ async def no_message() -> None:
 
 def tell_program(contract: Contract, plan: AlignmentPlan) -> Contract:
     """The contract of an alignment whose learners tell the program what they learn."""
-    told = {"count": "how many keys all share"} if any(one.kind in ("count", "ids") for one in contract.learns) else {}
+    counted = any(one.kind == "ids" or one.sees == _COUNT for one in contract.learns)  # a sum may tell no count
+    told = {"count": _COUNT} if counted else {}
     told |= {"ids": "which keys all share"} if plan.result == "ids" else {}
     told |= {"sum": f"the sum of {plan.column} of {plan.holder} over shared keys"} if plan.result == "sum" else {}
     return replace(contract, learns=(*contract.learns, *(Exposure("the program", sees, "", kind) for kind, sees in told.items())))  # fmt: skip
 
 
+_COUNT = "how many keys all share"
 _HONEST = "all follow the protocol with their true sets"
 
 
