@@ -240,6 +240,15 @@ def test_a_linear_model_on_ciphertexts_is_the_plain_one(files, asked):
     assert any("2048 bits" in line for line in found["learns"]["shop"])
 
 
+@pytest.mark.parametrize(("security", "bound"), [("shared", 1e-3), ("ckks", 1e-5)])
+def test_a_linear_model_on_shares_and_under_ckks_is_in_bounds(files, asked, security, bound):
+    pytest.importorskip("tenseal")
+    found = asked(*files(), "--model", "linear", "--security", security)
+    assert found["security"] == security
+    assert 0 < found["difference"] < bound
+    assert found["federated"] > found["alone"]
+
+
 def test_the_arbiters_messages_are_in_the_transcript(files, asked, tmp_path):
     pytest.importorskip("gmpy2")
     found = asked(*files(), "--model", "linear", "--security", "arbiter", "--short-exponents", "--transcript", tmp_path / "heard")  # fmt: skip

@@ -45,6 +45,19 @@ def test_encrypted_it_is_the_plain_model(seed, security):
     assert result.compare(train_pooled(job, parties, result))["difference"] < 1e-9
 
 
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 5))])
+def test_under_ckks_it_is_the_plain_model(seed):
+    pytest.importorskip("tenseal")
+    table = draw(700 + seed, 300, holes=True)
+    parties, _ = as_parties(table, 1 + seed % 2, seed)
+    job = Vertical(model=VerticalLinear(security="ckks"), task=table.task)
+    result = atoll.simulate(job, parties, engine="inline", progress=False)
+    assert result.compare(train_pooled(job, parties, result))["difference"] < 1e-5
+    foreseen = job.predict_cost({name: len(t["id"]) for name, t in parties.items()}, [len(t) - 1 - (name == "guest") for name, t in parties.items()])  # fmt: skip
+    assert 0.2 < foreseen["bytes"] / result.cost["bytes"] < 5
+    assert any("ring of 8192" in line for line in result.learns["host-1"])
+
+
 def test_an_l1_penalty_and_counts_on_ciphertexts():
     rng = np.random.default_rng(1)
     x, ids = rng.normal(size=(120, 4)), np.arange(120)
@@ -315,6 +328,8 @@ def test_settings_that_do_not_go_together_are_refused():
         VerticalLinear(security="none", cipher=Paillier(key_bits=3072))
     with pytest.raises(CompositionError, match="short_exponents with security='none'"):
         VerticalLinear(security="none", short_exponents=True)
+    with pytest.raises(CompositionError, match="l1 with security='ckks'"):
+        VerticalLinear(security="ckks", l1=1.0)
     with pytest.raises(ConfigError, match="key_bits=1024"):
         Paillier(key_bits=1024)
 

@@ -33,7 +33,7 @@ Security = Annotated[
     str | None,
     typer.Option(
         "--security",
-        help="boost: paillier (default) or none; pivot: basic (default) or enhanced; linear: pair (default), arbiter, shared or none.",
+        help="boost: paillier (default) or none; pivot: basic (default) or enhanced; linear: pair (default), arbiter, shared, ckks or none.",
         show_default=False,
     ),
 ]

@@ -5,6 +5,7 @@ multiplies its own ``v`` itself, and the others multiply theirs with its ciphert
 
 * ``pair`` (the setting of S. Yang et al. 2019: no third party): each party has a key of its own, and opens the products of its own columns. There the host tells the guest its margins of
   all rows in every step, from which the guest finds the host's columns up to a linear map. Here no party sees another's rows, at the price of Taylor's loss.
+* ``ckks``: the same under CKKS, whose sums have an error of ``2^-16``.
 * ``arbiter`` (Hardy et al. 2017): the key is at a third party. The owner of the columns adds the others' products up, hides each sum behind a uniform number, and has it opened. So with
   several hosts it learns the sum alone, and the arbiter learns nothing. Hardy's parties encrypt derivatives of the rows in each step; ours encrypt columns, once.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.secure.encrypted import Paillier
+from atoll.secure.encrypted.slots import SlotForm, SlotOwner, SlotVector
 from atoll.secure.encrypted.vectors import KeyOwner, SealedVector
 
 from ..model import Save, require
@@ -31,7 +33,16 @@ if TYPE_CHECKING:
     from .rows import GuestTotals, HostTotals
     from .solver import OwnBlock
 
-__all__ = ["ARBITER", "ArbiterProducts", "LocalProducts", "PairProducts", "TaylorRows", "run_arbiter"]
+__all__ = [
+    "ARBITER",
+    "ArbiterProducts",
+    "CkksColumns",
+    "LocalProducts",
+    "PaillierColumns",
+    "PairProducts",
+    "TaylorRows",
+    "run_arbiter",
+]
 
 ARBITER = "arbiter"
 """The party with the key, and what it plays."""
@@ -90,52 +101,97 @@ class TaylorRows:
         return 1.0
 
 
+class PaillierColumns:
+    """A party's columns under a Paillier key of its own.
+
+    Args:
+        cipher: the encryption.
+        x: the columns.
+        secret: the party's entropy.
+        short: see `KeyOwner`.
+    """
+
+    def __init__(self, cipher: Paillier, x: NDArray[np.float64], secret: Secret, short: bool) -> None:
+        self.cipher, self.x = cipher, x
+        self.fields = ColumnFields(x.shape[0], x.shape[1], cipher.key_bits)
+        self.owner = KeyOwner(cipher, secret, short=short)
+
+    def message(self) -> dict[str, Any]:
+        """What the others need to multiply them."""
+        return {"key": self.owner.public, **encrypt_columns(self.cipher, self.x, self.owner.encrypt)}
+
+    def read(self, told: Any, name: str) -> PeerColumns:
+        """Another party's columns from its message."""
+        key = told.get("key") if isinstance(told, Mapping) else None
+        return PeerColumns(self.cipher, key, told, len(self.x), name)
+
+    def open(self, sealed: Any, outputs: int, name: str) -> NDArray[np.float64]:
+        """Another's product with these columns."""
+        found = require_ciphertexts(sealed, outputs * self.fields.count, self.cipher.key_bits, name)
+        return self.fields.open(self.owner.decrypt(found), outputs)
+
+
+class CkksColumns:
+    """A party's columns under a CKKS key of its own; see `atoll.secure.encrypted.slots`.
+
+    Args:
+        x: the columns.
+        secret: the party's entropy.
+    """
+
+    def __init__(self, x: NDArray[np.float64], secret: Secret) -> None:
+        self.x, self.owner = x, SlotOwner(secret)
+
+    def message(self) -> dict[str, Any]:
+        """What the others need to multiply them."""
+        return self.owner.seal_columns(self.x)
+
+    def read(self, told: Any, name: str) -> SlotVector:
+        """Another party's columns from its message."""
+        del name
+        return SlotVector(told, len(self.x))
+
+    def open(self, sealed: Any, outputs: int, name: str) -> NDArray[np.float64]:
+        """Another's product with these columns."""
+        del name
+        return self.owner.open(sealed, SlotForm(self.x.shape[0], self.x.shape[1]), outputs)
+
+
 class PairProducts:
     """Each party's columns are under its own key.
 
     Args:
-        cipher: the encryption.
-        x: this party's columns.
+        columns: this party's, with its key.
         outputs: margins of a row.
         peers: the session.
         others: the other roles with columns, in the order that they are added up.
         secret: this party's entropy.
-        short: see `KeyOwner`.
     """
 
     def __init__(
         self,
-        cipher: Paillier,
-        x: NDArray[np.float64],
+        columns: PaillierColumns | CkksColumns,
         outputs: int,
         peers: PeerChannel,
         others: Sequence[str],
         secret: Secret,
-        short: bool,
     ) -> None:
-        self.cipher, self.x, self.outputs, self.peers, self.others = cipher, x, outputs, peers, list(others)
-        self.secret, self.owner = secret, KeyOwner(cipher, secret, short=short)
-        self.fields = ColumnFields(x.shape[0], x.shape[1], cipher.key_bits)
-        self.columns: dict[str, PeerColumns] = {}
+        self.columns, self.outputs, self.peers, self.others, self.secret = columns, outputs, peers, list(others), secret
+        self.theirs: dict[str, Any] = {}
 
     async def begin(self) -> None:
         """Exchange encrypted columns: at each start, also after a crash."""
-        sealed = encrypt_columns(self.cipher, self.x, self.owner.encrypt)
-        await self.peers.broadcast({"key": self.owner.public, **sealed}, self.others)
+        await self.peers.broadcast(self.columns.message(), self.others)
         for name in self.others:
-            told = await self.peers.recv(name)
-            key = told.get("key") if isinstance(told, Mapping) else None
-            self.columns[name] = PeerColumns(self.cipher, key, told, len(self.x), name)
+            self.theirs[name] = self.columns.read(await self.peers.recv(name), name)
 
     async def multiply(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
         """``x'`` times the sum of all parties' v."""
         for name in self.others:
-            await self.peers.send(name, self.columns[name].multiply(v, self.secret))
-        made = self.x.T @ v
+            await self.peers.send(name, self.theirs[name].multiply(v, self.secret))
+        made = self.columns.x.T @ v
         for name in self.others:
-            count = self.outputs * self.fields.count
-            sealed = require_ciphertexts(await self.peers.recv(name), count, self.cipher.key_bits, name)
-            made = made + self.fields.open(self.owner.decrypt(sealed), self.outputs)
+            made = made + self.columns.open(await self.peers.recv(name), self.outputs, name)
         return np.asarray(made)
 
 

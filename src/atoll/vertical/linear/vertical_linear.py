@@ -17,9 +17,18 @@ from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 
 from ..model import ColumnScales, GuestRows, Part, Save, VerticalModel, require
 from .families import FAMILIES, LinearLoss, Taylor, family_objective
-from .protocols import ARBITER, ArbiterProducts, LocalProducts, PairProducts, TaylorRows, run_arbiter
+from .protocols import (
+    ARBITER,
+    ArbiterProducts,
+    CkksColumns,
+    LocalProducts,
+    PaillierColumns,
+    PairProducts,
+    TaylorRows,
+    run_arbiter,
+)
 from .rows import GuestTotals, HostTotals, PlainGuest, PlainHost, read_numbers
-from .sealed import predict_products
+from .sealed import predict_products, predict_slots
 from .shares import DEALER, fit_shared_weights, predict_shared, sharing_among
 from .solver import JointRows, OwnBlock, fit_weights
 
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["VerticalLinear"]
 
 MOST_OUTPUTS = 1000
-SECURITIES = ("pair", "arbiter", "shared", "none")
+SECURITIES = ("pair", "arbiter", "shared", "ckks", "none")
 _SEALED_EXACT = 1e-20
 """See `JointRows.exact`: with numbers in units of 2^-40."""
 
@@ -53,11 +62,12 @@ class VerticalLinear(VerticalModel):
     ``pair``      sums over the rows of its columns times the guest's       sums over the rows of its own columns times the
                   numbers, one for each column and round                    host's numbers, one for each column and round
     ``arbiter``   the same, with the numbers of all others added up         the same
+    ``ckks``      as ``pair``                                               as ``pair``
     ``shared``    nothing of a row, and no sums: shares                     the same
     ``none``      derivatives of the loss by row, and so all labels         its part of each row's margin, in every step
     ============  ========================================================  ====================================================
 
-    ``pair`` needs no third party; under ``arbiter`` a party without columns has the key, and learns how long the training takes. ``shared`` has a dealer without columns, see `atoll.vertical.linear.shares`. The first two fit Taylor's loss of order 2 (Hardy et al. 2017) in place of the logistic, multinomial and Poisson ones: AUCs differ little, single probabilities do. See
+    ``pair`` needs no third party; under ``arbiter`` a party without columns has the key, and learns how long the training takes. ``shared`` has a dealer without columns, see `atoll.vertical.linear.shares`. The first three fit Taylor's loss of order 2 (Hardy et al. 2017) in place of the logistic, multinomial and Poisson ones: AUCs differ little, single probabilities do. See
     `atoll.vertical.linear.protocols`. The parties follow the protocol: one that encrypts a column of its own making, such as a single 1 among zeros, learns another's number of that row.
 
     Attributes:
@@ -74,7 +84,7 @@ class VerticalLinear(VerticalModel):
     family: Literal["auto", "least-squares", "logistic", "multinomial", "poisson"] = "auto"
     penalty: float = 1.0
     l1: float = 0.0
-    security: Literal["pair", "arbiter", "shared", "none"] = "pair"
+    security: Literal["pair", "arbiter", "shared", "ckks", "none"] = "pair"
     cipher: Paillier = field(default_factory=Paillier)
     short_exponents: bool = False
 
@@ -92,7 +102,7 @@ class VerticalLinear(VerticalModel):
         sealed, name = self.security in ("pair", "arbiter"), ""
         if not sealed and (self.short_exponents or self.cipher != Paillier()):
             name = "short_exponents" if self.short_exponents else "cipher"
-        if self.security == "shared" and self.l1:
+        if self.security in ("shared", "ckks") and self.l1:
             name = "l1"
         if name:
             raise CompositionError(
@@ -140,7 +150,9 @@ class VerticalLinear(VerticalModel):
             }
         assumed = "Paillier's assumption" + (" and noise with exponents of 448 bits" if self.short_exponents else "")
         sealed = f"nothing of another's single rows: ciphertexts of {self.cipher.key_bits} bits, under {assumed}"
-        alone = self.security == "pair"
+        if self.security == "ckks":
+            sealed = "nothing of another's single rows: CKKS ciphertexts of a ring of 8192, under the assumption of learning with errors in rings"
+        alone = self.security != "arbiter"
         whose = "each other party's numbers" if alone else "the sum of all other parties' numbers"
         sums = f"for each of its own columns and rounds, the sum over the training rows of the column times {whose}: margins"
         label = (
@@ -177,6 +189,8 @@ class VerticalLinear(VerticalModel):
         if self.security == "shared":
             pieces = outputs == 1 and self.family in ("auto", "logistic")
             return predict_shared(rows, sum(columns) + 1, outputs, len(columns), pieces)
+        if self.security == "ckks":
+            return predict_slots(rows, [columns[0] + 1, *columns[1:]], outputs, 25.0)
         products = 15.0 if self.l1 == 0 else 200.0
         return predict_products(
             self.cipher, rows, [columns[0] + 1, *columns[1:]], outputs, products, self.short_exponents
@@ -243,7 +257,7 @@ class VerticalLinear(VerticalModel):
             own = PlainGuest(block, loss, outputs, peers, hosts)
         else:
             products = await self._products(x, outputs, peers, hosts, secret) if hosts else LocalProducts(x)
-            own = TaylorRows(block, taylor.curvature, taylor.targets, products, totals, _SEALED_EXACT)
+            own = TaylorRows(block, taylor.curvature, taylor.targets, products, totals, self._exact(len(x)))
         w = await fit_weights(block, own, outputs, _start(state), self._saver(save, {}, peers if hosts else None))
         for helper in self.helpers if hosts else ():
             await peers.send(helper, {"do": "end"})  # type: ignore[union-attr]
@@ -291,7 +305,9 @@ class VerticalLinear(VerticalModel):
             own = PlainHost(block, outputs, peers, guest)
         else:
             products = await self._products(scaled, outputs, peers, others, secret)
-            own = TaylorRows(block, float(public["curvature"]), None, products, HostTotals(peers, guest), _SEALED_EXACT)
+            own = TaylorRows(
+                block, float(public["curvature"]), None, products, HostTotals(peers, guest), self._exact(len(x))
+            )
         w = await fit_weights(block, own, outputs, _start(state), self._saver(save, {"public": public}))
         return {"scales": scales.packed(), "weights": w}
 
@@ -304,7 +320,12 @@ class VerticalLinear(VerticalModel):
         if self.security == "arbiter":
             made = ArbiterProducts(self.cipher, x, outputs, peers, others, secret)
         else:
-            made = PairProducts(self.cipher, x, outputs, peers, others, secret, self.short_exponents)
+            own = (
+                CkksColumns(x, secret)
+                if self.security == "ckks"
+                else PaillierColumns(self.cipher, x, secret, self.short_exponents)
+            )
+            made = PairProducts(own, outputs, peers, others, secret)
         await made.begin()
         return made
 
@@ -337,6 +358,10 @@ class VerticalLinear(VerticalModel):
             await save({**more, "step": step, "weights": w})
 
         return keep
+
+    def _exact(self, rows: int) -> float:
+        """See `JointRows.exact`; of CKKS above what an error of 2^-16 in each sum makes of it."""
+        return 1e-13 + 1e-7 / rows**2 if self.security == "ckks" else _SEALED_EXACT
 
     def _block(
         self, x: NDArray[np.float64], parties: int, coupled: bool, unit: float, intercept: bool = False
