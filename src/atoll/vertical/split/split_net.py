@@ -13,12 +13,13 @@ import numpy as np
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.core.requests.island import Secret
+from atoll.core.requests.stage import Stage
 from atoll.core.validation import require_parts
 from atoll.trees.objectives import LOGISTIC, TreeLoss
 
 from ..model import GuestRows, Part, Save, VerticalModel, require
 from .attacks import ATTACKS, LABEL_ATTACKS, LabelLeaks, invert_embeddings
-from .cut import Cut, read_frame
+from .cut import Cut, CutStages, read_frame, require_cut_stages
 from .defences import CutDefence, HostModules, SunModules
 from .networks import Batches, Layers, Segment, SegmentOptimizer, apply_layers, few_threads, load_torch
 from .owners import Labelled, Owned, apply_head, embed
@@ -64,6 +65,10 @@ class SplitNet(VerticalModel):
         decay: L2 penalty, as PyTorch's ``weight_decay``.
         seed: of initial weights and batches. All parties know it.
         checkpoint_every: steps between two checkpoints; 0 makes one an epoch.
+        uplink: stages on what goes towards the top, such as ``[TopK(0.25)]``, each on the embeddings of a step, ``(rows, width)``. With a `ProductQuantizer` (``spread=1``) this is FedLite: a codebook is fitted to each step's
+            embeddings and travels with their indices. Predictions travel whole.
+        downlink: the same for gradients.
+        correction: FedLite's: a host adds ``correction / rows (h - h')`` to the gradient by its embedding ``h``, where ``h'`` is what the top reads (Wang et al. 2022, equation 5).
         defence: what hides labels or columns, such as ``[MaxNorm()]``; several are applied in their order. They cost quality, and the model is no longer that of the network that is not split.
         audit: attacks that each party runs on what it gives away: of ``norm``, ``direction``, ``completion`` (of two classes) and ``inversion``; see `atoll.vertical.read_leaks`.
     """
@@ -82,13 +87,19 @@ class SplitNet(VerticalModel):
     decay: float = 0.0
     seed: int = 0
     checkpoint_every: int = 0
+    uplink: Sequence[Stage] = ()
+    downlink: Sequence[Stage] = ()
+    correction: float = 0.0
     defence: Sequence[CutDefence] = ()
     audit: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "top", "image", "channels", "defence", "audit"):
+        for name in ("hidden", "top", "image", "channels", "uplink", "downlink", "defence", "audit"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        require_parts(self, {}, {"defence": (CutDefence, "atoll.vertical.MaxNorm()")})
+        stages = dict.fromkeys(("uplink", "downlink"), (Stage, "atoll.stages.TopK(0.25)"))
+        require_parts(self, {}, {"defence": (CutDefence, "atoll.vertical.MaxNorm()"), **stages})
+        for way in ("uplink", "downlink"):
+            require_cut_stages(getattr(self, way), f"SplitNet.{way}")
         bounds = (
             ("hidden", _sizes(self.hidden), "use widths of at least 1"),
             ("width", self.width >= 1, "use at least 1 number"),
@@ -112,6 +123,7 @@ class SplitNet(VerticalModel):
             ("rate", 0 < self.rate < np.inf, "use a finite number above 0"),
             ("momentum", 0 <= self.momentum < 1, "use a number of at least 0 and below 1"),
             ("decay", 0 <= self.decay < np.inf, "use a finite number of at least 0"),
+            ("correction", 0 <= self.correction < np.inf, "use a finite number of at least 0"),
             ("checkpoint_every", self.checkpoint_every >= 0, "use steps, or 0 for one an epoch"),
             ("audit", set(self.audit) <= set(ATTACKS), f"use some of {', '.join(ATTACKS)}"),
         )
@@ -178,8 +190,17 @@ class SplitNet(VerticalModel):
         """
         steps, parties = self.epochs * -(-rows // self.batch), len(columns)
         seconds = steps * parties * _STEP_SECONDS + self._work(columns, outputs) * rows * self.epochs / _FLOPS
-        passed = 2.0 * rows * self.epochs * self.width * (parties - 1) * np.dtype(self.precision).itemsize
-        return {"seconds": seconds, "bytes": passed + 2.0 * 120 * steps * (parties - 1)}
+        passed = sum(self._step_bytes(stages) for stages in (self.uplink, self.downlink)) * steps * (parties - 1)
+        return {
+            "seconds": seconds,
+            "bytes": passed * rows / (self.batch * -(-rows // self.batch)) + 240.0 * steps * (parties - 1),
+        }
+
+    def _step_bytes(self, stages: Sequence[Stage]) -> float:
+        """Bytes of a full step's numbers; of stages, those of the last whose size is known."""
+        values = np.zeros((self.batch, self.width), self.precision)
+        known = [bits for one in stages if (bits := one.wire_bits(values)) is not None]
+        return float(values.nbytes if not known else known[-1] / 8)
 
     # What the network is.
 
@@ -219,6 +240,15 @@ class SplitNet(VerticalModel):
         """Whether parties keep their states after so many steps."""
         return done % (self.checkpoint_every or batches.an_epoch) == 0
 
+    def cut(self, peers: Peers) -> Cut:
+        """A party's end of the cut."""
+        rng = Rng.of(self.seed).child("cut")
+        ways = {
+            name: CutStages(tuple(each), rng.child(name))
+            for name, each in (("up", self.uplink), ("down", self.downlink))
+        }
+        return Cut(peers, np.dtype(self.precision), ways)
+
     def hide_labels(self, gradients: Any, secret: Secret) -> Any:
         """What a host gets instead of the gradients of a step."""
         for one in self.defence:
@@ -242,7 +272,7 @@ class SplitNet(VerticalModel):
             return await train_labels(self, rows, peers, hosts, secret=secret, state=state, save=save)
         at_guest = Labelled.of(self, rows, len(hosts) + 1, state)
         leaks = LabelLeaks(self.audit, len(hosts), len(rows.x), self.width, state and state["leaks"])
-        cut, batches = Cut(peers, np.dtype(self.precision)), self.batches(len(rows.x))
+        cut, batches = self.cut(peers), self.batches(len(rows.x))
         # How many columns the hosts have is not known here.
         columns = (rows.x.shape[1], *(math.prod(self.image) if self.image else rows.x.shape[1] for _ in hosts))
         with few_threads(self._work(columns, rows.objective.outputs) * self.batch):
@@ -254,7 +284,7 @@ class SplitNet(VerticalModel):
                     shown = self.hide_labels(each.grad, secret)
                     if leaks.attacks:
                         leaks.note(k, each, shown, rows.targets[at], at)
-                    await cut.send(host, step, shown)
+                    await cut.send(host, step, shown, "down")
                 at_guest.step()
                 if save is not None and self.is_checkpoint(batches, step + 1):
                     await save({"done": step + 1, "leaks": leaks.state(), **at_guest.state()})
@@ -279,7 +309,7 @@ class SplitNet(VerticalModel):
             HostModules(one, self.width, x.shape[1], made.child(k), secret, self.precision, state.get(f"module-{k}"))
             for k, one in enumerate(one for one in self.defence if isinstance(one, SunModules))
         ]
-        cut, batches = Cut(peers, np.dtype(self.precision)), self.batches(len(x))
+        cut, batches = self.cut(peers), self.batches(len(x))
         top = state["hosts"][0] if self.shape == "u" else guest
         trunk = TrunkHost(self, cut, guest, state["hosts"][1:], state.get("trunk")) if top not in peers.names else None
         with few_threads(self.bottom(x.shape[1], number).multiplications * self.batch):
@@ -288,8 +318,10 @@ class SplitNet(VerticalModel):
                 if trunk is not None:
                     found = await trunk.join_embeddings(step, embedding)
                 else:
-                    await cut.send(top, step, embedding)
+                    sent = await cut.send(top, step, embedding, "up")
                     found = await cut.recv(top, step, (len(at), self.width), "gradients")
+                    if self.correction:
+                        found += self.correction / len(at) * (embedding.detach().numpy() - sent)
                 for one in modules:
                     one.penalty(own.x[at], embedding).backward(retain_graph=True)
                 embedding.backward(torch.from_numpy(found))

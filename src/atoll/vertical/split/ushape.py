@@ -42,18 +42,19 @@ async def train_labels(
     torch, top = load_torch(), hosts[0]
     at_guest = Labelled.of(model, rows, len(hosts) + 1, state, with_trunk=False)
     leaks = LabelLeaks(model.audit, 1, len(rows.x), model.top[-1], state and state["leaks"])
-    cut, batches = Cut(peers, np.dtype(model.precision)), model.batches(len(rows.x))
+    cut, batches = model.cut(peers), model.batches(len(rows.x))
     with few_threads(model.bottom(rows.x.shape[1]).multiplications * model.batch):
         for step, at in batches.from_step(0 if state is None else int(state["done"])):
             embedding = at_guest.bottom(at_guest.x[at])
-            await cut.send(top, step, embedding)
+            sent = await cut.send(top, step, embedding, "up")
             found = torch.from_numpy(await cut.recv(top, step, (len(at), model.top[-1]), "features")).requires_grad_()
             at_guest.loss([found], at).backward()
             shown = model.hide_labels(found.grad, secret)
             if leaks.attacks:
                 leaks.note(0, found, shown, rows.targets[at], at)
-            await cut.send(top, step, shown)
+            await cut.send(top, step, shown, "down")
             gradients = await cut.recv(top, step, (len(at), model.width), "gradients")
+            gradients += model.correction / len(at) * (embedding.detach().numpy() - sent)
             embedding.backward(torch.from_numpy(gradients))
             at_guest.step()
             if save is not None and model.is_checkpoint(batches, step + 1):
@@ -91,11 +92,11 @@ class TrunkHost:
         got = [torch.from_numpy(one) for one in await self._cut.recv_all(others, step, shape, "embeddings")]
         every = [one.requires_grad_() for one in (got[0], embedding.detach().clone(), *got[1:])]
         found = self.segment(torch.cat(every, 1))
-        await self._cut.send(self._guest, step, found)
+        await self._cut.send(self._guest, step, found, "up")
         gradients = await self._cut.recv(self._guest, step, tuple(found.shape), "gradients")
         found.backward(torch.from_numpy(gradients))
         for name, one in zip(others, (every[0], *every[2:]), strict=True):
-            await self._cut.send(name, step, one.grad)
+            await self._cut.send(name, step, one.grad, "down")
         self.segment.step()
         return np.asarray(every[1].grad.numpy())
 
