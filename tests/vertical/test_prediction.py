@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.core.execution.session import LocalPeers
+from atoll.core.persistence.named_results import NamedResults
+from atoll.core.requests.policy import SitePolicy
+from atoll.runs.policy import PolicyConfig
 from atoll.runtime.worker.sitedata import load_site_data
-from atoll.vertical import SecureBoost, Vertical, VerticalPrediction
+from atoll.vertical import SecureBoost, Vertical, VerticalPrediction, prediction
 from tests.support.vertical_toys import as_parties, draw
 
 FEW = {"trees": 3, "depth": 3, "bins": 16, "security": "none"}
@@ -120,3 +123,36 @@ def test_a_site_reads_the_keys_of_the_job_as_text(tmp_path, job):
     found = load_site_data({"path": str(tmp_path / "shop.csv")}, "shop", reads=job.reads, text=job.key_columns)
     table = found.population.shard(0)
     assert list((table.dataset() if hasattr(table, "dataset") else table)["nr"]) == ["007", "012"]
+
+
+def test_a_site_limits_the_rows_an_hour_that_it_answers_for(tmp_path, monkeypatch):
+    parties, _ = as_parties(draw(402, 300))
+    fitted(parties, tmp_path)
+    few = {**parties, "guest": {name: values[:40] for name, values in parties["guest"].items()}}
+    now = [1e9]
+    monkeypatch.setattr(prediction.time, "time", lambda: now[0])
+
+    def ask(most):
+        run = {"engine": "inline", "results": tmp_path, "progress": False}
+        return atoll.simulate(
+            VerticalPrediction(), few, policy={"host-1": SitePolicy(predictions_per_hour=most)}, **run
+        )
+
+    for _ in range(2):
+        assert ask(100).outcome.rows == 40
+    refused = r"predictions_per_hour=100: 80 rows within the last hour, and 40 more are asked for .*policy of 'host-1'"
+    with pytest.raises(PolicyError, match=refused):
+        ask(100)
+    ask(120)
+    now[0] += 3600
+    assert ask(40).outcome.rows == 40
+    with pytest.raises(PolicyError, match="predictions_per_hour=40: 40 rows"):
+        ask(40)
+    kept = NamedResults(tmp_path).get("host-1", prediction.ANSWERED)
+    assert (list(kept["times"]), list(kept["rows"])) == ([1e9, 1e9, 1e9, 1e9 + 3600], [40] * 4)
+
+
+def test_a_limit_below_one_is_refused():
+    with pytest.raises(ConfigError, match="predictions_per_hour=0"):
+        SitePolicy(predictions_per_hour=0)
+    assert PolicyConfig(predictions_per_hour=5).build("policy").rules.predictions_per_hour == 5

@@ -71,6 +71,7 @@ class PolicyConfig(Section):
     extremes: list[str] = Field(default_factory=list)
     learned: list[str] = Field(default_factory=list)
     min_aligned: int = 1
+    predictions_per_hour: int | None = None
 
     @model_validator(mode="after")
     def _accepted(self) -> PolicyConfig:
@@ -95,6 +96,7 @@ class PolicyConfig(Section):
             "privacy": None if self.privacy is None else self.privacy.build(),
             "min_count": self.min_count,
             "min_aligned": self.min_aligned,
+            "predictions_per_hour": self.predictions_per_hour,
         }
         return SitePolicy(stages, self.largest_reply, self.smallest_cohort, **more)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.job import Job, Prepared
 from atoll.core.message import Bits, StringArray
@@ -33,6 +34,9 @@ __all__ = ["VerticalPrediction", "VerticalPredictions"]
 
 PREDICTIONS = "vertical-predictions"
 """The name under which the guest, or a host that predicts its own rows, keeps the answers."""
+ANSWERED = "vertical-answered"
+"""The name under which a host whose policy limits predictions keeps when it was asked for how many rows."""
+_HOUR = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +204,7 @@ class _PreparedPrediction(Prepared):
         _require_same(read_token(asked), half, guest, island.name)
         ids = asked.get("ids")
         require(isinstance(ids, StringArray) and len(ids.shape) == 1, "no keys were asked for", "Vertical")
+        _count_rows(island, len(ids), time.time())
         model, x, keys = self._rows(island, half)
         places = dict(zip(keys.names, keys.places.tolist(), strict=True))
         at = np.array([places.get(key, -1) for key in ids.tolist()], np.int64)
@@ -217,6 +222,7 @@ class _PreparedPrediction(Prepared):
         _require_same(read_token(asked), half, target, island.name)
         rows = asked.get("rows")
         require(type(rows) is int and 1 <= rows <= 1 << 31, f"{rows!r} rows to predict", "VerticalPrediction")
+        _count_rows(island, rows, time.time())
         await peers.send(target, {"objective": half["objective"], "outputs": int(half["outputs"])})
         model = model_named(half["method"])
         await model().serve_guest(half["part"], peers.channel("answers"), target, rows, secret=island.secret)
@@ -251,6 +257,30 @@ def _require_same(token: NDArray[np.uint8], half: Mapping[str, Any], other: str,
             where=f"model of {me!r}",
             remedy="train again: each party keeps the part of its last training",
         )
+
+
+def _count_rows(island: Island, rows: int, now: float) -> None:
+    """Take note of how many rows a host is asked for, before it answers.
+
+    Raises:
+        PolicyError: with them it would answer for more within an hour than its policy allows.
+    """
+    most = island.rules.predictions_per_hour
+    if most is None:
+        return
+    try:
+        kept = island.left(ANSWERED)
+        times, counts = list(kept["times"]), list(kept["rows"])
+    except ConfigError:
+        times, counts = [], []
+    recent = sum(count for when, count in zip(times, counts, strict=True) if when > now - _HOUR)
+    if recent + rows > most:
+        raise PolicyError(
+            f"predictions_per_hour={most}: {recent} rows within the last hour, and {rows} more are asked for",
+            where=f"policy of {island.name!r}",
+            remedy="ask for fewer rows, or later; a person at the site can raise predictions_per_hour in its policy",
+        )
+    island.leave(ANSWERED, {"times": [*times, float(now)], "rows": [*counts, int(rows)]}, at_once=True)
 
 
 def _half_of(island: Island, *, guest: bool) -> Mapping[str, Any]:

@@ -33,11 +33,13 @@ class RowRules:
         extremes: names of columns whose smallest and largest value may be told, with ``*`` and ``?``; ``None`` is no word: then they may be told where a
             single row may be.
         min_aligned: smallest number of shared keys of an alignment; with fewer the party tells nothing of them.
+        predictions_per_hour: most rows that the party helps to predict within an hour; ``None`` is any number.
     """
 
     min_count: int = 1
     extremes: tuple[str, ...] | None = None
     min_aligned: int = 1
+    predictions_per_hour: int | None = None
 
     def tells_extremes(self, column: str, least: int) -> bool:
         """Whether the smallest and the largest value of a column may be told.

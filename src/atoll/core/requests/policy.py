@@ -151,6 +151,8 @@ class SitePolicy(Checked, Policy):
         learned: what another party may learn of this one from a protocol, as kinds of its `Contract`: ``sizes``, ``count``, ``sum``, ``ids``, with ``*`` and ``?``. An
             empty list allows all; otherwise a request whose contract tells more is refused, and one without a contract is not bound. ``allow`` says which protocols may run.
         min_aligned: smallest number of shared keys of an alignment: with fewer, this island does not go on and tells nobody which they are.
+        predictions_per_hour: most rows within an hour that this island helps others to predict with its part of a vertical model; further ones are refused. It keeps a record of how many rows it was
+            asked for.
         privacy: what the island demands of every release and of all jobs together (`atoll.privacy.Demand`). With one, a cohort runs party by party.
     """
 
@@ -169,6 +171,7 @@ class SitePolicy(Checked, Policy):
     extremes: tuple[str, ...] = ()
     learned: tuple[str, ...] = ()
     min_aligned: int = 1
+    predictions_per_hour: int | None = None
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not isinstance(self.privacy, ReplyDemand):
@@ -193,16 +196,17 @@ class SitePolicy(Checked, Policy):
                 where="SitePolicy",
                 remedy="use whole numbers of at least 1",
             )
-        for name in ("min_count", "min_aligned"):
-            if getattr(self, name) < 1:
+        for name in ("min_count", "min_aligned", "predictions_per_hour"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
                 raise ConfigError(
                     f"{name}={getattr(self, name)}", where="SitePolicy", remedy="use a whole number of at least 1"
                 )
 
     @property
     def rules(self) -> RowRules:
-        """Return ``min_count``, ``extremes`` and ``min_aligned``."""
-        return RowRules(self.min_count, self.extremes, self.min_aligned)
+        """Return what binds tasks that describe or predict rows."""
+        return RowRules(self.min_count, self.extremes, self.min_aligned, self.predictions_per_hour)
 
     @property
     def largest(self) -> int | None:
