@@ -12,8 +12,6 @@ from typing import Any
 
 __all__ = ["SURVEY", "SurveyMethod", "survey_rows"]
 
-_LATER = "with vertical learning"
-
 
 @dataclass(frozen=True)
 class SurveyMethod:
@@ -114,7 +112,7 @@ SURVEY: tuple[SurveyMethod, ...] = (
     ),
     SurveyMethod(
         "PrADA", "transfer", "part of the target's labels, one labelled source, features at a third party", "adversarial, by groups of features", "keys",
-        "ciphertexts", "ciphertexts", "sizes", later=_LATER,
+        "ciphertexts", "ciphertexts", "sizes", "atoll.vertical.PrADA",
     ),
     SurveyMethod(
         "SFTL", "transfer", "one party with labels, overlapping users", "alignment of shared users", "keys", "ciphertexts or shares",

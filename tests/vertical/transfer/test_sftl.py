@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,9 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
 from atoll.core.world import World
 from atoll.engines import Inline
+from atoll.runtime.jobs.spec import JobConfig
 from atoll.secure.encrypted import Paillier
+from atoll.secure.encrypted.paillier import to_number
 from atoll.testing import killed_and_resumed
 from atoll.vertical import SFTL, SecureBoost, Vertical, VerticalPrediction
 from atoll.vertical.model import GuestRows
@@ -135,6 +139,13 @@ def test_what_a_party_hears_is_hidden_by_fresh_masks(security):
     assert len(said[0]) == len(said[1]) > 6
     frames = [(a, b) for a, b in zip(*said, strict=True) if len(a) > 16]
     assert all(a != b for a, b in frames)
+    if security == "paillier":  # seven sums of 64 bits are far shorter than the key, unless the mask is uniform
+        keys = {who: int(to_number(message["key"]["n"])) for who, _, message in one[2] if "key" in message}
+        opened = [(keys[who], row) for who, _, message in one[2] if "opened" in message for row in message["opened"]]
+        assert opened
+        for n, row in opened:
+            value = int.from_bytes(row.tobytes(), "little")
+            assert min(value, n - value).bit_length() > 470
 
 
 def _arrays(message):
@@ -237,6 +248,27 @@ def test_the_target_predicts_its_own_rows(trained):
     told = result.predictions
     place = {str(name): i for i, name in enumerate(parties["shop"]["id"].tolist())}
     np.testing.assert_allclose(told["federated"][:, 0], expected[[place[name] for name in told["id"].tolist()]])
+
+
+def test_a_part_of_another_training_answers_nothing(trained, tmp_path):
+    _, parties, _, folder = trained
+    shutil.copytree(folder, tmp_path / "kept")
+    other = Vertical(model=hidden("none", steps=1))
+    atoll.simulate(other, parties, engine="inline", progress=False, results=tmp_path / "other")
+    part = "shop/vertical-model.msg"
+    shutil.copy(tmp_path / "other" / part, tmp_path / "kept" / part)
+    with pytest.raises(AtollError, match="another model than that of 'shop'"):
+        atoll.simulate(
+            VerticalPrediction(target="shop"), parties, engine="inline", progress=False, results=tmp_path / "kept"
+        )
+
+
+def test_a_configuration_names_it():
+    job = Vertical(model=SFTL(security="shared", width=3), guest="bank")
+    told = JobConfig.of(job, name="few", sites=["bank", "shop"]).model_dump(exclude_defaults=True)
+    assert told["model"].items() >= {"name": "SFTL", "security": "shared", "width": 3}.items()
+    shown = VerticalPrediction(target="shop").explain(Community(dict.fromkeys(["bank", "shop"])))
+    assert (shown.exposures[0].who, shown.exposures[0].sees) == ("bank", "how many rows shop predicts")
 
 
 def test_rows_without_a_label_count_for_columns_alone(trained):

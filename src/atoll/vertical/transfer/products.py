@@ -32,10 +32,19 @@ from atoll.secure.shares.order import Order
 from ..model import require
 
 if TYPE_CHECKING:
-    from atoll.core.execution.session import Peers
+    from atoll.core.execution.session import PeerChannel, Peers
     from atoll.core.requests.island import Secret
 
-__all__ = ["Pair", "PlainPair", "SealedPair", "SharedPair", "begin_pair", "product_bytes", "seconds_of_product"]
+__all__ = [
+    "Pair",
+    "PlainPair",
+    "SealedPair",
+    "SharedPair",
+    "begin_later",
+    "begin_pair",
+    "product_bytes",
+    "seconds_of_product",
+]
 
 Numbers = Any
 """An array of float64 numbers."""
@@ -268,6 +277,13 @@ async def begin_pair(
     place: Any = SimpleNamespace(secret=secret)  # all that a computation takes of an island
     computation = AdditiveComputation(place, peers, parties, me, AdditiveSharing(ring, 2), dealer)
     return SharedPair(peers, peer, computation, dealer)
+
+
+async def begin_later(part: Mapping[str, Any], peers: PeerChannel, peer: str, secret: Secret, *, first: bool) -> Pair:
+    """A pair for predictions, as the saved part has it. Each session has keys of its own."""
+    cipher = Paillier(int(part["key_bits"]), insecure=bool(part["insecure"]))
+    line: Any = peers  # each is a session's peers, or a channel of them, which has further channels
+    return await begin_pair(str(part["security"]), line, peer, secret, first=first, cipher=cipher)
 
 
 def _whole(numbers: Numbers) -> Any:

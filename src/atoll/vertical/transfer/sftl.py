@@ -15,7 +15,7 @@ from atoll.secure.encrypted import Paillier
 from atoll.trees.objectives import SQUARED, TreeLoss
 
 from ..model import GuestRows, Part, Save, VerticalModel, require
-from .products import Pair, begin_pair, product_bytes, seconds_of_product
+from .products import begin_later, begin_pair, product_bytes, seconds_of_product
 from .representation import Representation
 from .sides import Source, Target
 
@@ -263,7 +263,7 @@ class SFTL(VerticalModel):
         self, part: Part, x: NDArray[Any], peers: PeerChannel, hosts: Sequence[str], *, secret: Secret
     ) -> NDArray[Any]:
         """The guest's role when the parties predict: products of its directions with the host's representations, which it does not see unless they are plain."""
-        pair, directions = await _begin_later(part, peers, hosts[0], secret, first=True), np.asarray(part["phi"]).T
+        pair, directions = await begin_later(part, peers, hosts[0], secret, first=True), np.asarray(part["phi"]).T
         found: NDArray[Any] = await pair.take_rows(directions, len(x), 1.0)
         return found
 
@@ -271,19 +271,19 @@ class SFTL(VerticalModel):
         self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
     ) -> None:
         """The host's role when the parties predict: give the representations of its rows."""
-        pair = await _begin_later(part, peers, guest, secret, first=False)
+        pair = await begin_later(part, peers, guest, secret, first=False)
         await pair.give_rows(_represent(part, x), int(part["outputs"]))
 
     async def serve_guest(self, part: Part, peers: PeerChannel, host: str, rows: int, *, secret: Secret) -> None:
         """The guest's role when a host predicts rows of its own: give the directions."""
-        pair = await _begin_later(part, peers, host, secret, first=True)
+        pair = await begin_later(part, peers, host, secret, first=True)
         await pair.give(np.asarray(part["phi"]), rows)
 
     async def serve_host(
         self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
     ) -> NDArray[Any]:
         """The host's role when it predicts rows of its own: products of their representations with the directions, which it does not see unless they are plain."""
-        pair, u = await _begin_later(part, peers, guest, secret, first=False), _represent(part, x)
+        pair, u = await begin_later(part, peers, guest, secret, first=False), _represent(part, x)
         found: NDArray[Any] = await pair.take(np.broadcast_to(u.T, (int(part["outputs"]), *u.T.shape)), 1.0)
         return found.T
 
@@ -291,13 +291,6 @@ class SFTL(VerticalModel):
 def _represent(part: Part, x: NDArray[Any]) -> NDArray[np.float64]:
     net = Representation.unpacked(part["net"])
     return np.asarray(net.represent(net.read(x)))
-
-
-async def _begin_later(part: Part, peers: PeerChannel, peer: str, secret: Secret, *, first: bool) -> Pair:
-    """A pair for predictions, as the saved part has it. Each session has keys of its own."""
-    cipher = Paillier(int(part["key_bits"]), insecure=bool(part["insecure"]))
-    line: Any = peers  # each is a session's peers, or a channel of them, which has further channels
-    return await begin_pair(str(part["security"]), line, peer, secret, first=first, cipher=cipher)
 
 
 def _columns(told: Any, name: str) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .sftl import SFTL
 
-__all__ = ["Source", "Target"]
+__all__ = ["CURVE", "SLOPE", "Source", "Target", "signs_of"]
 
 Numbers = Any
 """An array of float64 numbers."""
@@ -94,6 +94,14 @@ class _Side:
         return towards
 
 
+def signs_of(rows: GuestRows) -> Numbers:
+    """1 for a row's class, -1 for the others, 0 for a row without a label, ``(rows, outputs)``."""
+    known = ~np.isnan(rows.targets)
+    codes = np.where(known, rows.targets, 0).astype(np.int64)[:, None]
+    signs = codes if rows.objective.name == LOGISTIC else codes == np.arange(rows.objective.outputs)
+    return np.where(known[:, None], 2.0 * signs - 1, 0.0)
+
+
 @dataclass
 class Source(_Side):
     """The side with the labels.
@@ -109,13 +117,9 @@ class Source(_Side):
         """The side of the guest's rows: the shared ones, and others of its own. A label NaN is none."""
         more = GuestRows(rows.x[:0], rows.targets[:0], rows.objective) if others is None else others
         targets = np.concatenate([rows.targets, more.targets])
-        known = ~np.isnan(targets)
-        codes = np.where(known, targets, 0).astype(np.int64)
-        if rows.objective.name == LOGISTIC:
-            signs = 2.0 * codes[:, None] - 1
-        else:
-            signs = 2.0 * (codes[:, None] == np.arange(rows.objective.outputs)) - 1
-        return cls(**cls._begin(model, rows.x, more.x, state, 0), y=signs * known[:, None])
+        return cls(
+            **cls._begin(model, rows.x, more.x, state, 0), y=signs_of(GuestRows(more.x, targets, rows.objective))
+        )
 
     @property
     def labelled(self) -> NDArray[np.bool_]:
