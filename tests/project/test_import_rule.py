@@ -39,6 +39,7 @@ ROOMS: dict[str, set[str] | None] = {
     "labels": {"core", "data", "learn", "programs", "torch", "stages", "privacy", "secure", "rounds"},
     "fitting": {"core", "data", "statistics"},
     "vertical": {"core", "data", "secure", "trees"},
+    "query": {"core", "data", "secure", "statistics", "simulation"},  # `connect` runs statements on this machine
     "runtime": {"core", "heap", "engines", "data", "privacy", "learn", "rounds", "runs", "report", "simulation"},
     "atoll": ANY,
     "__main__": {"cli"},

@@ -133,6 +133,7 @@ class AnswerRecord:
         hashes: of the table's rows.
         kept: what the party has answered; ``None`` is nothing.
         made: the sets behind the new answer.
+        name: of the record among the results that stay at the party.
     """
 
     request: str
@@ -141,17 +142,31 @@ class AnswerRecord:
     hashes: Hashes
     kept: Any = None
     made: list[RowSets] = field(default_factory=list)
+    name: str = NAME
 
     @classmethod
     def opened(cls, island: Any, request: str, least: int, table: DataTable) -> AnswerRecord:
         """The record of a party."""
         if least <= 1:
             return cls(request, least, island.name, np.zeros(0, np.uint64))
+        return cls.of(island, request, least, row_hashes(table), NAME)
+
+    @classmethod
+    def of(cls, island: Any, request: str, least: int, hashes: Hashes, name: str) -> AnswerRecord:
+        """The record of a party about rows that are known by their hashes.
+
+        Args:
+            island: the party.
+            request: what people know the request by.
+            least: the minimum count.
+            hashes: of the rows, or of whatever is counted.
+            name: of the record.
+        """
         try:
-            kept = _in_sets(island.left(NAME))
+            kept = _in_sets(island.left(name))
         except ConfigError:
             kept = None
-        return cls(request, least, island.name, row_hashes(table), kept)
+        return cls(request, least, island.name, hashes, kept, name=name)
 
     def describe(self, sets: Sequence[RowSets], *, alone: bool = True) -> None:
         """Take note of sets that are described.
@@ -188,7 +203,7 @@ class AnswerRecord:
     def keep(self, island: Any) -> None:
         """Make the record durable. Do this before the reply leaves: a server that lets the job fail then gains nothing."""
         if self.least > 1 and self.made:
-            island.leave(NAME, with_entry(self.kept, self.request, self.made, self.hashes), at_once=True)
+            island.leave(self.name, with_entry(self.kept, self.request, self.made, self.hashes), at_once=True)
 
 
 def _in_sets(record: Any) -> dict[str, Any]:

@@ -1,0 +1,148 @@
+"""``atoll sql``: SQL over several silos, answered as their owners would answer it together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atoll.cli.app import ANALYSE, app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
+
+_FORMATS = (".csv", ".parquet", ".arrow", ".json")
+
+
+@app.command("sql", rich_help_panel=ANALYSE)
+def command(
+    context: typer.Context,
+    statement: Annotated[str | None, typer.Argument(help="One SELECT, or EXPLAIN of one; - reads stdin.", metavar="SQL")] = None,
+    silo: Annotated[list[str], typer.Option("--silo", help="A site: a folder of CSV or Parquet files, or a file of DuckDB or SQLite.", metavar="NAME=PATH")] = [],  # noqa: B006
+    policy: Annotated[Path | None, typer.Option("--policy", help="What every site allows; without one only COUNT answers.", metavar="FILE")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the statement from a file.", metavar="FILE")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the rows: .csv, .parquet, .arrow or .json.", metavar="FILE")] = None,
+    strategy: Annotated[str, typer.Option("--strategy", help="How it is answered: auto, or the name of a strategy.")] = "auto",
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Answer one statement over the tables of several sites. Rows stay; EXPLAIN says beforehand what leaves, and who learns it."""
+    from atoll.cli.output import require_folder
+    from atoll.core.errors import ConfigError
+    from atoll.query import connect
+
+    if out is not None:
+        require_folder(out)
+        if out.suffix not in _FORMATS:
+            raise ConfigError(f"-o {out}", remedy=f"use a name that ends in {', '.join(_FORMATS)}")
+    text = _statement_of(statement, file)
+    with connect(silos=_silos_of(silo), policy=policy, strategy=strategy) as db:
+        result = db.sql(text)
+    found = result.facts()
+    if out is not None:
+        write_result(result, out)
+        found["out"] = str(out)
+    output_of(context).give(found, _shown(result, planned=result.explained))
+
+
+def _statement_of(statement: str | None, file: Path | None) -> str:
+    """The text of the statement.
+
+    Raises:
+        ConfigError: none is given, two are, or the file cannot be read.
+    """
+    from atoll.core.errors import ConfigError
+
+    if (statement is None) == (file is None):
+        raise ConfigError("no statement" if statement is None else f"a statement and -f {file}", remedy='write atoll sql --silo … "SELECT …", or -f FILE')  # fmt: skip
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"-f {file}: {error}", remedy="give a file of SQL") from error
+    return sys.stdin.read() if statement == "-" else str(statement)
+
+
+def _silos_of(words: Sequence[str]) -> dict[str, str]:
+    """``NAME=PATH`` as a mapping.
+
+    Raises:
+        ConfigError: it is written otherwise, or a name occurs twice.
+    """
+    from atoll.core.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for word in words:
+        name, sign, path = word.partition("=")
+        if not sign or not name or not path:
+            raise ConfigError(f"--silo {word}", remedy="write --silo NAME=PATH")
+        if name in found:
+            raise ConfigError(f"--silo {name} occurs twice", remedy="give each site a name of its own")
+        found[name] = path
+    if len(found) < 2:
+        raise ConfigError(f"{len(found)} silos", remedy="give --silo NAME=PATH twice or more")  # fmt: skip
+    return found
+
+
+def write_result(result: Any, out: Path) -> None:
+    """Write the rows of a result, in the format of the file's ending."""
+    from atoll.core.extras import need
+    from atoll.core.persistence.files import as_json
+
+    if out.suffix == ".json":
+        facts = result.facts()
+        text = as_json({"columns": facts["columns"], "rows": facts["rows"]})
+        out.write_text(text + "\n", encoding="utf-8")
+        return
+    table = result.arrow()
+    if out.suffix == ".parquet":
+        need("pyarrow.parquet", "sql", "-o").write_table(table, out)
+    elif out.suffix == ".csv":
+        need("pyarrow.csv", "sql", "-o").write_csv(table, out)
+    else:
+        need("pyarrow.feather", "sql", "-o").write_feather(table, out, compression="uncompressed")
+
+
+def _shown(result: Any, *, planned: bool) -> Any:
+    """The rows as a table, or the plan; what was withheld stands below."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from atoll.query.job import plain_value
+
+    if planned:
+        return Group(*_plan_tables(result))
+    table = PlainTable()
+    for name in result.columns:
+        table.add_column(Text(name))
+    for row in result.rows:
+        table.add_row(*(Text("" if value is None else _one_line(str(plain_value(value)))) for value in row))
+    words = [f"{len(result.rows)} rows"]
+    if result.withheld_groups:
+        words.append(f"{result.withheld_groups} groups withheld: too few rows")
+    if result.withheld_values:
+        words.append(f"{result.withheld_values} values withheld: too few rows, or too few that differ")
+    return Group(table, Text(", ".join(words)))
+
+
+def _one_line(text: str) -> str:
+    """A cell's text with control characters shown, so that no cell moves the cursor."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def _plan_tables(result: Any) -> list[Any]:
+    from rich.text import Text
+
+    steps = PlainTable(title=f"strategy {result.strategy}")
+    for name in ("place", "form", "what"):
+        steps.add_column(name)
+    for step in result.plan:
+        steps.add_row(*(Text(step[name]) for name in ("place", "form", "what")))
+    told = PlainTable(title="who learns what")
+    for name in ("who", "sees", "assuming"):
+        told.add_column(name)
+    for one in result.leakage:
+        told.add_row(*(Text(one.get(name, "")) for name in ("who", "sees", "assuming")))
+    rejected: Mapping[str, str] = result.rejected
+    return [steps, told, *(Text(f"{name} lost: {why}") for name, why in rejected.items())]

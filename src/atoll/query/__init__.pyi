@@ -1,0 +1,9 @@
+from .connection import Cursor as Cursor
+from .connection import SqlConnection as SqlConnection
+from .connection import SqlResult as SqlResult
+from .connection import connect as connect
+from .connection import open_silo as open_silo
+from .databases import Silo as Silo
+from .job import Query as Query
+from .job import QueryResult as QueryResult
+from .policy import QueryPolicy as QueryPolicy

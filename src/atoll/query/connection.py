@@ -1,0 +1,287 @@
+"""`connect`: SQL over silos from Python, plainly or as PEP 249 has it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.extras import need
+
+from .databases.silo import Silo, SiloSource, connect_duckdb, quote
+from .job import Query, QueryResult
+from .policy import QueryPolicy
+
+__all__ = ["SqlConnection", "Cursor", "SqlResult", "connect", "open_silo"]
+
+
+class SqlResult:
+    """The answer to a statement.
+
+    Args:
+        found: the job's result.
+        seconds: what it took: ``total``, ``local`` and ``secure``.
+
+    Attributes:
+        columns: names of the columns.
+        types: DuckDB's types of the columns.
+        rows: the rows, as Python's own values: decimals as ``Decimal``, dates as ``date``.
+        strategy: the strategy that answered.
+        rejected: other strategies, and why they lost.
+        plan: the steps: where each ran, in which form its numbers were, and what it did.
+        leakage: who learned what, assuming what.
+        bytes: bytes that all sites sent and received.
+        withheld_groups: groups that too few units stand behind.
+        withheld_values: NULLs that stand for values that too few units stand behind.
+        explained: whether only the plan was asked for.
+        privacy: what was spent of a privacy budget; ``None`` for an answer without noise.
+    """
+
+    privacy = None
+
+    def __init__(self, found: QueryResult, seconds: Mapping[str, float]) -> None:
+        self.found, self.seconds = found, dict(seconds)
+        self.columns, self.types, self.rows = found.answer.columns, found.answer.types, found.answer.rows
+        self.explained = bool(found.explain)
+        self.strategy, self.rejected = found.choice.strategy.name, dict(found.choice.rejected)
+        self.plan, self.leakage, self.bytes = found.plan, found.leakage, found.bytes
+        self.withheld_groups, self.withheld_values = found.answer.withheld_groups, found.answer.withheld_values
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Result of {len(self.rows)} rows: {', '.join(self.columns)}>"
+
+    def arrow(self) -> Any:
+        """The rows as a ``pyarrow.Table``, with the types of the statement."""
+        need("pyarrow", "sql", "Result.arrow")
+        with connect_duckdb() as connection:
+            return _relation(connection, self).to_arrow_table()
+
+    def df(self) -> Any:
+        """The rows as a ``pandas.DataFrame``.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        need("pandas", "compare", "Result.df")
+        with connect_duckdb() as connection:
+            return _relation(connection, self).df()
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as plain values: decimals and dates as text."""
+        return {**self.found.facts(), "seconds": self.seconds}
+
+
+def _relation(connection: Any, result: SqlResult) -> Any:
+    names = [f"c{k}" for k in range(len(result.columns))]
+    connection.execute(f"CREATE TABLE found ({', '.join(f'{name} {kind}' for name, kind in zip(names, result.types, strict=True))})")  # fmt: skip
+    if result.rows:
+        connection.executemany(f"INSERT INTO found VALUES ({', '.join('?' * len(names))})", result.rows)
+    shown = ", ".join(f"{name} AS {quote(column)}" for name, column in zip(names, result.columns, strict=True))
+    return connection.sql(f"SELECT {shown} FROM found")
+
+
+class SqlConnection:
+    """SQL over several silos on this machine.
+
+    Silos keep a record of what they have answered, for as long as the connection is open: an answer that differs from an earlier one by few rows is refused.
+
+    Args:
+        silos: name -> silo.
+        strategy: how statements are answered, if a statement does not say.
+    """
+
+    def __init__(self, silos: Mapping[str, Silo], strategy: str = "auto") -> None:
+        self.silos, self.strategy = dict(silos), strategy
+        self._folder = Path(tempfile.mkdtemp(prefix="atoll-query-"))
+        self._closed = False
+
+    def sql(
+        self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, strategy: str | None = None
+    ) -> SqlResult:
+        """Answer a statement.
+
+        Args:
+            text: one SELECT, or EXPLAIN of one.
+            params: values of ``?`` in order, or of ``$name`` by name.
+            strategy: how; by default the connection's.
+
+        Raises:
+            ConfigError: the statement cannot be read, or names what is not there.
+            PolicyError: a site does not allow it.
+            CompositionError: no strategy can answer it.
+        """
+        from atoll.simulation import simulate
+
+        if self._closed:
+            raise ConfigError("the connection is closed", where="query", remedy="call atoll.query.connect again")
+        begin, before = time.perf_counter(), {name: silo.seconds for name, silo in self.silos.items()}
+        job = Query(sql=text, params=params, strategy=strategy or self.strategy)
+        found = simulate(job, self.silos, engine="inline", results=self._folder, progress=False).outcome
+        total = time.perf_counter() - begin
+        local = max((silo.seconds - before[name] for name, silo in self.silos.items()), default=0.0)
+        return SqlResult(found, {"total": total, "local": local, "secure": max(0.0, total - local)})
+
+    def cursor(self) -> Cursor:
+        """A cursor of PEP 249."""
+        return Cursor(self)
+
+    def commit(self) -> None:
+        """Do nothing: silos are only read."""
+
+    def close(self) -> None:
+        """Close all silos, and forget what they have answered."""
+        if not self._closed:
+            self._closed = True
+            for silo in self.silos.values():
+                silo.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> SqlConnection:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Cursor:
+    """A cursor as PEP 249 has it; parameters are ``?`` (``qmark``).
+
+    Args:
+        connection: where statements run.
+
+    Attributes:
+        arraysize: rows that `fetchmany` returns.
+        description: name and type of each column of the last statement, and None where PEP 249 has more; ``None`` before one.
+        result: the last statement's result.
+    """
+
+    arraysize = 1
+
+    def __init__(self, connection: SqlConnection) -> None:
+        self.connection = connection
+        self.result: SqlResult | None = None
+        self._left: list[tuple[Any, ...]] = []
+
+    @property
+    def description(self) -> list[tuple[Any, ...]] | None:
+        """Name and type of each column; see the class."""
+        if self.result is None:
+            return None
+        return [(name, kind, *[None] * 5) for name, kind in zip(self.result.columns, self.result.types, strict=True)]
+
+    @property
+    def rowcount(self) -> int:
+        """Number of rows of the last statement; -1 before one."""
+        return -1 if self.result is None else len(self.result.rows)
+
+    def execute(self, operation: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
+        """Answer a statement; see `SqlConnection.sql`."""
+        self.result = self.connection.sql(operation, parameters)
+        self._left = list(self.result.rows)
+        return self
+
+    def executemany(self, operation: str, parameters: Sequence[Sequence[Any]]) -> Cursor:
+        """Answer a statement for each set of parameters; the rows are those of the last."""
+        for one in parameters:
+            self.execute(operation, one)
+        return self
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row, or ``None``."""
+        return self._left.pop(0) if self._left else None
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        """The next rows."""
+        count = self.arraysize if size is None else size
+        found, self._left = self._left[:count], self._left[count:]
+        return found
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """The rows that are left."""
+        found, self._left = self._left, []
+        return found
+
+    def close(self) -> None:
+        """Forget the last statement."""
+        self.result, self._left = None, []
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        while (row := self.fetchone()) is not None:
+            yield row
+
+    def setinputsizes(self, sizes: Any) -> None:
+        """Do nothing, as PEP 249 allows."""
+
+    def setoutputsize(self, size: Any, column: Any = None) -> None:
+        """Do nothing, as PEP 249 allows."""
+
+
+def connect(silos: Mapping[str, Any] | None = None, policy: Any = None, *, strategy: str = "auto") -> SqlConnection:
+    """Open SQL over silos on this machine: ``connect(silos={"north": "north/", "south": "south.duckdb"}, policy="p.yaml")``.
+
+    Args:
+        silos: name -> a folder of CSV and Parquet files, a file of DuckDB or SQLite, or a `Silo`.
+        policy: what all silos that are not a `Silo` allow: a YAML file, its content, or a `QueryPolicy`; by default all is private.
+        strategy: how statements are answered, if a statement does not say.
+
+    Raises:
+        ConfigError: there is no silo, or the policy cannot be used.
+        DataError: a silo cannot be read.
+    """
+    if not isinstance(silos, Mapping) or not silos:
+        raise ConfigError(f"silos={silos!r}", where="connect", remedy='name at least two: silos={"north": "north/", "south": "south.duckdb"}')  # fmt: skip
+    made: dict[str, Silo] = {}
+    with contextlib.ExitStack() as stack:
+        for name, given in silos.items():
+            made[str(name)] = given if isinstance(given, Silo) else open_silo(given, policy, str(name))
+            stack.callback(made[str(name)].close)
+        stack.pop_all()
+    return SqlConnection(made, strategy)
+
+
+def open_silo(path: str | Path, policy: Any = None, name: str = "") -> Silo:
+    """A silo over a folder of CSV and Parquet files, or a file of DuckDB or SQLite.
+
+    Args:
+        path: the folder or file.
+        policy: what the site allows: a `QueryPolicy`, a YAML file, or its content; by default all is private.
+        name: what errors call it; by default the name of the file.
+
+    Raises:
+        DataError: there is no such folder or file, or it is of another kind.
+        ConfigError: the policy cannot be used.
+    """
+    place = Path(path)
+    if isinstance(policy, str | Path):
+        policy = QueryPolicy.read(policy)
+    elif isinstance(policy, Mapping):
+        policy = QueryPolicy.of(policy)
+    return Silo(_source_of(place), policy, name or place.stem)
+
+
+def _source_of(place: Path) -> SiloSource:
+    from .databases.files import DuckDBFile, Folder
+    from .databases.sqlite import SQLiteFile
+
+    if place.is_dir():
+        return Folder(place)
+    if not place.is_file():
+        raise DataError(f"{str(place)!r}: there is no such folder or file", where="silo", remedy="give a folder of CSV or Parquet files, or a file of DuckDB or SQLite")  # fmt: skip
+    if place.suffix == ".duckdb":
+        return DuckDBFile(place)
+    if place.suffix in (".sqlite", ".sqlite3", ".db"):
+        return SQLiteFile(place)
+    if place.suffix in (".csv", ".parquet", ".pq") or place.name.endswith(".csv.gz"):
+        return Folder(place)
+    raise DataError(f"{str(place)!r} is of no kind that SQL reads", where="silo", remedy="give a folder of CSV or Parquet files, or a file that ends in .duckdb, .sqlite, .csv or .parquet")  # fmt: skip

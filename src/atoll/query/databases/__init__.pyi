@@ -1,0 +1,1 @@
+from .silo import Silo as Silo

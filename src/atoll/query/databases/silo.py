@@ -1,0 +1,208 @@
+"""A silo: one site's tables with its policy, and a locked DuckDB that runs local SQL over them.
+
+Local SQL always runs on DuckDB, so that a statement means the same at every site. A file of DuckDB is opened read-only; other sources are loaded into memory, table by
+table, when a statement first needs them, and again when their files have changed. Before any statement runs, the connection can reach nothing else: extensions are
+neither installed nor loaded, ``enable_external_access`` is off, memory is limited, and ``lock_configuration`` keeps all of that.
+
+All work is done in the silo's own thread. A statement that takes too long, or that a person stops, is interrupted, and the silo answers the next one. The text of a
+database's own error may quote values of rows, so it never leaves: the error names its kind.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from atoll.core.errors import AtollError, TaskError
+from atoll.core.extras import need
+
+from ..policy import QueryPolicy
+
+__all__ = ["EMPTY", "Silo", "SiloSource", "connect_duckdb", "lock_connection", "quote"]
+
+EMPTY = "NULL"
+"""The type of a column without any value, which has every type."""
+Schema = dict[str, dict[str, str]]
+"""Table -> column -> DuckDB's name of its type; names as the source writes them."""
+T = TypeVar("T")
+
+
+def quote(name: str) -> str:
+    """A name as SQL quotes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def connect_duckdb(path: str = ":memory:", memory: int | None = None, threads: int | None = None) -> Any:
+    """Open DuckDB without extensions from elsewhere, and without files to spill to.
+
+    Args:
+        path: the database; in memory by default.
+        memory: most bytes.
+        threads: number of threads; by default one a processor.
+
+    Raises:
+        MissingExtraError: duckdb is not installed.
+    """
+    duckdb = need("duckdb", "sql", "SQL over silos")
+    config: dict[str, Any] = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    if memory is not None:
+        config |= {"memory_limit": f"{memory}B", "temp_directory": ""}
+    if threads is not None:
+        config["threads"] = threads
+    return duckdb.connect(path, config=config)
+
+
+def lock_connection(connection: Any) -> None:
+    """Let a connection reach nothing but its database, for good."""
+    for name, value in (("enable_external_access", "false"), ("lock_configuration", "true")):
+        connection.execute(f"SET {name} = {value}")
+
+
+class SiloSource(Protocol):
+    """Where a silo's tables lie. It is used in the silo's thread alone."""
+
+    def read_schema(self) -> Schema:
+        """The tables and the types of their columns.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        ...
+
+    def stamp(self, table: str) -> Any:
+        """A value that changes when the table's file does; of all tables for an empty name."""
+        ...
+
+    def connect(self, tables: Sequence[str], memory: int) -> Any:
+        """A connection to DuckDB that has these tables, not yet locked.
+
+        Raises:
+            DataError: a table cannot be read.
+        """
+        ...
+
+
+class Silo:
+    """One site's tables.
+
+    Args:
+        source: where they lie.
+        policy: what the site allows.
+        name: what errors call it.
+
+    Attributes:
+        seconds: what its statements have taken so far, together.
+        kept: the cells of the statement that is being answered, so that all of its requests see one snapshot.
+    """
+
+    kept: Any = None
+
+    def __init__(self, source: SiloSource, policy: QueryPolicy | None = None, name: str = "silo") -> None:
+        self.policy, self.name, self.seconds = policy or QueryPolicy(), name, 0.0
+        self._source = source
+        self._connection: Any = None
+        self._loaded: dict[str, Any] = {}
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="atoll-silo")
+        self._schema: Schema | None = None
+        self._schema_stamp: Any = None
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """The number of tables: what a federation shows as the size of a client."""
+        return len(self.read_schema())
+
+    def close(self) -> None:
+        """End the thread and the connection."""
+        if self._connection is not None:
+            self._thread.submit(self._connection.close)
+            self._connection = None
+        self._thread.shutdown(wait=True)
+
+    def cancel(self) -> None:
+        """Interrupt the statement that runs now, if there is one."""
+        if self._connection is not None:
+            self._connection.interrupt()
+
+    def read_schema(self) -> Schema:
+        """The tables and the types of their columns.
+
+        Raises:
+            DataError: the source cannot be read.
+        """
+        return self._in_thread(self._read_schema, "its tables")
+
+    def _read_schema(self) -> Schema:
+        stamp = self._source.stamp("")
+        if self._schema is None or stamp != self._schema_stamp:
+            self._schema, self._schema_stamp = self._source.read_schema(), stamp
+        return self._schema
+
+    def run_all(self, texts: Sequence[str], tables: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        """The rows of several queries over one snapshot.
+
+        Args:
+            texts: local SQL; tables are in the schema ``main``.
+            tables: the tables that it needs, as the source names them.
+
+        Raises:
+            TaskError: a query failed, or took longer than the policy allows.
+            DataError: a table cannot be read.
+        """
+        return self._in_thread(lambda: self._run_all(texts, tables), "a statement")
+
+    def _run_all(self, texts: Sequence[str], tables: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        self._connect(tables)
+        self._connection.execute("BEGIN TRANSACTION")
+        try:
+            return [self._connection.execute(text).fetchall() for text in texts]
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    def _connect(self, tables: Sequence[str]) -> None:
+        """Have a locked connection with these tables, as they are now."""
+        wanted = {**dict.fromkeys(self._loaded), **dict.fromkeys(tables)}
+        stamps = {name: self._source.stamp(name) for name in wanted}
+        if self._connection is not None and stamps == self._loaded:
+            return
+        made = self._source.connect(list(stamps), self.policy.memory)
+        lock_connection(made)
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._loaded = made, stamps
+
+    def _in_thread(self, work: Callable[[], T], what: str) -> T:
+        """Do work in the silo's thread, for no longer than the policy allows."""
+        begin = time.perf_counter()
+        with self._lock:
+            running = self._thread.submit(work)
+            try:
+                return running.result(self.policy.seconds)
+            except concurrent.futures.TimeoutError:
+                self._stop(running)
+                raise TaskError(f"{what} took more than {self.policy.seconds:g} seconds", where=self.name, remedy="ask for less, or let the site raise limits.seconds") from None  # fmt: skip
+            except (KeyboardInterrupt, SystemExit):
+                self._stop(running)
+                raise
+            except AtollError:
+                raise
+            except Exception as error:  # DuckDB's own text may quote values of rows
+                raise TaskError(f"{what} failed with {type(error).__name__}", where=self.name, remedy=_REMEDIES.get(type(error).__name__, _OTHER)) from None  # fmt: skip
+            finally:
+                self.seconds += time.perf_counter() - begin
+
+    def _stop(self, running: concurrent.futures.Future[Any]) -> None:
+        """Interrupt until the work has ended: an interrupt between two queries is lost."""
+        while not running.done():
+            self.cancel()
+            concurrent.futures.wait([running], timeout=0.05)
+
+
+_OTHER = "look into the site's own log: the text may name values of rows, so it stays there"
+_REMEDIES = {
+    "OutOfMemoryException": "ask for less, or let the site raise limits.memory",
+    "OutOfRangeException": "a number of a row left the range of its type: cast to a wider one, such as HUGEINT or DOUBLE",
+    "ConversionException": "a value of a row does not fit the type: use TRY_CAST",
+}

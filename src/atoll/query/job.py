@@ -1,0 +1,194 @@
+"""`Query`: the job that answers one statement."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.core.errors import ConfigError
+from atoll.core.event import Event, NonPrivate
+from atoll.core.job import Job, Prepared
+from atoll.core.persistence.files import as_json
+from atoll.core.requests.task import task
+from atoll.core.validation import Checked
+
+from .local import silo_of
+from .policy import strictest
+from .statement import parse_statement, unite_schemas
+from .strategies.strategy import Choice, QueryAnswer, choose_strategy
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+__all__ = ["Query", "QueryResult", "describe_tables", "plain_value"]
+
+
+@task
+def describe_tables(island: Any, message: Any) -> Any:
+    """The tables of one site, the types of their columns, and what its policy says of them; nothing of a row."""
+    del message
+    silo = silo_of(island.data)
+    schema = silo.read_schema()
+    return {"tables": schema, "policy": silo.policy.told({t.lower(): [c.lower() for c in columns] for t, columns in schema.items()})}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """What a statement gave, and how.
+
+    Attributes:
+        answer: columns, rows and what was withheld; without rows if only the plan was asked for.
+        choice: the strategy, its plan, and why others lost.
+        bytes: bytes that all sites sent and received.
+        predicted: bytes that the strategy expects for one group.
+        links: bytes between the coordinator and each site, both ways.
+        explain: ``"explain"`` or ``"analyze"`` if the plan was asked for.
+    """
+
+    answer: QueryAnswer
+    choice: Choice
+    bytes: int = 0
+    predicted: int = 0
+    links: Mapping[str, int] = field(default_factory=dict)
+    explain: str = ""
+
+    @property
+    def plan(self) -> list[dict[str, str]]:
+        """The steps, in order: where each runs, in which form its numbers are, and what it does."""
+        return [{"place": one.place, "form": one.form, "what": one.what} for one in self.choice.strategy.steps(self.choice.plan)]  # fmt: skip
+
+    @property
+    def leakage(self) -> list[dict[str, str]]:
+        """Who learns what, assuming what."""
+        return [one.facts() for one in self.choice.strategy.exposures(self.choice.plan)]
+
+    def facts(self) -> dict[str, Any]:
+        """The result as plain values: decimals and dates as text, NULL as None."""
+        return {
+            "columns": list(self.answer.columns),
+            "rows": [[plain_value(value) for value in row] for row in self.answer.rows],
+            "strategy": self.choice.strategy.name,
+            "rejected": dict(self.choice.rejected),
+            "plan": self.plan,
+            "leakage": self.leakage,
+            "rounds": self.answer.rounds,
+            "comparisons": 0,
+            "bytes": {"total": self.bytes, "predicted": self.predicted, "links": dict(self.links)},
+            "privacy": None,
+            "approximate": None,
+            "withheld_groups": self.answer.withheld_groups,
+            "withheld_values": self.answer.withheld_values,
+        }
+
+
+def plain_value(value: Any) -> Any:
+    """A value as JSON has it: decimals, dates, times and numbers that are not finite as text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    return str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query(Checked, Job):
+    """Answer one statement over the tables of all sites; every site's data are a `Silo`.
+
+    Attributes:
+        sql: the statement: one SELECT, or EXPLAIN of one.
+        strategy: how it is answered: ``"auto"``, or the name of a strategy.
+        params: values of ``?`` in the statement, in order.
+    """
+
+    kind: ClassVar[str] = "query"
+    missing_features: ClassVar[bool] = True
+    method: ClassVar[str] = "strategy"
+
+    sql: str
+    strategy: str = "auto"
+    params: Sequence[Any] | Mapping[str, Any] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """The kind and the strategy, which a site's policy can allow or refuse."""
+        return (*super().names(), self.strategy)
+
+    def prepare(self, data: Any) -> Prepared:
+        """Nothing needs to be known of the data."""
+        del data
+        return _PreparedQuery(self)
+
+
+class _PreparedQuery(Prepared):
+    def __init__(self, job: Query) -> None:
+        self.job = job
+
+    async def program(self, fed: Federation) -> QueryResult:
+        """Ask for the tables, plan, and carry the plan out."""
+        await fed.restore(None)
+        told = await fed.ask_all(fed.parties, describe_tables, {})
+        sites = dict(zip(told.senders.names, told.values, strict=True))
+        missing = [name for name in fed.parties.names if name not in sites]
+        if missing or not sites:
+            raise ConfigError(f"no reply of {', '.join(missing) or 'any site'}", where="query", remedy="start all sites: an answer needs the rows of each")  # fmt: skip
+        catalog = unite_schemas({name: _schema(one["tables"]) for name, one in sites.items()})
+        policies = [_policy(one["policy"], catalog.tables) for one in sites.values()]
+        policy = strictest(policies)
+        statement = parse_statement(self.job.sql, catalog, self.job.params)
+        choice = choose_strategy(self.job.strategy, statement, catalog, policy, len(sites))
+        predicted = round(choice.strategy.predict_cost(choice.plan, len(sites)))
+        if statement.explain == "explain":
+            return QueryResult(QueryAnswer(statement.columns, statement.types, []), choice, 0, predicted, {}, "explain")
+        message = {
+            "sql": statement.sql,
+            "catalog": {table: dict(columns) for table, columns in catalog.tables.items()},
+            "policy": policy.told({table: [c.lower() for c in columns] for table, columns in catalog.tables.items()}),
+            "first": fed.parties.names[0],
+        }
+        answer = await choice.strategy.run(fed, choice.plan, message)
+        fed.record({"rows": len(answer.rows), "rounds": answer.rounds, "withheld_groups": answer.withheld_groups})
+        spent = fed.bytes()
+        total = sum(spent[name] for name in ("bytes_down", "bytes_up", "bytes_relayed", "bytes_between"))
+        return QueryResult(answer, choice, int(total), predicted, _links(fed), statement.explain)
+
+    def most(self, rows: int) -> Sequence[Event]:
+        """Return one release without noise."""
+        del rows
+        return (NonPrivate(what="the answer to a query"),)
+
+    def facts(self, outcome: QueryResult) -> Mapping[str, Any]:
+        """Return the answer."""
+        return {"result": {"columns": list(outcome.answer.columns), "rows": len(outcome.answer.rows)}}
+
+    def files(self, outcome: QueryResult) -> Mapping[str, bytes]:
+        """Return the answer as JSON."""
+        return {"query.json": as_json(outcome.facts(), indent=1).encode()}
+
+
+def _links(fed: Federation) -> dict[str, int]:
+    """Bytes on the link of each site, both ways."""
+    positions, spent = fed.meter.parties()
+    names = [fed.world.roster.name(int(position)) for position in positions]
+    return {name: int(spent["bytes_down"][k] + spent["bytes_up"][k]) for k, name in enumerate(names)}
+
+
+def _schema(tables: Any) -> dict[str, dict[str, str]]:
+    return {str(table): {str(name): str(kind) for name, kind in columns.items()} for table, columns in tables.items()}
+
+
+def _policy(told: Any, tables: Any) -> dict[str, Any]:
+    """What a site tells of its policy, of the tables that all sites have, as plain values."""
+    found = {}
+    for name, table in told["tables"].items():
+        if name in tables:
+            columns = {str(column): list(row) for column, row in table["columns"].items()}
+            found[str(name)] = {"mode": str(table["mode"]), "unit": str(table["unit"]), "columns": columns}
+    return {"min_count": int(told["min_count"]), "tables": found}

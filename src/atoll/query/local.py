@@ -1,0 +1,244 @@
+"""What one site computes for a statement: the plan of its own, local SQL over one snapshot, and the record of what it has answered."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.statistics.answered import AnswerRecord, RowSets
+
+from .databases.silo import Silo, quote
+from .plan import ROW, QueryPlan, Released, make_plan
+from .policy import strictest
+from .statement import SOURCE, Catalog, parse_statement
+
+__all__ = ["LocalCells", "local_cells", "record_units", "silo_of"]
+
+Cell = tuple[str | None, ...]
+RECORD = "query-answered"
+"""Name of the record among the results that stay at a site; a table's name follows."""
+
+
+def silo_of(data: Any) -> Silo:
+    """A site's data as a silo.
+
+    Raises:
+        DataError: they are something else.
+    """
+    if not isinstance(data, Silo):
+        raise DataError(f"the data of this site are a {type(data).__name__}, and a query needs a silo", where="query", remedy="give atoll.query.open_silo(path, policy)")  # fmt: skip
+    return data
+
+
+@functools.lru_cache(maxsize=32)
+def _plan_of(text: str, catalog: str, policies: str) -> QueryPlan:
+    tables = Catalog(json.loads(catalog))
+    return make_plan(parse_statement(text, tables), tables, strictest(json.loads(policies)))
+
+
+def plan_of(silo: Silo, message: Mapping[str, Any]) -> QueryPlan:
+    """The plan that a site makes itself, by the stricter of the coordinator's word and its own policy.
+
+    Raises:
+        PolicyError: the policy does not allow it.
+        CompositionError: the strategy cannot answer it.
+    """
+    catalog = {str(table): dict(columns) for table, columns in message["catalog"].items()}
+    own = silo.policy.told(catalog)
+    return _plan_of(str(message["sql"]), json.dumps(catalog), json.dumps([own, _plain(message["policy"])]))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+class LocalCells:
+    """The cells of one statement at one site, of one snapshot.
+
+    Args:
+        silo: the site.
+        plan: its plan.
+        lone: whether this site answers for all, if every site has all rows.
+
+    Attributes:
+        plan: the plan.
+        possible: keys that could occur.
+        members: for each released table, the units with their cell and conditions; only if few units must not show.
+    """
+
+    def __init__(self, silo: Silo, plan: QueryPlan, *, lone: bool = True) -> None:
+        self.plan, self._silo = plan, silo
+        self._names = _names_of(silo, plan)
+        self._speaks = lone or not plan.lone
+        texts = [self._cells_text()]
+        if plan.keys:
+            texts.append(self._keys_text())
+        if plan.counted:
+            texts += [self._members_text(one) for one in plan.released]
+            texts += [self._entities_text(one) for one in plan.released]
+        found = silo.run_all(texts, list(self._names.values()))
+        keys = len(plan.keys)
+        self._rows = {tuple(row[:keys]): row[keys:] for row in found[0]}
+        self.possible: list[Cell] = [tuple(row) for row in found[1]] if plan.keys else []
+        rest = found[1 + bool(plan.keys) :]
+        self.members = rest[: len(plan.released)]
+        self.entities = rest[len(plan.released) :]
+
+    # ------------------------------------------------------------------ SQL
+
+    def _with(self) -> str:
+        made = [f"{quote(SOURCE + table)} AS ({self._source_text(table)})" for table in self.plan.sources]
+        return "WITH " + ", ".join([*made, *([self.plan.common] if self.plan.common else [])])
+
+    def _source_text(self, table: str) -> str:
+        """A table with the columns and types of the catalog, and the number of each row."""
+        types = self.plan.catalog.tables[table]
+        shown = [f"CAST({quote(name)} AS {types[name]}) AS {quote(name.lower())}" for name in self.plan.sources[table]]
+        return f"SELECT {', '.join([*shown, f'rowid AS {quote(ROW)}'])} FROM main.{quote(self._names[table])}"
+
+    def _key_list(self) -> list[str]:
+        return [f"CAST({key.text} AS VARCHAR)" for key in self.plan.keys]
+
+    def _counts(self) -> list[str]:
+        return [one.count(condition) for condition in self.plan.conditions for one in self.plan.released] if self.plan.counted else []  # fmt: skip
+
+    def _cells_text(self) -> str:
+        columns = [column for addend in self.plan.addends for column in addend.columns]
+        shown = ", ".join([*self._key_list(), "count(*)", *self._counts(), *columns])
+        return f"{self._with()} SELECT {shown} {self.plan.body}{self.plan.group}"
+
+    def _keys_text(self) -> str:
+        return f"{self._with()} SELECT DISTINCT {', '.join(self._key_list())} {self.plan.key_body}"
+
+    def _members_text(self, one: Released) -> str:
+        sets = [f"({condition.text}) IS TRUE" for condition in self.plan.conditions[1:]]
+        shown = ", ".join([f"CAST({one.entity} AS VARCHAR)", *self._key_list(), *sets])
+        return f"{self._with()} SELECT DISTINCT {shown} {self.plan.body}"
+
+    def _entities_text(self, one: Released) -> str:
+        """The units of a table, each with a hash of all that its rows hold."""
+        table = f"main.{quote(self._names[one.table])}"
+        columns = sorted(self.plan.catalog.tables[one.table])
+        cells = ", ".join(f"coalesce(replace(CAST({quote(name)} AS VARCHAR), '|', '||'), '|n')" for name in columns)
+        digest = f"md5(concat_ws('|,', {cells}))"
+        if not one.unit:
+            return f"SELECT CAST(rowid AS VARCHAR), md5_number_lower({digest}) FROM {table}"
+        types = self.plan.catalog.tables[one.table]
+        name = next(name for name in types if name.lower() == one.unit)
+        unit = f"CAST(CAST({quote(name)} AS {types[name]}) AS VARCHAR)"
+        return f"SELECT {unit}, md5_number_lower(string_agg({digest}, ',' ORDER BY {digest})) FROM {table} GROUP BY 1"
+
+    # ------------------------------------------------------------------ numbers
+
+    def units(self, key: Cell) -> list[int]:
+        """Units of each condition and released table in one cell."""
+        row = self._rows.get(key) if self._speaks else None
+        return [0] * self.plan.counted if row is None else [int(one) for one in row[1 : 1 + self.plan.counted]]
+
+    def words(self, key: Cell) -> list[int]:
+        """The number of rows of one cell, and the words of its addends."""
+        row = self._rows.get(key) if self._speaks else None
+        if row is None:
+            return [0] * (1 + self.plan.words)
+        made, start = [int(row[0])], 1 + self.plan.counted
+        for addend in self.plan.addends:
+            made += addend.encode(row[start : start + len(addend.columns)])
+            start += len(addend.columns)
+        return made
+
+
+def _names_of(silo: Silo, plan: QueryPlan) -> dict[str, str]:
+    """Table in lower case -> as the source writes it."""
+    found = {name.lower(): name for name in silo.read_schema()}
+    missing = next((table for table in plan.sources if table not in found), None)
+    if missing is not None:
+        raise ConfigError(f"no table {missing} is here", where=silo.name, remedy=f"use {', '.join(found)}")
+    return {table: found[table] for table in plan.sources}
+
+
+def local_cells(island: Any, message: Mapping[str, Any], *, fresh: bool) -> LocalCells:
+    """The cells of a statement at a site, of one snapshot for all of its requests.
+
+    Args:
+        island: the site.
+        message: the request.
+        fresh: whether this is the statement's first request.
+    """
+    silo = silo_of(island.data)
+    plan = plan_of(silo, message)
+    kept: LocalCells | None = silo.kept
+    if fresh or kept is None or kept.plan is not plan:
+        kept = LocalCells(silo, plan, lone=island.name == message["first"])
+        silo.kept = kept
+    return kept
+
+
+def record_units(island: Any, cells: LocalCells, told: Sequence[Cell]) -> None:
+    """Write down which units stand behind an answer, before it leaves.
+
+    Args:
+        island: the site.
+        cells: its cells.
+        told: the cells that are answered.
+
+    Raises:
+        PolicyError: the answer differs from an earlier one by too few units.
+    """
+    plan = cells.plan
+    if not plan.counted:
+        return
+    keys = len(plan.keys)
+    answered = sorted({place for one in plan.aggregates for place in one.supports} | {0})
+    place_of = {key: k for k, key in enumerate(told)}
+    for released, members, entities in zip(plan.released, cells.members, cells.entities, strict=True):
+        places = {entity: k for k, (entity, _) in enumerate(entities)}
+        hashes = np.array([int(digest) & 0xFFFF_FFFF_FFFF_FFFF for _, digest in entities], np.uint64)
+        record = AnswerRecord.of(island, plan.statement.text, plan.policy.min_count, hashes, f"{RECORD}-{_safe(released.table)}")  # fmt: skip
+        for condition in answered:
+            labels, twice = np.full(len(entities), -1, np.int64), False
+            pairs = []
+            for row in members:
+                cell = place_of.get(tuple(row[1 : 1 + keys]))
+                if cell is None or (condition and not row[keys + condition]) or row[0] not in places:
+                    continue
+                entity = places[row[0]]
+                twice = twice or labels[entity] not in (-1, cell)
+                labels[entity] = cell
+                pairs.append((entity, cell))
+            names = [_cell_name(plan, key, condition) for key in told]
+            sets = _sets(names, labels, pairs, len(entities), twice=twice)
+            if len(told) > 1:  # the groups add up to a total
+                sets.append(RowSets(["the groups together"], np.where(labels >= 0, 0, -1)))
+            record.describe(sets, alone=False)
+        record.keep(island)
+
+
+def _sets(names: Sequence[str], labels: Any, pairs: Sequence[tuple[int, int]], of: int, *, twice: bool) -> list[RowSets]:  # fmt: skip
+    """The sets of units; if a unit is in several cells, each cell by itself."""
+    if not twice:
+        return [RowSets(names, labels)]
+    made = []
+    for k, name in enumerate(names):
+        own = np.full(of, -1, np.int64)
+        own[[entity for entity, cell in pairs if cell == k]] = 0
+        made.append(RowSets([name], own))
+    return made
+
+
+def _cell_name(plan: QueryPlan, key: Cell, condition: int) -> str:
+    words = [f"{one.text} = {'NULL' if value is None else value}" for one, value in zip(plan.keys, key, strict=True)]
+    text = plan.conditions[condition].text
+    return " and ".join([*words, *([text] if text else [])]) or "the rows"
+
+
+def _safe(name: str) -> str:
+    """A table's name with the letters that names of results have."""
+    kept = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)[:60]
+    return kept if kept == name else f"{kept}-{name.encode().hex()[:16]}"

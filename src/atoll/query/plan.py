@@ -1,0 +1,594 @@
+"""A plan: what each site computes by itself, what is added up over the sites, and what is computed from the sums.
+
+The outermost SELECT falls into three parts. Its *body* (FROM, JOIN, WHERE) and its group keys run at every site. Its aggregates become addends (`atoll.query.aggregates`). All that is written around them
+(expressions of aggregates, HAVING, ORDER BY, LIMIT) runs on the released cells. A **cell** is one group. A **condition** divides a cell further: a FILTER, or a
+CASE inside an aggregate. Both are sets of rows, and what is released of a set needs ``min_count`` units behind it; so does what two released sets differ by.
+
+`make_plan` annotates bottom-up with the strictest level of all sites, and refuses before a row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from atoll.core.errors import CompositionError, PolicyError
+
+from .aggregates import Addend, QueryAggregate
+from .databases.silo import quote
+from .policy import LEVELS, QueryPolicy
+from .scopes import Scopes
+from .statement import SOURCE, Catalog, SqlStatement, shadow
+
+__all__ = ["Condition", "Key", "QueryPlan", "Released", "make_plan"]
+
+_DEGREE = 4
+"""Most columns that may be multiplied in one aggregate: more would single out large values."""
+_MOST_CONDITIONS = 16
+ROW = "@row"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A group key: its local SQL, and its type."""
+
+    text: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A set of rows within a cell: its local SQL; empty for the whole cell."""
+
+    text: str = ""
+
+    def filter(self, *more: str) -> str:
+        """The FILTER of an aggregate over these rows that further conditions hold for."""
+        parts = [f"({part})" for part in (self.text, *more) if part]
+        return f" FILTER (WHERE {' AND '.join(parts)})" if parts else ""
+
+
+@dataclass(frozen=True)
+class Released:
+    """A table whose units a cell rests on.
+
+    Attributes:
+        table: the table.
+        alias: what the statement calls it.
+        unit: the column of its units; empty for rows.
+        alone: whether it is all that the statement reads, so that rows are counted as they are.
+    """
+
+    table: str
+    alias: str
+    unit: str
+    alone: bool
+
+    @property
+    def entity(self) -> str:
+        """Local SQL of the unit."""
+        return f"{quote(self.alias)}.{quote(self.unit or ROW)}"
+
+    def count(self, condition: Condition) -> str:
+        """Local SQL of the number of units."""
+        inner = "*" if self.alone and not self.unit else f"DISTINCT {self.entity}"
+        return f"count({inner}){condition.filter()}"
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """How one statement is answered by sums.
+
+    Attributes:
+        statement: the statement.
+        catalog: the tables.
+        policy: what all sites allow.
+        keys: the group keys; none for one cell.
+        conditions: sets of rows; the first is the whole cell.
+        addends: what sites add up for each cell.
+        aggregates: the aggregates.
+        released: the tables whose units count.
+        lone: whether all sites have all rows, so that one answers.
+        sources: tables -> the columns that are read.
+        common: the statement's own WITH, as far as it is not merged into the body.
+        body: local SQL after the list of columns: FROM and WHERE.
+        group: GROUP BY.
+        key_body: the same without what depends on columns that are not public, and without GROUP BY.
+        finish: SQL of the result, over the table ``cells``.
+        reads: columns that are read, with their level, in words.
+    """
+
+    statement: SqlStatement
+    catalog: Catalog
+    policy: QueryPolicy
+    keys: tuple[Key, ...]
+    conditions: tuple[Condition, ...]
+    addends: tuple[Addend, ...]
+    aggregates: tuple[QueryAggregate, ...]
+    released: tuple[Released, ...]
+    lone: bool
+    sources: dict[str, tuple[str, ...]] = field(compare=False)
+    common: str = ""
+    body: str = ""
+    group: str = ""
+    key_body: str = ""
+    finish: str = ""
+    reads: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> int:
+        """Words that a site adds for each cell."""
+        return sum(addend.words for addend in self.addends)
+
+    @property
+    def counted(self) -> int:
+        """Numbers of units that a site adds for each cell, if few units must not show."""
+        return len(self.conditions) * len(self.released) if self.policy.min_count > 1 else 0
+
+
+def make_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> QueryPlan:
+    """Plan a statement of aggregates.
+
+    Args:
+        statement: the statement.
+        catalog: the tables.
+        policy: what all sites allow.
+
+    Raises:
+        PolicyError: a column's level or release does not allow it.
+        CompositionError: sums cannot answer it.
+    """
+    named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
+    return _Planner(statement, catalog, named).plan()
+
+
+class _Planner:
+    """One planning: the tree is changed as it goes."""
+
+    def __init__(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> None:
+        from sqlglot import exp
+        from sqlglot.optimizer.merge_subqueries import merge_subqueries
+
+        self.exp, self.statement, self.catalog, self.policy = exp, statement, catalog, policy
+        self.tree = merge_subqueries(statement.tree.copy(), leave_tables_isolated=False)
+        self._require_aggregates()
+        self.scopes = Scopes(self.tree, policy)
+        self.root = self.scopes.root
+        self.conditions: list[Condition] = [Condition()]
+        self.addends: list[Addend] = []
+        self.aggregates: list[tuple[Any, QueryAggregate]] = []
+
+    @property
+    def strict(self) -> bool:
+        return self.policy.min_count > 1
+
+    def plan(self) -> QueryPlan:
+        """All of it."""
+        self._require_levels()
+        self.scopes.require_local()
+        released = self._released()
+        keys = self._keys()
+        nodes = list(dict.fromkeys(self._aggregate_nodes()))
+        with shadow(self.catalog) as connection:
+            self.connection = connection
+            self.sources = self._sources()
+            self.body, self.group = self._body(keys)
+            key_types = self._types([text for text, _ in keys])
+            for node in nodes:
+                self._add(node)
+        if self.strict:
+            self._add_pairs()
+        finish = self._finish(keys)
+        made = tuple(Key(text, kind) for (text, _), kind in zip(keys, key_types, strict=True))
+        return QueryPlan(
+            self.statement, self.catalog, self.policy, made, tuple(self.conditions), tuple(self.addends), tuple(a for _, a in self.aggregates), released,
+            not self.scopes.is_divided(self.root), self.sources, self.with_text, self.body, self.group, self._key_body(keys), finish, self._reads(),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ what is allowed
+
+    def _require_aggregates(self) -> None:
+        """Refuse what is no SELECT of aggregates."""
+        exp, tree = self.exp, self.tree
+        if not isinstance(tree, exp.Select):
+            raise CompositionError(f"{type(tree).__name__.upper()} at the outside", where="sums", remedy="ask the parts one by one")  # fmt: skip
+        if tree.args.get("from_") is None:
+            raise CompositionError("no table is read", where="sums", remedy="add FROM and a table")
+        group = tree.args.get("group")
+        if group is not None and any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals")):
+            raise CompositionError("ROLLUP, CUBE and GROUPING SETS", where="sums", remedy="ask for each grouping in a statement of its own")  # fmt: skip
+        if not (group or tree.args.get("distinct") or any(True for _ in self._aggregate_nodes())):
+            raise CompositionError("it asks for rows, and sums answer aggregates alone", where="sums", remedy="use COUNT, SUM, AVG, VAR_SAMP, CORR, …")  # fmt: skip
+        for name in ("qualify", "windows"):
+            if tree.args.get(name):
+                raise CompositionError(f"{name.upper()} at the outside", where="sums", remedy="leave it out")
+
+    def _aggregate_nodes(self) -> Iterator[Any]:
+        """Aggregates of the outermost SELECT, with their FILTER."""
+        exp = self.exp
+        for node in _outermost(self.tree, (exp.Filter, exp.AggFunc, exp.Window), (exp.Query,)):
+            if isinstance(node, exp.Window):
+                raise CompositionError("a window function at the outside", where="sums", remedy="ask for the groups, and rank them yourself")  # fmt: skip
+            yield node
+
+    def _require_levels(self) -> None:
+        for _, (table, column) in self.scopes.every_base():
+            if self.scopes.column_policy((table, column)).release == "never":
+                raise PolicyError(f"{table}.{column} is never released, not even in a condition", where="policies of the sites", remedy="leave the column out")  # fmt: skip
+
+    def _level(self, node: Any, scope: Any = None) -> str:
+        """The strictest level of the columns that an expression is computed from."""
+        levels = [self.scopes.column_policy(base).level for base in self.scopes.bases(node, scope or self.root)]
+        return max(levels, key=LEVELS.index, default="public")
+
+    def _reads(self) -> tuple[str, ...]:
+        found = {f"{table}.{column}": self.scopes.column_policy((table, column)).level for _, (table, column) in self.scopes.every_base()}  # fmt: skip
+        return tuple(f"{name} ({level})" for name, level in sorted(found.items()))
+
+    def _released(self) -> tuple[Released, ...]:
+        """The tables whose units cells rest on."""
+        exp, found = self.exp, []
+        sources = self.root.selected_sources
+        lone = not self.scopes.is_divided(self.root)
+        for alias, (_, source) in sources.items():
+            divided = lone or self.scopes._source_divided(source)
+            if isinstance(source, exp.Table):
+                table = source.name.lower()
+                if divided:
+                    found.append(Released(table, alias, self.policy.table(table).unit, len(sources) == 1))
+            elif divided and self.strict:
+                raise CompositionError(f"the subquery {alias} cannot be merged into the statement, and min_count={self.policy.min_count} counts rows of tables", where="sums", remedy="write it without a subquery in FROM")  # fmt: skip
+        return tuple(found)
+
+    # ------------------------------------------------------------------ keys
+
+    def _keys(self) -> list[tuple[str, Any]]:
+        """Local SQL and node of each group key."""
+        exp, tree = self.exp, self.tree
+        group = tree.args.get("group")
+        nodes: list[Any] = list(group.expressions) if group else []
+        if group is not None and group.args.get("all"):
+            nodes = [one.unalias() for one in tree.expressions if not any(True for _ in _outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
+        if group is None and tree.args.get("distinct") and not any(True for _ in self._aggregate_nodes()):
+            nodes = [one.unalias() for one in tree.expressions]
+        nodes = [node for node in nodes if not isinstance(node, exp.Literal)]
+        for node in nodes:
+            level = self._level(node)
+            if level != "public":
+                column = next(f"{t}.{c}" for t, c in sorted(self.scopes.bases(node, self.root)) if self.scopes.column_policy((t, c)).level != "public")  # fmt: skip
+                raise PolicyError(f"groups by {column}, which is {level}: which groups there are would show its values", where="policies of the sites", remedy="group by public columns")  # fmt: skip
+            if any(True for _ in _outermost(node, (exp.Query,), ())):
+                raise CompositionError("a subquery in a group key", where="sums", remedy="group by columns and expressions of them")  # fmt: skip
+        return [(node.sql("duckdb"), node) for node in nodes]
+
+    # ------------------------------------------------------------------ local SQL
+
+    def _sources(self) -> dict[str, tuple[str, ...]]:
+        used: dict[str, set[str]] = {}
+        for table in self.tree.find_all(self.exp.Table):
+            if table.name.lower() in self.catalog.tables and not self._is_cte(table):
+                used.setdefault(table.name.lower(), set())
+        for _, (table, column) in self.scopes.every_base():
+            used.setdefault(table, set()).add(column)
+        units = {one.table: one.unit for one in self._released() if one.unit}
+        for table, unit in units.items():
+            used[table].add(unit)
+        return {table: tuple(name for name in self.catalog.tables[table] if name.lower() in columns) for table, columns in used.items()}  # fmt: skip
+
+    def _is_cte(self, table: Any) -> bool:
+        scope = self.scopes.scope_of(table)
+        return scope is not None and table.name in scope.cte_sources
+
+    def _renamed(self, tree: Any) -> Any:
+        """The tree with tables of the catalog under the names that local SQL gives them."""
+        exp = self.exp
+        whole = self.tree
+        for mine, table in zip(whole.find_all(exp.Table), tree.find_all(exp.Table), strict=True):
+            if mine.name.lower() in self.catalog.tables and not self._is_cte(mine):
+                table.this.replace(exp.to_identifier(SOURCE + mine.name.lower(), quoted=True))
+        return tree
+
+    def _body(self, keys: Sequence[tuple[str, Any]]) -> tuple[str, str]:
+        """Local SQL of what rows there are, and of how they are grouped; user's WITH comes before, in `_with`."""
+        tree = self._renamed(self.tree.copy())
+        self.with_text = ", ".join(one.sql("duckdb") for one in tree.args["with_"].expressions) if tree.args.get("with_") else ""  # fmt: skip
+        parts = [tree.args["from_"].sql("duckdb"), *(one.sql("duckdb") for one in tree.args.get("joins") or ())]
+        body = parts[0] + "".join(part if part.startswith(",") else f" {part}" for part in parts[1:])
+        if tree.args.get("where"):
+            body += f" {tree.args['where'].sql('duckdb')}"
+        return body, f" GROUP BY {', '.join(text for text, _ in keys)}" if keys else ""
+
+    def _key_body(self, keys: Sequence[tuple[str, Any]]) -> str:
+        """Local SQL of all keys that could occur, from public columns alone: which keys satisfy a condition on others would show single rows."""
+        if not keys:
+            return ""
+        exp = self.exp
+        wanted = {column.table for _, node in keys for column in node.find_all(exp.Column)}
+        for alias in sorted(wanted):
+            if not isinstance(self.root.selected_sources[alias][1], exp.Table):
+                raise CompositionError(f"groups by a column of the subquery {alias}", where="sums", remedy="write it without a subquery in FROM")  # fmt: skip
+        tree = self._renamed(self.tree.copy())
+        joins = list(zip(self.tree.args.get("joins") or (), tree.args.get("joins") or (), strict=True))
+        base = tree.args["from_"].this
+        read = set(self.root.selected_sources)
+        if all(self._is_public(mine.args.get("on")) for mine, _ in joins) and self._reads_tables():
+            parts = [join.sql("duckdb") for _, join in joins]
+            text = f"FROM {base.sql('duckdb')}" + "".join(one if one.startswith(",") else f" {one}" for one in parts)
+        else:
+            for mine, _ in joins:
+                if (mine.side or "").upper() in ("RIGHT", "FULL") or (mine.side and mine.this.alias_or_name in wanted):
+                    raise CompositionError("groups over an outer JOIN on columns that are not public", where="sums", remedy="use an inner JOIN, or group by columns of the first table")  # fmt: skip
+            items = [one for one in (base, *(join.this for _, join in joins)) if one.alias_or_name in wanted]
+            text, read = f"FROM {', '.join(one.sql('duckdb') for one in items)}" if items else "", wanted
+        kept = [
+            f"({part.sql('duckdb')})"
+            for mine, part in zip(_parts(exp, self.tree.args.get("where")), _parts(exp, tree.args.get("where")), strict=True)
+            if self._is_public(mine) and mine.find(exp.Query) is None and {c.table for c in mine.find_all(exp.Column)} <= read
+        ]  # fmt: skip
+        return text + (f" WHERE {' AND '.join(kept)}" if kept else "")
+
+    def _reads_tables(self) -> bool:
+        """Whether the statement reads tables alone, and no derived ones."""
+        return all(isinstance(source, self.exp.Table) for _, source in self.root.selected_sources.values())
+
+    def _is_public(self, node: Any) -> bool:
+        """Whether an expression is computed from public columns alone."""
+        return node is None or all(self._level(column, self.scopes.scope_of(column)) == "public" for column in node.find_all(self.exp.Column))  # fmt: skip
+
+    def _types(self, texts: Sequence[str]) -> list[str]:
+        """DuckDB's types of expressions over the body."""
+        if not texts:
+            return []
+        shown = ", ".join(f"{text} AS c{k}" for k, text in enumerate(texts))
+        prefix = f"WITH {self.with_text} " if self.with_text else ""
+        rows = self.connection.execute(f"DESCRIBE {prefix}SELECT {shown} {self.body}").fetchall()
+        return [str(row[1]) for row in rows]
+
+    # ------------------------------------------------------------------ aggregates
+
+    def _add(self, node: Any) -> None:
+        exp = self.exp
+        inner, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
+        name, args = _aggregate_of(exp, inner)
+        if name in ("min", "max"):
+            raise PolicyError(f"{inner.sql('duckdb')} is the value of one row, which sums do not show", where="sums", remedy="ask for AVG, STDDEV, or counts of ranges")  # fmt: skip
+        if not name:
+            raise CompositionError(f"{inner.sql('duckdb')} is no sum over sites", where="sums", remedy="use COUNT, SUM, AVG, VAR_SAMP, VAR_POP, STDDEV, COVAR_SAMP, COVAR_POP or CORR")  # fmt: skip
+        if inner.find(exp.Query) is not None or (condition is not None and condition.find(exp.Query) is not None):
+            raise CompositionError(f"a subquery inside {inner.sql('duckdb')}", where="sums", remedy="put it into WHERE")
+        place = self._condition(condition)
+        supports, rests = [place], [place] if place else []
+        for arg in args:
+            if name != "count":
+                self._require_value(arg, inner)
+            for extra in self._extra(arg, name) if self.strict else ():
+                both = exp.and_(condition.copy(), extra) if condition is not None else extra
+                supports.append(self._condition(both))
+                rests.append(supports[-1])
+        self.aggregates.append((node, self._made(name, inner, args, place, tuple(supports), tuple(rests))))
+
+    def _made(self, name: str, inner: Any, args: Sequence[Any], place: int, supports: tuple[int, ...], rests: tuple[int, ...]) -> QueryAggregate:  # fmt: skip
+        condition = self.conditions[place]
+        texts = [arg.sql("duckdb") for arg in args]
+        there = [f"{text} IS NOT NULL" for text in texts]
+        count = self._addend("count", (f"count(*){condition.filter(*there)}",))
+        if name == "count":
+            kind = "BIGINT"
+            return QueryAggregate(name, inner.sql("duckdb"), kind, (count,), supports, rests, bool(args))
+        if self.strict:  # enough units with a value
+            value = Condition(" AND ".join(f"({part})" for part in (condition.text, *there) if part))
+            supports = (*supports, self._place(value))
+        sums = self._types([f"sum({texts[0]})"])[0] if name in ("sum", "avg") else "DOUBLE"
+        (kind,) = self._types([inner.sql("duckdb")])
+        if sums in ("HUGEINT", "UHUGEINT", "BIGINT") or sums.startswith("DECIMAL"):
+            scale = int(sums.rpartition(",")[2].rstrip(")")) if sums.startswith("DECIMAL") else 0
+            total = self._addend("whole", (f"sum({texts[0]}){condition.filter()}",), scale)
+            return QueryAggregate(name, inner.sql("duckdb"), kind, (count, total), supports, rests)
+        if sums != "DOUBLE":
+            raise CompositionError(f"{inner.sql('duckdb')} is of type {sums}", where="sums", remedy="cast to a number")
+        cast = [f"CAST({text} AS DOUBLE)" for text in texts]
+        finite = condition.filter(*there, *(f"isfinite({text})" for text in cast))
+        reals = [self._real(text, condition, there, finite) for text in cast]
+        n = f"count(*){finite}"
+        totals = [f"sum({text}){finite}" for text in cast]
+        if name in ("sum", "avg"):
+            return QueryAggregate(name, inner.sql("duckdb"), kind, (count, *reals), supports, rests)
+        squares = [self._addend("square", (n, s, f"var_pop({text}){finite} * {n}")) for s, text in zip(totals, cast, strict=True)]  # fmt: skip
+        if len(cast) == 1:
+            return QueryAggregate(name, inner.sql("duckdb"), kind, (count, *reals, *squares), supports, rests)
+        product = self._addend("product", (n, *totals, f"covar_pop({', '.join(cast)}){finite} * {n}"))
+        more = squares if name == "corr" else []
+        return QueryAggregate(name, inner.sql("duckdb"), kind, (count, *reals, product, *more), supports, rests)
+
+    def _real(self, text: str, condition: Condition, there: Sequence[str], finite: str) -> int:
+        odd = [f"isnan({text})", f"{text} = 'inf'::DOUBLE", f"{text} = '-inf'::DOUBLE"]
+        return self._addend("real", (f"sum({text}){finite}", *(f"count(*){condition.filter(*there, one)}" for one in odd)))  # fmt: skip
+
+    def _addend(self, kind: str, columns: tuple[str, ...], scale: int = 0) -> int:
+        made = Addend(kind, columns, scale)
+        if made not in self.addends:
+            self.addends.append(made)
+        return self.addends.index(made)
+
+    # ------------------------------------------------------------------ conditions
+
+    def _condition(self, node: Any) -> int:
+        return 0 if node is None else self._place(Condition(node.sql("duckdb")))
+
+    def _place(self, condition: Condition) -> int:
+        if condition not in self.conditions:
+            self.conditions.append(condition)
+        if len(self.conditions) > _MOST_CONDITIONS:
+            raise CompositionError(f"more than {_MOST_CONDITIONS} conditions in one statement", where="sums", remedy="divide it into several statements")  # fmt: skip
+        return self.conditions.index(condition)
+
+    def _add_pairs(self) -> None:
+        """Sets by which two conditions, or one and the whole cell, differ: the difference of two answers shows them."""
+        places = list(dict.fromkeys(place for _, a in self.aggregates for place in a.rests if place))
+        found: dict[int, list[int]] = {place: [] for place in places}
+        base = list(self.conditions)
+        for place in places:
+            mine = base[place].text
+            found[place].append(self._place_rest(f"({mine}) IS NOT TRUE"))
+            for other in places[: places.index(place)]:
+                theirs = base[other].text
+                found[place].append(self._place_rest(f"({mine}) AND ({theirs}) IS NOT TRUE"))
+                found[place].append(self._place_rest(f"({theirs}) AND ({mine}) IS NOT TRUE"))
+        self.aggregates = [(node, replace(a, rests=tuple(dict.fromkeys(r for place in a.rests for r in found.get(place, ()))))) for node, a in self.aggregates]  # fmt: skip
+
+    def _place_rest(self, text: str) -> int:
+        made = Condition(text)
+        if made not in self.conditions:
+            self.conditions.append(made)
+        return self.conditions.index(made)
+
+    def _require_value(self, arg: Any, inner: Any) -> None:
+        """Refuse values that the policy does not release, or expressions that could single out a row."""
+        for table, column in sorted(self.scopes.bases(arg, self.root)):
+            policy = self.scopes.column_policy((table, column))
+            if policy.release != "aggregate":
+                raise PolicyError(f"{inner.sql('duckdb')}: {table}.{column} is {policy.level} and only counts rows", where="policies of the sites", remedy="ask for COUNT, or let the sites release it: {level: private, release: aggregate}")  # fmt: skip
+        if self.strict and self._level(arg) != "public":
+            degree = self._degree(arg, inner)
+            if degree > _DEGREE:
+                raise CompositionError(f"{inner.sql('duckdb')} multiplies {degree} columns, which would single out large values", where="sums", remedy=f"multiply at most {_DEGREE}")  # fmt: skip
+
+    def _degree(self, node: Any, inner: Any) -> int:
+        """Columns that are multiplied in an expression that is a polynomial of columns, piece by piece.
+
+        Raises:
+            CompositionError: it is none.
+        """
+        exp = self.exp
+        if node.find(exp.Column) is None or isinstance(node, exp.Predicate | exp.Connector | exp.Not):
+            return 0
+        if isinstance(node, exp.Column | exp.Year | exp.Month | exp.Day | exp.Extract | exp.DateDiff):
+            return 1
+        if isinstance(node, exp.Mul):
+            return self._degree(node.left, inner) + self._degree(node.right, inner)
+        parts = _summands(exp, node)
+        if not parts:
+            raise CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could single out a row, and min_count is {self.policy.min_count}", where="sums", remedy="use + - * of columns, CASE, and division by constants")  # fmt: skip
+        return max(self._degree(part, inner) for part in parts)
+
+    def _extra(self, arg: Any, name: str) -> Iterator[Any]:
+        """Conditions inside an argument: they divide the cell as a FILTER does."""
+        exp = self.exp
+        if isinstance(arg, exp.Column):
+            return
+        for node in arg.walk():
+            if isinstance(node, exp.Case):
+                for one in node.args["ifs"]:
+                    yield exp.EQ(this=node.this.copy(), expression=one.this.copy()) if node.this is not None else one.this.copy()  # fmt: skip
+            elif isinstance(node, exp.If) and not isinstance(node.parent, exp.Case):
+                yield node.this.copy()
+            elif isinstance(node, exp.Nullif):
+                yield exp.EQ(this=exp.paren(node.this.copy()), expression=exp.paren(node.expression.copy()))
+            elif isinstance(node, exp.Coalesce) and not (isinstance(node.this, exp.Column) and not any(one.find(exp.Column) for one in node.expressions)):  # fmt: skip
+                yield exp.Is(this=exp.paren(node.this.copy()), expression=exp.Null())
+            elif isinstance(node, exp.Predicate | exp.Connector | exp.Not) and not _in_condition(exp, node, arg):
+                yield node.copy()
+        if name == "count" or arg.find(exp.Nullif, exp.Case, exp.If, exp.TryCast) or len(list(arg.find_all(exp.Column))) > 1:  # fmt: skip
+            yield exp.Not(this=exp.Is(this=exp.paren(arg.copy()), expression=exp.Null()))
+
+    # ------------------------------------------------------------------ the result
+
+    def _finish(self, keys: Sequence[tuple[str, Any]]) -> str:
+        """SQL over the table ``cells``, with keys ``k0``… and aggregates ``a0``…."""
+        exp = self.exp
+        tree = self.tree.copy()
+        texts = {text: f"k{k}" for k, (text, _) in enumerate(keys)}
+        made = {node.sql("duckdb"): f"a{k}" for k, (node, _) in enumerate(self.aggregates)}
+        for name in ("from_", "joins", "where", "group", "with_", "laterals"):
+            tree.set(name, None)
+        aliases = {one.alias for one in tree.expressions if isinstance(one, exp.Alias)}
+
+        def put(node: Any) -> Any:
+            text = node.sql("duckdb")
+            if text in made:
+                return exp.column(made[text], quoted=True)
+            if text in texts and not isinstance(node, exp.Alias):
+                return exp.column(texts[text], quoted=True)
+            return node
+
+        for one in list(tree.find_all(exp.Query)):
+            if one is not tree:
+                raise CompositionError("a subquery beside the aggregates", where="sums", remedy="ask it in a statement of its own")  # fmt: skip
+        having = tree.args.get("having")
+        tree.set("having", None)
+        tree = tree.transform(put)
+        if having is not None:
+            tree.set("where", exp.Where(this=having.this.transform(put)))
+        for column in tree.find_all(exp.Column):
+            if column.table and column.name not in aliases:
+                raise CompositionError(f"{column.sql('duckdb')} stands beside aggregates and is no group key", where="sums", remedy="add it to GROUP BY")  # fmt: skip
+        tree.set("from_", exp.From(this=exp.to_table("cells")))
+        return str(tree.sql("duckdb"))
+
+
+def _outermost(node: Any, kinds: tuple[type, ...], closed: tuple[type, ...], top: bool = True) -> Iterator[Any]:
+    """Nodes of some kinds, none inside another, and none inside a closed node."""
+    if not top and isinstance(node, kinds):
+        yield node
+        return
+    if not top and isinstance(node, closed):
+        return
+    for child in node.iter_expressions():
+        yield from _outermost(child, kinds, closed, top=False)
+
+
+def _parts(exp: Any, where: Any) -> list[Any]:
+    """The conditions that WHERE joins by AND."""
+    if where is None:
+        return []
+    return list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
+
+
+def _in_condition(exp: Any, node: Any, top: Any) -> bool:
+    """Whether a node is a part of a condition that is counted already."""
+    at = node
+    while at is not top and at.parent is not None:
+        parent = at.parent
+        if isinstance(parent, exp.Predicate | exp.Connector | exp.Not):
+            return True
+        if isinstance(parent, exp.If) and at is parent.this:
+            return True
+        at = parent
+    return False
+
+
+def _summands(exp: Any, node: Any) -> list[Any]:
+    """The parts of which a value is one, or the sum; none if it is neither."""
+    if isinstance(node, exp.Paren | exp.Neg | exp.Cast | exp.TryCast | exp.Alias | exp.Nullif):
+        return [node.this]
+    if isinstance(node, exp.Add | exp.Sub):
+        return [node.left, node.right]
+    if isinstance(node, exp.Div) and node.right.find(exp.Column) is None:
+        return [node.left]
+    if isinstance(node, exp.Coalesce):
+        return [node.this, *node.expressions]
+    if isinstance(node, exp.Case):
+        return [part for part in (*(one.args["true"] for one in node.args["ifs"]), node.args.get("default")) if part is not None]  # fmt: skip
+    if isinstance(node, exp.If):
+        return [part for part in (node.args.get("true"), node.args.get("false")) if part is not None]
+    return []
+
+
+_NAMES = {
+    "Count": "count", "Sum": "sum", "Avg": "avg", "Variance": "var_samp", "VariancePop": "var_pop", "Stddev": "stddev_samp", "StddevSamp": "stddev_samp", "StddevPop": "stddev_pop", "Corr": "corr",
+    "CovarSamp": "covar_samp", "CovarPop": "covar_pop", "Min": "min", "Max": "max",
+}  # fmt: skip
+
+
+def _aggregate_of(exp: Any, node: Any) -> tuple[str, list[Any]]:
+    """Name and arguments of an aggregate; no name if sums do not give it."""
+    if isinstance(node, exp.CountIf):
+        return "count", [exp.If(this=node.this.copy(), true=exp.Literal.number(1))]
+    name = _NAMES.get(type(node).__name__, "")
+    args = [part for part in (node.this, node.args.get("expression")) if part is not None]
+    if any(isinstance(part, exp.Distinct | exp.Order) for part in args) or node.args.get("expressions"):
+        return "", args
+    if name == "count" and isinstance(node.this, exp.Star | exp.Literal):
+        return "count", []
+    return name, args

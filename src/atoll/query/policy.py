@@ -1,0 +1,274 @@
+"""What a site allows of its tables: the policy that stands in the site's own file.
+
+::
+
+    limits: {seconds: 30, memory: 2GiB}
+    policy: {min_count: 5}
+    tables:
+      cities: {unit: id, columns: {id: protected, country: public, pay: {level: private, release: aggregate, range: [0, 9.9e5]}}}
+      nation: {mode: replicated, columns: public}
+
+A column's *level* says who may read its values: ``public`` anyone; ``protected`` the site, the coordinator and the analyst; ``private`` the site alone. Its *release* says
+what may leave of it together with other rows: ``aggregate`` sums and what follows from them, ``never`` nothing, not even a condition. Without a word, a public or
+protected column is released in aggregates, and a private one only counts rows: in conditions and in ``COUNT``. What is not named is private. Without a policy all is private and
+``min_count`` is 10, so that only ``COUNT`` answers.
+
+Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.validation import is_real
+
+__all__ = ["LEVELS", "ColumnPolicy", "QueryPolicy", "TablePolicy", "strictest"]
+
+LEVELS = ("public", "protected", "private")
+"""Levels of a column, the least strict first (SMCQL, Bater et al. 2017, section 3)."""
+RELEASES = ("aggregate", "count", "never")
+MODES = ("horizontal", "replicated")
+_BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+@dataclass(frozen=True)
+class ColumnPolicy:
+    """What is allowed of one column.
+
+    Attributes:
+        level: who may read its values.
+        release: what may leave of it together with other rows: ``"aggregate"``, ``"count"`` or ``"never"``.
+        low: values below it do not count: they are NULL in every query.
+        high: values above it do not count.
+        scale: the column holds whole multiples of it, so that its sums are exact whole numbers; ``None`` for none.
+        local: whether all rows with one value of it lie at one site, so that sites join on it by themselves.
+    """
+
+    level: str = "private"
+    release: str = "count"
+    low: float | None = None
+    high: float | None = None
+    scale: float | None = None
+    local: bool = False
+
+
+@dataclass(frozen=True)
+class TablePolicy:
+    """What is allowed of one table.
+
+    Attributes:
+        mode: ``"horizontal"``: each site has rows of its own; ``"replicated"``: each has the same rows.
+        unit: the column whose values are the people or things that ``min_count`` counts; empty for rows.
+        columns: column -> its policy, by names in lower case.
+        others: the policy of columns that are not named.
+    """
+
+    mode: str = "horizontal"
+    unit: str = ""
+    columns: Mapping[str, ColumnPolicy] = field(default_factory=dict)
+    others: ColumnPolicy = ColumnPolicy()
+
+    def column(self, name: str) -> ColumnPolicy:
+        """The policy of a column."""
+        return self.columns.get(name.lower(), self.others)
+
+
+@dataclass(frozen=True)
+class QueryPolicy:
+    """What a site allows.
+
+    Attributes:
+        min_count: smallest number of units behind every number that leaves.
+        seconds: longest time of a statement's local part.
+        memory: most bytes of it.
+        tables: table -> its policy, by names in lower case.
+    """
+
+    min_count: int = 10
+    seconds: float = 30.0
+    memory: int = 2 << 30
+    tables: Mapping[str, TablePolicy] = field(default_factory=dict)
+
+    def table(self, name: str) -> TablePolicy:
+        """The policy of a table; one that is not named is all private."""
+        return self.tables.get(name.lower(), TablePolicy())
+
+    @classmethod
+    def read(cls, path: str | Path) -> QueryPolicy:
+        """The policy of a YAML file.
+
+        Raises:
+            ConfigError: there is no such file, it is not YAML, or a value cannot be used; names the place in the file.
+        """
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+
+        place = Path(path)
+        try:
+            given = YAML(typ="safe", pure=True).load(place.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"the policy cannot be read: {error.strerror}", where=str(path), remedy="give the path of a YAML file") from error  # fmt: skip
+        except YAMLError as error:
+            raise ConfigError(f"this is not YAML: {' '.join(str(error).split())}", where=str(path), remedy="correct the line") from error  # fmt: skip
+        return cls.of(given if given is not None else {}, where=str(path))
+
+    @classmethod
+    def of(cls, given: Any, where: str = "policy") -> QueryPolicy:
+        """The policy of plain values, such as a YAML file holds.
+
+        Args:
+            given: ``limits``, ``policy`` and ``tables``; other settings of a site's file are its own.
+            where: the file, for errors.
+
+        Raises:
+            ConfigError: a value cannot be used; names its place.
+        """
+        whole = _mapping(given, where, ("limits", "policy", "tables", "database", "consent"))
+        limits = _mapping(whole.get("limits", {}), f"{where}: limits", ("seconds", "memory"))
+        rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count",))
+        tables = _mapping(whole.get("tables", {}), f"{where}: tables")
+        # Whoever names tables has thought about them: then a number of rows that nobody names is 1, as in the policy of other jobs.
+        usual = 1 if "tables" in whole else cls.min_count
+        least = rules.get("min_count", usual)
+        if isinstance(least, bool) or not isinstance(least, int) or least < 1:
+            raise ConfigError(f"min_count: {least!r}", where=f"{where}: policy", remedy="use a whole number of at least 1")  # fmt: skip
+        seconds = limits.get("seconds", cls.seconds)
+        if not is_real(seconds) or not 0 < seconds < 1e9:
+            raise ConfigError(f"seconds: {seconds!r}", where=f"{where}: limits", remedy="use a number above 0")
+        memory = _bytes_of(limits.get("memory", cls.memory), f"{where}: limits")
+        made = {name.lower(): _table(one, f"{where}: tables.{name}") for name, one in tables.items()}
+        return cls(least, float(seconds), memory, made)
+
+    def told(self, tables: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+        """What the coordinator needs of it to plan, as a message.
+
+        Args:
+            tables: table -> its columns.
+        """
+        found = {}
+        for name, columns in tables.items():
+            one = self.table(name)
+            found[name] = {
+                "mode": one.mode,
+                "unit": one.unit,
+                "columns": {c: _packed(one.column(c)) for c in columns},
+            }
+        return {"min_count": self.min_count, "tables": found}
+
+
+def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
+    """The policy that all of several sites allow.
+
+    Args:
+        told: what each site tells; see `QueryPolicy.told`.
+
+    Raises:
+        ConfigError: sites declare a table in different modes, or by different units.
+    """
+    tables: dict[str, TablePolicy] = {}
+    for one in told:
+        for name, table in one["tables"].items():
+            made = TablePolicy(table["mode"], table["unit"], {c: ColumnPolicy(*row) for c, row in table["columns"].items()})  # fmt: skip
+            known = tables.setdefault(name, made)
+            if (known.mode, known.unit) != (made.mode, made.unit):
+                raise ConfigError(
+                    f"table {name}: mode {known.mode}, unit {known.unit or 'rows'} at one site, and mode {made.mode}, unit {made.unit or 'rows'} at another",
+                    where="policies of the sites",
+                    remedy="let all sites declare it alike",
+                )
+            tables[name] = replace(known, columns={c: _stricter(known.columns.get(c), p) for c, p in made.columns.items()})  # fmt: skip
+    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables)
+
+
+def _stricter(one: ColumnPolicy | None, other: ColumnPolicy) -> ColumnPolicy:
+    if one is None:
+        return other
+    return ColumnPolicy(
+        max(one.level, other.level, key=LEVELS.index),
+        max(one.release, other.release, key=RELEASES.index),
+        local=one.local and other.local,
+        scale=one.scale if one.scale == other.scale else None,
+    )
+
+
+def _packed(one: ColumnPolicy) -> list[Any]:
+    """A column's policy as a message; its range stays at the site, which applies it."""
+    return [one.level, one.release, None, None, one.scale, one.local]
+
+
+def _mapping(given: Any, where: str, known: Sequence[str] = ()) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise ConfigError(f"{given!r} where settings by name are expected", where=where, remedy="write name: value")
+    wrong = next((key for key in given if known and key not in known), None)
+    if wrong is not None:
+        raise ConfigError(f"{wrong}: there is no such setting.{nearest(wrong, known)}", where=where, remedy=f"use {', '.join(known)}")  # fmt: skip
+    return given
+
+
+def _table(given: Any, where: str) -> TablePolicy:
+    one = _mapping(given, where, ("mode", "unit", "sizes", "columns"))
+    mode = _word(one.get("mode", "horizontal"), MODES, "mode", where)
+    _word(one.get("sizes", "hidden"), ("hidden", "noisy", "open"), "sizes", where)  # answers tell no size of a table
+    columns = one.get("columns", {})
+    if isinstance(columns, str):
+        return TablePolicy(mode, _name(one.get("unit", ""), where), {}, _column(columns, f"{where}.columns"))
+    named = _mapping(columns, f"{where}.columns")
+    made = {name.lower(): _column(each, f"{where}.columns.{name}") for name, each in named.items()}
+    return TablePolicy(mode, _name(one.get("unit", ""), where), made)
+
+
+def _column(given: Any, where: str) -> ColumnPolicy:
+    one = {"level": given} if isinstance(given, str) else given
+    one = _mapping(one, where, ("level", "release", "range", "scale", "join", "trusted"))
+    level = _word(one.get("level", "private"), LEVELS, "level", where)
+    release = _word(one.get("release", "count" if level == "private" else "aggregate"), RELEASES, "release", where)
+    low, high = None, None
+    if "range" in one:
+        ends: Any = one["range"]
+        if (
+            not isinstance(ends, list | tuple)
+            or len(ends) != 2
+            or not all(map(is_real, ends))
+            or not ends[0] <= ends[1]
+        ):
+            raise ConfigError(f"range: {ends!r}", where=where, remedy="give the lower and the upper end: [0, 120]")
+        low, high = float(ends[0]), float(ends[1])
+    scale = one.get("scale")
+    if scale is not None and (not is_real(scale) or scale <= 0):
+        raise ConfigError(f"scale: {scale!r}", where=where, remedy="use a number above 0, such as 0.01")
+    if "join" in one:
+        _word(one["join"], ("local",), "join", where)
+    trusted = one.get("trusted", ())
+    if isinstance(trusted, str) or not isinstance(trusted, Sequence) or not all(isinstance(w, str) for w in trusted):
+        raise ConfigError(f"trusted: {trusted!r}", where=where, remedy="give a list of names, such as [regulator]")
+    return ColumnPolicy(level, release, low, high, None if scale is None else float(scale), "join" in one)
+
+
+def _word(given: Any, known: Sequence[str], name: str, where: str) -> str:
+    if given not in known:
+        raise ConfigError(f"{name}: {given!r}.{nearest(given, known)}", where=where, remedy=f"use {', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else f"use {known[0]}")  # fmt: skip
+    return str(given)
+
+
+def _name(given: Any, where: str) -> str:
+    if not isinstance(given, str):
+        raise ConfigError(f"unit: {given!r}", where=where, remedy="name a column")
+    return given.lower()
+
+
+def _bytes_of(given: Any, where: str) -> int:
+    """Bytes of a number, or of words such as ``2GiB``."""
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMG]?i?B?)\s*", str(given)) if not isinstance(given, bool) else None
+    try:
+        if found is None or found[2] not in _BYTES or float(found[1]) * _BYTES[found[2]] < 1 << 20:
+            raise ValueError
+        return int(float(found[1]) * _BYTES[found[2]])
+    except ValueError:
+        raise ConfigError(
+            f"memory: {given!r}", where=where, remedy="give 1048576 bytes or more, such as 2GiB"
+        ) from None

@@ -1,0 +1,228 @@
+"""What a SELECT reads, and whether sites can answer it by themselves: base columns, local joins, local subqueries.
+
+A part of a statement is *local* if running it at each site and putting the rows together gives the rows of the whole: filters and expressions always; joins with tables
+that every site has; joins of two divided tables only on columns whose equal values lie at one site (``join: local``). A subquery that groups is local if it groups by such a
+column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from atoll.core.errors import CompositionError
+
+from .policy import ColumnPolicy, QueryPolicy
+
+__all__ = ["Scopes"]
+
+Base = tuple[str, str]
+"""Table and column, in lower case."""
+
+
+class Scopes:
+    """The scopes of a qualified tree.
+
+    Args:
+        tree: a SELECT whose columns all name their tables.
+        policy: what all sites allow.
+    """
+
+    def __init__(self, tree: Any, policy: QueryPolicy) -> None:
+        from sqlglot import exp
+        from sqlglot.optimizer.scope import traverse_scope
+
+        self.exp, self.policy = exp, policy
+        self.all = list(traverse_scope(tree))
+        self.root = self.all[-1]
+        self._of = {id(scope.expression): scope for scope in self.all}
+
+    # ------------------------------------------------------------------ where columns come from
+
+    def source_of(self, column: Any, scope: Any) -> tuple[Any, Any]:
+        """What a column's table stands for, and the scope in which it does."""
+        at = scope
+        while at is not None:
+            if column.table in at.selected_sources:
+                return at.selected_sources[column.table][1], at
+            at = at.parent
+        return scope.sources.get(column.table), scope
+
+    def bases(self, node: Any, scope: Any) -> set[Base]:
+        """The columns of tables that an expression is computed from."""
+        found: set[Base] = set()
+        for column in node.find_all(self.exp.Column):
+            inner = self.scope_of(column) or scope
+            found |= self._bases_of(column, inner)
+        return found
+
+    def _bases_of(self, column: Any, scope: Any) -> set[Base]:
+        source, _ = self.source_of(column, scope)
+        if isinstance(source, self.exp.Table):
+            return {(source.name.lower(), column.name.lower())}
+        found: set[Base] = set()
+        for projection in self.projections_of(source, column.name):
+            found |= self.bases(projection, source)
+        return found
+
+    def projections_of(self, source: Any, name: str) -> list[Any]:
+        """The expressions that a derived table has under a name: one for each SELECT of a set operation."""
+        if source is None or not hasattr(source, "expression"):
+            return []
+        selects = [source.expression] if isinstance(source.expression, self.exp.Select) else list(source.expression.find_all(self.exp.Select))  # fmt: skip
+        found = []
+        for select in selects:
+            found += [one.unalias() for one in select.expressions if one.alias_or_name.lower() == name.lower()]
+        return found
+
+    def scope_of(self, node: Any) -> Any:
+        """The innermost scope that a node stands in."""
+        at = node
+        while at is not None:
+            if id(at) in self._of:
+                return self._of[id(at)]
+            at = at.parent
+        return None
+
+    def tables(self, scope: Any) -> set[str]:
+        """The tables that a scope reads, at any depth."""
+        found = {table.name.lower() for table in scope.expression.find_all(self.exp.Table)}
+        for one in self.all:
+            if one is not scope and any(one is source for source in scope.sources.values()) and self._names(scope, one):
+                found |= self.tables(one)
+        return found & set(self.policy.tables)
+
+    def _names(self, scope: Any, inner: Any) -> bool:
+        named = {table.name for table in scope.expression.find_all(self.exp.Table)}
+        return any(source is inner and name in named for name, source in scope.sources.items()) or any(source is inner for _, source in scope.selected_sources.values())  # fmt: skip
+
+    def every_base(self) -> Iterator[tuple[Any, Base]]:
+        """Every column of a table that the statement names, and where."""
+        for scope in self.all:
+            for column in scope.columns:
+                for base in self._bases_of(column, scope):
+                    yield column, base
+
+    def column_policy(self, base: Base) -> ColumnPolicy:
+        """The policy of a column."""
+        return self.policy.table(base[0]).column(base[1])
+
+    def is_divided(self, scope: Any) -> bool:
+        """Whether a scope reads rows that only one site has."""
+        return any(self.policy.table(table).mode == "horizontal" for table in self.tables(scope))
+
+    def _source_divided(self, source: Any) -> bool:
+        if isinstance(source, self.exp.Table):
+            return self.policy.table(source.name).mode == "horizontal"
+        return self.is_divided(source)
+
+    # ------------------------------------------------------------------ what sites can do by themselves
+
+    def require_local(self) -> None:
+        """Refuse a statement whose rows no site can make by itself.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        for scope in self.all:
+            if not self.is_divided(scope):
+                continue
+            if not isinstance(scope.expression, self.exp.Select):
+                raise CompositionError(f"{type(scope.expression).__name__.upper()} of rows that lie at different sites", where="sums", remedy="ask the parts one by one")  # fmt: skip
+            self._require_local_joins(scope)
+            if scope is not self.root:
+                self._require_local_rows(scope)
+            if scope.is_subquery:
+                self._require_local_subquery(scope)
+
+    def _require_local_joins(self, scope: Any) -> None:
+        select = scope.expression
+        first = select.args["from_"].this if select.args.get("from_") else None
+        if first is None:
+            return
+        divided = self._source_divided(scope.selected_sources[first.alias_or_name][1])
+        joined = [first.alias_or_name]
+        where = select.args.get("where")
+        for join in select.args.get("joins") or ():
+            name = join.this.alias_or_name
+            right = self._source_divided(scope.selected_sources[name][1])
+            side, kind = (join.side or "").upper(), (join.kind or "").upper()
+            if (join.args.get("method") or "").upper() in ("ASOF", "POSITIONAL") or kind == "POSITIONAL":
+                raise CompositionError(f"{join.args.get('method') or kind} JOIN depends on rows of all sites", where="sums", remedy="join on equal values")  # fmt: skip
+            outer = side in ("LEFT", "RIGHT", "FULL") or kind in ("SEMI", "ANTI")
+            lost = (right and not divided and (side in ("LEFT", "FULL") or kind in ("SEMI", "ANTI"))) or (divided and not right and side in ("RIGHT", "FULL"))  # fmt: skip
+            if lost:
+                raise CompositionError(f"a {side or kind} JOIN keeps rows of a table that every site has, once for each site", where="sums", remedy="keep rows of the divided table, or use an inner JOIN")  # fmt: skip
+            conditions = [join.args.get("on"), None if outer else where and where.this]
+            if divided and right and not self._meets(conditions, scope, {name}, set(joined)):
+                raise CompositionError(f"the join of {name} may need rows of two sites", where="sums", remedy="join on columns that the policy declares with join: local, or let sites declare one table replicated")  # fmt: skip
+            divided = divided or right
+            joined.append(name)
+
+    def _meets(self, conditions: list[Any], scope: Any, here: set[str], there: set[str]) -> bool:
+        """Whether a condition says that two columns are equal whose values lie at one site."""
+        for condition in conditions:
+            for part in self._conjuncts(condition):
+                if not isinstance(part, self.exp.EQ):
+                    continue
+                left, right = part.left.unnest(), part.right.unnest()
+                if not (isinstance(left, self.exp.Column) and isinstance(right, self.exp.Column)):
+                    continue
+                crosses = {left.table, right.table} & here and {left.table, right.table} & there
+                if crosses and left.table != right.table and self.is_local(left, scope) and self.is_local(right, scope):
+                    return True
+        return False
+
+    def _conjuncts(self, condition: Any) -> Iterator[Any]:
+        if condition is None:
+            return
+        if isinstance(condition, self.exp.And | self.exp.Paren):
+            for part in (condition.left, condition.right) if isinstance(condition, self.exp.And) else (condition.this,):
+                yield from self._conjuncts(part)
+        else:
+            yield condition
+
+    def is_local(self, node: Any, scope: Any) -> bool:
+        """Whether all rows with one value of a column lie at one site."""
+        if not isinstance(node, self.exp.Column):
+            return False
+        source, _ = self.source_of(node, scope)
+        if isinstance(source, self.exp.Table):
+            return self.column_policy((source.name.lower(), node.name.lower())).local
+        projections = self.projections_of(source, node.name)
+        return len(projections) == 1 and self.is_local(projections[0], source)
+
+    def _require_local_rows(self, scope: Any) -> None:
+        """Refuse a derived table whose rows depend on rows of several sites."""
+        select = scope.expression
+        if select.args.get("limit") or select.args.get("offset"):
+            raise CompositionError("LIMIT in a subquery depends on rows of all sites", where="sums", remedy="put it at the end of the statement")  # fmt: skip
+        group = select.args.get("group")
+        keys = list(group.expressions) if group else []
+        if select.args.get("distinct"):
+            keys = [one.unalias() for one in select.expressions]
+        windows = [one for one in select.find_all(self.exp.Window) if self.scope_of(one) is scope]
+        for window in windows:
+            if not any(self.is_local(part, scope) for part in window.args.get("partition_by") or ()):
+                raise CompositionError("a window of a subquery depends on rows of all sites", where="sums", remedy="PARTITION BY a column that the policy declares with join: local")  # fmt: skip
+        grouped = group is not None or select.args.get("distinct") or any(self.scope_of(one) is scope and not isinstance(one.parent, self.exp.Window) for one in select.find_all(self.exp.AggFunc))  # fmt: skip
+        correlated = scope.is_subquery and bool(scope.external_columns)
+        if grouped and not correlated and not any(self.is_local(key, scope) for key in keys):
+            raise CompositionError("a subquery groups rows of several sites", where="sums", remedy="group by a column that the policy declares with join: local, or ask for the groups in a statement of their own")  # fmt: skip
+
+    def _require_local_subquery(self, scope: Any) -> None:
+        """Refuse a condition on a subquery that needs rows of other sites."""
+        select = scope.expression
+        around = scope.parent
+        holder = select.parent
+        while isinstance(holder, self.exp.Subquery | self.exp.Paren):
+            holder = holder.parent
+        if isinstance(holder, self.exp.In) and len(select.expressions) == 1:
+            inner, outer = select.expressions[0].unalias(), holder.this.unnest()
+            if self.is_local(inner, scope) and self.is_local(outer, around):
+                return
+        there = set(around.selected_sources)
+        where = select.args.get("where")
+        if where is not None and self._meets([where.this], scope, set(scope.selected_sources), there):
+            return
+        raise CompositionError("a subquery sees rows of all sites", where="sums", remedy="relate it to the outer rows by columns that the policy declares with join: local, or ask it in a statement of its own")  # fmt: skip

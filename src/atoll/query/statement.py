@@ -1,0 +1,343 @@
+"""A statement: the text of one SELECT, parsed, with every name resolved against the catalog.
+
+The language is DuckDB's. A statement reads tables of the catalog and nothing else: what would change something, read a file, look at the database itself or call a
+function that is not listed is refused before any site is asked. Errors show the line and point to the place.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.extras import need
+
+from .databases.silo import EMPTY, connect_duckdb, lock_connection, quote
+
+__all__ = ["SOURCE", "Catalog", "SqlStatement", "parse_statement", "shadow", "unite_schemas"]
+
+SOURCE = "@"
+"""What stands before a table's name in local SQL, where it means the columns that the catalog has, with the catalog's types."""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The tables that all sites have.
+
+    Attributes:
+        tables: table -> column -> DuckDB's name of its type. Tables are in lower case; columns as they are written.
+    """
+
+    tables: Mapping[str, Mapping[str, str]]
+
+    def key(self) -> tuple[Any, ...]:
+        """The catalog as a hashable value."""
+        return tuple((table, *columns.items()) for table, columns in self.tables.items())
+
+
+@dataclass(frozen=True)
+class SqlStatement:
+    """One SELECT.
+
+    Attributes:
+        text: as it was written.
+        tree: sqlglot's tree, with names resolved.
+        columns: names of the result's columns.
+        types: DuckDB's types of the result's columns.
+        sql: the SELECT with its parameters, as every site parses it again.
+        explain: whether only the plan is asked for: ``""``, ``"explain"`` or ``"analyze"``.
+    """
+
+    text: str
+    tree: Any = field(compare=False, repr=False)
+    columns: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    explain: str = ""
+    sql: str = ""
+
+
+def unite_schemas(schemas: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Catalog:
+    """The tables that all sites have, with a type for each column that holds the values of all.
+
+    Args:
+        schemas: site -> table -> column -> type.
+
+    Raises:
+        ConfigError: sites have types that do not fit together, or tables of other columns.
+    """
+    found: dict[str, dict[str, str]] = {}
+    seen: dict[str, dict[str, str]] = {}
+    first, *others = schemas
+    for table, columns in schemas[first].items():
+        if all(table.lower() in map(str.lower, schemas[site]) for site in others):
+            found[table.lower()] = dict(columns)
+            seen[table.lower()] = dict.fromkeys(columns, first)
+    with shadow(Catalog({})) as connection:
+        for site in others:
+            for table, columns in schemas[site].items():
+                if table.lower() in found:
+                    _unite(connection, table.lower(), found[table.lower()], seen[table.lower()], columns, site)
+    for columns in found.values():
+        columns |= {name: "INTEGER" for name, kind in columns.items() if kind == EMPTY}
+    return Catalog(found)
+
+
+def _unite(connection: Any, table: str, known: dict[str, str], seen: dict[str, str], columns: Mapping[str, str], site: str) -> None:  # fmt: skip
+    """Widen the types of a table's columns by those of another site."""
+    here = {name.lower(): kind for name, kind in columns.items()}
+    odd = {name.lower() for name in known} ^ set(here)
+    if odd:
+        raise ConfigError(f"column {sorted(odd)[0]} of {table} is not at every site", where=site, remedy="give all sites the same columns, or a view that has them")  # fmt: skip
+    for name, kind in known.items():
+        other = here[name.lower()]
+        if other in (kind, EMPTY):
+            continue
+        if kind == EMPTY:
+            known[name], seen[name] = other, site
+            continue
+        if _family(kind) != _family(other):
+            raise ConfigError(f"column {name} of {table} is {kind} at {seen[name]} and {other} at {site}", where="tables of the sites", remedy="give it one type everywhere, such as by a view with CAST")  # fmt: skip
+        text = f"DESCRIBE SELECT CAST(NULL AS {kind}) AS x UNION ALL SELECT CAST(NULL AS {other})"
+        known[name] = str(connection.execute(text).fetchone()[1])
+
+
+def _family(kind: str) -> str:
+    head = kind.partition("(")[0]
+    if ("INT" in head and head != "INTERVAL") or head in ("DECIMAL", "DOUBLE", "FLOAT"):
+        return "number"
+    return "time" if head in ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS") else kind
+
+
+# ---------------------------------------------------------------- parsing
+
+_BEGIN = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.S)
+_EXPLAIN = re.compile(r"explain(\s+analyze)?\s+", re.I)
+
+
+def parse_statement(text: str, catalog: Catalog, params: Sequence[Any] | Mapping[str, Any] = ()) -> SqlStatement:
+    """Parse one SELECT, or EXPLAIN [ANALYZE] of one.
+
+    Args:
+        text: the SQL; a semicolon may end it.
+        catalog: the tables.
+        params: values of ``?`` in order, or of ``$name`` by name.
+
+    Raises:
+        ConfigError: it is not one SELECT over tables of the catalog; the text points to the place.
+    """
+    frozen = tuple(params.items()) if isinstance(params, Mapping) else tuple(params)
+    try:
+        hash(frozen)
+    except TypeError:
+        raise ConfigError(f"params={params!r}", where="sql", remedy="give plain values: numbers, text, dates, None") from None  # fmt: skip
+    return _parsed(text, catalog.key(), frozen, isinstance(params, Mapping))
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str, key: Any, params: tuple[Any, ...], named: bool) -> SqlStatement:
+    sqlglot = need("sqlglot", "sql", "SQL over silos")
+    catalog = Catalog({table: dict(columns) for table, *columns in key})
+    body, explain = _without_explain(text)
+    _require_query(body, len(text) - len(body), text)
+    try:
+        trees = [tree for tree in sqlglot.parse(body, dialect="duckdb") if tree is not None]
+    except sqlglot.errors.SqlglotError as error:
+        raise _syntax_error(error, text, len(text) - len(body)) from None
+    offset = len(text) - len(body)
+    if len(trees) != 1:
+        raise ConfigError("this is no statement" if not trees else f"these are {len(trees)} statements", where="sql", remedy="write one SELECT")  # fmt: skip
+    tree = trees[0]
+    selects = (sqlglot.exp.Select, sqlglot.exp.SetOperation, sqlglot.exp.Subquery)
+    if not isinstance(tree, selects):
+        raise ConfigError(f"{type(tree).__name__.upper()} is not allowed: silos are only read", where="sql", remedy="write a SELECT")  # fmt: skip
+    _set_params(sqlglot, tree, params, named)
+    _require_allowed(sqlglot, tree, text, offset)
+    _require_tables(sqlglot, tree, catalog, text, offset)
+    _require_columns(sqlglot, tree, catalog, text, offset)
+    columns, types = _describe(tree.sql("duckdb") if params else body.strip().removesuffix(";"), catalog)
+    return SqlStatement(text, _qualified(sqlglot, tree, catalog), columns, types, explain, tree.sql("duckdb"))
+
+
+def _without_explain(text: str) -> tuple[str, str]:
+    start = text[_BEGIN.match(text).end() :]  # type: ignore[union-attr]  # it matches nothing at least
+    found = _EXPLAIN.match(start)
+    return (start[found.end() :], "analyze" if found[1] else "explain") if found else (start, "")
+
+
+def _require_query(body: str, offset: int, text: str) -> None:
+    """Refuse by the first word what is no query."""
+    word = re.match(r"\(*\s*(\w*)", body)
+    first = word[1].upper() if word else ""
+    if first not in ("SELECT", "WITH", "FROM", "VALUES"):
+        shown = first or (body[:1] or "an empty text")
+        raise ConfigError(f"{shown} is not allowed: silos are only read{_caret(text, offset)}", where="sql", remedy="write a SELECT")  # fmt: skip
+
+
+def _near(wrong: str, known: Iterable[str]) -> str:
+    """The nearest name, as SQL writes it."""
+    return nearest(wrong, known).replace("'", "")
+
+
+def _caret(text: str, place: int) -> str:
+    """The line of a place, and a caret below it."""
+    begin = text.rfind("\n", 0, place) + 1
+    end = text.find("\n", place)
+    line = text[begin : len(text) if end < 0 else end]
+    number = text.count("\n", 0, place) + 1
+    head = f"LINE {number}: "
+    return f"\n{head}{line}\n{' ' * (len(head) + place - begin)}^"
+
+
+def _syntax_error(error: Any, text: str, offset: int) -> ConfigError:
+    found = (getattr(error, "errors", None) or [{}])[0]
+    what = re.sub(r"<Token .*?>", lambda m: "the end" if "SENTINEL" in m[0] else repr(found.get("highlight", "")), str(found.get("description") or str(error).partition("\n")[0]))  # fmt: skip
+    line, column, width = found.get("line"), found.get("col"), len(found.get("highlight") or "")
+    if not line:
+        return ConfigError(what, where="sql", remedy="correct the statement")
+    lines = text[offset:].split("\n")
+    place = offset + sum(len(one) + 1 for one in lines[: line - 1]) + max(0, column - max(width, 1))
+    if "the end" in what:
+        place = len(text)
+    return ConfigError(f"{what}{_caret(text, place)}", where="sql", remedy="correct the statement")
+
+
+def _set_params(sqlglot: Any, tree: Any, params: tuple[Any, ...], named: bool) -> None:
+    """Put values in the places of parameters."""
+    exp = sqlglot.exp
+    values = dict(params) if named else {}
+    left = list(() if named else params)
+    used: set[str] = set()
+    for one in list(tree.find_all(exp.Placeholder, exp.Parameter)):
+        name = str(one.name or (one.this.name if one.this is not None and hasattr(one.this, "name") else "") or "")
+        if not named and name.isdigit() and 0 < int(name) <= len(params):
+            value = params[int(name) - 1]
+            left = []
+        elif not named and name in ("", "?") and left:
+            value = left.pop(0)
+        elif named and name in values:
+            value = values[name]
+            used.add(name)
+        else:
+            raise ConfigError(f"the parameter {name or '?'} has no value", where="params", remedy="give one value for each ?, or a mapping for $name")  # fmt: skip
+        one.replace(exp.convert(value))
+    if left or set(values) - used:
+        raise ConfigError(f"{len(left) or len(set(values) - used)} params that the statement does not use", where="params", remedy="give one value for each ?, or a mapping for $name")  # fmt: skip
+
+
+_FUNCTIONS = frozenset(
+    """abs acos asin atan atan2 cbrt ceil ceiling concat contains cos date_part datepart degrees day dayofmonth dayofweek dayofyear ends_with epoch even exp floor
+    greatest hour instr isfinite isinf isnan isodow last_day lcase least len length levenshtein ln log log10 log2 lower lpad ltrim make_date mod month nullif pi pow
+    power prefix quarter radians regexp_extract regexp_full_match regexp_matches repeat replace reverse round rpad rtrim second sign sin sqrt starts_with strftime
+    strpos strptime substr substring suffix tan trim trunc ucase upper week weekofyear year minute century decade ifnull coalesce try_strptime date_sub
+    datesub date_add gcd lcm bit_count initcap cast try_cast extract date_trunc date_diff datediff concat_ws if date strip_accents left right quantize
+    count sum avg min max var_samp var_pop variance stddev stddev_samp stddev_pop corr covar_samp covar_pop count_if exists any all in median mode quantile
+    quantile_cont quantile_disc approx_quantile approx_count_distinct string_agg listagg bool_and bool_or first last arg_min arg_max product row_number rank dense_rank
+    percent_rank cume_dist ntile lag lead first_value last_value nth_value geomean skewness kurtosis regr_slope regr_intercept regr_r2""".split()  # noqa: SIM905 - a list for people
+)
+"""Functions that only compute from their arguments, by the names that DuckDB's text has."""
+_REFUSED_NODES = (
+    "Insert", "Update", "Delete", "Merge", "Create", "Drop", "Alter", "Command", "Copy", "Attach", "Detach", "Pragma", "Set", "Into", "Use", "Describe", "Summarize", "Lateral", "Unnest",
+    "TableSample", "Pivot", "MatchRecognize", "Placeholder", "Parameter", "SessionParameter", "Lambda", "Explode", "Export", "Install", "Show", "TableColumn",
+)  # fmt: skip
+_REFUSED_FUNCTIONS = (
+    "Rand", "Randn", "Randstr", "Uuid", "CurrentDate", "CurrentTime", "CurrentTimestamp", "CurrentUser", "CurrentSchema", "CurrentCatalog", "CurrentDatabase", "CurrentDatetime", "SessionUser",
+    "CurrentTimestampLTZ", "CurrentTimezone", "Localtime", "Localtimestamp", "ReadCSV", "ReadParquet", "ParameterizedAgg", "CombinedParameterizedAgg", "GenerateSeries", "Sequence", "XMLTable", "OpenJSON", "ExternalQuery", "CurrentRole", "SHA", "CurrentVersion", "Version",
+)  # fmt: skip
+
+
+def _require_allowed(sqlglot: Any, tree: Any, text: str, offset: int) -> None:
+    """Refuse what is no plain reading of tables."""
+    exp = sqlglot.exp
+    refused = tuple(getattr(exp, name) for name in _REFUSED_NODES if hasattr(exp, name))
+    barred = tuple(getattr(exp, name) for name in _REFUSED_FUNCTIONS if hasattr(exp, name))
+    for node in tree.walk():
+        if isinstance(node, (*refused, *barred)):
+            _refuse(node, text, offset)
+        elif isinstance(node, exp.Table) and not isinstance(node.this, exp.Identifier):
+            _refuse(node.this, text, offset)
+        elif isinstance(node, exp.Func) and (name := _function_of(node)) not in _FUNCTIONS:
+            raise ConfigError(f"the function {name} is not one that silos run{_at(node, text, offset)}.{_near(name, _FUNCTIONS)}", where="sql", remedy="use functions that compute from their arguments alone")  # fmt: skip
+        elif isinstance(node, exp.With) and node.args.get("recursive"):
+            raise ConfigError("WITH RECURSIVE is not allowed: it may never end", where="sql", remedy="write it without RECURSIVE")  # fmt: skip
+
+
+def _function_of(node: Any) -> str:
+    """The name of a function in DuckDB's text; one that is allowed for what is written without a name, such as CASE."""
+    found = re.match(r"(\w+)\(", node.sql("duckdb"))
+    return found[1].lower() if found else "cast"
+
+
+def _refuse(node: Any, text: str, offset: int) -> None:
+    name = node.name if type(node).__name__ == "Anonymous" else type(node).__name__.upper()
+    raise ConfigError(f"{name} is not allowed{_at(node, text, offset)}", where="sql", remedy="read tables of the catalog, with functions that compute from their arguments alone")  # fmt: skip
+
+
+def _at(node: Any, text: str, offset: int) -> str:
+    place = next((one.meta["start"] for one in node.walk() if "start" in one.meta), None)
+    return "" if place is None else _caret(text, offset + int(place))
+
+
+def _require_tables(sqlglot: Any, tree: Any, catalog: Catalog, text: str, offset: int) -> None:
+    """Refuse tables that are not in the catalog."""
+    exp = sqlglot.exp
+    named = {one.alias.lower() for one in tree.find_all(exp.CTE)}
+    for table in tree.find_all(exp.Table):
+        name = table.name.lower()
+        if table.db or table.catalog or name not in {*catalog.tables, *named}:
+            shown = ".".join(part.name for part in table.parts)
+            raise ConfigError(f"no table {shown} is at all sites.{_near(name, [*catalog.tables, *named])}{_at(table, text, offset)}", where="sql", remedy=f"use {', '.join(catalog.tables) or 'tables that all sites have'}")  # fmt: skip
+
+
+def _qualified(sqlglot: Any, tree: Any, catalog: Catalog) -> Any:
+    """The tree with every column's table named, in lower case."""
+    from sqlglot.optimizer.qualify import qualify
+
+    schema: dict[str, object] = {table: {name.lower(): kind for name, kind in columns.items()} for table, columns in catalog.tables.items()}  # fmt: skip
+    try:
+        return qualify(tree.copy(), schema=schema, dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        raise ConfigError(str(error).partition("\n")[0], where="sql", remedy="name columns with their tables: patients.age") from None  # fmt: skip
+
+
+def _require_columns(sqlglot: Any, tree: Any, catalog: Catalog, text: str, offset: int) -> None:
+    """Refuse columns that no table in the statement and no name in it has."""
+    exp = sqlglot.exp
+    tables = {table.name.lower() for table in tree.find_all(exp.Table)} & set(catalog.tables)
+    own = {one.alias.lower() for one in tree.find_all(exp.Alias)}
+    own |= {name.name.lower() for one in tree.find_all(exp.TableAlias) for name in one.args.get("columns") or ()}
+    known = {name.lower(): table for table in sorted(tables) for name in catalog.tables[table]}
+    for column in tree.find_all(exp.Column):
+        if isinstance(column.this, exp.Star) or column.name.lower() in own or column.name.lower() in known:
+            continue
+        at = next(iter(tables)) if len(tables) == 1 else ", ".join(sorted(tables))
+        raise ConfigError(f"no column {column.name} in {at}.{_near(column.name.lower(), [*known, *own])}{_at(column, text, offset)}", where="sql", remedy=f"use {', '.join(known)}")  # fmt: skip
+
+
+@functools.lru_cache(maxsize=16)
+def _shadow(key: Any) -> Any:
+    made = connect_duckdb(memory=1 << 30, threads=1)
+    for table, *columns in key:
+        shown = ", ".join(f"{quote(name)} {kind}" for name, kind in columns)
+        for name in (table, SOURCE + table):
+            made.execute(f"CREATE TABLE {quote(name)} ({shown})")
+    lock_connection(made)
+    return made
+
+
+def shadow(catalog: Catalog) -> Any:
+    """A cursor of a DuckDB with the catalog's tables, all empty, also under their names in local SQL: it knows types and finds what is wrong, and sees no row."""
+    return _shadow(catalog.key()).cursor()
+
+
+def _describe(body: str, catalog: Catalog) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names and types of the result's columns."""
+    with shadow(catalog) as connection:
+        try:
+            rows = connection.execute(f"DESCRIBE {body}").fetchall()
+        except Exception as error:  # DuckDB's own words: they quote the statement, and there are no rows
+            said = re.sub(r"^[\w ]+ Error: ", "", str(error).strip())
+            raise ConfigError(said.partition("\n\n")[0], where="sql", remedy="correct the statement") from None  # fmt: skip
+    return tuple(str(row[0]) for row in rows), tuple(str(row[1]) for row in rows)

@@ -1,0 +1,4 @@
+from .strategy import QueryAnswer as QueryAnswer
+from .strategy import Strategy as Strategy
+from .strategy import choose_strategy as choose_strategy
+from .sums import MaskedSums as MaskedSums

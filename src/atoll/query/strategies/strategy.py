@@ -1,0 +1,152 @@
+"""The contract of a strategy, and how one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError, nearest
+from atoll.core.exposure import Exposure
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from ..policy import QueryPolicy
+    from ..statement import Catalog, SqlStatement
+
+__all__ = ["QueryAnswer", "PlanStep", "Strategy", "choose_strategy"]
+
+
+@dataclass(frozen=True)
+class QueryAnswer:
+    """What a statement gives.
+
+    Attributes:
+        columns: names of the columns.
+        types: DuckDB's types of the columns.
+        rows: the rows; ordered only if the statement orders them.
+        withheld_groups: groups that fewer units than ``min_count`` stand behind.
+        withheld_values: NULLs that stand for a value that few units, or a difference of few units, would show.
+        rounds: contacts with the sites.
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    withheld_groups: int = 0
+    withheld_values: int = 0
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """One step of a plan, for ``EXPLAIN``.
+
+    Attributes:
+        place: where it runs.
+        form: in which form its rows are: ``plain``, ``masked``.
+        what: what it does.
+    """
+
+    place: str
+    form: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Base class of strategies."""
+
+    name: ClassVar[str] = ""
+
+    def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> Any:
+        """A plan for a statement.
+
+        Raises:
+            AtollError: the strategy cannot answer it; the error says why.
+        """
+        raise NotImplementedError
+
+    def steps(self, plan: Any) -> Sequence[PlanStep]:
+        """The steps of a plan, in order."""
+        raise NotImplementedError
+
+    def exposures(self, plan: Any) -> Sequence[Exposure]:
+        """What a plan gives away, to whom, assuming what."""
+        raise NotImplementedError
+
+    def predict_cost(self, plan: Any, sites: int) -> float:
+        """Bytes that a plan sends at least, by which strategies compare."""
+        raise NotImplementedError
+
+    async def run(self, fed: Federation, plan: Any, message: Mapping[str, Any]) -> QueryAnswer:
+        """Carry a plan out.
+
+        Args:
+            fed: the sites.
+            plan: the plan.
+            message: what each site needs to make the same plan of its own; see `atoll.query.job`.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy with its plan, and why others lost.
+
+    Attributes:
+        strategy: the strategy.
+        plan: its plan.
+        rejected: name of another strategy -> why.
+    """
+
+    strategy: Strategy
+    plan: Any
+    rejected: Mapping[str, str] = field(default_factory=dict)
+
+
+def _known() -> dict[str, type[Strategy]]:
+    from atoll.core.rooms import part_kinds
+
+    from .. import strategies
+
+    fits = part_kinds()["query strategy"].fits
+    found = [getattr(strategies, name) for name in dir(strategies)]
+    return {one.name: one for one in found if fits(one)}
+
+
+def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, sites: int) -> Choice:
+    """The strategy of a name, or for ``"auto"`` the cheapest that can answer.
+
+    Args:
+        name: a name, or ``"auto"``.
+        statement: the statement.
+        catalog: the tables.
+        policy: what all sites allow.
+        sites: number of sites.
+
+    Raises:
+        ConfigError: there is no such strategy.
+        PolicyError: no strategy is allowed to answer.
+        CompositionError: no strategy can answer.
+    """
+    known = _known()
+    if name != "auto" and name not in known:
+        raise ConfigError(f"strategy={name!r}.{nearest(name, known)}", where="query", remedy=f"use auto, or {', '.join(known)}")  # fmt: skip
+    plans: dict[str, tuple[float, Strategy, Any]] = {}
+    refused: dict[str, AtollError] = {}
+    for one in known.values() if name == "auto" else [known[name]]:
+        strategy = one()
+        try:
+            plan = strategy.plan(statement, catalog, policy)
+        except (PolicyError, CompositionError) as error:
+            refused[strategy.name] = error
+        else:
+            plans[strategy.name] = strategy.predict_cost(plan, sites), strategy, plan
+    if not plans:
+        raise next((one for one in refused.values() if isinstance(one, PolicyError)), next(iter(refused.values())))
+    cost, strategy, plan = min(plans.values(), key=lambda found: found[0])
+    rejected = {other: str(error) for other, error in refused.items()}
+    rejected |= {other: f"it sends about {found[0]:,.0f} bytes, and {strategy.name} {cost:,.0f}" for other, found in plans.items() if other != strategy.name}  # fmt: skip
+    return Choice(strategy, plan, rejected)

@@ -1,0 +1,215 @@
+"""``sums``: aggregates as masked sums of whole numbers. No site's own number is seen, and no cryptography but the masks is needed.
+
+1. Sites name the keys of groups that could occur, from public columns alone.
+2. If a policy has a ``min_count``, a masked sum counts the units of each group, of each condition in it, and of what two conditions differ by.
+3. The coordinator names the groups of enough units. A masked sum adds up their aggregates. Each site first writes down which rows stand behind its answer
+   (`atoll.statistics.answered`), and refuses what differs from an earlier answer by too few.
+4. The coordinator computes what is written around the aggregates.
+
+Every site makes the plan itself, from the statement and its own policy, so a coordinator that sends another policy opens nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.errors import DataError
+from atoll.core.exposure import Exposure
+from atoll.core.requests.disclosure import Disclosure
+from atoll.core.requests.task import task
+from atoll.secure.masking import SecureAggregation
+
+from ..local import local_cells, record_units
+from ..plan import QueryPlan, make_plan
+from ..statement import shadow
+from .strategy import PlanStep, QueryAnswer, Strategy
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from ..policy import QueryPolicy
+    from ..statement import Catalog, SqlStatement
+
+__all__ = ["MaskedSums", "add_words", "count_units", "list_keys"]
+
+_OVERHEAD = 2600.0
+"""Bytes that one masked sum sends for each site beside its words; see `MaskedSums.predict_cost`."""
+
+
+def _promised(message: Any) -> Disclosure:
+    return Disclosure(int(message["policy"]["min_count"]))
+
+
+def _whole(values: Any) -> dict[str, Sum]:
+    return {"words": Sum(np.asarray(values, dtype=np.int64).reshape(-1), role="side")}
+
+
+@task(discloses=_promised)
+def list_keys(island: Any, message: Any) -> Any:
+    """The keys of groups that could occur at one site: values of public columns."""
+    cells = local_cells(island, message, fresh=True)
+    return {"keys": [list(key) for key in cells.possible]}
+
+
+@task(discloses=_promised)
+def count_units(island: Any, message: Any) -> Any:
+    """Units of each cell and condition, of each table that is released."""
+    cells = local_cells(island, message, fresh=not cells_named(message))
+    return _whole([cells.units(key) for key in keys_of(message)])
+
+
+@task(discloses=_promised)
+def add_words(island: Any, message: Any) -> Any:
+    """The words of the addends of each released cell."""
+    cells = local_cells(island, message, fresh=not cells_named(message) and cells_least(message) <= 1)
+    record_units(island, cells, keys_of(message))
+    return _whole([cells.words(key) for key in keys_of(message)])
+
+
+def keys_of(message: Any) -> list[tuple[str | None, ...]]:
+    """The cells that a request names."""
+    return [tuple(key) for key in message["cells"]]
+
+
+def cells_named(message: Any) -> bool:
+    """Whether the statement has group keys, so that an earlier request of it has asked for them."""
+    return bool(message["grouped"])
+
+
+def cells_least(message: Any) -> int:
+    """The minimum count of a request."""
+    return int(message["policy"]["min_count"])
+
+
+@dataclass(frozen=True)
+class MaskedSums(Strategy):
+    """Aggregates as masked sums.
+
+    Attributes:
+        reducer: how sums are masked.
+    """
+
+    name: ClassVar[str] = "sums"
+
+    reducer: SecureAggregation = field(default_factory=SecureAggregation)
+
+    def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> QueryPlan:
+        """A plan; see `atoll.query.plan`."""
+        return make_plan(statement, catalog, policy)
+
+    def steps(self, plan: QueryPlan) -> Sequence[PlanStep]:
+        """The steps of a plan."""
+        what = ", ".join(one.text for one in plan.aggregates) or "the groups"
+        found = []
+        if plan.keys:
+            found.append(PlanStep("each site", "plain", f"name the values of {', '.join(one.text for one in plan.keys)}: public columns"))  # fmt: skip
+        if plan.counted:
+            units = ", ".join(
+                f"{one.table}.{one.unit}" if one.unit else f"rows of {one.table}" for one in plan.released
+            )
+            found.append(PlanStep("each site, added up masked", "masked", f"count {units} of each group and of {len(plan.conditions) - 1} conditions"))  # fmt: skip
+            found.append(PlanStep("coordinator", "plain", f"leave out groups of 1 to {plan.policy.min_count - 1}"))
+        found.append(
+            PlanStep("each site, added up masked", "masked", f"{what} in {plan.words} words of 64 bits a group")
+        )
+        found.append(PlanStep("coordinator", "plain", plan.finish))
+        return found
+
+    def exposures(self, plan: QueryPlan) -> Sequence[Exposure]:
+        """What a plan gives away."""
+        masks = "the coordinator follows the protocol; between organisations it may lie about who replied"
+        found = []
+        if plan.keys:
+            found.append(Exposure("coordinator", f"the values of {', '.join(one.text for one in plan.keys)} at each site", "these columns are public", "keys"))  # fmt: skip
+        if plan.counted:
+            found.append(Exposure("coordinator", "the number of units of every group and condition over all sites, also of those that the answer leaves out", masks, "count"))  # fmt: skip
+        sums = "sums over all sites, from which the answer follows: counts, sums"
+        sums += ", sums of squares and products" if any(one.kind in ("square", "product") for one in plan.addends) else ""  # fmt: skip
+        found.append(Exposure("coordinator", sums, masks, "sum"))
+        found.append(Exposure("analyst", "the answer, and how many groups it leaves out", "", "sum"))
+        return found
+
+    def predict_cost(self, plan: QueryPlan, sites: int) -> float:
+        """Bytes of one group: 8 a word up from each site, and what the masks need."""
+        sums = 1 + bool(plan.counted)
+        return sites * (8.0 * (plan.words + plan.counted) + sums * _OVERHEAD)
+
+    async def run(self, fed: Federation, plan: QueryPlan, message: Mapping[str, Any]) -> QueryAnswer:
+        """Carry a plan out."""
+        parties = fed.parties
+        asked = {**message, "grouped": bool(plan.keys), "cells": [[]]}
+        rounds = 0
+        if plan.keys:
+            told = await fed.ask_all(parties, list_keys, asked)
+            seen = {tuple(key) for one in told.values for key in one["keys"]}
+            asked["cells"] = [list(key) for key in sorted(seen, key=lambda key: [(part is None, part or "") for part in key])]  # fmt: skip
+            rounds += 1
+        units = np.zeros((len(asked["cells"]), len(plan.conditions), len(plan.released)), np.int64)
+        if plan.counted and asked["cells"]:
+            units = (await self._add(fed, count_units, asked)).reshape(units.shape)
+            rounds += 1
+        least = plan.policy.min_count
+        few: Any = (
+            ((units[:, 0] > 0) & (units[:, 0] < least)).any(axis=1) if plan.counted else np.zeros(len(units), bool)
+        )
+        told_cells = [k for k in range(len(units)) if not few[k] and (not plan.counted or not plan.keys or units[k, 0].all())]  # fmt: skip
+        asked["cells"] = [asked["cells"][k] for k in told_cells]
+        cells: list[tuple[Any, ...]] = []
+        withheld = 0
+        if asked["cells"]:
+            words = (await self._add(fed, add_words, asked)).reshape(len(asked["cells"]), plan.words + 1)
+            rounds += 1
+            for key, row, one in zip(asked["cells"], words, units[told_cells], strict=True):
+                if plan.keys and not row[0]:
+                    continue
+                values, hidden = _values(plan, row[1:], one)
+                withheld += hidden
+                cells.append((*key, *values))
+        rows = _finish(plan, cells)
+        statement = plan.statement
+        return QueryAnswer(statement.columns, statement.types, rows, int(few.sum()), withheld, rounds)
+
+    async def _add(self, fed: Federation, what: Any, message: Mapping[str, Any]) -> Any:
+        found = await fed.sum(fed.parties, what, message, reducer=self.reducer, quorum=len(fed.parties))
+        return np.asarray(found.value["words"], np.int64)
+
+
+def _values(plan: QueryPlan, words: Any, units: Any) -> tuple[list[str | None], int]:
+    """The aggregates of one cell as text, and how many of them are withheld."""
+    totals, start = [], 0
+    for addend in plan.addends:
+        totals.append(addend.decode(words[start : start + addend.words]))
+        start += addend.words
+    least, made, withheld = plan.policy.min_count, list[str | None](), 0
+    for one in plan.aggregates:
+        behind = units[list(dict.fromkeys((*one.supports, *one.rests)))] if plan.counted else np.zeros(0, np.int64)
+        if ((behind > 0) & (behind < least)).any():
+            made.append(None)
+            withheld += 1
+        else:
+            made.append(one.finish([totals[k] for k in one.addends]))
+    return made, withheld
+
+
+def _finish(plan: QueryPlan, cells: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """What is written around the aggregates, over the released cells."""
+    types = [*(one.type for one in plan.keys), *(one.type for one in plan.aggregates)]
+    names = [*(f"k{k}" for k in range(len(plan.keys))), *(f"a{k}" for k in range(len(plan.aggregates)))]
+    with shadow(plan.catalog) as connection:
+        if names:
+            connection.execute(f"CREATE TEMP TABLE texts ({', '.join(f'{name} VARCHAR' for name in names)})")
+            if cells:
+                connection.executemany(f"INSERT INTO texts VALUES ({', '.join('?' * len(names))})", [list(cell) for cell in cells])  # fmt: skip
+            shown = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(names, types, strict=True))
+            connection.execute(f"CREATE TEMP TABLE cells AS SELECT {shown} FROM texts")
+        else:
+            connection.execute("CREATE TEMP TABLE cells AS SELECT 1 AS one")
+        try:
+            return connection.execute(plan.finish).fetchall()  # type: ignore[no-any-return]
+        except Exception as error:
+            raise DataError(f"the released sums cannot be put together: {str(error).strip().partition(chr(10))[0]}", where="sql", remedy="correct what is written around the aggregates") from error  # fmt: skip

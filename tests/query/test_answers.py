@@ -1,0 +1,148 @@
+"""Answers are those of all rows in one place: drawn statements over drawn tables against DuckDB on the union, and closed forms."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.core.errors import ConfigError
+from tests.support.silos import TableSource, connected, pooled, same_rows
+
+TYPES = {"id": "BIGINT", "ward": "VARCHAR", "k": "INTEGER", "age": "BIGINT", "pay": "DECIMAL(12,2)", "x": "DOUBLE", "y": "DOUBLE", "seen": "DATE"}  # fmt: skip
+AGGREGATED = {"level": "private", "release": "aggregate"}
+POLICY = {
+    "policy": {"min_count": 1},
+    "tables": {
+        "p": {"columns": {"id": {"level": "protected", "join": "local"}, "ward": "public", "k": "public", "seen": "protected", **dict.fromkeys(("age", "pay", "x", "y"), AGGREGATED)}},
+        "v": {"columns": {"id": {"level": "protected", "join": "local"}, "cost": AGGREGATED}},
+        "n": {"mode": "replicated", "columns": "public"},
+    },
+}  # fmt: skip
+
+numbers = st.one_of(st.none(), st.sampled_from([0.0, 1.5, -2.25, 1e9, 1e9 + 1]), st.floats(-1e6, 1e6, width=32))
+rows = st.tuples(
+    st.sampled_from("ABC") | st.none(), st.integers(1, 3) | st.none(), st.integers(-5, 90) | st.none(), st.decimals(-999, 999, places=2) | st.none(),
+    numbers, numbers, st.dates(datetime.date(2023, 1, 1), datetime.date(2024, 3, 1)) | st.none(),
+)  # fmt: skip
+tables = st.lists(st.lists(rows, max_size=9), min_size=2, max_size=3)
+
+NUMBERS = ["p.age", "p.pay", "p.x", "p.y", "p.age * 2 + 1", "p.pay * p.age", "CASE WHEN p.age > 30 THEN p.pay ELSE 0 END", "coalesce(p.x, p.y)", "CAST(p.k AS DOUBLE)", "nullif(p.age, 7)"]  # fmt: skip
+CONDITIONS = ["p.age > 30", "p.ward = 'A'", "p.ward IS NULL", "p.pay BETWEEN -50 AND 500", "p.k IN (1, 2)", "p.x > p.y", "NOT (p.age < 40)", "p.seen >= DATE '2023-06-01'", "p.ward LIKE 'A%' OR p.k = 3", "extract(year FROM p.seen) = 2024"]  # fmt: skip
+KEYS = ["p.ward", "p.k", "p.k + 1", "coalesce(p.ward, 'none')", "CASE WHEN p.k = 1 THEN 'one' ELSE p.ward END"]
+
+
+ALONE = ["sum", "avg", "var_samp", "var_pop", "stddev_samp", "stddev_pop"]
+TOGETHER = ["covar_pop", "covar_samp", "corr"]
+JOINS = ["", " JOIN n USING (k)", " LEFT JOIN n ON n.k = p.k AND n.name <> 'Y'", " JOIN v USING (id)"]
+value, condition = st.sampled_from(NUMBERS), st.sampled_from(CONDITIONS)
+plain = st.one_of(
+    st.sampled_from(["count(*)", "count(p.ward)", "count(p.x)"]),
+    st.builds("{}({})".format, st.sampled_from(ALONE), value),
+    st.builds("{}({}, {})".format, st.sampled_from(TOGETHER), value, value),
+)
+aggregate = st.one_of(plain, plain, st.builds("{} FILTER (WHERE {})".format, plain, condition), st.builds("1 + {} / 2".format, plain))  # fmt: skip
+
+
+@st.composite
+def statements(draw: Any) -> str:
+    keys = draw(st.lists(st.sampled_from(KEYS), max_size=2, unique=True))
+    shown = [*keys, *draw(st.lists(aggregate, min_size=1, max_size=3))]
+    text = f"SELECT {', '.join(shown)} FROM p{draw(st.sampled_from(JOINS))}"
+    semi = st.just("EXISTS (SELECT 1 FROM n AS m WHERE m.k = p.k AND m.name = 'X')")
+    where = draw(st.lists(condition | semi, max_size=2))
+    if where:
+        text += f" WHERE {' AND '.join(f'({one})' for one in where)}"
+    if keys:
+        text += f" GROUP BY {', '.join(str(place + 1) for place in range(len(keys)))}"
+        text += draw(
+            st.sampled_from(["", " HAVING count(*) >= 2", " ORDER BY ALL", " HAVING count(*) >= 2 ORDER BY ALL"])
+        )
+    return text
+
+
+def sources(drawn: list[list[Any]]) -> dict[str, TableSource]:
+    made, number = {}, 0
+    for place, site in enumerate(drawn):
+        whole = []
+        for row in site:
+            number += 1
+            whole.append((number, *row))
+        visits = [(row[0], row[3]) for row in whole for _ in range(row[0] % 3)]
+        made[f"s{place}"] = TableSource(
+            {
+                "p": (TYPES, whole),
+                "v": ({"id": "BIGINT", "cost": "BIGINT"}, visits),
+                "n": ({"k": "INTEGER", "name": "VARCHAR"}, [(1, "X"), (2, "Y"), (4, None)]),
+            }
+        )
+    return made
+
+
+@settings(max_examples=15)
+@given(tables, st.lists(statements(), min_size=3, max_size=3))
+def test_drawn_statements_equal_duckdb_on_the_union(drawn: list[list[Any]], texts: list[str]) -> None:
+    made = sources(drawn)
+    with connected(made, POLICY) as db, pooled(made, replicated=("n",)) as oracle:
+        for text in texts:
+            found = db.sql(text)
+            expected = oracle.execute(text)
+            assert found.columns == tuple(one[0] for one in expected.description), text
+            same_rows(found.rows, expected.fetchall(), ordered="ORDER BY ALL" in text, what=text)
+
+
+def test_null_is_a_third_value() -> None:
+    """The issue's golden: k 1 2 3, p 5, LEFT JOIN (1, 9), (3, NULL)."""
+    left = ({"k": "INTEGER", "p": "INTEGER"}, [(1, 5), (2, 5)])
+    right = ({"k": "INTEGER", "q": "INTEGER"}, [(1, 9), (3, None)])
+    made = {
+        "north": TableSource({"a": left, "b": right}),
+        "south": TableSource({"a": (left[0], [(3, 5)]), "b": right}),
+    }
+    policy = {"policy": {"min_count": 1}, "tables": {"a": {"columns": "public"}, "b": {"mode": "replicated", "columns": "public"}}}  # fmt: skip
+    with connected(made, policy) as db:
+        found = db.sql("SELECT a.k, count(q), avg(q), count(*) FILTER (WHERE p < q), count(*) FILTER (WHERE (p < q) IS NULL) FROM a LEFT JOIN b USING (k) GROUP BY a.k ORDER BY 1")  # fmt: skip
+        assert found.rows == [(1, 1, 9.0, 1, 0), (2, 0, None, 0, 1), (3, 0, None, 0, 1)]
+        assert db.sql("SELECT count(q), avg(q) FROM a LEFT JOIN b USING (k)").rows == [(1, 9.0)]
+
+
+def test_sums_are_exact_where_doubles_would_lose_them() -> None:
+    """1e17 and -1e17 at two sites leave the 1s between them; squares of values far from 0 do not cancel; decimals keep their cents."""
+    types = {"x": "DOUBLE", "d": "DECIMAL(18,2)", "h": "BIGINT"}
+    big = 9_007_199_254_740_993
+    north = [(1e17, Decimal("0.10"), big), (1.0, Decimal("0.10"), big)]
+    south = [(-1e17, Decimal("0.10"), big), (None, Decimal("-0.05"), 2)]
+    made = {"north": TableSource({"t": (types, north)}), "south": TableSource({"t": (types, south)}), "west": TableSource({"t": (types, [(1.0, None, None)])})}  # fmt: skip
+    policy = {"policy": {"min_count": 1}, "tables": {"t": {"columns": "public"}}}
+    with connected(made, policy) as db:
+        assert db.sql("SELECT sum(d), sum(h) FROM t").rows == [(Decimal("0.25"), 3 * big + 2)]
+    far = {"a": TableSource({"t": ({"x": "DOUBLE"}, [(1e9,), (1e9 + 1,)])}), "b": TableSource({"t": ({"x": "DOUBLE"}, [(1e9 + 2,)])})}  # fmt: skip
+    with connected(far, policy) as db:
+        assert db.sql("SELECT var_samp(x), sum(x) FROM t").rows == [(1.0, 3e9 + 3)]
+
+
+def test_every_site_has_one_type_or_the_statement_is_refused() -> None:
+    policy = {"policy": {"min_count": 1}, "tables": {"t": {"columns": "public"}}}
+    whole, half = ({"x": "INTEGER"}, [(1,)]), ({"x": "DOUBLE"}, [(0.5,)])
+    with connected({"a": TableSource({"t": whole}), "b": TableSource({"t": half})}, policy) as db:
+        found = db.sql("SELECT sum(x) FROM t")
+        assert (found.rows, found.types) == ([(1.5,)], ("DOUBLE",))
+    words = TableSource({"t": ({"x": "VARCHAR"}, [("one",)])})
+    with connected({"a": TableSource({"t": whole}), "b": words}, policy) as db, pytest.raises(ConfigError, match="column x of t is INTEGER at a and VARCHAR at b"):  # fmt: skip
+        db.sql("SELECT count(*) FROM t")
+
+
+def test_python_has_rows_frames_and_cursors() -> None:
+    types, policy = {"w": "VARCHAR", "d": "DECIMAL(9,2)"}, {"policy": {"min_count": 1}, "tables": {"t": {"columns": "public"}}}  # fmt: skip
+    made = {name: TableSource({"t": (types, [("A", Decimal("1.25"))])}) for name in ("north", "south")}
+    with connected(made, policy) as db:
+        found = db.sql("SELECT w, sum(d) AS total FROM t WHERE w = ? GROUP BY w", ["A"])
+        assert found.df().to_dict("list") == {"w": ["A"], "total": [Decimal("2.50")]}
+        assert found.arrow().to_pylist() == [{"w": "A", "total": Decimal("2.50")}]
+        assert found.facts()["rows"] == [["A", "2.50"]]
+        cursor = db.cursor().execute("SELECT count(*) AS n FROM t")
+        assert (cursor.description[0][:2], cursor.rowcount, cursor.fetchone(), cursor.fetchone()) == (("n", "BIGINT"), 1, (2,), None)  # fmt: skip

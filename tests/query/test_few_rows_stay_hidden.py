@@ -1,0 +1,201 @@
+"""Nothing of fewer than ``min_count`` units shows: not in a group, not by a difference, and not through a column that the policy keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atoll.core.errors import AtollError, CompositionError, PolicyError
+from atoll.query import Query
+from atoll.simulation import simulate
+from tests.support.silos import TableSource, connected
+
+AGGREGATED = {"level": "private", "release": "aggregate"}
+
+
+def policy_of(least: int, **columns: Any) -> dict[str, Any]:
+    return {"policy": {"min_count": least}, "tables": {"p": {"columns": columns}}}
+
+
+def site(rows: list[tuple[Any, ...]], **types: str) -> TableSource:
+    return TableSource({"p": (types, rows)})
+
+
+def test_small_groups_are_withheld_and_counted() -> None:
+    """The issue's golden: ages 20 19 32 30 30 25 25 25 25, min_count 4."""
+    made = {
+        "north": site([(20,), (19,), (32,), (25,), (25,)], age="INTEGER"),
+        "south": site([(30,), (30,), (25,), (25,)], age="INTEGER"),
+    }
+    with connected(made, policy_of(4, age="public")) as db:
+        found = db.sql("SELECT age, count(*) FROM p GROUP BY age")
+        assert (found.rows, found.withheld_groups) == ([(25, 4)], 4)
+        again = db.sql("SELECT age, count(*) FROM p GROUP BY age")
+        assert (again.rows, again.withheld_groups) == (found.rows, 4)
+
+
+def people(count: int, first: int = 0) -> list[tuple[Any, ...]]:
+    return [(first + k, "AB"[k % 2], 20 + k, 100.0 + k) for k in range(count)]
+
+
+PEOPLE = {"id": "INTEGER", "ward": "VARCHAR", "age": "INTEGER", "pay": "DOUBLE"}
+ALLOWED = {"id": "protected", "ward": "public", "age": AGGREGATED, "pay": AGGREGATED}
+
+
+@pytest.fixture
+def hospitals() -> Any:
+    made = {"north": site(people(20), **PEOPLE), "south": site(people(20, 100), **PEOPLE)}
+    with connected(made, policy_of(5, **ALLOWED)) as db:
+        yield db
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "SELECT sum(pay) FROM p WHERE age <> 25",
+        "SELECT sum(pay) FROM p WHERE age > 21",
+        "SELECT ward, sum(pay) FROM p WHERE id <> 3 GROUP BY ward",
+        "SELECT sum(pay) FROM (SELECT pay, id FROM p WHERE id <> 3) q",
+    ],
+)
+def test_an_answer_that_differs_from_an_earlier_one_by_few_rows_is_refused(hospitals: Any, later: str) -> None:
+    whole = hospitals.sql("SELECT sum(pay) FROM p")
+    with pytest.raises(AtollError, match="fewer than min_count=5 rows"):
+        hospitals.sql(later)
+    assert hospitals.sql("SELECT sum(pay) FROM p").rows == whole.rows
+    assert hospitals.sql("SELECT count(*) FROM p WHERE age >= 30").rows == [(20,)]
+
+
+def test_totals_less_groups_are_refused() -> None:
+    """The released groups leave 2 rows of north over, which a total would show."""
+    rows = [(k, "A", 30, 1.0) for k in range(6)] + [(7, "B", 30, 5.0), (8, "B", 30, 6.0)]
+    made = {"north": site(rows, **PEOPLE), "south": site(people(10, 50), **PEOPLE)}
+    with connected(made, policy_of(9, **ALLOWED)) as db:
+        assert db.sql("SELECT ward, sum(pay) FROM p GROUP BY ward").withheld_groups == 1
+        with pytest.raises(AtollError, match="fewer than min_count=9 rows"):
+            db.sql("SELECT sum(pay) FROM p")
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "sum(pay) FILTER (WHERE id <> 3)",
+        "sum(pay) FILTER (WHERE id = 3)",
+        "sum(CASE WHEN id = 3 THEN pay ELSE 0 END)",
+        "sum(CASE WHEN id <> 3 THEN pay END)",
+        "sum(pay + 0 * nullif(id, 3))",
+        "count(nullif(id, 3))",
+        "count(*) FILTER (WHERE id = 3)",
+        "sum(pay * CAST(id = 3 AS INTEGER))",
+        "sum(coalesce(nullif(id, 3) * 0, pay))",
+    ],
+)
+def test_a_condition_inside_an_aggregate_hides_few_rows_too(hospitals: Any, shown: str) -> None:
+    found = hospitals.sql(f"SELECT count(*), {shown} FROM p")
+    assert (found.rows, found.withheld_values) == ([(40, None)], 1)
+
+
+def test_two_conditions_that_differ_by_few_rows_are_not_both_answered(hospitals: Any) -> None:
+    found = hospitals.sql("SELECT count(*) FILTER (WHERE age > 29), count(*) FILTER (WHERE age > 30) FROM p")
+    assert found.rows == [(20, None)]
+
+
+@pytest.mark.parametrize("shown", ["sum(pay / (id - 3.5))", "sum(abs(pay))", "avg(pay * pay * age * age * age)", "sum(greatest(pay, 0))"])  # fmt: skip
+def test_expressions_that_could_single_out_a_row_are_refused(hospitals: Any, shown: str) -> None:
+    with pytest.raises(CompositionError, match="single out"):
+        hospitals.sql(f"SELECT {shown} FROM p")
+
+
+def test_groups_come_from_public_columns_before_any_condition(hospitals: Any) -> None:
+    """Which wards have a row of high pay is not for the coordinator: sites name all wards."""
+    from atoll.query.local import LocalCells
+
+    asked: list[Any] = []
+    plain = LocalCells._keys_text
+
+    def watched(cells: LocalCells) -> str:
+        asked.append(cells.plan.key_body)
+        return plain(cells)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalCells, "_keys_text", watched)
+        found = hospitals.sql("SELECT ward, count(*) FROM p WHERE pay > 110 AND ward = 'A' GROUP BY ward")
+    assert found.rows == [("A", 8)]
+    assert set(asked) == {'FROM "@p" AS "p" WHERE ("p"."ward" = \'A\')'}
+
+
+def test_units_count_and_not_their_rows() -> None:
+    """Three patients with ten visits each are three."""
+    rows = [(k, 1.0) for k in range(3) for _ in range(10)]
+    made = {"north": site(rows, id="INTEGER", cost="DOUBLE"), "south": site([], id="INTEGER", cost="DOUBLE")}
+    policy = policy_of(5, id="protected", cost=AGGREGATED)
+    with connected(made, policy) as db:
+        assert db.sql("SELECT avg(cost) FROM p").rows == [(1.0,)]
+    policy["tables"]["p"]["unit"] = "id"
+    with connected(made, policy) as db:
+        found = db.sql("SELECT avg(cost) FROM p")
+        assert (found.rows, found.withheld_groups) == ([], 1)
+
+
+def test_a_join_counts_each_row_once() -> None:
+    """Two patients joined to ten rows of a table that every site has are two."""
+    codes = ({"k": "INTEGER", "name": "VARCHAR"}, [(1, "x")] * 10)
+    types = {"k": "INTEGER", "pay": "DOUBLE"}
+    made = {name: TableSource({"p": (types, [(1, 2.0)]), "n": codes}) for name in ("north", "south")}
+    policy = policy_of(5, k="public", pay=AGGREGATED)
+    policy["tables"]["n"] = {"mode": "replicated", "columns": "public"}
+    with connected(made, policy) as db:
+        found = db.sql("SELECT name, avg(pay) FROM p JOIN n USING (k) GROUP BY name")
+        assert (found.rows, found.withheld_groups) == ([], 1)
+
+
+def test_without_a_policy_only_counts_of_ten_answer() -> None:
+    made = {"north": site(people(8), **PEOPLE), "south": site(people(8, 100), **PEOPLE)}
+    with connected(made, None) as db:
+        assert db.sql("SELECT count(*) FROM p WHERE age >= 20").rows == [(16,)]
+        few = db.sql("SELECT count(*) FROM p WHERE age = 20")
+        assert (few.rows, few.withheld_groups) == ([], 1)
+        for text in ("SELECT sum(pay) FROM p", "SELECT ward, count(*) FROM p GROUP BY ward", "SELECT max(age) FROM p"):
+            with pytest.raises(PolicyError, match=r"private|value of one row"):
+                db.sql(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("SELECT count(*) FROM p WHERE age > 3", "p.age is never released"),
+        ("SELECT sum(pay) FROM p", "p.pay is private and only counts rows"),
+        ("SELECT sum(x) FROM (SELECT pay * 2 AS x FROM p LIMIT 5) q", "LIMIT in a subquery"),
+        ("SELECT max(id) FROM p", "value of one row"),
+        ("SELECT id, count(*) FROM p GROUP BY id", "groups by p.id, which is protected"),
+        ("SELECT id FROM p", "it asks for rows"),
+        ("SELECT median(id) FROM p", "is no sum over sites"),
+        ("SELECT count(*) FROM p AS a JOIN p AS b USING (id)", "may need rows of two sites"),
+        ("SELECT count(*) FROM p WHERE id > (SELECT avg(id) FROM p)", "groups rows of several sites"),
+        ("SELECT count(*) FROM p WHERE id IN (SELECT id FROM p WHERE id < 9)", "sees rows of all sites"),
+        ("SELECT rank() OVER (ORDER BY count(*)) FROM p GROUP BY ward", "window"),
+    ],
+)
+def test_what_the_policy_keeps_is_refused_before_a_row_is_read(text: str, match: str) -> None:
+    made = {name: site(people(9, k), **PEOPLE) for k, name in enumerate(("north", "south"))}
+    columns = {"id": "protected", "ward": "public", "age": {"level": "private", "release": "never"}}
+    with connected(made, policy_of(1, **columns)) as db, pytest.raises(AtollError, match=match):
+        db.sql(text)
+
+
+def test_the_strictest_site_decides_and_a_site_believes_no_coordinator() -> None:
+    from atoll.query import QueryPolicy, Silo
+    from atoll.query.local import plan_of
+
+    loose, strict = QueryPolicy.of(policy_of(1, **ALLOWED)), QueryPolicy.of(policy_of(5, ward="public"))
+    silos = {"north": Silo(site(people(9), **PEOPLE), loose, "north"), "south": Silo(site(people(9), **PEOPLE), strict, "south")}  # fmt: skip
+    with pytest.raises(AtollError, match="pay is private and only counts rows"):
+        simulate(Query(sql="SELECT sum(pay) FROM p"), silos, engine="inline", progress=False)
+    told = loose.told({"p": list(PEOPLE)})
+    asked = {"sql": "SELECT SUM(pay) FROM p", "catalog": {"p": PEOPLE}, "policy": told, "first": "north"}
+    assert plan_of(silos["north"], asked).words
+    with pytest.raises(PolicyError, match="only counts rows"):
+        plan_of(silos["south"], asked)
+    for silo in silos.values():
+        silo.close()
