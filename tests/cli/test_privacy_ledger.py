@@ -20,7 +20,7 @@ def folder(tmp_path):
     terms = {
         "unit": "user", "epsilon": 4.0, "delta": 1e-5, "method": "pld", "adversary": "server", "neighbours": "add-remove"
     }  # fmt: skip
-    most = [Gaussian(noise_multiplier=2.0, count=3).packed()]
+    most = [Gaussian(noise_multiplier=2.0, count=3).pack()]
     ledger.append(Admitted(name="first job", most=most, budget=terms), "north", "admitted", job="1")
     for number in range(2):
         ledger.append(noise, "north", f"main/t/{number}#0", job="1")

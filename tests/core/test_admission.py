@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atoll.core.algebra.aggregate import Mean
-from atoll.core.execution.sum_builder import oversize, refused, unfit, unfit_total
+from atoll.core.execution.sum_builder import describe_refusal, oversize, unfit, unfit_total
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import Batch, Task
@@ -62,5 +62,5 @@ def test_the_words_of_a_refusal():
     assert unfit("u", Mean(np.ones(2), examples=1.0)) == ""
     error = oversize(11, 10)
     assert error is not None
-    assert refused(error).startswith("refused by its policy: a reply of 11 bytes is larger than 10")
+    assert describe_refusal(error).startswith("refused by its policy: a reply of 11 bytes is larger than 10")
     assert oversize(10, 10) is oversize(10**9, None) is None

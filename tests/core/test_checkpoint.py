@@ -193,7 +193,7 @@ def test_private_state_goes_back_to_its_generation(tmp_path):
     second = store.commit("main", 2)
     again = StateStore(tmp_path)
     again.load("main", first + second)
-    assert (again.get("main", 3)["a"].tolist(), again.get("main", 5), again.touched("main")) == (
+    assert (again.get("main", 3)["a"].tolist(), again.get("main", 5), again.list_touched("main")) == (
         [0, 1, 2, 3],
         7,
         [3, 5],

@@ -23,7 +23,7 @@ EVENTS = [
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.kind)
 def test_events_are_frozen_and_travel(event):
-    assert unpack_event(json.loads(json.dumps(event.packed()))) == event
+    assert unpack_event(json.loads(json.dumps(event.pack()))) == event
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'count'"):
         event.count = 9
 

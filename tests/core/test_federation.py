@@ -185,7 +185,7 @@ def test_private_state_of_a_visits_own_scopes_goes_with_the_visit(tmp_path, mess
                 await fed.nest("edge", tour, fed.parties, message)
         await fed.checkpoint(None)
         store, checkpoints = fed.world.engine.host.store, fed.world.checkpoints
-        kept = {slot: len(store.touched(slot)) for slot in sorted(store.tables)}
+        kept = {slot: len(store.list_touched(slot)) for slot in sorted(store.tables)}
         return kept, sorted(checkpoints.chains), sorted(checkpoints.slots["main"]["homes"])
 
     kept, chains, homes = live(program, folder=tmp_path)

@@ -9,13 +9,13 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean, Parts, merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, MessageError
-from atoll.core.requests.chain import Chain, due, fitted, inputs_of
+from atoll.core.requests.chain import Chain, due, fit_chain, inputs_of
 from atoll.core.requests.context import StageContext
 from atoll.stages import Clip, RandomK, ScalarQuantizer
 
 
 def fit(chain, before, reply, turn):
-    return fitted(chain, before, inputs_of(chain.knowing(before), reply, Rng(5)), Rng(0), turn)
+    return fit_chain(chain, before, inputs_of(chain.knowing(before), reply, Rng(5)), Rng(0), turn)
 
 
 VALUE = {"w": np.full((5, 4), 2.0, np.float32)}
@@ -40,9 +40,9 @@ def test_each_aggregate_has_its_own_parameters_and_single_replies_have_none():
     known = chain.knowing(fit(chain, None, reply, 1))
     public = known.public(Rng(1))
     assert set(known.fitted) == {"update", "control"}
-    small, large = (chain.known(public, 0, name)["scale"]["w"] for name in ("update", "control"))
+    small, large = (chain.find_parameters(public, 0, name)["scale"]["w"] for name in ("update", "control"))
     assert float(large) == pytest.approx(100 * float(small), rel=1e-5)
-    assert chain.known(public, 0, "one") is None
+    assert chain.find_parameters(public, 0, "one") is None
 
 
 def test_a_version_grows_with_each_fit_and_waits_for_its_refresh():

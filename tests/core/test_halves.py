@@ -21,7 +21,7 @@ from atoll.core.federation.reducer import Reducer
 from atoll.core.persistence.state_table import StateTable
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.context import Seeds, seeded
+from atoll.core.requests.context import Seeds, derive_seeds
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.request import Mailboxes, Reduced, Request
@@ -384,7 +384,7 @@ def test_single_replies_of_a_half_are_those_of_one_client_after_another(name, ch
         executor = Executor(Roster(ISLANDS.names), ISLANDS, vectorised=fast, secret_seed=1)
         inner = Request("work", work, message, "s", Rng.of(1).key, uplink, tuple(uplink.public(Rng.of(3))))
         if uplink.secret:
-            inner = replace(inner, seeds=Seeds(np.arange(SIZE), seeded(executor.keys(inner, np.arange(SIZE)), 7)))
+            inner = replace(inner, seeds=Seeds(np.arange(SIZE), derive_seeds(executor.keys(inner, np.arange(SIZE)), 7)))
         request = Request("half", half, "nobody", "s//half", Rng.of(2).key, wraps=inner, mail=mail())
         rans = run(
             executor.run(

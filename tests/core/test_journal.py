@@ -35,7 +35,7 @@ def test_what_was_written_comes_back_from_the_file(tmp_path):
     opened = (("main/s/0", "client-2", 1),)
     Journal(path).put([(request, TaskResult(reply, {"main": {"s": 1}}, True, time=2.5, said=said, opened=opened))])
     ran = Journal(path).get("main/t/0", 3)
-    assert ran.reply.mail["client-1"].packed() == letter.packed()
+    assert ran.reply.mail["client-1"].pack() == letter.pack()
     assert (ran.reply.nbytes, ran.left, ran.opened) == (77, {"main": {"s": 1}}, opened)
     assert (ran.time, ran.said) == (2.5, said)
     assert ran.reply.value["u"].weight == 4.0

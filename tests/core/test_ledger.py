@@ -151,7 +151,7 @@ def test_a_ledger_that_became_shorter_is_noticed(tmp_path):
 
 def test_lines_without_hashes_of_older_versions_are_kept_and_bound(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    old = {"party": "a", "request": "r#0", **Laplace(epsilon=1.0).packed()}
+    old = {"party": "a", "request": "r#0", **Laplace(epsilon=1.0).pack()}
     path.write_text(json.dumps(old) + "\n")
     Ledger(path).append(Laplace(epsilon=1.0), "a", "r#1")
     Ledger(path).append(Laplace(epsilon=1.0), "a", "r#0")

@@ -75,12 +75,12 @@ def letter(seals=None, sender="a", to="b", request="main/t/0", number=0, content
 
 
 def changed(original, **fields):
-    return Letter.unpack({**original.packed(), **fields})
+    return Letter.unpack({**original.pack(), **fields})
 
 
 def test_a_letter_opens_at_its_recipient():
     assert sealing().open(letter()) == SECRET
-    assert SECRET.encode() not in letter().encoded()
+    assert SECRET.encode() not in letter().encode()
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_nothing_of_a_letter_can_be_changed(forged):
 @given(messages())
 def test_virtual_letters_account_the_size_of_real_ones(content):
     real, virtual = letter(content=content), letter(VirtualSealing(), content=content)
-    assert virtual.nbytes == real.nbytes == M.nbytes(real.packed()) == len(real.encoded())
+    assert virtual.nbytes == real.nbytes == M.nbytes(real.pack()) == len(real.encode())
     assert M.equal(VirtualSealing().open(virtual), sealing().open(real))
-    assert Letter.unpack(virtual.packed()).nbytes == virtual.nbytes
+    assert Letter.unpack(virtual.pack()).nbytes == virtual.nbytes
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_virtual_letters_account_the_size_of_real_ones(content):
     [
         None,
         {},
-        {**letter().packed(), "more": 1},
-        {**letter().packed(), "key": b"short"},
-        {**letter().packed(), "n": -1},
+        {**letter().pack(), "more": 1},
+        {**letter().pack(), "key": b"short"},
+        {**letter().pack(), "n": -1},
     ],
 )
 def test_what_is_no_letter_is_refused(wrong):
@@ -134,7 +134,7 @@ def test_the_program_has_no_way_to_a_content():
     mail = Mailboxes({"b": {"a": letter(VirtualSealing())}})
     seen = [name for name in dir(mail.box("b")["a"]) if not name.startswith("_")]
     assert seen == [
-        "ciphertext", "decode", "encoded", "envelope", "key", "nbytes", "number", "packed", "real", "request", "sender", "tag", "to", "unpack",
+        "ciphertext", "decode", "encode", "envelope", "key", "nbytes", "number", "pack", "real", "request", "sender", "tag", "to", "unpack",
     ]  # fmt: skip
     assert SECRET not in repr(mail.box("b"))
     assert mail.box("b")["a"].ciphertext == b""

@@ -40,9 +40,9 @@ def test_the_order_in_which_words_come_does_not_matter(session, random) -> None:
         role = random.choice(sorted(left))
         other, seconds = left[role].popleft()
         if seconds is None:
-            chains.received(role, other)
+            chains.note_received(role, other)
         else:
-            chains.sent(role, other, seconds)
+            chains.note_sent(role, other, seconds)
         if not left[role]:
             del left[role]
     assert chains.times == clocks
@@ -50,9 +50,9 @@ def test_the_order_in_which_words_come_does_not_matter(session, random) -> None:
 
 def test_a_clock_waits_for_the_word_of_who_sent_it() -> None:
     chains = Chains(ROLES, 0.0)
-    chains.received("b", "a")
-    chains.sent("b", "c", 1.0)
-    chains.received("c", "b")
+    chains.note_received("b", "a")
+    chains.note_sent("b", "c", 1.0)
+    chains.note_received("c", "b")
     assert chains.times == {"a": 0.0, "b": 0.0, "c": 0.0}
-    chains.sent("a", "b", 2.0)
+    chains.note_sent("a", "b", 2.0)
     assert chains.times == {"a": 0.0, "b": 2.0, "c": 3.0}

@@ -419,7 +419,7 @@ def test_how_far_a_role_gets(time, worked, words, wait, share, work, at, limit, 
     """It never goes back, stops at the earliest end, and goes on exactly if there is none."""
     prospect = Prospect(work=work, share=at, words=limit, moment=moment, until=until)
     target = time + wait + share * work
-    now, ending = prospect.reached(time, worked, words, target, share)
+    now, ending = prospect.find_reach(time, worked, words, target, share)
     assert time <= now <= target
     free = words < limit and worked + share < at and target <= moment and target <= until
     assert (ending == "") == free
@@ -427,7 +427,7 @@ def test_how_far_a_role_gets(time, worked, words, wait, share, work, at, limit, 
         assert now == target
     if ending == "late":
         assert now == max(time, until)
-    again = Prospect.unpack(prospect.packed())
+    again = Prospect.unpack(prospect.pack())
     assert again == prospect
 
 

@@ -44,7 +44,7 @@ def test_a_state_comes_back_as_the_type_it_was(limit, state):
     table = StateTable(Allowance(limit))
     table.put(3, state)
     assert M.equal(table.get(3), state)
-    assert M.equal(States.unpack(M.decode(M.encode(table.pick(np.array([3])).packed()))).by_position()[3], state)
+    assert M.equal(States.unpack(M.decode(M.encode(table.pick(np.array([3])).pack()))).by_position()[3], state)
 
 
 @pytest.mark.parametrize("limit", LIMITS)

@@ -289,13 +289,15 @@ def encoded(size, chain, public, **changes):
 def test_the_request_sets_the_form_of_what_stages_have_encoded(stages):
     chain = Chain(STAGES[stages], "t")
     public = tuple(chain.public(Rng(1)))
-    ENCODED.require_totals(encoded(8, chain, public), ENCODED.sent(chain, public))
+    ENCODED.require_totals(encoded(8, chain, public), ENCODED.find_sent_forms(chain, public))
     with pytest.raises(MessageError, match=r"in reply/w/"):
-        ENCODED.require_totals(encoded(12, chain, public), ENCODED.sent(chain, public))
+        ENCODED.require_totals(encoded(12, chain, public), ENCODED.find_sent_forms(chain, public))
     with pytest.raises(MessageError, match="an unexpected 'x'"):
-        ENCODED.require_totals(encoded(8, chain, public, x=Sum(np.ones(8))), ENCODED.sent(chain, public))
+        ENCODED.require_totals(encoded(8, chain, public, x=Sum(np.ones(8))), ENCODED.find_sent_forms(chain, public))
     with pytest.raises(MessageError, match=r"found an array of int64.*\(in reply/n\)"):
-        ENCODED.require_totals(encoded(8, chain, public, n=Sum(1, role="metric")), ENCODED.sent(chain, public))
+        ENCODED.require_totals(
+            encoded(8, chain, public, n=Sum(1, role="metric")), ENCODED.find_sent_forms(chain, public)
+        )
 
 
 def test_sizes_that_a_schema_leaves_open_are_not_looked_at():
@@ -306,7 +308,8 @@ def test_sizes_that_a_schema_leaves_open_are_not_looked_at():
         schema.require_totals(totals_of({"w": Mean({"a": np.zeros((5, 3))}, examples=1.0)}))
     clip = Chain((Clip(1.0),))
     schema.require_totals(
-        totals_of({"w": Mean({"a": np.ones((5, 2))}, examples=1.0)}, clip, (None,)), schema.sent(clip, (None,))
+        totals_of({"w": Mean({"a": np.ones((5, 2))}, examples=1.0)}, clip, (None,)),
+        schema.find_sent_forms(clip, (None,)),
     )
 
 

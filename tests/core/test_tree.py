@@ -35,11 +35,11 @@ def test_a_block_is_cut_into_what_it_was_stacked_of(tree, count):
     rows = [T.scale(tree, float(i)) for i in range(count)]
     for leaf_of, stack in ((np.asarray, np.stack), (torch.tensor, torch.stack)):
         made = [T.map(leaf_of, row) for row in rows]
-        cut = T.unstacked(T.map(lambda *leaves, stack=stack: stack(leaves), *made), count)
+        cut = T.unstack_trees(T.map(lambda *leaves, stack=stack: stack(leaves), *made), count)
         assert len(cut) == count
         for one, other in zip(rows, cut, strict=True):
             same(one, other)
-    assert T.unstacked({"none": None, "also": ()}, 2) == [{"none": None, "also": ()}] * 2
+    assert T.unstack_trees({"none": None, "also": ()}, 2) == [{"none": None, "also": ()}] * 2
 
 
 @given(trees)

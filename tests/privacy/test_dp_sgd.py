@@ -204,7 +204,7 @@ def test_epsilon_of_a_run_is_that_of_the_calculator():
     private = DPSGD(FedAvg(steps=2250, batch_size=8), clip=1.0, noise=1.5)
     (event,) = private.events(200)
     assert (event.sampling, event.count) == (0.04, 2250)
-    ledger = [{"party": "a", "request": "r", **event.packed()}]
+    ledger = [{"party": "a", "request": "r", **event.pack()}]
     assert spent(ledger, 1e-5, "pld")["a"] == pytest.approx(6.7688, abs=2e-3)
     assert spent(ledger, 1e-5, "rdp")["a"] == pytest.approx(7.3293, abs=2e-3)
 

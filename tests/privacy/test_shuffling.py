@@ -75,7 +75,7 @@ def test_accountants_count_rounds_of_shuffled_replies():
     assert epsilon_of(((event, 1),), 1e-5, "rdp", "server", "replace-one") >= one
     ten = {name: epsilon_of(((event, 10),), 1e-5, name, "server", "replace-one") for name in ("pld", "rdp")}
     assert one < ten["pld"] < ten["rdp"] < 10 * one
-    assert unpack_event(event.packed()) == event
+    assert unpack_event(event.pack()) == event
 
 
 def test_the_server_that_shuffles_sees_the_replies_as_they_came():

@@ -133,7 +133,7 @@ def test_agreement_is_cheap_and_other_accountants_count_it_as_a_gaussian() -> No
 
 def test_events_survive_the_ledger_and_groups_move_farther() -> None:
     event = NoisyVote(noise_multiplier=5.0, log_other=-3.5, count=4)
-    assert unpack_event(event.packed()) == event
+    assert unpack_event(event.pack()) == event
     pair = grouped(event, 2)
     assert pair == replace(event, noise_multiplier=2.5)
     assert (renyi_curve(pair) >= renyi_curve(event)).all()

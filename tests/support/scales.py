@@ -28,7 +28,7 @@ class _Weighing(Inline):
     async def run(self, request, positions):
         replies = await super().run(request, positions)
         for reply in replies:
-            letters = sum(len(letter.encoded()) for letter in reply.mail.values())
+            letters = sum(len(letter.encode()) for letter in reply.mail.values())
             self._weight[reply.party, "up"] += len(M.encode(wire_form(reply.value))) + letters
         return replies
 
@@ -58,8 +58,8 @@ def weighed(program, population, cost=None, **more):
         message = sum(len(M.encode(part)) for part in _sent(request))
         for party in parties:
             letters = request.mail.box(party.name).values() if request.mail else ()
-            weight[party.position, "down"] += message + sum(len(letter.encoded()) for letter in letters)
-            weight["letters"] += sum(len(letter.encoded()) for letter in letters)
+            weight[party.position, "down"] += message + sum(len(letter.encode()) for letter in letters)
+            weight["letters"] += sum(len(letter.encode()) for letter in letters)
         return send(traffic, request, parties, *args, **terms)
 
     with mock.patch.object(Delivery, "send", noted):

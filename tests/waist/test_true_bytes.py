@@ -40,7 +40,7 @@ PAIR = Community({"left": {"ids": [1, 2, 3]}, "right": {"ids": [2, 3, 4]}})
     [
         (mock.patch.object(Mailboxes, "nbytes", return_value=0), intersection, PAIR, "down"),
         (mock.patch.object(Request, "argument_bytes", 0), secure_sums, people(), "down"),
-        (mock.patch.object(Meter, "relayed"), intersection, PAIR, "relayed"),
+        (mock.patch.object(Meter, "count_relayed"), intersection, PAIR, "relayed"),
         (mock.patch.object(Meter, "up"), secure_sums, people(), "up"),
     ],
     ids=["letters", "arguments", "relayed", "replies"],

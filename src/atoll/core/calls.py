@@ -60,12 +60,12 @@ def checked_call(called: Called) -> Called:
     """
     if inspect.isclass(called):
         kind: Any = called
-        kind.__init__ = _guarded(kind.__init__, kind.__name__)
+        kind.__init__ = _guard_call(kind.__init__, kind.__name__)
         return called
-    return cast(Called, _guarded(called, called.__qualname__))
+    return cast(Called, _guard_call(called, called.__qualname__))
 
 
-def _guarded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _guard_call(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*given: Any, **settings: Any) -> Any:
         try:

@@ -35,7 +35,7 @@ __all__ = [
     "Promise",
     "Sampled",
     "SeededSecret",
-    "linked",
+    "link_hash",
     "register_event",
     "unpack_event",
 ]
@@ -45,7 +45,7 @@ HASH = "hash"
 """The field of a line that binds it to everything before it."""
 
 
-def linked(before: str, line: Mapping[str, Any]) -> str:
+def link_hash(before: str, line: Mapping[str, Any]) -> str:
     """The hash of a line, in hex: SHA-256 over the hash before it and its own fields.
 
     Args:
@@ -80,7 +80,7 @@ class ChainedFile:
         self._size, self._hashed = 0, False
         self.first: list[dict[str, Any]] = []
         if path.exists():
-            with self._held() if whole else contextlib.nullcontext():
+            with self._hold_lock() if whole else contextlib.nullcontext():
                 self.first = self._news(repair=whole)
 
     @contextlib.contextmanager
@@ -90,7 +90,7 @@ class ChainedFile:
         Raises:
             CheckpointError: the file is shorter than it was, a line is damaged, or the file cannot be opened.
         """
-        with self._held():
+        with self._hold_lock():
             yield self._news(repair=True)
 
     def add(self, line: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class ChainedFile:
         Raises:
             CheckpointError: the disk is full or the file cannot be written.
         """
-        head = linked(self.head, line)
+        head = link_hash(self.head, line)
         text = json.dumps({**line, HASH: head}, sort_keys=True).encode() + b"\n"
         append_bytes(self.path, text)
         self.head, self._hashed = head, True
@@ -114,31 +114,31 @@ class ChainedFile:
         """
         lines = [text for text in self.path.read_bytes().split(b"\n") if text.strip()] if self.path.exists() else []
         if number > self.count or (number and json.loads(lines[number - 1]).get(HASH, "") != digest):
-            raise self._broken(f"was replaced: it does not have the line {number} that was noted down")
+            raise self._make_damage_error(f"was replaced: it does not have the line {number} that was noted down")
 
     @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         new = not self.path.exists()
-        with self._opened() as file:
+        with self._open_file() as file:
             if new:
-                self._named()
+                self._sync_name()
             _lock(file)  # until the file is closed
             yield
 
-    def _opened(self) -> IO[bytes]:
+    def _open_file(self) -> IO[bytes]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return self.path.open("ab")
         except OSError as error:
-            raise self._closed(error) from error
+            raise self._make_opening_error(error) from error
 
-    def _named(self) -> None:
+    def _sync_name(self) -> None:
         try:
             sync_folder(self.path.parent)
         except OSError as error:
-            raise self._closed(error) from error
+            raise self._make_opening_error(error) from error
 
-    def _closed(self, error: OSError) -> CheckpointError:
+    def _make_opening_error(self, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"{self.what} cannot be opened: {error.strerror or error}",
             where=str(self.path),
@@ -152,7 +152,7 @@ class ChainedFile:
             with self.path.open("rb") as file:
                 file.seek(0, os.SEEK_END)
                 if file.tell() < self._size:
-                    raise self._broken("is shorter than it was")
+                    raise self._make_damage_error("is shorter than it was")
                 file.seek(self._size)
                 content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
@@ -167,16 +167,16 @@ class ChainedFile:
         try:
             line = json.loads(text)
         except ValueError as error:
-            raise self._broken(f"is damaged: line {number} of {self.what} is not JSON") from error
+            raise self._make_damage_error(f"is damaged: line {number} of {self.what} is not JSON") from error
         if not isinstance(line, dict):
-            raise self._broken(f"is damaged: line {number} has no fields")
-        right = linked(self.head, line)
+            raise self._make_damage_error(f"is damaged: line {number} has no fields")
+        right = link_hash(self.head, line)
         if (self._hashed or HASH in line) and line.get(HASH) != right:
-            raise self._broken(f"was changed: line {number} does not follow the line before it")
+            raise self._make_damage_error(f"was changed: line {number} does not follow the line before it")
         self.head, self.count, self._hashed = right, number, HASH in line
         return {name: value for name, value in line.items() if name != HASH}
 
-    def _broken(self, how: str) -> CheckpointError:
+    def _make_damage_error(self, how: str) -> CheckpointError:
         return CheckpointError(
             f"{self.what} {how}",
             where=str(self.path),
@@ -220,7 +220,7 @@ class Event:
         if self.count < 1:
             raise ConfigError(f"count={self.count} releases", remedy="use a whole number of at least 1")
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         """The event as plain values."""
         return {"kind": self.kind, **asdict(self)}
 
@@ -406,7 +406,7 @@ def register_event(kind: type[Event]) -> type[Event]:
 
 
 def unpack_event(packed: dict[str, Any]) -> Event:
-    """The inverse of ``Event.packed``.
+    """The inverse of ``Event.pack``.
 
     Raises:
         ConfigError: the kind is unknown.
@@ -545,17 +545,17 @@ class Ledger:
 
     def _missing(self, content: dict[str, Any], parties: Sequence[str]) -> list[str]:
         """The parties among these that have not released exactly this."""
-        written = self._written(content)
+        written = self._find_written(content)
         return [name for name in parties if name not in written] if written else list(parties)
 
-    def _written(self, content: dict[str, Any]) -> set[str]:
+    def _find_written(self, content: dict[str, Any]) -> set[str]:
         rows = self._known.get((content.get("job", ""), content["request"]), ())
         return next((names for known, names in rows if _same(known, content)), set())
 
     def _take(self, line: dict[str, Any]) -> None:
         self._entries.append(line)
         content = {name: value for name, value in line.items() if name != "party"}
-        job, names = line.get("job", ""), self._written(content)
+        job, names = line.get("job", ""), self._find_written(content)
         if not names:
             self._known.setdefault((job, content["request"]), []).append((content, names))
         parties = [line["party"]] if isinstance(line["party"], str) else line["party"]
@@ -584,7 +584,7 @@ class Ledger:
                 for line in news:
                     self._take(line)
 
-    def uncovered(self, request: str, what: str, parties: Sequence[str]) -> list[str]:
+    def find_uncovered(self, request: str, what: str, parties: Sequence[str]) -> list[str]:
         """Those of these parties of which this request of the ledger's job would release something without privacy, and the ledger does not say so.
 
         Args:

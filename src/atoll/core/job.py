@@ -297,7 +297,7 @@ def declared_jobs(program: Any) -> dict[str, tuple[Job, tuple[str, ...] | None]]
         if not isinstance(job, Job) or not (scope and isinstance(scope, str)) or isinstance(names, str):
             raise ConfigError(
                 f"jobs: {type(one).__name__} for the scope {scope!r}",
-                where=_shown(program),
+                where=_name_program(program),
                 remedy='declare a job for each scope: program.jobs = {"a": job}, or {"a": (job, ["north", "south"])} for some parties',
             )
         found[scope] = (job, None if names is None else tuple(str(name) for name in names))
@@ -470,7 +470,7 @@ def _explain_own(job: Job, data: Any, clients: int) -> Explanation:
     return Explanation(job.title, count, tuple(exposures), costs, tuple(notes))
 
 
-def _shown(program: Any) -> str:
+def _name_program(program: Any) -> str:
     return str(getattr(program, "__qualname__", type(program).__name__))
 
 

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from html import escape
 from typing import Any
 
-__all__ = ["Overview", "counted", "human_bytes", "of_settings"]
+__all__ = ["Overview", "format_count", "human_bytes", "of_settings"]
 
 _LONGEST = 76
 """Maximum number of characters of one value."""
@@ -44,7 +44,7 @@ def of_settings(title: str, settings: Any) -> Overview:
     return Overview(title, {name: _short(value) for name, value in said.items()})
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """A number with its noun: ``1 client``, ``1,000 clients``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

@@ -169,7 +169,7 @@ class Checked(metaclass=_Made):
             return
 
         @functools.wraps(own)
-        def checked(self: Any) -> None:
+        def check_fields(self: Any) -> None:
             require_kinds(self)
             try:
                 own(self)
@@ -177,7 +177,7 @@ class Checked(metaclass=_Made):
                 error.where = error.where or type(self).__name__
                 raise
 
-        cls.__post_init__ = checked  # type: ignore[method-assign]
+        cls.__post_init__ = check_fields  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         require_kinds(self)

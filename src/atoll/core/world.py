@@ -216,7 +216,7 @@ class World:
         declare_jobs(self.jobs, ready, slot)
         self._known.clear()
 
-    def owned(self, task: Task, owner: str) -> Task:
+    def bind_task(self, task: Task, owner: str) -> Task:
         """Return a task as other processes find it: that of the object that it is bound to, of those of the job that asks.
 
         A task that another process could not find is refused with any engine, so that a program runs in every world or in none.

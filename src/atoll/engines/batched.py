@@ -239,7 +239,7 @@ class Batched(Inline):
 
     async def _fold_again(self, request: Request, positions: NDArray[np.int64], workers: int) -> PartialSum:
         """Add up here, part by part as the workers would: some replies may be in the journal, which workers do not have."""
-        request, host = self.host.seeded(request, positions), self.host
+        request, host = self.host.add_seeds(request, positions), self.host
         replay, tables = functools.partial(host.replay, request), host.tables(request)
         parts = shares(host.executor, request, positions, workers)
         folds = [await host.executor.fold(request, part, tables, replay, host.spend) for part in parts if len(part)]
@@ -247,7 +247,7 @@ class Batched(Inline):
 
     async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Send the workers their parts, add up the first part here, and merge all parts; senders are in cohort order."""
-        crew, request = self._open_crew(request), self.host.seeded(request, positions)
+        crew, request = self._open_crew(request), self.host.add_seeds(request, positions)
         split = shares if request.wraps is not None else dealt
         mine, *theirs = split(self.host.executor, request, positions, len(crew) + 1)
         try:

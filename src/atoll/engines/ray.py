@@ -425,7 +425,7 @@ class Ray(Remote):
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Let each actor add up its part of the cohort; merge the parts in order."""
-        request = self.host.seeded(request, positions)
+        request = self.host.add_seeds(request, positions)
         with self._copies.lend(request.slots, positions) as loan:
             if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
                 return await self._fold_with_journal(request, positions)

@@ -249,7 +249,7 @@ class Remote(Memory):
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run the task at each party, spread over the workers."""
-        request = self.host.seeded(request, positions)
+        request = self.host.add_seeds(request, positions)
         known = {int(p): self.host.replay(request, int(p)) for p in positions} if self.host.journal else {}
         open_positions = np.array([p for p in positions.tolist() if known.get(p) is None], dtype=np.int64)
         ran: dict[int, TaskResult] = {p: r for p, r in known.items() if r is not None}
@@ -265,7 +265,7 @@ class Remote(Memory):
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Let each worker add up its part of the cohort; merge the parts in order."""
-        request = self.host.seeded(request, positions)
+        request = self.host.add_seeds(request, positions)
         if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
             return await self._fold_with_journal(request, positions)
         channels = await self.channels(request)
@@ -351,7 +351,7 @@ class Remote(Memory):
             if frame["op"] == "reached":  # what the role has spent and kept is durable before the step can be agreed
                 self._note_events(frame)
                 self.host.keep_step(*roles[frame["role"]], Step(**frame["step"]))
-            switch.heard(frame)
+            switch.process_frame(frame)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # such as a full disk: the roles wait for an answer
@@ -437,8 +437,8 @@ class Remote(Memory):
             {
                 "op": "role", "session": session, "role": role, "others": [r for r in roles if r != role],
                 "request": pack_request(request, []), "position": position, "start": start,
-                "prospect": switch.prospects[role].packed(), "states": states.packed(),
-                "step": None if step is None else step.packed(),
+                "prospect": switch.prospects[role].pack(), "states": states.pack(),
+                "step": None if step is None else step.pack(),
             },
         )  # fmt: skip
         self._note_events(frame)
@@ -479,4 +479,4 @@ def knows(taught: Collection[str], request: Request) -> bool:
 
 def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
     """The private states in the slots that a request may read, which the request carries."""
-    return {"tables": {slot: table.pick(positions).packed() for slot, table in host.tables(request).items()}}
+    return {"tables": {slot: table.pick(positions).pack() for slot, table in host.tables(request).items()}}

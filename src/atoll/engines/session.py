@@ -45,10 +45,10 @@ class Actors:
         if peers is None:
             return
         if frame["op"] == "gone":
-            peers.gone(frame["source"], frame["ending"], frame["time"])
+            peers.note_end(frame["source"], frame["ending"], frame["time"])
         elif frame["op"] == "step":
             lost = frame["lost"]
-            peers.decided(frame["number"], frame["time"], None if lost is None else (lost[0], lost[1]))
+            peers.note_decision(frame["number"], frame["time"], None if lost is None else (lost[0], lost[1]))
         else:
             peers.put(frame["source"], frame["message"], frame["time"], frame.get("channel", ""))
 

@@ -97,7 +97,7 @@ class Worker:
         async def reach(step: Step, time: float, received: dict[str, int]) -> None:
             told = {"number": step.number, "time": time, "received": received, "events": [*events]}
             events.clear()
-            await self.link.send({"op": "reached", "session": session, "role": role, "step": step.packed(), **told})
+            await self.link.send({"op": "reached", "session": session, "role": role, "step": step.pack(), **told})
 
         events: list[Any] = []
         prospect = Prospect.unpack(frame["prospect"])
@@ -130,7 +130,7 @@ def collector(events: list[Any]) -> Spend:
     """Return a function that adds privacy events to the reply, so that they are in the ledger before the program sees it."""
 
     def spend(event: Event, party: str | Sequence[str], request: str) -> None:
-        events.append({"event": event.packed(), "party": party, "request": request})
+        events.append({"event": event.pack(), "party": party, "request": request})
 
     return spend
 

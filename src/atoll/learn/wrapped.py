@@ -414,7 +414,7 @@ def bits_of(chain: Chain, value: Tree, name: str = "") -> int | None:
     public = chain.public(Rng(0))
     for i, stage in enumerate(chain.stages[:-1]):
         if not facet(stage, Guarding).secret:  # a secret stage keeps the form
-            value = stage.encode(value, StageContext.of(Rng(0).child(name), chain.known(public, i, name)))
+            value = stage.encode(value, StageContext.of(Rng(0).child(name), chain.find_parameters(public, i, name)))
     bits = chain.stages[-1].wire_bits(value)
     return None if bits is None or bits != chain.stages[-1].wire_bits(T.map(_largest, value)) else bits
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Aggregate, Mean, stacked
+from atoll.core.algebra.aggregate import Aggregate, Mean, stack_replies
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
@@ -233,7 +233,7 @@ class _Answers:
         rng, batches = Rng(0), self._contact.batches(sizes)  # not used for draws
         pairs = zip(sizes.tolist(), batches.tolist(), strict=True)
         replies = [self._learner._reply(self._contact, n, steps, None, rng)[0] for n, steps in pairs]
-        made = {name: stacked([reply[name] for reply in replies]) for name in replies[0]}
+        made = {name: stack_replies([reply[name] for reply in replies]) for name in replies[0]}
         self._table = {name: _joined(self._table[name], made[name]) for name in self._table} or made
         self._sizes = np.concatenate([self._sizes, sizes])
         self._order = np.argsort(self._sizes)

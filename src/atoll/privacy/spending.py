@@ -286,7 +286,7 @@ class LedgerGuard:
         try:
             for (releases, _), parties in groups.items():
                 terms = {} if (demand := self.demand(parties[0])) is None else demand.terms()
-                packed = [event.packed() for event in releases]
+                packed = [event.pack() for event in releases]
                 self.ledger.append(Admitted(name=title, most=packed, budget=terms), parties, again, job=job)
         except PolicyError:
             self.close(job)

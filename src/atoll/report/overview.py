@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
 from atoll.core.extras import need
-from atoll.core.overview import Overview, counted, human_bytes
+from atoll.core.overview import Overview, format_count, human_bytes
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
@@ -26,7 +26,7 @@ def of_result(result: Result) -> Overview:
     rounds = f"{len(rows)} of {job.most_rounds}" if job.most_rounds else str(len(rows))
     engine = result.engine.get("name", "")
     workers = result.engine.get("workers")
-    on = f"engine {engine}" + (f", {counted(workers, 'worker')}" if workers else "")
+    on = f"engine {engine}" + (f", {format_count(workers, 'worker')}" if workers else "")
     up, down = (human_bytes(result.bytes.get(f"bytes_{way}", 0)) for way in ("up", "down"))
     lines = {
         "rounds": f"{rounds}; ended: {result.reason}",
@@ -51,7 +51,7 @@ def _describe_promise(result: Result) -> dict[str, str]:
 
 def _describe_data(data: Any) -> str:
     name = getattr(data, "name", "")
-    return f"{name!r}, {counted(len(data), 'client')}" if name else counted(len(data), "client")
+    return f"{name!r}, {format_count(len(data), 'client')}" if name else format_count(len(data), "client")
 
 
 def _describe_measures(job: Job, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -66,7 +66,7 @@ class _Mortal:
             self._fuse.step(f"after {name}")
             if name == "run":
                 for reply in result:
-                    mail = {to: letter.packed() for to, letter in reply.mail.items()}
+                    mail = {to: letter.pack() for to, letter in reply.mail.items()}
                     said = None if reply.error else {"value": pack_value(reply.value), "mail": mail}
                     self._note(f"{args[0].id} at party {reply.party}", said)
             elif name == "fold":

@@ -129,7 +129,7 @@ def noted(folder: Path, lines: int) -> SiteLedger:
     book = SiteLedger(folder, "north", False, lambda: None)
     for number in range(lines):
         asyncio.run(
-            book.answer("1", {"op": "spend", "event": Gaussian(noise_multiplier=2.0).packed(), "parties": ["north"], "request": f"r#{number}"})
+            book.answer("1", {"op": "spend", "event": Gaussian(noise_multiplier=2.0).pack(), "parties": ["north"], "request": f"r#{number}"})
         )  # fmt: skip
     return book
 

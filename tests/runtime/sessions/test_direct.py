@@ -219,7 +219,7 @@ async def announced():
 def role_of(role):
     return {
         "op": "role", "number": 2, "session": 5, "role": "a", "others": ["b", "c"], "start": 0.0, "step": 0, "direct": {"b": "site-2"},
-        "cast": {}, "position": 0, "request": packed(role), "prospect": Prospect().packed(),
+        "cast": {}, "position": 0, "request": packed(role), "prospect": Prospect().pack(),
     }  # fmt: skip
 
 

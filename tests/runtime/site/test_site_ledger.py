@@ -19,7 +19,7 @@ from atoll.runtime.network.daemon_ledger import DaemonLedger
 from atoll.runtime.site.ledger import SiteLedger
 
 NOISE = Gaussian(noise_multiplier=2.0)
-ADMIT = {"op": "admit", "title": "a job", "most": [{"parties": ["north"], "events": [NOISE.packed()]}]}
+ADMIT = {"op": "admit", "title": "a job", "most": [{"parties": ["north"], "events": [NOISE.pack()]}]}
 
 
 def made(folder: Path, demand: Demand | None = None, helper: bool = False) -> SiteLedger:
@@ -27,7 +27,7 @@ def made(folder: Path, demand: Demand | None = None, helper: bool = False) -> Si
 
 
 def spend(party: str = "north", request: str = "r#0", **more: Any) -> dict[str, Any]:
-    return {"op": "spend", "event": NOISE.packed(), "parties": [party], "request": request, **more}
+    return {"op": "spend", "event": NOISE.pack(), "parties": [party], "request": request, **more}
 
 
 def asked(book: SiteLedger, *frames: Any, job: str = "1") -> list[Any]:

@@ -12,7 +12,7 @@ from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
-from atoll.core.requests.chain import Chain, due, fitted
+from atoll.core.requests.chain import Chain, due, fit_chain
 from atoll.core.requests.stage import Worded
 from atoll.pacing import FedBuff
 from atoll.reducers import MultiRound, SecureAggregation
@@ -92,20 +92,20 @@ def test_the_length_of_a_word_holds_twice_the_last_sum_with_its_sign(most):
 def test_a_clamped_or_overflowed_share_makes_parameters_stale_before_their_refresh():
     chain = Chain([ScalarQuantizer(adapt=0.001, refresh=10)])
     inputs = {"u": {"0": {"w": np.linspace(-1, 1, 40).reshape(8, 5)}}}
-    made = fitted(chain, None, inputs, Rng(0), 1)
+    made = fit_chain(chain, None, inputs, Rng(0), 1)
     assert (made["u"]["0"]["word"], made["u"]["0"]["spread"]) == (16, 4.0)
     assert not due(chain, made, 2, {"u": told()})
     assert not due(chain, made, 2, {"u": told(version=2, clamped=5000)})
     assert due(chain, made, 2, {"u": told(clamped=5000)})
-    again = fitted(chain, made, inputs, Rng(0), 2, {"u": told(clamped=5000)})
+    again = fit_chain(chain, made, inputs, Rng(0), 2, {"u": told(clamped=5000)})
     assert (again["u"]["0"]["version"], again["u"]["0"]["spread"]) == (2, 6.0)
-    assert fitted(chain, made, inputs, Rng(0), 2, {"u": told()}) == made
+    assert fit_chain(chain, made, inputs, Rng(0), 2, {"u": told()}) == made
 
 
 def test_replies_under_words_of_two_lengths_do_not_add_up():
     chain = Chain([ScalarQuantizer(adapt=0.001)])
     value = {"w": np.linspace(-1, 1, 40, dtype=np.float32).reshape(8, 5)}
-    parameters = fitted(chain, None, {"u": {"0": value}}, Rng(0), 1)
+    parameters = fit_chain(chain, None, {"u": {"0": value}}, Rng(0), 1)
     short = {"u": {"0": {**parameters["u"]["0"], "word": 11, "version": 2}}}
     sent = [
         chain.knowing(one).send(Mean(value), chain.knowing(one).public(Rng(0)), Rng(1), {}, name="u").total.value
@@ -140,10 +140,10 @@ def test_if_words_may_not_grow_codes_become_coarser_and_no_scale_is_fitted_to_su
     """At 100 parties, codes of 8 bits do not fit words of 9: with a scale of the wrapped mean, the training would end beside the optimum."""
     chain = Chain([ScalarQuantizer(8, 9, adapt=0.01)])
     inputs = {"u": {"0": {"w": np.linspace(-1, 1, 40).reshape(8, 5)}}}
-    first = fitted(chain, None, inputs, Rng(0), 1)
+    first = fit_chain(chain, None, inputs, Rng(0), 1)
     garbage = {"u": {"0": {"w": np.full((8, 5), 1e-3)}}}
-    second = fitted(chain, first, garbage, Rng(0), 2, {"u": told(overflowed=300)})
-    third = fitted(chain, second, garbage, Rng(0), 3, {"u": told(version=2, overflowed=300)})
+    second = fit_chain(chain, first, garbage, Rng(0), 2, {"u": told(overflowed=300)})
+    third = fit_chain(chain, second, garbage, Rng(0), 3, {"u": told(version=2, overflowed=300)})
     scales = [float(one["u"]["0"]["scale"]["w"]) for one in (first, second, third)]
     assert np.allclose(np.array(scales) / scales[0], [1, 2, 4])
     islands = atoll.data.dirichlet(atoll.data.digits(), parties=30, alpha=1.0, seed=0)
@@ -207,12 +207,12 @@ def test_a_codebook_stays_until_its_error_has_grown():
     first, near, far = (
         {"u": {"0": {"w": rng.normal(size=(32, 16)) * scale + shift}}} for scale, shift in ((1, 0), (1, 0), (0.2, 3))
     )
-    made = fitted(chain, None, first, Rng(0), 1)
+    made = fit_chain(chain, None, first, Rng(0), 1)
     assert 0 < made["u"]["0"]["error"] < 1
-    assert fitted(chain, made, first, Rng(0), 2) == made
-    assert fitted(chain, made, far, Rng(0), 2)["u"]["0"]["version"] == 2
+    assert fit_chain(chain, made, first, Rng(0), 2) == made
+    assert fit_chain(chain, made, far, Rng(0), 2)["u"]["0"]["version"] == 2
     always = Chain([ProductQuantizer(4, 16, refresh=1)])
-    assert fitted(always, made, near, Rng(0), 2)["u"]["0"]["version"] == 2
+    assert fit_chain(always, made, near, Rng(0), 2)["u"]["0"]["version"] == 2
 
 
 @pytest.mark.parametrize("stage", [ScalarQuantizer, ProductQuantizer])

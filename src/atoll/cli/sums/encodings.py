@@ -157,10 +157,10 @@ def _finite(arrays: Sequence[NDArray[np.float64]]) -> Sequence[NDArray[np.float6
 def _fitted(stage: Stage, example: NDArray[np.float64], seed: int) -> Chain:
     """A chain of a stage with round parameters that are fitted to this."""
     from atoll.core.algebra.rng import Rng
-    from atoll.core.requests.chain import Chain, fitted
+    from atoll.core.requests.chain import Chain, fit_chain
 
     chain = Chain([stage])
-    return chain.knowing(fitted(chain, None, {"x": {"0": {"x": example}}}, Rng.of(seed).child("fit"), 1))
+    return chain.knowing(fit_chain(chain, None, {"x": {"0": {"x": example}}}, Rng.of(seed).child("fit"), 1))
 
 
 ENCODINGS: dict[str, Callable[[SumSettings, Sequence[NDArray[np.float64]]], Encoding]] = {

@@ -59,10 +59,10 @@ __all__ = [
     "kept_apart",
     "merge_totals",
     "pieces",
-    "rejoined",
+    "rejoin_parts",
     "reorder_parts",
     "sign_parts",
-    "stacked",
+    "stack_replies",
 ]
 
 
@@ -159,7 +159,7 @@ class Aggregate:
         return made
 
 
-def stacked(rows: Sequence[Aggregate]) -> Aggregate:
+def stack_replies(rows: Sequence[Aggregate]) -> Aggregate:
     """Stack single replies into one aggregate of a block."""
     value = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *(row.value for row in rows))
     return rows[0].with_value(value, np.array([float(row.weight) for row in rows]))
@@ -262,7 +262,7 @@ class Parts(Aggregate):
         count = len(values[0])
         weights = np.broadcast_to(np.asarray(self.weight, dtype=np.float64), (count,))
         by = [-1] * count if senders is None else senders.tolist()
-        rows = zip(T.unstacked(self.value, count), weights.tolist(), by, strict=True)
+        rows = zip(T.unstack_trees(self.value, count), weights.tolist(), by, strict=True)
         parts = [Part(*row) for row in (rows if keep is None else compress(rows, keep))]
         return Total(self.kind, parts, float(sum(p.weight for p in parts)), len(parts), self.role)
 
@@ -346,12 +346,12 @@ class Total:
 def _scaled_in_place(factor: float) -> Any:
     """Return a function that multiplies float arrays in place, with the same bits as ``T.scale``."""
 
-    def scaled(leaf: Any) -> Any:
+    def scale_leaf(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind == "f":
             return np.multiply(leaf, leaf.dtype.type(factor), out=leaf)
         return T.scale(leaf, factor)
 
-    return scaled
+    return scale_leaf
 
 
 Totals = dict[str, Total]
@@ -361,13 +361,13 @@ Totals = dict[str, Total]
 def sign_parts(totals: Totals, senders: Sequence[int]) -> Totals:
     """Set the sender's position on each part, given the senders in the order of the parts."""
 
-    def signed(total: Total) -> Total:
+    def sign_total(total: Total) -> Total:
         if total.kind != "parts" or len(total.value) != len(senders) or all(part.sender >= 0 for part in total.value):
             return total
         pairs = zip(total.value, senders, strict=True)
         return replace(total, value=[Part(part.value, part.weight, int(position), part.of) for part, position in pairs])
 
-    return {name: signed(total) for name, total in totals.items()}
+    return {name: sign_total(total) for name, total in totals.items()}
 
 
 def reorder_parts(total: Total, order: Sequence[int]) -> Total:
@@ -384,7 +384,7 @@ def kept_apart(total: Total, sender: int) -> Total:
     return replace(total, kind="parts", value=[Part(total.value, total.weight, sender, total.kind)])
 
 
-def rejoined(total: Total) -> Total:
+def rejoin_parts(total: Total) -> Total:
     """The inverse of ``kept_apart``, for one reply."""
     part: Part = total.value[0]
     return total if part.of == "parts" else replace(total, kind=part.of, value=part.value)
@@ -458,17 +458,17 @@ def add_into(sums: Totals, part: Mapping[str, Total]) -> None:
     """
     for name, total in part.items():
         known = sums.get(name)
-        sums[name] = _own(total) if known is None else _merged(known, total)
+        sums[name] = _own(total) if known is None else _merge_pair(known, total)
 
 
 def _own(total: Total) -> Total:
     """Return a total whose arrays belong to this sum alone."""
     if total.kind == "parts":
         return total
-    return replace(total, value=T.map(_copied, total.value), owned=True)
+    return replace(total, value=T.map(_copy_leaf, total.value), owned=True)
 
 
-def _merged(sum_: Total, part: Total) -> Total:
+def _merge_pair(sum_: Total, part: Total) -> Total:
     if sum_.kind == "parts" or sum_.kind != part.kind or not _alike(sum_.value, part.value):
         return sum_.merge(part)
     for into, leaf in zip(T.leaves(sum_.value), T.leaves(part.value), strict=True):
@@ -485,7 +485,7 @@ def _alike(a: Any, b: Any) -> bool:
     )
 
 
-def _copied(leaf: Any) -> Any:
+def _copy_leaf(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray):
         return leaf
     if leaf.ndim == 0:

@@ -36,7 +36,7 @@ __all__ = [
     "stack",
     "sub",
     "topk",
-    "unstacked",
+    "unstack_trees",
     "where",
     "zeros_like",
 ]
@@ -209,13 +209,13 @@ def stack(leaf_list: Sequence[Any]) -> Any:
     return xp.stack(list(leaf_list))
 
 
-def unstacked(tree: Tree, count: int) -> list[Tree]:
+def unstack_trees(tree: Tree, count: int) -> list[Tree]:
     """The trees of a block's clients, in order: the inverse of stacking ``count`` of them. A leaf ``None`` applies to all clients."""
     if isinstance(tree, dict):
-        columns = [unstacked(value, count) for value in tree.values()]
+        columns = [unstack_trees(value, count) for value in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=True)] if tree else [{}] * count
     if isinstance(tree, _ROWS):
-        columns = [unstacked(value, count) for value in tree]
+        columns = [unstack_trees(value, count) for value in tree]
         made: list[Tree] = list(zip(*columns, strict=True)) if tree else [()] * count
         return [list(row) for row in made] if isinstance(tree, list) else made
     return [None] * count if tree is None else list(tree)

@@ -213,7 +213,7 @@ class WrappedCohort:
             self.left = {}
         return found
 
-    def kept(self, senders: NDArray[np.int64]) -> dict[str, States]:
+    def collect_states(self, senders: NDArray[np.int64]) -> dict[str, States]:
         """What was left at the parties in the sum, in blocks."""
         return {slot: some for slot, states in self.left.items() if (some := states.of(senders))}
 
@@ -252,7 +252,7 @@ class InnerRequest:
             if among is not None and self._request is not self._outer.inner:
                 self._executor.policy_at(self._position).admit(replace(self._outer, wraps=self._request))
             return await self._run_alone()
-        answer = await self._turns.asked(among)
+        answer = await self._turns.ask_wrapped(among)
         self.sealed = self._request.uplink.secret
         if answer.error is not None:
             raise answer.error
@@ -424,7 +424,11 @@ class HalfCohort(IslandCohort):
         for place, ran in singly.items():
             singly[place] = replace(ran, left={**ran.left, **rows.get(int(whole[place]), {})})
         return PartialSum(
-            {}, whole[:0], rejected=dict(wrapped.rejected), errors=dict(wrapped.errors), left=wrapped.kept(senders)
+            {},
+            whole[:0],
+            rejected=dict(wrapped.rejected),
+            errors=dict(wrapped.errors),
+            left=wrapped.collect_states(senders),
         )
 
 
@@ -478,7 +482,7 @@ class Stepper:
     _order: list[int] = field(default_factory=list)
     _among: list[int | None] = field(default_factory=list)
 
-    async def asked(self, among: int | None) -> Answered:
+    async def ask_wrapped(self, among: int | None) -> Answered:
         """The result of the wrapped request; call it while ``active``."""
         return await _Asks(among)
 
@@ -527,7 +531,7 @@ class Stepper:
             self.done[place] = ran
             self._flush()
 
-    def noted(self, asks: _Asks) -> None:
+    def note_asks(self, asks: _Asks) -> None:
         """Remember what a half knows of its sum."""
         self._among.append(asks.among)
 
@@ -555,7 +559,7 @@ class _Leg:
             finally:
                 self.turns.active = False
             if isinstance(said, _Asks):
-                self.turns.noted(said)
+                self.turns.note_asks(said)
                 return None
             try:
                 send, sent = self.half.send, (yield said)

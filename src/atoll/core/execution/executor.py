@@ -420,7 +420,7 @@ class Executor:
         island = self.island(replace(request, id=request.id + attempt), position, key, table, booked.noting)
         policy = self.policy_at(position)
         self._begin_session(request, position)
-        peers.capture = lambda: {"island": island.capture(), "events": [event.packed() for event in booked.events]}
+        peers.capture = lambda: {"island": island.capture(), "events": [event.pack() for event in booked.events]}
         peers.on_step = island.begin_step
         if peers.resumed is not None:
             place: Any = peers.resumed.place
@@ -497,7 +497,7 @@ class Executor:
         explained = self._add_place(error, request, position)
         return self.leaving(explained) if self.leaving is not None else explained
 
-    def told(self, error: Exception | SystemExit) -> Exception | SystemExit:
+    def redact_error(self, error: Exception | SystemExit) -> Exception | SystemExit:
         """The error as it may leave this place."""
         return error if self.leaving is None or not isinstance(error, Exception) else self.leaving(error)
 

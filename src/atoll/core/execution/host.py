@@ -33,14 +33,14 @@ from ..event import Event, Ledger, NonPrivate
 from ..persistence.files import append_bytes, write_bytes
 from ..persistence.named_results import MARK
 from ..persistence.state_table import States, StateStore, StateTable
-from ..requests.context import SEED_BYTES, Seeds, seeded
+from ..requests.context import SEED_BYTES, Seeds, derive_seeds
 from ..requests.party import among
 from ..requests.request import PASSING, PartialSum, Reply, Request, TaskResult, wire_form
 from ..requests.wire import pack_ran, unpack_ran
 from ..sealing import hash_parts
 from .executor import Executor
 from .session import Step
-from .sum_builder import refused
+from .sum_builder import describe_refusal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,7 +61,7 @@ class _Entry:
     ran: TaskResult
     old: bool = False
 
-    def packed(self, request: str) -> dict[str, Any]:
+    def pack(self, request: str) -> dict[str, Any]:
         return {"request": request, "slot": self.slot, "ran": pack_ran(self.ran)}
 
 
@@ -74,8 +74,8 @@ class _Draw:
     stages: bytes
     old: bool = False
 
-    def packed(self, request: str) -> dict[str, Any]:
-        return {"request": request, "slot": self.slot, "stages": self.stages, "seeds": self.seeds.packed()}
+    def pack(self, request: str) -> dict[str, Any]:
+        return {"request": request, "slot": self.slot, "stages": self.stages, "seeds": self.seeds.pack()}
 
 
 class Journal:
@@ -141,7 +141,7 @@ class Journal:
         entries = {(request.id, ran.reply.party): _Entry(request.slot.partition("//")[0], ran) for request, ran in rows}
         with self._lock:
             if self.path is not None and entries:
-                append_bytes(self.path, _frames(entry.packed(request) for (request, _), entry in entries.items()))
+                append_bytes(self.path, _frames(entry.pack(request) for (request, _), entry in entries.items()))
             self._kept.update(entries)
 
     def put_step(self, request: Request, party: int, step: dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ class Journal:
             return
         made = _Step(request.slot.partition("//")[0], party, step)
         with self._lock:
-            append_bytes(self.path, _frames([made.packed(request.id)]))
+            append_bytes(self.path, _frames([made.pack(request.id)]))
             self._add_step(request.id, made)
             self._shrink()
 
@@ -202,7 +202,7 @@ class Journal:
             rows[fresh] = np.frombuffer(os.urandom(SEED_BYTES * count), dtype=np.uint8).reshape(count, SEED_BYTES)
             made = _Draw(request.slot.partition("//")[0], Seeds(positions[fresh], rows[fresh]), stages)
             if self.path is not None:
-                append_bytes(self.path, _frames([made.packed(request.id)]))
+                append_bytes(self.path, _frames([made.pack(request.id)]))
             self._draws.setdefault(request.id, []).append(made)
         return Seeds(positions, rows)
 
@@ -231,9 +231,9 @@ class Journal:
         """Rewrite the file when it has shrunk by half or more, so that removing costs as much as recording."""
         if self.path is None or not self._dropped or self._dropped < self._count():
             return
-        replies = [entry.packed(request) for (request, _), entry in self._kept.items()]
-        draws = [entry.packed(request) for request, rows in self._draws.items() for entry in rows]
-        steps = [entry.packed(request) for (request, _), found in self._steps.items() for entry in found]
+        replies = [entry.pack(request) for (request, _), entry in self._kept.items()]
+        draws = [entry.pack(request) for request, rows in self._draws.items() for entry in rows]
+        steps = [entry.pack(request) for (request, _), found in self._steps.items() for entry in found]
         write_bytes(self.path, _frames([*replies, *draws, *steps]))
         self._dropped = 0
 
@@ -400,7 +400,7 @@ class Host:
         inner, roster = request.wraps or request, self.executor.roster
         names = [roster.name(p) for p in positions if self.executor.policy_at(p).reveals(request)]
         event = NonPrivate(what=f"replies of {inner.task.name}", seen_by=self.ledger.seen_by)
-        bare = self.ledger.uncovered(inner.id, event.what, names)
+        bare = self.ledger.find_uncovered(inner.id, event.what, names)
         if bare:
             (spend or self.spend)(event, bare[0] if len(bare) == 1 else bare, f"{request.id}#open")
 
@@ -445,11 +445,14 @@ class Host:
             none, (position, *_) = folded.senders[:0], folded.promised
             found = self.executor.refuse(error, request, position)
             return PartialSum(
-                {}, none, none, rejected={position: refused(found if isinstance(found, PolicyError) else error)}
+                {},
+                none,
+                none,
+                rejected={position: describe_refusal(found if isinstance(found, PolicyError) else error)},
             )
         return folded
 
-    def seeded(self, request: Request, positions: NDArray[np.int64]) -> Request:
+    def add_seeds(self, request: Request, positions: NDArray[np.int64]) -> Request:
         """Return the request with a secret seed of each party, if its stages draw on secrets.
 
         A seed is in the journal before it is used, so that a reply that is made again after a crash is the same: noise is never drawn twice for
@@ -459,14 +462,14 @@ class Host:
             PolicyError: the same request has other stages than before.
         """
         if request.wraps is not None:
-            request = replace(request, wraps=self.seeded(request.wraps, positions))
+            request = replace(request, wraps=self.add_seeds(request.wraps, positions))
         if not request.uplink.secret:
             return request
         seed = self.executor.secret_seed
         places = np.unique(positions)  # asked twice under one id, a party has one seed: equal replies are one release
         if seed is None:
             return replace(request, seeds=self.journal.draw(request, places))
-        return replace(request, seeds=Seeds(places, seeded(self.executor.keys(request, places), seed)))
+        return replace(request, seeds=Seeds(places, derive_seeds(self.executor.keys(request, places), seed)))
 
     def absorb(self, request: Request, ran: TaskResult) -> Reply:
         """Keep what a task left at the party, then release its reply."""
@@ -517,14 +520,14 @@ class Host:
         for slot in sorted(slot for slot in self.store.tables if MARK in slot):
             home, _, name = slot.rpartition(MARK)
             scope = home.partition("/")[2]
-            for position in self.store.touched(slot):
+            for position in self.store.list_touched(slot):
                 party = self.executor.roster.name(position)
                 value = self.store.get(slot, position)["value"]
                 self.executor.named.put(party, f"{scope}/{name}" if scope else name, value)
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run the task at each party, one after another, in the given order; a party that occurs twice replies once."""
-        request, replies = self.seeded(request, positions), dict[int, Reply]()
+        request, replies = self.add_seeds(request, positions), dict[int, Reply]()
         if self.executor.wraps_blocks(request):
             return await self._run_blocks(request, positions)
         for position, key in zip(positions.tolist(), self.executor.keys(request, positions).tolist(), strict=True):
@@ -548,7 +551,7 @@ class Host:
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Run the task at each party and add up the replies."""
-        request = self.seeded(request, positions)
+        request = self.add_seeds(request, positions)
         replay = (lambda position: self.replay(request, position)) if self.journal else None
         folded = await self.executor.fold(request, positions, self.tables(request), replay, self.spend)
         return self.absorb_fold(request, folded)
@@ -567,7 +570,7 @@ class Host:
         Raises:
             CheckpointError: it cannot be written; the step is not agreed.
         """
-        self.journal.put_step(request, position, step.packed())
+        self.journal.put_step(request, position, step.pack())
 
     def step(self, request: Request, position: int, number: int) -> Step | None:
         """A role's state of a checkpoint, if it is still here."""
@@ -623,5 +626,5 @@ class _Step:
     step: dict[str, Any]
     old: bool = False
 
-    def packed(self, request: str) -> dict[str, Any]:
+    def pack(self, request: str) -> dict[str, Any]:
         return {"request": request, "slot": self.slot, "party": self.party, "step": self.step}

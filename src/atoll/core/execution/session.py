@@ -164,7 +164,7 @@ class Step(NamedTuple):
     worked: float
     words: int
 
-    def packed(self) -> dict[str, Tree]:
+    def pack(self) -> dict[str, Tree]:
         """The step as a message."""
         return self._asdict()
 
@@ -376,7 +376,7 @@ class LocalPeers:
         self._pass(max(self.time, known))
         self.on_step(step.number)
 
-    def decided(self, number: int, known: float, lost: tuple[str, Ending] | None = None) -> None:
+    def note_decision(self, number: int, known: float, lost: tuple[str, Ending] | None = None) -> None:
         """Report that the checkpoint at which the role waits is decided.
 
         Args:
@@ -413,7 +413,7 @@ class LocalPeers:
     def _pass(self, moment: float, share: float = 0.0) -> None:
         """Let time pass on the role's clock, at most until its end."""
         if not self.ending:
-            self.time, self.ending = self._prospect.reached(self.time, self._worked, self._words, moment, share)
+            self.time, self.ending = self._prospect.find_reach(self.time, self._worked, self._words, moment, share)
         if self.ending:
             raise Over(self.ending)
 
@@ -424,7 +424,7 @@ class LocalPeers:
         box.messages.append((message, arrival))
         box.wake()
 
-    def gone(self, source: str, ending: Ending = "", arrival: float = 0.0) -> None:
+    def note_end(self, source: str, ending: Ending = "", arrival: float = 0.0) -> None:
         """Report that another role has ended: after its last message there is nothing to wait for.
 
         Args:
@@ -562,12 +562,12 @@ class Chains:
         self._words: dict[str, deque[tuple[str, float | None]]] = {role: deque() for role in self.times}
         self._arrivals: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
 
-    def sent(self, role: str, target: str, seconds: float) -> None:
+    def note_sent(self, role: str, target: str, seconds: float) -> None:
         """Report that a role has sent a message that takes this many seconds."""
         self._words[role].append((target, seconds))
         self._follow(role)
 
-    def received(self, role: str, source: str) -> None:
+    def note_received(self, role: str, source: str) -> None:
         """Report that a role has received the next message of another: its clock becomes the later of its own and the message's."""
         self._words[role].append((source, None))
         self._follow(role)
@@ -576,9 +576,9 @@ class Chains:
         """Process all reports that can be processed, of this role and then of roles that waited for it."""
         waiting = [role]
         while waiting:
-            waiting += self._placed(waiting.pop())
+            waiting += self._process_reports(waiting.pop())
 
-    def _placed(self, role: str) -> Iterator[str]:
+    def _process_reports(self, role: str) -> Iterator[str]:
         """Process reports of one role; yield the roles that get something from it."""
         words = self._words[role]
         while words:
@@ -733,7 +733,7 @@ class Switch:
             self.said[role] = {other: Said(*counts) for other, counts in words.items()}
         return max(start, float(self.agreed["time"]))
 
-    def reached(self, role: str, number: int, time: float, received: Mapping[str, int]) -> None:
+    def note_reached(self, role: str, number: int, time: float, received: Mapping[str, int]) -> None:
         """Report that a role has made its state of a checkpoint durable, and waits for the others.
 
         Args:
@@ -894,13 +894,13 @@ class Switch:
         self._targets[target](source, message, sent + seconds, channel)
         return seconds
 
-    def heard(self, frame: Any) -> float:
+    def process_frame(self, frame: Any) -> float:
         """Process a frame of a role elsewhere: that it waits, that it has reached a checkpoint, or a message, whose seconds are returned."""
         if frame["op"] == "waits":
             self.waiting(frame["role"], dict(frame["for"]))
             return 0.0
         if frame["op"] == "reached":
-            self.reached(frame["role"], frame["number"], frame["time"], dict(frame["received"]))
+            self.note_reached(frame["role"], frame["number"], frame["time"], dict(frame["received"]))
             return 0.0
         return self.carry(frame["source"], frame["target"], frame["message"], frame["time"], frame.get("channel", ""))
 
@@ -921,11 +921,11 @@ class Switch:
 
         async def reach(step: Step, time: float, received: dict[str, int]) -> None:
             keep(step)
-            self.reached(role, step.number, time, received)
+            self.note_reached(role, step.number, time, received)
 
         others = [r for r in self.parties if r != role]
         peers = LocalPeers(role, others, carry, start, prospect=self.prospects[role], resumed=resumed, reach=reach)
-        self.attach(role, peers.put, peers.gone, peers.decided)
+        self.attach(role, peers.put, peers.note_end, peers.note_decision)
         return peers
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import message as M
 from ..algebra import tree as T
-from ..algebra.aggregate import Aggregate, Mean, Total, Totals, kept_apart, merge_totals, rejoined
+from ..algebra.aggregate import Aggregate, Mean, Total, Totals, kept_apart, merge_totals, rejoin_parts
 from ..algebra.rng import Rng, child_keys
 from ..algebra.tree import Tree
 from ..errors import MessageError, PolicyError
@@ -53,12 +53,12 @@ __all__ = [
     "UplinkSpending",
     "aggregates_of",
     "defined_metric",
+    "describe_refusal",
     "encode_reply",
     "not_finite",
     "not_finite_total",
     "oversize",
     "refusal",
-    "refused",
     "singly",
     "unfit",
     "unfit_total",
@@ -74,11 +74,11 @@ def refusal(policy: Policy, request: Request) -> str:
     try:
         policy.admit(request)
     except PolicyError as error:
-        return refused(error)
+        return describe_refusal(error)
     return ""
 
 
-def refused(error: PolicyError) -> str:
+def describe_refusal(error: PolicyError) -> str:
     """The words for a policy's refusal, the same for single replies and blocks."""
     return f"refused by its policy: {type(error)(error.what, remedy=error.remedy)}"
 
@@ -292,7 +292,7 @@ def encode_reply(
             wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": float(aggregate.weight)}
     size = M.nbytes(wires) if nbytes is None else nbytes
     if error := oversize(size, largest):
-        return _nobody(rejected={position: refused(error)})
+        return _nobody(rejected={position: describe_refusal(error)})
     return PartialSum(totals, np.array([position], dtype=np.int64), np.array([size], dtype=np.int64))
 
 
@@ -408,7 +408,7 @@ class SumBuilder:
     def _encode(self, ran: TaskResult, key: int) -> PartialSum:
         request, reply, position = self.request, ran.reply, ran.reply.party
         if isinstance(reply.error, PolicyError):
-            return _nobody(rejected={position: refused(reply.error)})
+            return _nobody(rejected={position: describe_refusal(reply.error)})
         if reply.error is not None:
             return _nobody(errors={position: reply.error})
         if reply.rejected:
@@ -499,7 +499,7 @@ class SumBuilder:
         """Note the error of one party; a policy's refusal is none, as with single replies."""
         explained = self.explain(error, self.request, position)
         if isinstance(explained, PolicyError):
-            part.rejected[position] = refused(explained)
+            part.rejected[position] = describe_refusal(explained)
         else:
             part.errors[position] = explained
 
@@ -516,7 +516,7 @@ class SumBuilder:
         self._blocks, self._encoded = RunningSum(), {}
         who = positions.tolist()
         if isinstance(explained, PolicyError):
-            self._blocks.add(_nobody(rejected=dict.fromkeys(who, refused(explained))))
+            self._blocks.add(_nobody(rejected=dict.fromkeys(who, describe_refusal(explained))))
         else:
             self._blocks.add(_nobody(errors=dict.fromkeys(who, explained)))
 
@@ -667,7 +667,7 @@ class ReplyBlock:
         if self.memory and not any(self.others):
             _keep_states(memories, self.positions, self.memory, self.keep)
             return
-        rows = T.unstacked(self.memory, len(self.positions))
+        rows = T.unstack_trees(self.memory, len(self.positions))
         for i in np.flatnonzero(self.keep).tolist():
             now = {**self.others[i], **rows[i]} if self.memory else dict(self.singles.get(i, {}))
             if now:
@@ -681,7 +681,7 @@ class ReplyBlock:
             error = oversize(int(self.nbytes[i]), int(self.limits[i]))
             if error is not None:
                 self.keep[i] = False
-                rejected[int(self.positions[i])] = refused(error)
+                rejected[int(self.positions[i])] = describe_refusal(error)
 
     def _add_up(self, reply: dict[str, Aggregate]) -> Totals:
         if not self.keep.any():
@@ -801,5 +801,5 @@ def singly(block: PartialSum, positions: NDArray[np.int64]) -> list[PartialSum]:
             replies[p].errors[p] = block.errors[p]
     for name, total in block.totals.items():
         for part in total.value:
-            replies[part.sender].totals[name] = rejoined(replace(total, value=[part], weight=part.weight, n=1))
+            replies[part.sender].totals[name] = rejoin_parts(replace(total, value=[part], weight=part.weight, n=1))
     return [replies[p] for p in positions.tolist()]

@@ -76,7 +76,7 @@ class Delivery:
         sent: Any = (M.nbytes(inner.message) if down is None else down) + request.argument_bytes
         if request.mail is not None:
             letters = np.array([request.mail.nbytes(name) for name in parties.names], dtype=np.int64)
-            self.meter.relayed(int(letters.sum()), sum(request.mail.count(name) for name in parties.names))
+            self.meter.count_relayed(int(letters.sum()), sum(request.mail.count(name) for name in parties.names))
             sent = sent + letters
         self.meter.down(self.hub, parties.positions, sent)
         if is_instant(self.cost):
@@ -103,11 +103,11 @@ class Delivery:
     def begin(self, flight: Flight, push: str) -> Flight:
         """Start a request. Here work is done when its reply is wanted, and it is known which parties will not reply."""
         del push
-        self.meter.ended(self.hub, "crashed", flight.parties.positions[~np.isfinite(flight.arrives)])
+        self.meter.count_ended(self.hub, "crashed", flight.parties.positions[~np.isfinite(flight.arrives)])
         return flight
 
     def _count_called_off(self, flight: Flight, which: NDArray[np.int64]) -> None:
-        self.meter.ended(self.hub, "called_off", flight.parties.positions[which])
+        self.meter.count_ended(self.hub, "called_off", flight.parties.positions[which])
 
     def _credit(self, flight: Flight, which: NDArray[np.int64]) -> None:
         """Charge parties that are called off now only for what they have done by the time the message reaches them."""
@@ -309,7 +309,7 @@ class Delivery:
         return found
 
     def _count_refused(self, positions: Iterable[int]) -> None:
-        self.meter.ended(self.hub, "refused", np.array([*positions], dtype=np.int64))
+        self.meter.count_ended(self.hub, "refused", np.array([*positions], dtype=np.int64))
 
     def _receive(self, folded: PartialSum) -> PartialSum:
         if folded.errors and self.world.errors == "raise":
@@ -396,7 +396,7 @@ class LiveTraffic(Delivery):
         if known is not None:
             accepted = await self._again(flight, known)
         elif isinstance(terms.accept, Share):
-            accepted = await self._shared(flight, terms.accept, limit)
+            accepted = await self._share_quota(flight, terms.accept, limit)
         else:
             accepted = await self._first(flight, terms, limit)
         if known is None and (len(accepted) < len(flight.parties) or terms.accept is not None or np.isfinite(limit)):
@@ -434,7 +434,7 @@ class LiveTraffic(Delivery):
             await self._engine.news.wait()
         return wanted[np.isfinite(flight.arrives[wanted])]
 
-    async def _shared(self, flight: Flight, share: Share, limit: float) -> NDArray[np.int64]:
+    async def _share_quota(self, flight: Flight, share: Share, limit: float) -> NDArray[np.int64]:
         """Offer replies to a quota as they arrive, until it is met or this request has no more to offer."""
         while True:
             order = self._in_time(flight, limit)
@@ -442,7 +442,7 @@ class LiveTraffic(Delivery):
             if share.report(flight.arrives[order], flight.parties.positions[order], ended=ended):
                 self._engine.news.ring()  # other requests wait for this quota too
                 return order[: share.taken]
-            await self._engine.news.wait(None if ended else self._left(limit))
+            await self._engine.news.wait(None if ended else self._compute_remaining(limit))
 
     def _in_time(self, flight: Flight, limit: float) -> NDArray[np.int64]:
         here = np.flatnonzero(np.isfinite(flight.arrives) & (flight.arrives <= limit))
@@ -454,17 +454,17 @@ class LiveTraffic(Delivery):
 
     def _mark_lost(self, flight: Flight) -> None:
         lost = flight.open & np.isfinite(flight.lost)
-        self.meter.ended(self.hub, "crashed", flight.parties.positions[lost])
+        self.meter.count_ended(self.hub, "crashed", flight.parties.positions[lost])
         flight.open &= ~lost
 
-    def _left(self, limit: float) -> float | None:
+    def _compute_remaining(self, limit: float) -> float | None:
         return None if not np.isfinite(limit) else max(0.0, limit - self.world.clock.now())
 
     async def _until(self, limit: float) -> bool:
         """Wait for news; return false once the moment has come."""
         if self.world.clock.now() >= limit:
             return False
-        await self._engine.news.wait(self._left(limit))
+        await self._engine.news.wait(self._compute_remaining(limit))
         return True
 
     async def arrivals(self, count: int, until: float | None) -> Arrivals:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from ..world import World
 
-__all__ = ["combined", "counted", "decoded", "exchanged", "in_steps", "require_quorum"]
+__all__ = ["combine_sum", "count_words", "decode_totals", "in_steps", "require_quorum", "sort_replies"]
 
 
-def exchanged(
+def sort_replies(
     world: World, flight: Flight, accepted: NDArray[np.int64], replies: list[Reply], quorum: int
 ) -> Exchanged:
     """Sort single replies into values, errors, notes and mail.
@@ -61,14 +61,14 @@ def exchanged(
     return Exchanged(senders, values, silent, errors, notes, mail, rejected=rejected)
 
 
-def decoded(
+def decode_totals(
     totals: Totals, chain: Chain, public: Sequence[Tree], inputs: dict[str, dict[str, Tree]] | None = None
 ) -> Totals:
     """Undo the uplink's stages on each sum; ``inputs`` is given what stages that fit got, see ``Chain.decode``."""
     return {name: chain.decode(total, public, name, inputs) for name, total in totals.items()} if chain else totals
 
 
-def counted(
+def count_words(
     found: PartialSum, chain: Chain, public: Sequence[Tree], *, exact: bool
 ) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
     """What a reducer and the uplink's stages counted in a sum: words, and how many of them were clamped and overflowed. And what the last stage counted, by aggregate."""
@@ -76,13 +76,13 @@ def counted(
     for name, total in found.totals.items() if chain else ():
         made = chain.counts(total, public, name, exact=exact)
         counts.update({of: count for of, count in made.items() if of != "word_bits"})
-        known = chain.known(public, len(chain.stages) - 1, name)
+        known = chain.find_parameters(public, len(chain.stages) - 1, name)
         if made and isinstance(known, dict) and "version" in known:
             told[name] = {**made, "n": int(total.n), "version": int(known["version"])}
     return dict(counts), told
 
 
-def combined(
+def combine_sum(
     world: World,
     whole: PartialSum,
     chain: Chain,
@@ -101,8 +101,8 @@ def combined(
         whole = whole.sign().arrange(asked.positions)
     counts, told, inputs = whole.counts, whole.told, dict(whole.inputs)
     if chain:
-        counts, told = counted(whole, chain, public, exact=exact)
-    totals = decoded(whole.totals, chain, public, inputs)
+        counts, told = count_words(whole, chain, public, exact=exact)
+    totals = decode_totals(whole.totals, chain, public, inputs)
     senders = Parties(world.roster, whole.senders)
     rejected = {name(k): why for k, why in whole.rejected.items()}
     errors = {name(k): error for k, error in whole.errors.items()}
@@ -110,7 +110,7 @@ def combined(
     if rejected or errors:
         silent = silent.without(asked.named(*rejected, *errors))
     return Combined(
-        {k: _undefined(t) if len(senders) and _is_undefined(t) else t.result() for k, t in totals.items()},
+        {k: _make_undefined(t) if len(senders) and _is_undefined(t) else t.result() for k, t in totals.items()},
         len(senders),
         {k: t.weight for k, t in totals.items()},
         senders,
@@ -133,7 +133,7 @@ def _is_undefined(total: Total) -> bool:
     return total.role == "metric" and total.kind == "mean" and not total.weight
 
 
-def _undefined(total: Total) -> Tree:
+def _make_undefined(total: Total) -> Tree:
     """The value of such a metric: NaN, since 0 would be a number that nobody measured."""
     return T.map(lambda leaf: np.full_like(np.asarray(leaf, dtype=np.float64), np.nan)[()], total.result())
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from .. import message as M
 from ..errors import PolicyError
-from ..execution.sum_builder import refused
+from ..execution.sum_builder import describe_refusal
 from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
 from ..requests.results import Terms
 from .flight import Flight
-from .outcomes import combined, in_steps
+from .outcomes import combine_sum, in_steps
 from .replies import ReplyVerbs
 
 if TYPE_CHECKING:
@@ -264,16 +264,16 @@ class Reduction(ReplyVerbs):
         return self._request(half, message, at, mail=mail, wraps=self.request)
 
     def _send(self, request: Request, parties: Parties, terms: Terms, push: str) -> Flight:
-        flight = super()._send(request, parties, self._timed(request, terms), push)
+        flight = super()._send(request, parties, self._set_deadline(request, terms), push)
         self._flights.append(flight)
         return flight
 
     async def _close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
-        accepted = await super()._close(flight, self._timed(flight.request, terms))
+        accepted = await super()._close(flight, self._set_deadline(flight.request, terms))
         self._late.append(flight.parties.positions[flight.dropped])
         return accepted
 
-    def _timed(self, request: Request, terms: Terms) -> Terms:
+    def _set_deadline(self, request: Request, terms: Terms) -> Terms:
         """The terms of a step: a step without the program's task has the program's deadline unless it is given another."""
         own = request.wraps is None and request is not self.request
         later = own and terms.deadline is None and self.terms.deadline is not None
@@ -283,7 +283,7 @@ class Reduction(ReplyVerbs):
         for reply in replies:
             if self.between and isinstance(reply.error, PolicyError):
                 # A party that refuses, whatever the cause, counts as lost: the sum of the others goes on if they are enough.
-                reply.rejected, reply.error = refused(reply.error), None
+                reply.rejected, reply.error = describe_refusal(reply.error), None
         self._rejected.update({reply.party: reply.rejected for reply in replies if reply.rejected})
         self._errors.update({reply.party: reply.error for reply in replies if reply.error is not None})
 
@@ -294,7 +294,7 @@ class Reduction(ReplyVerbs):
         found = Reduced({}, self.parties.positions[:0]) if found is None else found
         if found.rejected or found.errors or self._rejected or self._errors:
             found = self._with_faults(found)
-        return combined(
+        return combine_sum(
             self.world,
             found,
             self.request.uplink,
@@ -311,7 +311,7 @@ class Reduction(ReplyVerbs):
         """The result with the faults of all steps, of parties that are not in the sum; the reducer's own are counted as refused."""
         own = {**found.rejected, **found.errors}
         refused = np.array([p for p in own if p not in self._rejected and p not in self._errors], dtype=np.int64)
-        self.meter.ended(self.hub, "refused", refused)
+        self.meter.count_ended(self.hub, "refused", refused)
         within = set(found.senders.tolist())
         return replace(
             found,

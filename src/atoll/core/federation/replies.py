@@ -15,7 +15,7 @@ from ..requests.request import Mailboxes, Reply, Request
 from ..requests.results import Accept, Exchanged, Late, Replies, Terms
 from ..requests.task import Task
 from ..time.deadline import Deadline
-from .outcomes import exchanged
+from .outcomes import sort_replies
 from .scope import Scope
 from .session import hold_session
 
@@ -83,7 +83,7 @@ class ReplyVerbs(Scope):
         accepted = await self._close(flight, terms)
         replies = await self.traffic.run(flight, accepted)
         self._took(replies)
-        return exchanged(self.world, flight, accepted, replies, terms.quorum)
+        return sort_replies(self.world, flight, accepted, replies, terms.quorum)
 
     def _took(self, replies: list[Reply]) -> None:
         """Process replies that have arrived, usable or not."""

@@ -163,7 +163,7 @@ class Scope:
             raise ConfigError(
                 f"{task!r} is not a task", where=self.slot, remedy="decorate the function with @atoll.task"
             )
-        task = self.world.owned(task, self.running.slot)
+        task = self.world.bind_task(task, self.running.slot)
         if at is None:
             turn = self.counts[task.name]
             label = str(turn)

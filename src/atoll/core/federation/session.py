@@ -80,7 +80,7 @@ async def hold_session(
             error.what + (terms.within if switch.missed else ""), where=cast.path, remedy=error.remedy
         ) from error
     finally:
-        _metered(scope, cast, switch)
+        _meter_messages(scope, cast, switch)
     if len(switch.well) < len(roles):
         _decide(scope, cast, switch)
     for role in switch.well:
@@ -168,11 +168,11 @@ async def _over(scope: Scope, cast: Cast, switch: Switch, until: float, well: li
     for role, (_, position) in cast.roles.items():
         if role not in well:
             fate: Fate = "crashed" if switch.ends[role][0] == "lost" else "called_off"
-            scope.meter.ended(scope.hub, fate, np.array([position], dtype=np.int64))
+            scope.meter.count_ended(scope.hub, fate, np.array([position], dtype=np.int64))
     await scope.clock.sleep_until(min(until, max(time for _, time in switch.ends.values())))
 
 
-def _metered(scope: Scope, cast: Cast, switch: Switch) -> None:
+def _meter_messages(scope: Scope, cast: Cast, switch: Switch) -> None:
     """Count the messages between the roles of a session."""
     party = {role: (switch.parties[role], position) for role, (_, position) in cast.roles.items()}
     for role, words in switch.said.items():

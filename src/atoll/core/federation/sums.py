@@ -18,7 +18,7 @@ from ..requests.results import Combined, Terms
 from ..requests.stage import Stage
 from ..requests.task import Task, done_before
 from .flight import Arrivals, Flight, Handle, by_flight
-from .outcomes import combined, counted, decoded, require_quorum
+from .outcomes import combine_sum, count_words, decode_totals, require_quorum
 from .reducer import Reducer
 from .reduction import Reduction
 from .scope import Scope
@@ -171,14 +171,14 @@ class Sums(Scope):
                 flight.launch.drop(which)
             return await self._combined_by(reducer, flight, flight.parties[which], chain, count)
         public = self._public(chain, count)
-        parts = [await self._folded(flight, which, chain, public) for flight, which in rows]
+        parts = [await self._fold_arrivals(flight, which, chain, public) for flight, which in rows]
         whole = PartialSum.zero().merge(*(part.sign() for part in parts))
-        return combined(self.world, whole, Chain(), (), asked, bytes_up=int(whole.nbytes.sum()))
+        return combine_sum(self.world, whole, Chain(), (), asked, bytes_up=int(whole.nbytes.sum()))
 
     def _public(self, chain: Chain, count: int) -> tuple[Tree, ...]:
         return tuple(chain.public(Rng.of(self.world.seed).child(self.slot, "combine", count)))
 
-    async def _folded(
+    async def _fold_arrivals(
         self, flight: Flight, which: NDArray[np.int64], chain: Chain, public: tuple[Tree, ...]
     ) -> PartialSum:
         """The sum of some arrivals of a flight, with the stages undone."""
@@ -189,9 +189,9 @@ class Sums(Scope):
             found = await self.traffic.fold_ahead(flight, request, which)
         else:
             found = await self.traffic.fold(request, flight.parties.positions[which])
-        counts, told = counted(found, chain, public, exact=True)
+        counts, told = count_words(found, chain, public, exact=True)
         inputs: dict[str, dict[str, Tree]] = {}
-        totals = decoded(found.totals, chain, public, inputs)
+        totals = decode_totals(found.totals, chain, public, inputs)
         return replace(found, totals=totals, counts=counts, inputs=inputs, told=told)
 
     async def _combined_by(

@@ -26,7 +26,7 @@ __all__ = [
     "Masked",
     "NUMPY_SCALARS",
     "StringArray",
-    "known",
+    "find_exact",
     "offset_of",
     "one_nan",
     "read_only",
@@ -395,7 +395,7 @@ class Masked:
                 remedy="give one mask element for each value",
             )
         _set(self, "mask", mask)
-        _set(self, "values", blanked(self.values, mask))
+        _set(self, "values", blank_values(self.values, mask))
 
     @classmethod
     def from_values(cls, values: Iterable[str | None] | Iterable[bytes | None]) -> Masked:
@@ -434,7 +434,7 @@ def leaks(values: Values, mask: Array) -> bool:
     return bool(np.ascontiguousarray(array[mask]).reshape(-1).view(np.uint8).any())
 
 
-def blanked(values: Values, mask: Array) -> Values:
+def blank_values(values: Values, mask: Array) -> Values:
     """Return ``values`` with zeros (or empty elements) under ``mask``, copied if that changes anything."""
     if not leaks(values, mask):
         return read_only(values) if isinstance(values, np.ndarray) else values
@@ -468,7 +468,7 @@ _REMEDIES: dict[type, str] = {
 _DEFAULT_REMEDY = "send numbers, text, bytes, dates, NumPy arrays, and lists, tuples and dicts of them"
 
 
-def known(value: object) -> Any:
+def find_exact(value: object) -> Any:
     """Return ``value`` as one of the EXACT types.
 
     Subclasses of dict become dict (``OrderedDict``: a model's state), of ndarray (``memmap``) plain
@@ -487,20 +487,20 @@ def known(value: object) -> Any:
         if isinstance(
             value, np.ma.MaskedArray
         ):  # not looked up before, since the look-up makes NumPy load masked arrays
-            raise _refused(kind, "send Masked(array.filled(0), np.ma.getmaskarray(array))")
+            raise _make_refusal(kind, "send Masked(array.filled(0), np.ma.getmaskarray(array))")
         return np.asarray(value)
     if isinstance(value, np.generic):
         return _numpy_scalar(value)
     if kind.__module__.partition(".")[0] == "torch" and hasattr(value, "numpy"):
         return _from_torch(value)
-    raise _refused(kind, _remedy(value))
+    raise _make_refusal(kind, _remedy(value))
 
 
 def _numpy_scalar(value: np.generic) -> Any:
     if isinstance(value, np.str_ | np.bytes_):
         return value.item()
     if isinstance(value, np.void | np.object_):
-        raise _refused(type(value), "send value.item()")
+        raise _make_refusal(type(value), "send value.item()")
     # np.longlong and similar: another name for a known type.
     return np.asarray(value).astype(dtype_form(value.dtype).little)[()]
 
@@ -520,7 +520,7 @@ def _remedy(value: object) -> str:
     return _DEFAULT_REMEDY
 
 
-def _refused(kind: type, remedy: str) -> MessageError:
+def _make_refusal(kind: type, remedy: str) -> MessageError:
     return fault(f"a value of type {kind.__module__}.{kind.__qualname__} cannot be sent", remedy)
 
 

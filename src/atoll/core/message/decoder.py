@@ -24,7 +24,7 @@ from .wire import (
     VERSION,
     Limits,
     Tag,
-    aligned,
+    align_size,
     dtype_from_form,
     enter,
     fault,
@@ -34,7 +34,7 @@ from .wire import (
 )
 from .words import Words
 
-__all__ = ["Decoder", "SCALARS", "Source", "damaged", "decode", "decoded", "read_dtype", "read_tree"]
+__all__ = ["Decoder", "SCALARS", "Source", "decode", "decode_text", "make_damage_error", "read_dtype", "read_tree"]
 
 
 _DAMAGED = "the message is damaged or was not written by Atoll: have it sent again"
@@ -44,12 +44,12 @@ _ADDRESSABLE = 2**63
 _ZEROS = bytes(ALIGN)
 
 
-def damaged(what: str) -> MessageError:
+def make_damage_error(what: str) -> MessageError:
     """Return the error for bytes that the writer would not have written."""
     return fault(what, _DAMAGED)
 
 
-def decoded(raw: bytes) -> str:
+def decode_text(raw: bytes) -> str:
     """Return UTF-8 as text.
 
     Raises:
@@ -58,7 +58,7 @@ def decoded(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise damaged(f"text that is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise make_damage_error(f"text that is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 class Source:
@@ -104,7 +104,7 @@ class Source:
         """Skip ``size`` bytes of header and return their offset."""
         at = self.at
         if size > self.head.nbytes - at:
-            raise damaged(f"the header ends {size - self.room} bytes too soon")
+            raise make_damage_error(f"the header ends {size - self.room} bytes too soon")
         self.at = at + size
         return at
 
@@ -134,23 +134,23 @@ class Source:
         """
         ndim = self.byte()
         if ndim > MAX_NDIM:
-            raise damaged(f"an array of {ndim} dimensions, above {MAX_NDIM}")
+            raise make_damage_error(f"an array of {ndim} dimensions, above {MAX_NDIM}")
         shape = self.unpack(_SHAPES[ndim])
         if math.prod(size for size in shape if size) * itemsize >= _ADDRESSABLE:
-            raise damaged(f"an array of shape {shape}, beyond what can be addressed")
+            raise make_damage_error(f"an array of shape {shape}, beyond what can be addressed")
         return shape, math.prod(shape)
 
     def take(self, size: int) -> Array | None:
         """Return the next buffer as a view, None if there is no body yet."""
         start, left = self.taken, self.body_size - self.taken
         if size > left:
-            raise damaged(f"a buffer of {size} bytes with {left} bytes of body left")
-        end = start + aligned(size)  # within the body: its size is a multiple of 64, as start is
+            raise make_damage_error(f"a buffer of {size} bytes with {left} bytes of body left")
+        end = start + align_size(size)  # within the body: its size is a multiple of 64, as start is
         self.taken = end
         if self.body is None:
             return None
         if end - start != size and self.body[start + size : end].tobytes() != _ZEROS[: end - start - size]:
-            raise damaged("padding that is not zero")
+            raise make_damage_error("padding that is not zero")
         return self.body[start : start + size]
 
 
@@ -175,7 +175,7 @@ def _int(source: Source) -> int:
     if size <= bound // 8 + 1:
         value = int.from_bytes(source.raw(size), "little", signed=True)
         if value.bit_length() // 8 + 1 != size:
-            raise damaged("an int not written with the bytes it needs")
+            raise make_damage_error("an int not written with the bytes it needs")
         if value.bit_length() <= bound:
             return value
     raise fault(
@@ -196,28 +196,28 @@ def _complex(source: Source) -> complex:
 def _short(source: Source) -> bytes:
     size = source.u32()
     if size > INLINE:
-        raise damaged(f"{size} bytes of text or bytes in the header, above {INLINE}")
+        raise make_damage_error(f"{size} bytes of text or bytes in the header, above {INLINE}")
     return source.raw(size)
 
 
 def _long(source: Source) -> int:
     (size,) = source.unpack(_U64)
     if size <= INLINE:
-        raise damaged(f"{size} bytes of text or bytes in the body, where {INLINE} fit the header")
+        raise make_damage_error(f"{size} bytes of text or bytes in the body, where {INLINE} fit the header")
     return int(size)
 
 
 def _text(source: Source) -> str:
     raw = _short(source)
     source.count_text(len(raw))
-    return decoded(raw)
+    return decode_text(raw)
 
 
 def _long_text(source: Source) -> str | None:
     size = _long(source)
     source.count_text(size)
     raw = source.take(size)
-    return None if raw is None else decoded(raw.tobytes())
+    return None if raw is None else decode_text(raw.tobytes())
 
 
 def _long_bytes(source: Source) -> bytes | None:
@@ -228,34 +228,34 @@ def _long_bytes(source: Source) -> bytes | None:
 def _date(source: Source) -> dt.date:
     day = source.u32()
     if not 1 <= day <= _LAST_DAY:
-        raise damaged(f"day {day}, outside the calendar")
+        raise make_damage_error(f"day {day}, outside the calendar")
     return dt.date.fromordinal(day)
 
 
 def _wall(wall: int) -> dt.datetime:
     if wall > _LAST_WALL:
-        raise damaged("a datetime outside the calendar")
+        raise make_damage_error("a datetime outside the calendar")
     return _FIRST + dt.timedelta(microseconds=wall)
 
 
 def _naive(source: Source) -> dt.datetime:
     wall, fold = source.unpack(_NAIVE)
     if fold > 1:
-        raise damaged(f"a datetime with fold {fold}")
+        raise make_damage_error(f"a datetime with fold {fold}")
     return _wall(wall).replace(fold=fold)
 
 
 def _aware(source: Source) -> dt.datetime:
     wall, offset = source.unpack(_AWARE)
     if not -_ONE_DAY < offset < _ONE_DAY:
-        raise damaged("an offset from UTC of a day or more")
+        raise make_damage_error("an offset from UTC of a day or more")
     return _wall(wall).replace(tzinfo=dt.timezone(dt.timedelta(microseconds=offset)))
 
 
 def _timedelta(source: Source) -> dt.timedelta:
     days, seconds, micros = source.unpack(_DELTA)
     if not (abs(days) <= 999_999_999 and 0 <= seconds < 86_400 and 0 <= micros < 1_000_000):
-        raise damaged("a timedelta out of range")
+        raise make_damage_error("a timedelta out of range")
     return dt.timedelta(days, seconds, micros)
 
 
@@ -269,10 +269,10 @@ def read_dtype(source: Source) -> np.dtype[Any]:
 def _numpy_scalar(source: Source) -> Any:
     dtype = read_dtype(source)
     if dtype.kind in "SU":
-        raise damaged(f"a NumPy scalar of dtype {dtype}")
+        raise make_damage_error(f"a NumPy scalar of dtype {dtype}")
     raw = source.raw(dtype.itemsize)
     if dtype.kind == "b" and raw[0] > 1:
-        raise damaged(f"a bool of value {raw[0]}")
+        raise make_damage_error(f"a bool of value {raw[0]}")
     return np.frombuffer(raw, dtype)[0]
 
 
@@ -317,9 +317,9 @@ def read_tree(head: memoryview, body: memoryview | None, body_size: int, limits:
     source = Source(head, None if body is None else np.frombuffer(body, np.uint8), body_size, limits)
     tree = _node(source, 0)
     if source.room:
-        raise damaged(f"{source.room} bytes of header after the tree")
+        raise make_damage_error(f"{source.room} bytes of header after the tree")
     if source.taken != body_size:
-        raise damaged(f"{body_size - source.taken} bytes of body that no leaf uses")
+        raise make_damage_error(f"{body_size - source.taken} bytes of body that no leaf uses")
     return tree
 
 
@@ -331,7 +331,7 @@ def _node(source: Source, depth: int) -> Any:
     if tag in _ARRAYS:
         return _ARRAYS[tag](source)[0]
     if tag == Tag.MASKED:
-        return _masked(source)
+        return _read_masked(source)
     if tag == Tag.DICT:
         return _mapping(source, depth)
     if tag == Tag.LIST:
@@ -347,7 +347,7 @@ def _open(source: Source, depth: int, least: int) -> int:
         raise too_deep(source.limits.max_depth)
     count = source.u32()
     if count * least > source.room:
-        raise damaged(f"{count} items in {source.room} bytes of header")
+        raise make_damage_error(f"{count} items in {source.room} bytes of header")
     return count
 
 
@@ -369,7 +369,7 @@ def _mapping(source: Source, depth: int) -> dict[str, Any]:
         key = _key(source)
         try:
             if key in items:
-                raise damaged("a key that occurs twice in its dict")
+                raise make_damage_error("a key that occurs twice in its dict")
             items[key] = _node(source, depth + 1)
         except MessageError as error:
             enter(error, key)
@@ -384,7 +384,7 @@ def _key(source: Source) -> str:
             f"a dict key of {size} bytes, above {source.limits.max_key_bytes}",
             "raise Limits.max_key_bytes if the sender is trusted",
         )
-    return decoded(source.raw(size))
+    return decode_text(source.raw(size))
 
 
 # Arrays: each returns the value (None where there is no body yet) and its shape.
@@ -397,7 +397,7 @@ def _array(source: Source) -> _Sized:
     if flat is None:
         return None, shape
     if dtype.kind == "b" and flat.size and flat.max() > 1:
-        raise damaged("a bool array with values other than 0 and 1")
+        raise make_damage_error("a bool array with values other than 0 and 1")
     array = flat.view(dtype)
     if dtype.kind == "U":
         refuse_bad_text(array)
@@ -419,7 +419,7 @@ def _bits(source: Source) -> _Sized:
 def _words(source: Source) -> _Sized:
     bits = source.byte()
     if not 1 <= bits <= 64:
-        raise damaged(f"words of {bits} bits")
+        raise make_damage_error(f"words of {bits} bits")
     shape, count = source.shape(-(-bits // 8))
     flat = source.take(-(-count * bits // 8))
     return None if flat is None else Words.unpacked(flat, bits, shape, count), shape
@@ -441,18 +441,18 @@ def _native(flat: Array, dtype: str) -> Array:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _masked(source: Source) -> Masked | None:
+def _read_masked(source: Source) -> Masked | None:
     source.count()
     tag = source.byte()
     if tag not in _ARRAYS or tag in (Tag.BITS, Tag.WORDS):
-        raise damaged(f"a null mask on a node of tag {tag}")
+        raise make_damage_error(f"a null mask on a node of tag {tag}")
     values, shape = _ARRAYS[tag](source)
     packed = source.take((math.prod(shape) + 7) // 8)
     if packed is None:
         return None
     mask = Bits(packed, shape).unpack()
     if leaks(values, mask):
-        raise damaged("values in null slots")
+        raise make_damage_error("values in null slots")
     return Masked(values, mask)
 
 
@@ -483,7 +483,7 @@ class _Prologue(NamedTuple):
     def start(self) -> int:
         """The offset of the body."""
         end = PROLOGUE.size + self.header
-        return aligned(end) if self.body else end
+        return align_size(end) if self.body else end
 
     @property
     def total(self) -> int:

@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, MessageError
-from .arrays import NUMPY_SCALARS, Array, BFloat16, Bits, BytesArray, Masked, StringArray, known, offset_of, one_nan
+from .arrays import (
+    NUMPY_SCALARS,
+    Array,
+    BFloat16,
+    Bits,
+    BytesArray,
+    Masked,
+    StringArray,
+    find_exact,
+    offset_of,
+    one_nan,
+)
 from .size import text_key, too_deep, total_size, utf8
 from .wire import (
     ALIGN,
@@ -26,7 +37,7 @@ from .wire import (
     Fields,
     Limits,
     Tag,
-    aligned,
+    align_size,
     dtype_form,
     enter,
     fault,
@@ -74,13 +85,13 @@ class Writer:
             raise too_many(self.limits.max_leaves)
         put = _PUTS.get(type(value))
         if put is None:
-            value = known(value)
+            value = find_exact(value)
             put = _PUTS[type(value)]
         put(self, value, depth)
 
     def _buffer(self, buffer: Array | bytes, size: int) -> None:
         self.buffers.append(buffer)
-        self.body += aligned(size)
+        self.body += align_size(size)
 
     def _none(self, _: None, __: int) -> None:
         self.head.append(Tag.NONE)
@@ -194,7 +205,7 @@ class Writer:
         self._buffer(value.offsets, value.offsets.nbytes)
         self._buffer(value.data, value.data.nbytes)
 
-    def _masked(self, value: Masked, depth: int) -> None:
+    def _write_masked(self, value: Masked, depth: int) -> None:
         self.head.append(Tag.MASKED)
         self.node(value.values, depth)
         packed = Bits.pack(value.mask).packed
@@ -271,7 +282,7 @@ _PUTS: dict[type, Callable[[Writer, Any, int], None]] = {
     Words: Writer._words,
     StringArray: Writer._texts,
     BytesArray: Writer._texts,
-    Masked: Writer._masked,
+    Masked: Writer._write_masked,
     list: Writer._sequence,
     tuple: Writer._sequence,
     dict: Writer._mapping,
@@ -419,7 +430,7 @@ def _check_totals(header: int, body: int, limits: Limits) -> None:
 def _laid_out(writer: Writer) -> Iterator[memoryview]:
     start = PROLOGUE.pack(MAGIC, VERSION, 0, len(writer.head), writer.body) + writer.head
     if writer.body:
-        start += _ZEROS[: aligned(len(start)) - len(start)]
+        start += _ZEROS[: align_size(len(start)) - len(start)]
     yield memoryview(start)
     while writer.buffers:  # popped, so that a copied buffer is freed once it is used
         buffer = writer.buffers.popleft()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, MessageError, nearest
-from .arrays import EXACT, NUMPY_SCALARS, BFloat16, Bits, BytesArray, Masked, StringArray, known
+from .arrays import EXACT, NUMPY_SCALARS, BFloat16, Bits, BytesArray, Masked, StringArray, find_exact
 from .size import text_key, too_deep
 from .wire import DEFAULT_LIMITS, dtype_form, enter, fault, finish, shown_key
 from .words import Words
@@ -78,7 +78,7 @@ class ArraySpec:
         if (found := dtype_name(value)) != self.dtype:
             raise wrong(f"an array of {found}", f"an array of {self.dtype}")
         if not self._fits(value.shape):
-            raise wrong(f"shape {_shown(value.shape)}", f"shape {_shown(self.shape)}")
+            raise wrong(f"shape {_format_shape(value.shape)}", f"shape {_format_shape(self.shape)}")
         if self.finite and not _all_finite(value):
             raise _not_finite()
 
@@ -180,7 +180,7 @@ def _not_finite() -> MessageError:
     )
 
 
-def _shown(shape: tuple[int | None, ...] | None) -> str:
+def _format_shape(shape: tuple[int | None, ...] | None) -> str:
     return "(" + ", ".join("any" if size is None else str(size) for size in shape or ()) + ")"
 
 
@@ -256,7 +256,7 @@ class Schema:
 
 
 def _spec_of(leaf: Any, *, finite: bool) -> ArraySpec | ScalarSpec:
-    leaf = known(leaf)
+    leaf = find_exact(leaf)
     if type(leaf) in ARRAYS:
         return array_spec(leaf, finite=finite)
     return ScalarSpec(type(leaf), finite)
@@ -294,7 +294,7 @@ def _check_spec(leaf: Any) -> Any:
 
 def _check(form: Any, value: Any) -> None:
     if isinstance(form, ArraySpec | ScalarSpec):
-        form.check(known(value))
+        form.check(find_exact(value))
     elif isinstance(form, Each):
         _check_each(form, value)
     elif isinstance(form, dict):

@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import MessageError
-from atoll.core.message.arrays import NUMPY_SCALARS, BFloat16, Bits, BytesArray, Masked, StringArray, known, offset_of
+from atoll.core.message.arrays import (
+    NUMPY_SCALARS,
+    BFloat16,
+    Bits,
+    BytesArray,
+    Masked,
+    StringArray,
+    find_exact,
+    offset_of,
+)
 from atoll.core.message.wire import (
     DEFAULT_LIMITS,
     INLINE,
     PROLOGUE,
     Limits,
-    aligned,
+    align_size,
     dtype_form,
     enter,
     fault,
@@ -31,7 +40,7 @@ def nbytes(tree: object, *, limits: Limits = DEFAULT_LIMITS) -> int:
     """Return ``len(encode(tree))`` without encoding.
 
     ``24 + header`` without buffers; with them ``aligned(24 + header) + sum(aligned(buffer))``, where
-    ``aligned`` rounds up to 64 bytes. The time grows with the number of leaves (and of characters that
+    ``align_size`` rounds up to 64 bytes. The time grows with the number of leaves (and of characters that
     are not ASCII), not with the size of arrays.
 
     Args:
@@ -52,7 +61,7 @@ def nbytes(tree: object, *, limits: Limits = DEFAULT_LIMITS) -> int:
 def total_size(header: int, body: int) -> int:
     """Return the size of a message in bytes from those of its header and body."""
     start = PROLOGUE.size + header
-    return aligned(start) + body if body else start
+    return align_size(start) + body if body else start
 
 
 class _Meter:
@@ -67,7 +76,7 @@ class _Meter:
     def node(self, value: Any, depth: int) -> int:
         measure = _MEASURES.get(type(value))
         if measure is None:
-            value = known(value)
+            value = find_exact(value)
             measure = _MEASURES[type(value)]
         return measure(self, value, depth)
 
@@ -88,25 +97,25 @@ class _Meter:
         return 2 + len(dtype_form(value.dtype).wire) + 8 * value.ndim
 
     def bfloat16(self, value: BFloat16, _: int) -> int:
-        self.body += aligned(value.bits.nbytes)
+        self.body += align_size(value.bits.nbytes)
         return 2 + 8 * value.bits.ndim
 
     def bits(self, value: Bits, _: int) -> int:
-        self.body += aligned(value.packed.nbytes)
+        self.body += align_size(value.packed.nbytes)
         return 2 + 8 * len(value.shape)
 
     def words(self, value: Words, depth: int) -> int:
         if not value.is_words:
             return self.array(value, depth)
-        self.body += aligned(value.packed_nbytes)
+        self.body += align_size(value.packed_nbytes)
         return 3 + 8 * value.ndim
 
     def texts(self, value: BytesArray, _: int) -> int:
-        self.body += aligned(value.offsets.nbytes) + aligned(value.data.nbytes)
+        self.body += align_size(value.offsets.nbytes) + align_size(value.data.nbytes)
         return 10 + 8 * len(value.shape)
 
-    def masked(self, value: Masked, depth: int) -> int:
-        self.body += aligned((value.mask.size + 7) // 8)
+    def measure_masked(self, value: Masked, depth: int) -> int:
+        self.body += align_size((value.mask.size + 7) // 8)
         return 1 + self.node(value.values, depth)
 
     def sequence(self, value: list[Any] | tuple[Any, ...], depth: int) -> int:
@@ -230,7 +239,7 @@ _MEASURES: dict[type, Callable[[_Meter, Any, int], int]] = {
     Words: _Meter.words,
     StringArray: _Meter.texts,
     BytesArray: _Meter.texts,
-    Masked: _Meter.masked,
+    Masked: _Meter.measure_masked,
     list: _Meter.sequence,
     tuple: _Meter.sequence,
     dict: _Meter.mapping,

@@ -43,7 +43,7 @@ __all__ = [
     "ROOT",
     "Tag",
     "VERSION",
-    "aligned",
+    "align_size",
     "dtype_form",
     "dtype_from_form",
     "enter",
@@ -110,7 +110,7 @@ class Tag(IntEnum):
     WORDS = 24
 
 
-def aligned(size: int) -> int:
+def align_size(size: int) -> int:
     """Return ``size`` rounded up to a multiple of 64."""
     return (size + 63) & -64
 

@@ -102,7 +102,7 @@ class CheckpointStore:
         self.generation = manifest["generation"]
         self.slots = manifest["slots"]
         self.choices = {**manifest["choices"], **self.choices}
-        missing = sorted(name for name in _named(self.slots) if not (path.parent / name).exists())
+        missing = sorted(name for name in _find_named(self.slots) if not (path.parent / name).exists())
         if missing:
             raise CheckpointError(
                 f"the generation needs the missing segment {missing[0]!r}", where=str(path), remedy="restore the folder"
@@ -117,9 +117,9 @@ class CheckpointStore:
         for path in manifests:
             if path not in newest:
                 path.unlink()
-        named = _named(self.slots)
+        named = _find_named(self.slots)
         for path in newest[:-1]:
-            named |= _named(read_message(path)["slots"])
+            named |= _find_named(read_message(path)["slots"])
         for path in [*self.folder.glob("state-*.msg"), *self.folder.glob("records-*.msg")]:
             if path.name not in named:
                 path.unlink()
@@ -136,7 +136,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: the generation cannot be written; the previous one stays intact.
         """
-        before = _named(self.slots)
+        before = _find_named(self.slots)
         over = {name for parent in (slot, *covered) for name in self._ended.get(parent, ())}
         slots = {k: v for k, v in self.slots.items() if not any(within(k, name) for name in over)}
         slots[slot] = {**content, "generation": self.generation + 1}
@@ -149,7 +149,7 @@ class CheckpointStore:
         for parent in (slot, *covered):
             self._ended.pop(parent, None)
         # Files that only the generation before last names are garbage.
-        for name in self._old - before - _named(slots):
+        for name in self._old - before - _find_named(slots):
             if self.folder is not None:
                 (self.folder / name).unlink(missing_ok=True)
         self._old = before
@@ -170,7 +170,7 @@ def within(slot: str, other: str) -> bool:
     return slot == other or slot.startswith(other + "/")
 
 
-def _named(slots: dict[str, dict[str, Any]]) -> set[str]:
+def _find_named(slots: dict[str, dict[str, Any]]) -> set[str]:
     """The segment files in this folder that these contents name; a file at a party is named ``file@party``."""
     found: set[str] = set()
     for content in slots.values():

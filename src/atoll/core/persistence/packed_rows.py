@@ -46,7 +46,7 @@ class RowBlock:
         """Pack rows."""
         forms: dict[tuple[str, ...], int] = {}
         which = [forms.setdefault(tuple(row), len(forms)) for row in rows]
-        columns = {name: _packed([row[name] for row in rows if name in row]) for form in forms for name in form}
+        columns = {name: _pack_values([row[name] for row in rows if name in row]) for form in forms for name in form}
         return cls(len(rows), list(forms), None if len(forms) == 1 else np.array(which, np.int32), columns)
 
     @property
@@ -94,7 +94,7 @@ class RowBlock:
         return int(has[self.which].sum())
 
 
-def _packed(values: list[Any]) -> Column:
+def _pack_values(values: list[Any]) -> Column:
     """Pack values so that each comes back as it is, its type included."""
     kinds = {type(value) for value in values}
     kind = kinds.pop() if len(kinds) == 1 else None

@@ -187,10 +187,10 @@ class Records:
             for start in range(0, len(old), step):
                 part = old[start : start + step]
                 rows[start : start + len(part)] = part
-                self.touched(step)
+                self.note_touched(step)
             self._held.release()
 
-    def touched(self, rows: int) -> None:
+    def note_touched(self, rows: int) -> None:
         """Count accessed records, and from time to time tell the system that pages of a file may leave memory."""
         if self._map is None or self._file is None or not hasattr(mmap, "MADV_DONTNEED"):
             return

@@ -56,7 +56,7 @@ class StateBlock:
         """Each client's state, with copies of the arrays."""
         known = form_of_block(self.stacked, self.kinds, len(self.positions))
         if known is None:  # the leaves belong to another library
-            yield from zip(self.positions.tolist(), T.unstacked(self.stacked, len(self.positions)), strict=True)
+            yield from zip(self.positions.tolist(), T.unstack_trees(self.stacked, len(self.positions)), strict=True)
             return
         form, columns = known
         for i, position in enumerate(self.positions.tolist()):
@@ -121,7 +121,7 @@ class States:
         """All states, by position."""
         return {**self.singles, **{position: state for block in self.blocks for position, state in block.rows()}}
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         """The states as a message."""
         return {
             "singles": [[position, state] for position, state in self.singles.items()],
@@ -130,7 +130,7 @@ class States:
 
     @staticmethod
     def unpack(packed: Any) -> States:
-        """The inverse of ``packed``."""
+        """The inverse of ``pack``."""
         blocks = [StateBlock(positions, stacked, list(kinds)) for positions, stacked, kinds in packed["blocks"]]
         return States(dict(packed["singles"]), blocks)
 
@@ -193,7 +193,7 @@ class Table:
             if leaf.kind != "none":
                 self.records.column(str(i))[rows] = column
         self.dirty[rows] = True
-        self.records.touched(len(rows))
+        self.records.note_touched(len(rows))
 
     def read(self, rows: NDArray[np.int64]) -> list[Any]:
         """Copies of rows: a column for each leaf."""
@@ -201,7 +201,7 @@ class Table:
             None if leaf.kind == "none" else self.records.column(str(i))[rows]
             for i, leaf in enumerate(self.form.leaves)
         ]
-        self.records.touched(len(rows))
+        self.records.note_touched(len(rows))
         return columns
 
     def get(self, row: int) -> Tree:
@@ -210,7 +210,7 @@ class Table:
             None if leaf.kind == "none" else leaf.value(self.records.column(str(i))[row])
             for i, leaf in enumerate(self.form.leaves)
         ]
-        self.records.touched(1)
+        self.records.note_touched(1)
         return self.form.build(values)
 
 
@@ -325,13 +325,13 @@ class StateTable:
         if len(tables) > 1 or not len(positions):
             return None
         if not tables:
-            return None if known is None else _repeated(*known, len(positions))
+            return None if known is None else _repeat_values(*known, len(positions))
         table = self._tables[tables[0] - 1]
         if not missing.any():
             return table.form.build(table.read(row))
         if known is None or known[0] != table.form:
             return None
-        stacked = _repeated(*known, len(positions))
+        stacked = _repeat_values(*known, len(positions))
         for to, column in zip(T.leaves(stacked), table.read(row[~missing]), strict=True):
             if to is not None:
                 to[~missing] = column
@@ -415,7 +415,7 @@ class StateTable:
                 self._changed.discard(position)
 
 
-def _repeated(form: Form, values: list[Any], count: int) -> Tree:
+def _repeat_values(form: Form, values: list[Any], count: int) -> Tree:
     pairs = zip(form.leaves, values, strict=True)
     return form.build([
         None if leaf.kind == "none" else np.repeat(np.asarray(value, dtype=leaf.dtype)[None], count, axis=0)
@@ -483,7 +483,7 @@ class StateStore:
         """Replace a party's state; the old generation stays unchanged."""
         self.table(slot).put(position, state)
 
-    def touched(self, slot: str) -> list[int]:
+    def list_touched(self, slot: str) -> list[int]:
         """Positions with a state in a slot."""
         return [int(position) for position in self.table(slot).positions()]
 
@@ -505,7 +505,7 @@ class StateStore:
             for own, table in self._tables_of(slot):
                 for part in table.parts(table.positions(changed=not full), SEGMENT_BYTES):
                     name = f"state-{generation:08d}-{hash64(slot):016x}-{len(names):04d}.msg"
-                    write_message(self.folder / name, {"slot": own, **part.packed(), "owners": self._owners(part)})
+                    write_message(self.folder / name, {"slot": own, **part.pack(), "owners": self._owners(part)})
                     names.append(name)
         except Exception:
             for name in names:

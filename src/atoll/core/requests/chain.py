@@ -32,7 +32,7 @@ from .stage import Fitting, Guarding, Stage, WithMemory, Worded
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Chain", "Inputs", "Sent", "SentBlock", "Told", "due", "fitted", "inputs_of"]
+__all__ = ["Chain", "Inputs", "Sent", "SentBlock", "Told", "due", "fit_chain", "inputs_of"]
 
 
 Row = tuple[int, Stage, Tree]
@@ -119,15 +119,17 @@ class Chain:
         self.excess_added = excess_added
         for first, stage in zip(self.stages, self.stages[1:], strict=False):
             if stage.on == "value" and first.on == "summand":
-                raise _misplaced(stage, first, "which acts on the summand")
+                raise _make_misplaced_error(stage, first, "which acts on the summand")
         self.value_stages = tuple(s for s in self.stages if s.on == "value")
         self.summand_stages = tuple(s for s in self.stages if s.on == "summand")
         for first, stage in zip(self.value_stages, self.value_stages[1:], strict=False):
             if first.packs:
-                raise _misplaced(stage, first, "which sends a binary form")
+                raise _make_misplaced_error(stage, first, "which sends a binary form")
         for first, stage in zip(self.stages, self.stages[1:], strict=False):
             if facet(first, Worded).words or facet(first, Worded).indexes:
-                raise _misplaced(stage, first, f"which sends {'words' if facet(first, Worded).words else 'indices'}")
+                raise _make_misplaced_error(
+                    stage, first, f"which sends {'words' if facet(first, Worded).words else 'indices'}"
+                )
         self._before: list[float | None] = []
         self.events: tuple[Event, ...] = ()
         bound: float | None = None
@@ -222,7 +224,7 @@ class Chain:
             made.append(known)
         return made
 
-    def known(self, public: Sequence[Tree], i: int, name: str) -> Tree:
+    def find_parameters(self, public: Sequence[Tree], i: int, name: str) -> Tree:
         """The round parameters of stage ``i`` for the aggregate of this name, from what ``public`` returns."""
         if not public:
             return None
@@ -246,7 +248,7 @@ class Chain:
         sent = self.send(aggregate, public, rng, self.fresh({"": aggregate}).get("", {}))
         return sent.total, sent.wire
 
-    def rehearsed(self, name: str, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> Sent:
+    def rehearse_send(self, name: str, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> Sent:
         """Send one aggregate of a first reply through the stages with noise that is not secret, only to find its size: it must not be released."""
         memory = self.fresh({name: aggregate}).get(name, {})
         seeds = np.zeros((1, SEED_BYTES), dtype=np.uint8)
@@ -369,7 +371,9 @@ class Chain:
         if not total.encoded or not self.stages or total.kind == "parts" or not self.summable:
             return {}
         last = len(self.stages) - 1
-        made = facet(self.stages[-1], Worded).counts(total.value, self.known(public, last, name), total.n, exact)
+        made = facet(self.stages[-1], Worded).counts(
+            total.value, self.find_parameters(public, last, name), total.n, exact
+        )
         return made if "overflowed" in made or "words" not in made else {**made, "unchecked": made["words"]}
 
     def decode(
@@ -396,7 +400,7 @@ class Chain:
         return replace(total, value=value)
 
     def _pairs(self, public: Sequence[Tree], name: str = "") -> tuple[list[Row], list[Row]]:
-        rows = [(i, stage, self.known(public, i, name)) for i, stage in enumerate(self.stages)]
+        rows = [(i, stage, self.find_parameters(public, i, name)) for i, stage in enumerate(self.stages)]
         return [r for r in rows if r[1].on == "value"], [r for r in rows if r[1].on == "summand"]
 
 
@@ -428,7 +432,7 @@ def _on_the_link(stage: Stage, sent: Tree) -> Tree:
     )
 
 
-def _misplaced(stage: Stage, first: Stage, why: str) -> CompositionError:
+def _make_misplaced_error(stage: Stage, first: Stage, why: str) -> CompositionError:
     name, before = type(stage).__name__, type(first).__name__
     acts = "acts on the client's value and stands behind"
     return CompositionError(f"{name} {acts} {before}, {why}", where="uplink", remedy=f"put {name} before {before}")
@@ -465,7 +469,7 @@ def _is_stale(chain: Chain, rows: Mapping[str, Tree], name: str, told: Told | No
     return known is not None and facet(chain.stages[-1], Fitting).stale(known, (told or {}).get(name))
 
 
-def fitted(chain: Chain, before: Tree, inputs: Inputs, rng: Rng, turn: int, told: Told | None = None) -> Tree:
+def fit_chain(chain: Chain, before: Tree, inputs: Inputs, rng: Rng, turn: int, told: Told | None = None) -> Tree:
     """Return the fitted round parameters of a chain.
 
     Args:
@@ -514,7 +518,7 @@ def inputs_of(chain: Chain, reply: Mapping[str, Aggregate], rng: Rng) -> dict[st
             if facet(stage, Fitting).fits:
                 found.setdefault(name, {})[str(i)] = value
             if i < len(chain.stages) - 1:
-                value = _through(stage, value, chain.known(public, i, name), rng.child("stage", name, i))
+                value = _through(stage, value, chain.find_parameters(public, i, name), rng.child("stage", name, i))
     return found
 
 

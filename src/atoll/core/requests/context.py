@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..algebra.tree import Tree
 
-__all__ = ["SEED_BYTES", "Seeds", "StageContext", "seeded", "seeds_for"]
+__all__ = ["SEED_BYTES", "Seeds", "StageContext", "derive_seeds", "seeds_for"]
 
 
 SEED_BYTES = 32
@@ -110,17 +110,17 @@ class Seeds:
         found: NDArray[np.uint8] = self.rows[np.searchsorted(self.positions, positions)]
         return found
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         """The seeds as a message."""
         return {"positions": self.positions, "rows": self.rows}
 
     @classmethod
     def unpack(cls, packed: Any) -> Seeds:
-        """The inverse of ``packed``."""
+        """The inverse of ``pack``."""
         return cls(np.asarray(packed["positions"]), np.asarray(packed["rows"]))
 
 
-def seeded(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint8]:
+def derive_seeds(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint8]:
     """Seeds derived from the parties' keys and a number, ``(parties, 32)``: for reproducible simulations, whose guarantees are void."""
     words = np.stack([child_keys(keys, "uplink", seed, i) for i in range(4)], axis=1)
     return words.astype("<u8").view(np.uint8)

@@ -388,7 +388,7 @@ class Island:
             ConfigError: no party of the job has this name.
             PolicyError: the island's policy does not release the value.
         """
-        return self._letters.write(to, value, self._ephemeral_bytes).encoded()
+        return self._letters.write(to, value, self._ephemeral_bytes).encode()
 
     def open(self, sender: str, sealed: bytes | Letter) -> Tree:
         """Open what another party has sealed for this one.

@@ -249,10 +249,10 @@ class SitePolicy(Checked, Policy):
         unknown = [name for name in parts if not _matches(name, self.allow)]
         own = [name for name in (kind, *unknown) if ":" in name and not _matches(name, self.allow)]
         if own:
-            raise self._refused(f"the job's own code, {own[0]}, may not run here", own[0])
+            raise self._make_refusal(f"the job's own code, {own[0]}, may not run here", own[0])
         if not _matches(kind, self.allow) and (unknown or not parts):
             name = unknown[0] if unknown else kind
-            raise self._refused(f"{name} may not run here", name)
+            raise self._make_refusal(f"{name} may not run here", name)
 
     def admit_code(self, name: str) -> None:
         """Refuse code of a job that ``allow`` does not name.
@@ -269,9 +269,9 @@ class SitePolicy(Checked, Policy):
             if fnmatchcase(module, wanted) and (not inner or fnmatchcase(inner, within)):
                 return
         shown = name if inner else f"{module}:*"
-        raise self._refused(f"the job's own code, {shown}, may not run here", shown)
+        raise self._make_refusal(f"the job's own code, {shown}, may not run here", shown)
 
-    def _refused(self, what: str, name: str) -> PolicyError:
+    def _make_refusal(self, what: str, name: str) -> PolicyError:
         known = f"use one of {', '.join(self.allow)}, " if self.allow else ""
         return PolicyError(
             what,

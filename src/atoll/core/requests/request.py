@@ -76,12 +76,12 @@ class ReplyForm:
     def totals(self, uplink: Chain, public: Sequence[Tree]) -> tuple[Totals, dict[str, Totals | None]]:
         """Return what an example adds to the sum after the stages, and what each optional aggregate would add."""
 
-        def added(reply: Mapping[str, Aggregate]) -> Totals:
+        def rehearse_reply(reply: Mapping[str, Aggregate]) -> Totals:
             leaving = uplink.leaving(reply)
-            return {name: uplink.rehearsed(name, one, public, Rng(0)).total for name, one in leaving.items()}
+            return {name: uplink.rehearse_send(name, one, public, Rng(0)).total for name, one in leaving.items()}
 
-        more = {name: None if one is None else added({name: one}) for name, one in self.optional.items()}
-        return added(self.reply), more
+        more = {name: None if one is None else rehearse_reply({name: one}) for name, one in self.optional.items()}
+        return rehearse_reply(self.reply), more
 
 
 Expects = Callable[[], ReplyForm]
@@ -173,7 +173,7 @@ class Mailboxes:
 
     def sealed(self) -> dict[str, dict[str, Tree]]:
         """The letters as messages, for a checkpoint."""
-        return {to: {sender: letter.packed() for sender, letter in box.items()} for to, box in self._letters.items()}
+        return {to: {sender: letter.pack() for sender, letter in box.items()} for to, box in self._letters.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,8 +298,8 @@ class Request:
 
     @functools.cached_property
     def sent_forms(self) -> dict[str, Schema | None] | None:
-        """The form of each total of a reply, as the task declares it and the stages encode it; computed once. See ``TaskSchema.sent``."""
-        return None if self.task.schema is None else self.task.schema.sent(self.uplink, self.public)
+        """The form of each total of a reply, as the task declares it and the stages encode it; computed once. See ``TaskSchema.find_sent_forms``."""
+        return None if self.task.schema is None else self.task.schema.find_sent_forms(self.uplink, self.public)
 
     @functools.cached_property
     def form(self) -> ReplyForm | None:

@@ -82,7 +82,7 @@ class WithMemory(Facet):
             return cast("Stage", self).encode_block(block, context), memory
         rows = [self.remember(_row(block, c), _row(memory, c), context.row(c)) for c in range(len(context.keys))]
         sent, kept = ([row[i] for row in rows] for i in (0, 1))
-        return _stacked(sent), _stacked(kept)
+        return _stack_rows(sent), _stack_rows(kept)
 
     def decode_one(self, sent: Tree, public: Tree, memory: Tree) -> Tree:
         """Decode one reply as the server does.
@@ -281,7 +281,7 @@ class Stage(Checked):
 
     def encode_block(self, block: Tree, context: StageContext) -> Tree:
         """The party half for a block of clients with a leading client axis; override it if a loop would be slow."""
-        return _stacked([self.encode(_row(block, c), context.row(c)) for c in range(len(context.keys))])
+        return _stack_rows([self.encode(_row(block, c), context.row(c)) for c in range(len(context.keys))])
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
         """The server half: decode the sum of ``n`` replies, or one (``n = 1``)."""
@@ -293,7 +293,7 @@ class Stage(Checked):
         count = len(T.leaves(block)[0])
         keeping = facet(self, WithMemory)
         before = [_row(memory, c) if keeping.remembers else None for c in range(count)]
-        return _stacked([keeping.decode_one(_row(block, c), public, before[c]) for c in range(count)])
+        return _stack_rows([keeping.decode_one(_row(block, c), public, before[c]) for c in range(count)])
 
     def wire_bits(self, value: Tree) -> int | None:
         """Exact size of the encoded value in bits; ``None`` if it must be measured."""
@@ -363,7 +363,7 @@ def _row(block: Tree, c: int) -> Tree:
     return T.map(lambda leaf: leaf[c], block)
 
 
-def _stacked(rows: list[Tree]) -> Tree:
+def _stack_rows(rows: list[Tree]) -> Tree:
     """Stack the clients of a block; NumPy leaves may be scalars."""
     return T.map(lambda *leaves: T.stack(leaves), *rows)
 

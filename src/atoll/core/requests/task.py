@@ -106,7 +106,7 @@ class TaskSchema:
     @cached_property
     def _values(self) -> dict[str, Schema]:
         """The form of each aggregate's value; the fold rejects numbers that are not finite."""
-        return {name: Schema(_mapped(_lax, _form(a.value))) for name, a in self._aggregates.items()}
+        return {name: Schema(_map_specs(_lax, _form(a.value))) for name, a in self._aggregates.items()}
 
     @cached_property
     def _blocks(self) -> dict[str, Schema]:
@@ -114,14 +114,14 @@ class TaskSchema:
         found = {}
         for name, schema in self._values.items():
             if self._aggregates[name].summable or _is_stackable(schema.form):
-                found[name] = Schema(_mapped(_stacked, schema.form))
+                found[name] = Schema(_map_specs(_stack_spec, schema.form))
         return found
 
     @cached_property
     def _totals(self) -> dict[str, Schema]:
         """The form of what each aggregate adds to the sum."""
         return {
-            name: Schema(_mapped(lambda leaf, kind=self._aggregates[name].kind: _summand(leaf, kind), schema.form))
+            name: Schema(_map_specs(lambda leaf, kind=self._aggregates[name].kind: _summand(leaf, kind), schema.form))
             for name, schema in self._values.items()
         }
 
@@ -172,7 +172,7 @@ class TaskSchema:
 
     # ------------------------------------------------------------------ where replies are added up
 
-    def sent(self, uplink: Chain, public: Sequence[Tree]) -> dict[str, Schema | None]:
+    def find_sent_forms(self, uplink: Chain, public: Sequence[Tree]) -> dict[str, Schema | None]:
         """The form of what each aggregate adds to the sum, after encoding by the stages; compute it once for a request.
 
         It is the form that stages give to a value of the declared form, or ``None`` if the schema leaves a size of that open.
@@ -193,7 +193,7 @@ class TaskSchema:
 
         Args:
             totals: totals of a party, or of a cohort.
-            forms: the result of ``sent``; by default no stage has encoded the totals.
+            forms: the result of ``find_sent_forms``; by default no stage has encoded the totals.
             apart: whether they have a leading client axis.
 
         Raises:
@@ -206,7 +206,7 @@ class TaskSchema:
         for name, total in totals.items():
             declared, schema = self._aggregates[name], forms[name]
             if schema is not None and apart:
-                schema = Schema(_mapped(_stacked, schema.form))
+                schema = Schema(_map_specs(_stack_spec, schema.form))
             if total.kind != "parts":
                 _same_kind(name, total, declared)
                 _require_form(name, declared, schema, total.value)
@@ -220,11 +220,11 @@ class TaskSchema:
     def _encoded(self, name: str, uplink: Chain, public: Sequence[Tree]) -> Schema | None:
         """The form of a value after the stages, found by sending a value of the declared form through them."""
         try:
-            example = _mapped(_example, self._values[name].form)
+            example = _map_specs(_example, self._values[name].form)
         except _OpenSizeError:
             return None
         declared = self._aggregates[name]
-        total = uplink.rehearsed(name, declared.with_value(example, 1.0), public, Rng(0)).total
+        total = uplink.rehearse_send(name, declared.with_value(example, 1.0), public, Rng(0)).total
         if total.kind == "parts":
             return Schema.of(total.value[0].value)
         return Schema.of(T.map(_array, total.value))
@@ -248,16 +248,16 @@ def _form(form: Any) -> Any:
     return form.form if isinstance(form, Schema) else form
 
 
-def _mapped(rule: Any, form: Any) -> Any:
+def _map_specs(rule: Any, form: Any) -> Any:
     """A form with each spec replaced."""
     if isinstance(form, Each):
         if rule is not _lax:
             raise ConfigError("a list of any length cannot be added up", where="TaskSchema", remedy="name every item")
-        return Each(_mapped(rule, form.form), form.least, form.most)
+        return Each(_map_specs(rule, form.form), form.least, form.most)
     if isinstance(form, dict):
-        return {key: _mapped(rule, part) for key, part in form.items()}
+        return {key: _map_specs(rule, part) for key, part in form.items()}
     if isinstance(form, list | tuple):
-        return type(form)(_mapped(rule, part) for part in form)
+        return type(form)(_map_specs(rule, part) for part in form)
     if not isinstance(form, ArraySpec | ScalarSpec):
         Schema(form)  # raises an error that says what is wrong
     return rule(form)
@@ -266,7 +266,7 @@ def _mapped(rule: Any, form: Any) -> Any:
 def _is_stackable(form: Any) -> bool:
     """Whether values of a form are numbers and arrays, which a block of clients stores as columns."""
     try:
-        _mapped(_stacked, form)
+        _map_specs(_stack_spec, form)
     except ConfigError:
         return False
     return True
@@ -290,7 +290,7 @@ def _numbers(spec: Any) -> ArraySpec:
     return ArraySpec(_DTYPES[spec.type], ())
 
 
-def _stacked(spec: Any) -> ArraySpec:
+def _stack_spec(spec: Any) -> ArraySpec:
     """The spec of a block's leaf, with a client axis."""
     one = _numbers(spec)
     return ArraySpec(one.dtype, None if one.shape is None else (None, *one.shape))

@@ -79,7 +79,7 @@ def pack_request(request: Request, names: list[str]) -> Tree:
         "apart": request.apart,
         "sum": request.sum,
         "wraps": None if request.wraps is None else pack_request(request.wraps, []),
-        "seeds": None if request.seeds is None else request.seeds.packed(),
+        "seeds": None if request.seeds is None else request.seeds.pack(),
     }
 
 
@@ -142,7 +142,7 @@ def pack_ran(ran: TaskResult) -> Tree:
 
 
 def _pack_letters(letters: Mapping[str, Letter]) -> dict[str, Tree]:
-    return {name: letter.packed() for name, letter in letters.items()}
+    return {name: letter.pack() for name, letter in letters.items()}
 
 
 def unpack_ran(packed: Any) -> TaskResult:
@@ -183,7 +183,7 @@ def pack_folded(folded: PartialSum) -> Tree:
         "nbytes": folded.nbytes,
         "rejected": [[k, v] for k, v in folded.rejected.items()],
         "errors": [[k, pack_error(v)] for k, v in folded.errors.items()],
-        "left": {slot: states.packed() for slot, states in folded.left.items()},
+        "left": {slot: states.pack() for slot, states in folded.left.items()},
         "promised": [[position, b"".join(m + b for m, b in rows)] for position, rows in folded.promised.items()],
         "kept": [pack_ran(ran) for ran in folded.kept],
     }

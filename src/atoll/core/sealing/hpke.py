@@ -97,7 +97,7 @@ def send(recipient: bytes, sender: bytes, ephemeral: bytes, info: bytes) -> tupl
         LetterError: the recipient's key is not a usable point.
     """
     enc = public_of(ephemeral)
-    shared = _agreed(ephemeral, recipient) + _agreed(sender, recipient)
+    shared = _agree_secret(ephemeral, recipient) + _agree_secret(sender, recipient)
     return enc, _context(shared, enc + recipient + public_of(sender), info)
 
 
@@ -113,11 +113,11 @@ def receive(enc: bytes, sender: bytes, recipient: bytes, info: bytes) -> HpkeCon
     Raises:
         LetterError: ``enc`` or the sender's key is not a usable point.
     """
-    shared = _agreed(recipient, enc) + _agreed(recipient, sender)
+    shared = _agree_secret(recipient, enc) + _agree_secret(recipient, sender)
     return _context(shared, enc + public_of(recipient) + sender, info)
 
 
-def _agreed(private: bytes, public: bytes) -> bytes:
+def _agree_secret(private: bytes, public: bytes) -> bytes:
     x25519 = _library()
     try:
         shared: bytes = x25519.X25519PrivateKey.from_private_bytes(private).exchange(

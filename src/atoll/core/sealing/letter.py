@@ -60,13 +60,13 @@ class Letter:
         """The encrypted content; empty if sealing is virtual."""
         return self._box if self.key else b""
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         """The letter as messages and checkpoints have it."""
         return {**self.envelope(), "key": self.key, "box": self._box or M.encode(self._content)}
 
     @staticmethod
     def unpack(packed: Any) -> Letter:
-        """The inverse of ``packed``.
+        """The inverse of ``pack``.
 
         Raises:
             LetterError: it is not a letter.
@@ -80,13 +80,13 @@ class Letter:
             raise LetterError(f"a letter whose key has {len(packed['key'])} bytes, number {packed['n']}")
         return Letter(*(packed[name] for name in _FIELDS))
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """The letter as bytes that can be part of any message."""
-        return M.encode(self.packed())
+        return M.encode(self.pack())
 
     @staticmethod
     def decode(encoded: Any) -> Letter:
-        """The inverse of ``encoded``.
+        """The inverse of ``encode``.
 
         Raises:
             LetterError: it is not a letter.

@@ -89,10 +89,10 @@ class WatchedLoop(asyncio.SelectorEventLoop):
         """Run a function in a thread; the loop is not idle until it is done."""
         future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         self.idle.helpers += 1
-        future.add_done_callback(self._helped)
+        future.add_done_callback(self._end_help)
         return future
 
-    def _helped(self, future: asyncio.Future[Any]) -> None:
+    def _end_help(self, future: asyncio.Future[Any]) -> None:
         self.idle.helpers -= 1
 
 
@@ -258,14 +258,14 @@ def run(main: Coroutine[Any, Any, R], *, virtual: bool = True) -> R:
     outcome: list[R] = []
     failure: list[BaseException] = []
 
-    async def kept() -> None:
+    async def keep_outcome() -> None:
         # Do not return the task's own result: a runner that restores its signal handler would print it several times.
         outcome.append(await main)
 
     def start() -> None:
         loop: asyncio.AbstractEventLoop = VirtualLoop() if virtual else WatchedLoop()
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(kept())
+            runner.run(keep_outcome())
 
     def target() -> None:
         try:

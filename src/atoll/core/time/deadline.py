@@ -125,7 +125,7 @@ class Quota:
         self._shares.append(Share(self, most))
         return self._shares[-1]
 
-    async def joined(self) -> None:
+    async def join_shares(self) -> None:
         """Wait until each share is with its request or was given up; the last one counts."""
         if self._open is None:
             self._open = asyncio.get_running_loop().create_future()
@@ -193,7 +193,7 @@ class Share:
         if self.over:
             raise ConfigError("a share of a quota is for one request", remedy="hand out one a request, anew each round")
         self.offer, self.over = (times[: self.most], positions[: self.most]), True
-        await self.quota.joined()
+        await self.quota.join_shares()
         self.completed, self.late = len(times), positions[self.taken :]
         return self.taken
 
@@ -222,4 +222,4 @@ class Share:
         if not self.over:
             self.over = True
             if not self.quota.recount():
-                await self.quota.joined()
+                await self.quota.join_shares()

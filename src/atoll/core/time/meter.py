@@ -224,7 +224,7 @@ class Meter:
         n = len(positions)
         self._tally.add((hub, kind), positions, np.full(n, size, dtype=np.int64), np.full(n, times, dtype=np.int64))
 
-    def relayed(self, nbytes: int, messages: int) -> None:
+    def count_relayed(self, nbytes: int, messages: int) -> None:
         """Count the part of the traffic down that one party wrote to another."""
         self.bytes_relayed += nbytes
         self.messages_relayed += messages
@@ -251,9 +251,9 @@ class Meter:
             for unit, value in (("bytes", said.nbytes), ("messages", said.messages)):
                 name = f"{unit}_{way}"
                 setattr(self, name, getattr(self, name) + value)
-        self.relayed(said.nbytes, said.messages)
+        self.count_relayed(said.nbytes, said.messages)
 
-    def ended(self, hub: str, fate: Fate, positions: NDArray[np.int64]) -> None:
+    def count_ended(self, hub: str, fate: Fate, positions: NDArray[np.int64]) -> None:
         """Count a request to each of these parties that will have no usable reply."""
         self.crashed += len(positions) if fate == "crashed" else 0
         if len(positions):

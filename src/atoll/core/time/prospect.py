@@ -40,16 +40,16 @@ class Prospect:
     notice: float = 0.0
     step: float = 0.0
 
-    def packed(self) -> list[float]:
+    def pack(self) -> list[float]:
         """The prospect as plain numbers, for a frame."""
         return [float(value) for value in astuple(self)]
 
     @staticmethod
     def unpack(packed: Any) -> Prospect:
-        """The inverse of ``packed``."""
+        """The inverse of ``pack``."""
         return Prospect(*(float(value) for value in packed))
 
-    def reached(self, time: float, worked: float, words: int, moment: float, share: float) -> tuple[float, Ending]:
+    def find_reach(self, time: float, worked: float, words: int, moment: float, share: float) -> tuple[float, Ending]:
         """How far a role gets that is to work or wait until a moment.
 
         Args:

@@ -86,7 +86,7 @@ def reply_bytes(context: Context, state: Tree, phase: str) -> int:
     reply = dry_reply(context.local_algorithm, state["server"]["params"], phase)
     wires = {}
     for name, aggregate in chain.leaving(reply).items():
-        sent = chain.rehearsed(name, aggregate, public, Rng(0))
+        sent = chain.rehearse_send(name, aggregate, public, Rng(0))
         wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": 1.0}
     if not context.protected:
         wires["loss"] = {"kind": "mean", "value": np.float64(0.0), "weight": 1.0}

@@ -18,7 +18,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, PolicyError, QuorumError
 from atoll.core.event import Event, Promise, Sampled
 from atoll.core.facets import facet
-from atoll.core.requests.chain import Inputs, Told, due, fitted, inputs_of
+from atoll.core.requests.chain import Inputs, Told, due, fit_chain, inputs_of
 from atoll.core.requests.island import Island
 from atoll.core.requests.party import Party
 from atoll.core.requests.results import Combined
@@ -227,7 +227,7 @@ def _refitted(
     told: Told | None,
 ) -> Tree:
     stream = fed.rng.child("fit", state["contacts"], phase)
-    made = fitted(chain, chain.fitted, inputs, stream, state["contacts"], told)
+    made = fit_chain(chain, chain.fitted, inputs, stream, state["contacts"], told)
     rows = [row for row in state.get("fitted", {}).get(phase, []) if row[0] < version]
     needed = max((i for i, row in enumerate(rows) if row[0] <= oldest), default=0)
     kept = rows[needed:] if oldest < version else []

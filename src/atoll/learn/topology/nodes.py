@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.algebra import tree as T
-from atoll.core.algebra.aggregate import Aggregate, Mean, Parts, stacked
+from atoll.core.algebra.aggregate import Aggregate, Mean, Parts, stack_replies
 from atoll.core.algebra.form import kinds_of_block
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
@@ -154,7 +154,7 @@ class _Made:
             alike.setdefault(tuple(reply), []).append(place)
         errors = self.errors
         for names, places in alike.items() or [((), [])]:
-            reply = {name: stacked([self.replies[place][name] for place in places]) for name in names}
+            reply = {name: stack_replies([self.replies[place][name] for place in places]) for name in names}
             singles = {place: self.states[place] for place in places}
             yield Batch(np.array(places, dtype=np.int64), reply, singles=singles, errors=errors)
             errors = {}

@@ -88,7 +88,7 @@ class DaemonLedger(Ledger):
         if request:
             parties = self._missing(self.content(event, request, self.job), parties)
         if parties:
-            self.ask({"op": "spend", "event": event.packed(), "parties": parties, "request": request})
+            self.ask({"op": "spend", "event": event.pack(), "parties": parties, "request": request})
             super().append(event, parties, request)
 
     def admit(self, title: str, most: Sequence[Mapping[str, Any]]) -> None:
@@ -171,5 +171,5 @@ def most_of(prepared: Prepared, names: Sequence[str], sizes: Sequence[int]) -> l
     made = []
     for size, parties in groups.items():
         events = prepared.most(size)
-        made.append({"parties": parties, "events": None if events is None else [event.packed() for event in events]})
+        made.append({"parties": parties, "events": None if events is None else [event.pack() for event in events]})
     return made

@@ -54,7 +54,7 @@ class Keeper:
         try:
             return {**answer, "names": self._generation(frame)}
         except Exception as error:
-            return {**answer, "error": pack_error(self._host.executor.told(error))}
+            return {**answer, "error": pack_error(self._host.executor.redact_error(error))}
 
     def _known(self, frame: Any) -> Any:
         """Return what the journal has of a role's result, for a session that is not held again."""

@@ -202,7 +202,7 @@ class SiteEngine:
             self._unwanted.discard((request.id, position))
             return None
         host = self.host
-        request = host.seeded(request, np.array([position], dtype=np.int64))
+        request = host.add_seeds(request, np.array([position], dtype=np.int64))
         ran = host.replay(request, position)
         if ran is None:
             key = int(host.executor.keys(request, np.array([position], dtype=np.int64))[0])
@@ -221,13 +221,13 @@ class SiteEngine:
             chain = Chain(stages, frame["place"])
             request = replace(parked.request, uplink=chain, public=tuple(frame["public"]), apart=frame["apart"])
             if chain.secret:  # what is released once must not be made again from another reply
-                request = self.host.seeded(request, np.array([position], dtype=np.int64))
+                request = self.host.add_seeds(request, np.array([position], dtype=np.int64))
                 self.parking.put(request, replace(parked.ran, sealed=True))
             else:
                 parked.request = request
             return await self._reply(request, position, frame["as"])
         except (Exception, SystemExit) as error:  # of a stage, or of what a task gave
-            return self._frame("failed", asked, position, error=pack_error(self.host.executor.told(error)))
+            return self._frame("failed", asked, position, error=pack_error(self.host.executor.redact_error(error)))
 
     async def _reply(self, request: Request, position: int, push: str) -> Any:
         parked = self.parking.get(request.id, position)

@@ -30,7 +30,7 @@ class Spent:
         """Write an event to the site's own ledger; the reply reports it to the server."""
         self._host.spend(event, party, request)
         for name in [party] if isinstance(party, str) else party:
-            self._note({"party": name, "request": request, **event.packed()})
+            self._note({"party": name, "request": request, **event.pack()})
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         fields = {k: v for k, v in entry.items() if k not in ("party", "request", "job")}

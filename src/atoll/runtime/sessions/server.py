@@ -74,7 +74,7 @@ class LiveSession:
             for role, had in frame["for"]:
                 text_in({"for": role}, "for")
                 whole_in({"had": had}, "had")
-            self.switch.heard(frame)
+            self.switch.process_frame(frame)
         elif frame["op"] == "words":
             self._note(speaker, frame["words"])
         elif frame["op"] == "reached":
@@ -91,7 +91,7 @@ class LiveSession:
             if whole_in(received, other) < 0:
                 raise MessageError(f"{received[other]} messages of {other!r}")
         whole_in(frame, "number")
-        self.switch.heard(frame)
+        self.switch.process_frame(frame)
 
     def _carry(self, source: str, frame: Any) -> None:
         """Pass a message on."""
@@ -99,9 +99,9 @@ class LiveSession:
         _moment_in(frame)
         if len(text_in(frame, "channel") if "channel" in frame else "") > LONGEST_NAME:
             raise MessageError(f"a channel's name of {len(frame['channel'])} characters")
-        seconds = self.switch.heard(frame)
+        seconds = self.switch.process_frame(frame)
         if self.switch.chains is not None:
-            self.switch.chains.sent(source, target, seconds)
+            self.switch.chains.note_sent(source, target, seconds)
 
     def _note(self, role: str, words: Any) -> None:
         """Count a role's direct messages, and follow its clock."""
@@ -111,12 +111,12 @@ class LiveSession:
         for word, told, *size in words:
             other = self.require(text_in({"role": told}, "role"))
             if word == "took":
-                chains.received(role, other)
+                chains.note_received(role, other)
                 continue
             nbytes = whole_in({"bytes": size[0] if size else None}, "bytes")
             if nbytes < 0 or other == role:
                 raise MessageError(f"{nbytes} bytes from {role!r} to {other!r}")
-            chains.sent(role, other, self.switch.count(role, other, nbytes, direct=True))
+            chains.note_sent(role, other, self.switch.count(role, other, nbytes, direct=True))
 
 
 class ServerSessions:
@@ -342,7 +342,7 @@ class ServerSessions:
         name = self._world.roster.name
         frame["cast"] = {r: [name(at), request.id, live.keys.get(r, {})] for r, (request, at) in roles.items()}
         frame["step"] = live.switch.step
-        frame["prospect"] = live.switch.prospects[role].packed()
+        frame["prospect"] = live.switch.prospects[role].pack()
 
         def read(answer: Any) -> TaskResult:
             ran = self._ran(answer, *roles[role])

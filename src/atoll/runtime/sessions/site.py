@@ -358,7 +358,7 @@ class Roles:
         return reach
 
     async def _role(self, frame: Any, peers: LocalPeers, events: list[Any]) -> None:
-        answer = await answer_of(self._play(frame, peers, events), self._host.executor.told)
+        answer = await answer_of(self._play(frame, peers, events), self._host.executor.redact_error)
         if "error" not in answer:
             self._tell_end((frame["session"], frame["role"]), peers, answer["ran"]["ending"])
         self._end((frame["session"], frame["role"]))
@@ -367,7 +367,7 @@ class Roles:
     async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
         def spend(event: Any, party: str | Sequence[str], request: str) -> None:
             self._host.spend(event, party, request)
-            events.append({"event": event.packed(), "party": party, "request": request})
+            events.append({"event": event.pack(), "party": party, "request": request})
 
         request = unpack_request({**frame["request"], "message": None}, self._registry)
         if frame["step"] and peers.resumed is None:

@@ -51,7 +51,7 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     )
     alive = among(reduction.parties.positions, dealt.positions)
     mail, count = sizes.received(sent, alive)
-    reduction.meter.relayed(int(mail.sum()), count)
+    reduction.meter.count_relayed(int(mail.sum()), count)
     inner = reduction.terms.down if reduction.terms.down is not None else M.nbytes(reduction.request.message)
     own = inner[alive] if isinstance(inner, np.ndarray) and len(inner) == len(alive) else inner
     terms = reduction.terms.with_down(own + mail[alive] + M.nbytes(None) - size)
@@ -84,7 +84,7 @@ async def _revealed(
         )
         voted = among(reduction.parties.positions, who.positions)
         letters, count = sizes.received(sent * voted[:, None], voted)
-        reduction.meter.relayed(int(letters.sum()), count)
+        reduction.meter.count_relayed(int(letters.sum()), count)
         mail = letters[voted]
     told: list[Any] = []
     shown = await reduction.rehearse(
@@ -212,6 +212,6 @@ def _letter(path_bytes: int, names: int, longer: int, kind: str | tuple[str, ...
     content: Any = "0" * 32
     if kind != "vote":  # the seeds whose shares it has
         dealt = dict.fromkeys(kind, bytes(SHARE))
-        sealed = sealing.seal(sender, to, path, number - 1, dealt, draw).encoded()
+        sealed = sealing.seal(sender, to, path, number - 1, dealt, draw).encode()
         content = {"key": bytes(SEED), "shares": sealed}
     return sealing.seal(sender, to, path, number, content, draw).nbytes

@@ -16,7 +16,7 @@ from atoll.core.execution.executor import Executor
 from atoll.core.persistence.state_table import States, StateTable
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Population
-from atoll.core.requests.context import Seeds, seeded
+from atoll.core.requests.context import Seeds, derive_seeds
 from atoll.core.requests.party import Roster
 from atoll.core.requests.request import Mailboxes, PartialSum, Request
 from atoll.core.requests.task import Task
@@ -100,7 +100,7 @@ def _check(
         rng = Rng.of(seed).child(name, number)
         public = tuple(uplink.public(rng.child("public")))
         seeds = Seeds(
-            np.sort(positions), seeded(slow.keys(Request("", task, None, "", rng.key), np.sort(positions)), seed)
+            np.sort(positions), derive_seeds(slow.keys(Request("", task, None, "", rng.key), np.sort(positions)), seed)
         )
         request = Request(
             f"check/{name}/{number}",

@@ -54,7 +54,7 @@ class PartyAnswer:
     @property
     def digest(self) -> str:
         """A hash of every byte of the answer."""
-        return M.fingerprint([self.value, {to: letter.packed() for to, letter in sorted(self.letters.items())}])
+        return M.fingerprint([self.value, {to: letter.pack() for to, letter in sorted(self.letters.items())}])
 
 
 Alter = Callable[[Request, str], "Request | None"]
