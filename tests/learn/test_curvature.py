@@ -9,7 +9,7 @@ from atoll.learn.curvature import (
     bfgs,
     block_sr1,
     cg,
-    damped,
+    damp_operator,
     hessian,
     inverse_floored,
     least_squares_begin,
@@ -18,7 +18,7 @@ from atoll.learn.curvature import (
     ravel,
     restore,
     shorten,
-    stepped,
+    step_params,
     two_loop,
     unravel,
 )
@@ -41,7 +41,7 @@ def test_conjugate_gradients_solve_in_as_many_iterations_as_dimensions(seed):
     draw = np.random.default_rng(seed)
     matrix, b = spd(draw, 6), draw.normal(size=6)
     np.testing.assert_allclose(ravel(cg(acting(matrix), tree(b), 8)), np.linalg.solve(matrix, b), rtol=1e-6, atol=1e-8)
-    found = ravel(cg(damped(acting(matrix), 0.7), tree(b), 8))
+    found = ravel(cg(damp_operator(acting(matrix), 0.7), tree(b), 8))
     np.testing.assert_allclose(found, np.linalg.solve(matrix + 0.7 * np.eye(6), b), rtol=1e-6, atol=1e-8)
 
 
@@ -98,7 +98,7 @@ def test_least_squares_stay_where_they_are_once_only_rounding_is_left(seed, miss
 def test_trees_and_vectors_and_dtypes():
     narrow = {"a": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}
     assert cg(lambda v: v, narrow, 3)["a"].dtype == np.float32
-    assert stepped(narrow, np.full(6, 0.5))["b"].dtype == np.float32
+    assert step_params(narrow, np.full(6, 0.5))["b"].dtype == np.float32
     np.testing.assert_array_equal(ravel(unravel(np.arange(6.0), narrow)), np.arange(6.0))
     assert unravel(np.zeros((3, 6)), narrow)["a"].shape == (3, 2, 2)
     assert ratio(np.float32(1), np.float32(0)) == 0

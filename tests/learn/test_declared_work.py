@@ -14,7 +14,7 @@ from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import Work
 from atoll.learn.algorithm import Phased
 from atoll.learn.local.partial import epochs_of_pass, quota
-from atoll.learn.local.update import count_steps, declared
+from atoll.learn.local.update import count_steps, declare_workload
 from atoll.learn.topology.node import Node
 from tests.support.learn_toys import islands
 
@@ -34,7 +34,7 @@ TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an 
     ],
 )
 def test_every_pass_of_the_phase_counts(algorithm, phase, work):
-    assert declared(algorithm, np.array([10]), {"phase": phase}).row(0) == work
+    assert declare_workload(algorithm, np.array([10]), {"phase": phase}).row(0) == work
 
 
 @given(
@@ -46,7 +46,7 @@ def test_every_pass_of_the_phase_counts(algorithm, phase, work):
 def test_columns_are_the_counts_of_each_client(sizes, batch, steps, asked):
     algorithm = Scaffold(batch_size=batch, epochs=2, steps=steps, option=1)
     message = {"phase": "train"} if asked is None else {"phase": "train", "epochs": asked}
-    found = declared(algorithm, np.array(sizes, dtype=np.int64), message)
+    found = declare_workload(algorithm, np.array(sizes, dtype=np.int64), message)
     parts = [quota(part, epochs_of_pass(algorithm, part, asked)) for part in facet(algorithm, Phased).passes("train")]
     for i, n in enumerate(sizes):
         counts = [count_steps(part, n) for part in parts]
@@ -59,11 +59,11 @@ def test_columns_are_the_counts_of_each_client(sizes, batch, steps, asked):
 
 
 def test_a_client_without_rows_takes_no_steps():
-    assert declared(FedAvg(steps=4), np.array([0]), {"phase": "train"}).row(0) == Work(0, 0, 0)
+    assert declare_workload(FedAvg(steps=4), np.array([0]), {"phase": "train"}).row(0) == Work(0, 0, 0)
 
 
 def test_without_a_phase_it_is_that_of_all():
-    assert declared(Mime(**TEN_IN_FOURS), np.array([10])).row(0) == Work(20, 7, 3)
+    assert declare_workload(Mime(**TEN_IN_FOURS), np.array([10])).row(0) == Work(20, 7, 3)
 
 
 def test_a_node_that_is_its_own_server_does_all_phases():
@@ -108,6 +108,6 @@ def test_virtual_time_knows_the_phase():
     ],
 )
 def test_what_was_done_before_takes_no_time_again(message, epochs):
-    assert declared(FedAvg(**TEN_IN_FOURS), np.array([10]), {"phase": "train", **message}).row(0) == Work(
+    assert declare_workload(FedAvg(**TEN_IN_FOURS), np.array([10]), {"phase": "train", **message}).row(0) == Work(
         10, 3 * epochs, epochs
     )

@@ -26,7 +26,7 @@ from atoll.core.requests.task import Work
 from atoll.learn.algorithm import Phased, Stragglers
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.partial import PartialWork, asked_epochs, epochs_of_pass, quota
-from atoll.learn.local.update import batch_rows, count_many, count_steps, declared, local_contact
+from atoll.learn.local.update import batch_rows, count_many, count_steps, declare_workload, local_contact
 from tests.support.learn_toys import Told, islands, own_loop
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch
@@ -44,7 +44,7 @@ TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an 
 )
 def test_declared_work_follows_the_message(algorithm, phase, work):
     def told(**message):
-        return declared(algorithm, np.array([10]), {"phase": phase, **message}).row(0)
+        return declare_workload(algorithm, np.array([10]), {"phase": phase, **message}).row(0)
 
     assert told(epochs=5) == work
     assert told(epochs=algorithm.steps or 2) == told()

@@ -19,7 +19,7 @@ from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Training
-from atoll.learn.pacing.dispatch import begun, replaced, resummed
+from atoll.learn.pacing.dispatch import begin_cache, replace_entries, resum_rows
 from atoll.learn.pacing.safa import AdaptiveLag, deprecation_rate
 from atoll.learn.pacing.staleness import ConstantStaleness, PolynomialStaleness
 from atoll.models.idle import IdleIslands, IdleModel
@@ -438,7 +438,7 @@ def test_the_mean_moves_by_what_changes(seed):
     """Law 23: incremental aggregation equals the sum over the whole cache."""
     rng = np.random.default_rng(seed)
     shares = rng.dirichlet(np.ones(7))
-    cache = begun({"w": rng.normal(size=3).astype(np.float32), "b": np.float32(1.0)}, 7)
+    cache = begin_cache({"w": rng.normal(size=3).astype(np.float32), "b": np.float32(1.0)}, 7)
     entered = np.zeros(7, dtype=int)
     for turn in range(1, 21):
         places = rng.choice(7, rng.integers(0, 8), replace=False)
@@ -446,8 +446,8 @@ def test_the_mean_moves_by_what_changes(seed):
         one = rng.random() < 0.3
         shape = (1 if one else len(places),)
         models = {"w": rng.normal(size=(*shape, 3)).astype(np.float32), "b": rng.normal(size=shape).astype(np.float32)}
-        cache = replaced(cache, places, models, shares, turn)
-    whole = resummed(cache, shares)
+        cache = replace_entries(cache, places, models, shares, turn)
+    whole = resum_rows(cache, shares)
     np.testing.assert_allclose(cache["mean"]["w"], whole["w"], atol=1e-6)
     np.testing.assert_allclose(cache["mean"]["b"], whole["b"], atol=1e-6)
     np.testing.assert_array_equal(cache["entered"], entered)

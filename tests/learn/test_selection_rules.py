@@ -105,7 +105,7 @@ def test_the_greedy_choice_follows_the_papers_algorithm(seconds, deadline, uploa
         if longer(x) <= deadline:
             theta, chosen = longer(x), [*chosen, x]
     rule = FedCS(len(seconds), deadline=deadline, upload=upload)
-    assert rule._admitted(np.array(seconds), upload) == chosen
+    assert rule._admit_clients(np.array(seconds), upload) == chosen
 
 
 def test_fedcs_invites_fewer_and_a_round_without_anyone_fails():

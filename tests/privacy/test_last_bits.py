@@ -49,7 +49,7 @@ def output(value, seed):
 def stepped(value, seed):
     plan = DPSGD(FedAvg(lr=0.5, steps=1, batch_size=1), clip=1.0, noise=0.7).example_steps
     total = {"w": np.asarray(value)}
-    return plan.rounded(total)["w"] + StepSecrets(plan, 4, 1, Rng(seed)).like(total)["w"]
+    return plan.round_sum(total)["w"] + StepSecrets(plan, 4, 1, Rng(seed)).like(total)["w"]
 
 
 MECHANISMS = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .context import Clients, Context
 
-__all__ = ["client_examples", "count_examples", "own_examples", "population_examples", "weighed"]
+__all__ = ["client_examples", "count_examples", "own_examples", "population_examples", "weigh_population"]
 
 
 async def population_examples(fed: Federation, clients: Clients) -> float:
@@ -32,7 +32,7 @@ async def population_examples(fed: Federation, clients: Clients) -> float:
     return float((await fed.sum(fed.parties, count_examples, at="count"))["examples"])
 
 
-async def weighed(fed: Federation, context: Context, state: Tree) -> Tree:
+async def weigh_population(fed: Federation, context: Context, state: Tree) -> Tree:
     """Return a server's state, with the examples of the population as ``"weight"`` if the aggregation operator weights by them."""
     if not context.aggregation.weighs_population or state["weight"] is not None:
         return state

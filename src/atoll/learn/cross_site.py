@@ -91,7 +91,7 @@ class CrossSite:
         tables = [
             {
                 "head": [name, *self.sites],
-                "rows": [[model, *row] for model, row in zip(self.models, self._shown(name), strict=True)],
+                "rows": [[model, *row] for model, row in zip(self.models, self._format_matrix(name), strict=True)],
             }
             for name in self.values
         ]
@@ -99,7 +99,7 @@ class CrossSite:
         text = f"Each model (rows) on the data of each site (columns).{why}"
         return [{"title": "Cross-site evaluation", "text": text, "tables": tables}]
 
-    def _shown(self, name: str) -> list[list[str]]:
+    def _format_matrix(self, name: str) -> list[list[str]]:
         return [["–" if np.isnan(v) else f"{v:.4g}" for v in row] for row in self.values[name].tolist()]
 
 
@@ -142,13 +142,13 @@ class Across:
     async def _own(self, island: Island, message: Tree) -> Tree:
         if len(island.data) < int(message["min_count"]):
             return {"sent": False}
-        model = await self._made(island, message["model"], message["key"])
+        model = await self._make_own(island, message["model"], message["key"])
         for name in message["to"]:
             if name != island.name:
                 island.post(name, model)
         return {"sent": True}
 
-    async def _made(self, island: Island, model: Tree, key: str) -> Tree:
+    async def _make_own(self, island: Island, model: Tree, key: str) -> Tree:
         """Return the site's own model, the same whenever it is asked for."""
         learner = self.context.learner
         if OWN_MODELS in self.context.algorithm.offers and isinstance(learner, SupportsPersonal):
@@ -167,7 +167,7 @@ class Across:
         metrics = [unpack_metric(packed) for packed in message["metrics"]]
         sent = {f"site {name}": model for name, model in island.inbox.items()}
         if message["own"]:
-            sent[f"site {island.name}"] = await self._made(island, message["models"][LAST], message["key"])
+            sent[f"site {island.name}"] = await self._make_own(island, message["models"][LAST], message["key"])
         found = {}
         for name, model in {**message["models"], **sent}.items():
             model = {**held_model(self.context.learner, {}, island.state)[0], **model}
@@ -200,7 +200,9 @@ class Across:
         for name, reply in replies.items():
             if not reply["rows"]:
                 withheld[name] = f"it has fewer rows than min_count={least}, or none"
-        return _gathered(names, [*models, *(f"site {name}" for name in names if name in made)], replies, withheld)
+        return _gather_matrices(
+            names, [*models, *(f"site {name}" for name in names if name in made)], replies, withheld
+        )
 
     async def _each(
         self,
@@ -228,7 +230,7 @@ class Across:
         return {name: found for name, found in heard.items() if not isinstance(found, str)}
 
 
-def _gathered(
+def _gather_matrices(
     sites: Sequence[str], models: Sequence[str], replies: Mapping[str, Tree], withheld: Mapping[str, str]
 ) -> CrossSite:
     """Return the replies as matrices."""

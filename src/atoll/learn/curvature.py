@@ -28,7 +28,7 @@ __all__ = [
     "cg",
     "cg_begin",
     "cg_step",
-    "damped",
+    "damp_operator",
     "hessian",
     "inverse_floored",
     "least_squares_begin",
@@ -39,7 +39,7 @@ __all__ = [
     "restore",
     "shorten",
     "sr1_change",
-    "stepped",
+    "step_params",
     "two_loop",
     "unravel",
 ]
@@ -94,7 +94,7 @@ def cg(apply: Apply, b: Tree, iterations: int) -> Tree:
     return state["x"]
 
 
-def damped(apply: Apply, weight: Any) -> Apply:
+def damp_operator(apply: Apply, weight: Any) -> Apply:
     """Return ``A + weight I``."""
     return lambda vector: T.add(apply(vector), T.scale(vector, weight))
 
@@ -174,7 +174,7 @@ def inverse_floored(matrix: np.ndarray, vector: np.ndarray, floor: float, *, siz
     return np.asarray(axes @ ((axes.T @ vector) / values))
 
 
-def stepped(params: Tree, vector: np.ndarray) -> Tree:
+def step_params(params: Tree, vector: np.ndarray) -> Tree:
     """Return ``params - vector`` for a vector ``(d,)``, at the server; dtypes stay those of the parameters."""
     return T.map(lambda leaf, by: leaf - by.astype(leaf.dtype), params, unravel(vector, params))
 
@@ -259,14 +259,14 @@ def restore(short: Tree, d: int) -> Any:
     """Return the symmetric matrix ``(d, d)`` that a short form describes."""
     if "axes" in short:
         return (short["axes"] * short["values"]) @ short["axes"].T
-    upper = short["upper"] if "upper" in short else _placed(short["places"], short["values"], d * (d + 1) // 2)
+    upper = short["upper"] if "upper" in short else _place_values(short["places"], short["values"], d * (d + 1) // 2)
     rows, columns = np.triu_indices(d)
     place = np.zeros((d, d), dtype=np.int64)
     place[rows, columns] = place[columns, rows] = np.arange(len(rows))
     return upper[place.reshape(-1)].reshape(d, d)
 
 
-def _placed(places: Any, values: Any, count: int) -> Any:
+def _place_values(places: Any, values: Any, count: int) -> Any:
     """Return a vector with these values at these positions, and zeros elsewhere."""
     xp = T.namespace(values)
     if xp is np:
@@ -300,5 +300,5 @@ def augmented_minimum(
     for _ in range(newton):
         here = x
         slope = T.add(T.add(grad(here), dual), T.scale(T.sub(here, center), rho))
-        x = T.sub(here, cg(damped(lambda v, p=here: grad.hvp(p, v), rho), slope, iterations))  # type: ignore[misc]
+        x = T.sub(here, cg(damp_operator(lambda v, p=here: grad.hvp(p, v), rho), slope, iterations))  # type: ignore[misc]
     return x

@@ -60,13 +60,13 @@ def explain_training(training: Explainable, data: Any, clients: int) -> Explanat
     """See `Training.explain`."""
     population, title = 0 if data is None else len(data), training.title
     if training.privacy is not None:
-        training = _installed(training, data)
+        training = _install_mechanism(training, data)
     count = training.selection.cohort_size(population) if population else clients
     phases = tuple(training.algorithm.phases)
     chains = {phase: training.up(phase) for phase in phases}
     first = chains[phases[0]]
     exposures = exposures_of(training, count)
-    notes = [*_promised(training, bool(population), chains), *_stages(first, training.reducer.secure)]
+    notes = [*_describe_promises(training, bool(population), chains), *_stages(first, training.reducer.secure)]
     if len(phases) > 1:
         notes.append(f"a round has {len(phases)} phases ({', '.join(phases)}); each is one sum")
     costs: dict[str, Any] = {}
@@ -88,14 +88,14 @@ def exposures_of(training: Explainable, clients: int) -> list[Exposure]:
     ]
 
 
-def _installed(training: Explainable, data: Any) -> Explainable:
+def _install_mechanism(training: Explainable, data: Any) -> Explainable:
     if data is None:
         return training.installed()
     outline = data.outline() if hasattr(data, "outline") else data
     return training.installed(outline, training.learner(outline))
 
 
-def _promised(training: Explainable, known: bool, chains: dict[str, Chain]) -> list[str]:
+def _describe_promises(training: Explainable, known: bool, chains: dict[str, Chain]) -> list[str]:
     claim = training.claim
     if claim is None:
         return [_privacy(chains)]

@@ -124,7 +124,7 @@ def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[st
     Raises:
         ConfigError: no adapter knows this kind of model.
     """
-    made = _adapted(model, settings, data, adapters)
+    made = _adapt_model(model, settings, data, adapters)
     _require_device(made, model, settings)
     return made
 
@@ -151,7 +151,7 @@ def _require_device(made: Learner, model: Any, settings: LearnerSettings) -> Non
         )
 
 
-def _adapted(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[str, str] | None) -> Learner:
+def _adapt_model(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[str, str] | None) -> Learner:
     known = dict(_ADAPTERS) if adapters is None else dict(adapters)
     if hasattr(model, "learner"):
         made: Learner = model.learner(settings, data)
@@ -162,7 +162,7 @@ def _adapted(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping
             adapter: Adapter = load_object(where)
             return adapter(model, settings, data)
     if callable(model):
-        return _adapted(_made(model), replace(settings, factory=model), data, known)
+        return _adapt_model(_make_template(model), replace(settings, factory=model), data, known)
     raise ConfigError(
         f"a model of type {type(model).__name__} cannot be trained",
         where="Training.model",
@@ -170,7 +170,7 @@ def _adapted(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping
     )
 
 
-def _made(factory: Callable[[], Any]) -> Any:
+def _make_template(factory: Callable[[], Any]) -> Any:
     """Return a template from a factory. PyTorch's global generator keeps its state (the real weights follow the run's seed).
 
     Raises:

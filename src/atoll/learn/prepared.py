@@ -79,7 +79,7 @@ def most_released(context: Context, topology: Topology, rows: int) -> Sequence[E
     own = topology.released(context.rounds)
     if own:
         entrusted = topology.against != "server"
-        return (NonPrivate(what="replies that reach the server"),) if entrusted else [*own, *_measured(context)]
+        return (NonPrivate(what="replies that reach the server"),) if entrusted else [*own, *_list_measures(context)]
     if not context.protected:
         return (NonPrivate(what="updates of a training"),)
     if not all(FIXED_COHORT in offers for offers in (topology.offers, context.pacing.offers)):
@@ -89,13 +89,13 @@ def most_released(context: Context, topology: Topology, rows: int) -> Sequence[E
         return (NonPrivate(what="updates that reach the server"),)
     once = context.events(rows, algorithm.phases, context.learner.init(Rng(0)))
     made: list[Event] = [replace(event, count=event.count * contacts) for event in once if contacts]
-    trusted = _trusted(context)
+    trusted = _describe_trust(context)
     if trusted:
         made.append(NonPrivate(what="updates that only the others' trust protects", seen_by=trusted))
-    return [*made, *_measured(context)]
+    return [*made, *_list_measures(context)]
 
 
-def _measured(context: Context) -> list[Event]:
+def _list_measures(context: Context) -> list[Event]:
     return [NonPrivate(what="measures at clients")] if context.evaluation.clients else []
 
 
@@ -112,7 +112,7 @@ def entrusted_to_server(context: Context, topology: Topology) -> Sequence[Event]
     return () if event is None or not contacts else (replace(event, count=event.count * contacts),)
 
 
-def _trusted(context: Context) -> str:
+def _describe_trust(context: Context) -> str:
     """Who may see a client's update with less noise than its events say, because it is trusted not to look; empty if nobody is."""
     if context.claim is not None:
         return {"model": "clients", "clients": "server"}.get(context.claim.adversary, "")
@@ -154,9 +154,9 @@ class Accounted(Course):
         """Return the course's number of turns."""
         return self._course.turns(rounds)
 
-    def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
+    def find_objection(self, fed: Federation, state: Tree, number: int) -> str | None:
         """Return the course's reason against the next round."""
-        return self._course.barred(fed, state, number)
+        return self._course.find_objection(fed, state, number)
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Run the course's round, and add what the ledger says after it."""
@@ -227,9 +227,9 @@ class TrainingMeasures:
 
     context: Context
 
-    def timed(self, row: dict[str, Any]) -> dict[str, float]:
+    def time_round(self, row: dict[str, Any]) -> dict[str, float]:
         """Return how long the round would take on real devices."""
-        return self.context.evaluation.timed(row)
+        return self.context.evaluation.time_round(row)
 
     def due(self, number: int, last: bool) -> bool:
         """Return whether the server or clients evaluate after this round."""
@@ -507,10 +507,12 @@ def notices_of_training(
         yield from context.learner.notices
     if exact:
         yield "Buffers are sent as they are: no stage of the uplink acts on them."
-    yield from _grown(rows, math.log(classes) if task == "classification" and classes and classes > 1 else None)
+    yield from _warn_of_divergence(
+        rows, math.log(classes) if task == "classification" and classes and classes > 1 else None
+    )
 
 
-def _grown(rows: Sequence[Mapping[str, Any]], chance: float | None) -> Iterator[str]:
+def _warn_of_divergence(rows: Sequence[Mapping[str, Any]], chance: float | None) -> Iterator[str]:
     for name in ("test/loss", "loss"):
         found = [float(row[name]) for row in rows if isinstance(row.get(name), int | float)]
         if not found:

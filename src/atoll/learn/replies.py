@@ -81,13 +81,13 @@ class DryReplies:
             MEAN_UPDATE: self._mean_update,
             BY_EXAMPLES: self._by_examples,
             SOLE_UPDATE: self._sole_update,
-            SUMMED: self._summed,
+            SUMMED: self._explain_not_summed,
             EQUAL_REPLIES: self._equal,
             DELTA: self._delta,
             SELF_FOLDING: self._self_folding,
             AFFINE_FOLD: self._affine_fold,
             DROPPABLE: self._droppable,
-            UNMEASURED: self._unmeasured,
+            UNMEASURED: self._find_unmeasured,
             STATELESS: self._stateless,
         }
 
@@ -115,7 +115,7 @@ class DryReplies:
                     return f"does not weight its mean {name!r} by examples"
         return ""
 
-    def _summed(self) -> str:
+    def _explain_not_summed(self) -> str:
         for phase in self.algorithm.phases:
             for name, a in dry_reply(self.local, self.params, phase).items():
                 if a.staged and a.kind not in ("mean", "sum"):
@@ -155,7 +155,7 @@ class DryReplies:
     def _droppable(self) -> str:
         return DROPPABLE.lack if self._stateful() else ""
 
-    def _unmeasured(self) -> str:
+    def _find_unmeasured(self) -> str:
         measured = {
             name
             for phase in self.algorithm.phases
@@ -181,7 +181,7 @@ class DryReplies:
         algorithm, rng = self.algorithm, np.random.default_rng(0)
         server = algorithm.init(self.params)
 
-        def folded(draws: list[Tree], population: int) -> Tree:
+        def fold_draws(draws: list[Tree], population: int) -> Tree:
             state, info = server, RoundInfo(1, 1, 1, population, 1.0)
             for phase, sums in zip(phases, draws, strict=True):
                 state = algorithm.fold(state, sums, info, phase)
@@ -194,8 +194,8 @@ class DryReplies:
         one, other = ([{key: _like(a.value, rng) for key, a in form.items()} for form in forms] for _ in range(2))
         mean = [T.map(lambda a, b: (a + b) / 2, x, y) for x, y in zip(one, other, strict=True)]
         try:
-            apart = T.map(lambda a, b: (a + b) / 2, _floats(folded(one, 1)), _floats(folded(other, 1)))
-            pairs = [(apart, _floats(folded(mean, 1))), (_floats(folded(one, 1)), _floats(folded(one, 5)))]
+            apart = T.map(lambda a, b: (a + b) / 2, _floats(fold_draws(one, 1)), _floats(fold_draws(other, 1)))
+            pairs = [(apart, _floats(fold_draws(mean, 1))), (_floats(fold_draws(one, 1)), _floats(fold_draws(one, 5)))]
         except (KeyError, TypeError, ValueError, AttributeError, AtollError) as error:
             return f"{AFFINE_FOLD.lack}: a single reply does not fold ({type(error).__name__}: {error})"
         close = (np.allclose(a[path], b[path], rtol=1e-4, atol=1e-5) for a, b in pairs for path in a)
@@ -232,10 +232,10 @@ def _entangled(algorithm: Algorithm, params: Tree, reply: dict[str, Aggregate]) 
     known = {key: a.total().result() for key, a in reply.items()}
     ones = T.map(lambda leaf: leaf * 0 + 1, params)
 
-    def folded(update: Tree) -> Tree:
+    def fold_update(update: Tree) -> Tree:
         return algorithm.fold(server, {**known, "update": update}, info, algorithm.phases[0])
 
-    still, moved = folded(T.zeros_like(params)), folded(ones)
+    still, moved = fold_update(T.zeros_like(params)), fold_update(ones)
     pairs = [(still[key], moved[key]) for key in facet(algorithm, Movable).extrapolates if key != "params"]
     return any(
         abs(a - b).max() > 0 for one, other in pairs for a, b in zip(T.leaves(one), T.leaves(other), strict=True)

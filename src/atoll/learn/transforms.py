@@ -193,7 +193,7 @@ class WeightDecay(Transform):
 # ---------------------------------------------------------------- adaptive step sizes: AdaGrad, RMSProp, Adam and Yogi
 
 
-def _divided(v: Tree, squares: Tree, eps: float) -> Tree:
+def _divide_leaves(v: Tree, squares: Tree, eps: float) -> Tree:
     """Return ``v / (sqrt(squares) + eps)``, leaf by leaf."""
     return T.map(lambda a, root: a / (root + eps), v, T.sqrt(squares))
 
@@ -208,7 +208,7 @@ def _mean(old: Tree, new: Tree, beta: float) -> Tree:
     return T.add(T.scale(old, beta), T.scale(new, 1.0 - beta))
 
 
-def _counted(weights: Tree, beta: float) -> Tree:
+def _count_step(weights: Tree, beta: float) -> Tree:
     """Return ``1 - beta^t`` one step later, by the same recursion as the mean that it corrects, so that nothing cancels."""
     return T.map(lambda w: w * beta + (1.0 - beta), weights)
 
@@ -235,7 +235,7 @@ class AdaGrad(Transform):
         """Return the direction after one step, and the memory."""
         del y, x
         s = T.add(memory["s"], T.square(v))
-        return _divided(v, s, self.eps), {"s": s}
+        return _divide_leaves(v, s, self.eps), {"s": s}
 
 
 @dataclass(frozen=True)
@@ -264,9 +264,9 @@ class RMSProp(Transform):
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
         """Return the direction after one step, and the memory."""
         del y, x
-        s, count = _mean(memory["s"], T.square(v), self.beta), _counted(memory["count"], self.beta)
+        s, count = _mean(memory["s"], T.square(v), self.beta), _count_step(memory["count"], self.beta)
         corrected = T.map(lambda a, w: a / w, s, count) if self.debias else s
-        return _divided(v, corrected, self.eps), {"s": s, "count": count}
+        return _divide_leaves(v, corrected, self.eps), {"s": s, "count": count}
 
 
 @dataclass(frozen=True)
@@ -301,11 +301,11 @@ class Adam(Transform):
         """Return the direction after one step, and the memory."""
         del y, x
         m, s = _mean(memory["m"], v, self.beta1), self.squares(memory["s"], T.square(v))
-        c1, c2 = _counted(memory["count1"], self.beta1), _counted(memory["count2"], self.beta2)
+        c1, c2 = _count_step(memory["count1"], self.beta1), _count_step(memory["count2"], self.beta2)
         after = {"m": m, "s": s, "count1": c1, "count2": c2}
         if self.debias:
             m, s = T.map(lambda a, w: a / w, m, c1), T.map(lambda a, w: a / w, s, c2)
-        return _divided(m, s, self.eps), after
+        return _divide_leaves(m, s, self.eps), after
 
     def squares(self, s: Tree, g2: Tree) -> Tree:
         """Return the next mean square."""

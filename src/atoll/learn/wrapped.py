@@ -183,7 +183,7 @@ class Drawing(Wrapped):
     So NumPy's random numbers reach an update that is traced or runs on another device.
     """
 
-    def handed(self, params: Tree, client: Tree, key: int, noise: Rng | None = None) -> Tree:
+    def hand_state(self, params: Tree, client: Tree, key: int, noise: Rng | None = None) -> Tree:
         """Return a client's state with the numbers of this update, from ``noise`` if there is a secret source."""
         client = facet(self.base, Stateful).client_init(params) if client is None else client
         return {
@@ -346,10 +346,10 @@ class PerClientBroadcast(Wrapped, Stateful):
         inner = self.base.base if isinstance(self.base, Drawing) else self.base
         return tuple(PerClientBroadcast.of(part) for part in facet(inner, Phased).passes(phase))
 
-    def handed(self, sent: Tree, client: Tree, key: int) -> Tree:
+    def hand_state(self, sent: Tree, client: Tree, key: int) -> Tree:
         """Return the state of a client that receives ``sent``, with its random key."""
         if isinstance(self.base, Drawing):
-            return {"client": self.base.handed(sent["params"], client, key), "sent": sent}
+            return {"client": self.base.hand_state(sent["params"], client, key), "sent": sent}
         return {
             "client": facet(self.base, Stateful).client_init(sent["params"]) if client is None else client,
             "sent": sent,

@@ -22,9 +22,9 @@ from atoll.learn.algorithm import LocalWork, Phased, Stateful
 from atoll.learn.capabilities import RELEASES, Placed, require_composed
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.reports import Reporting
-from atoll.learn.local.update import declared, finished, load_of
+from atoll.learn.local.update import declare_workload, finish_update, load_of
 from atoll.learn.offered import placed_model
-from atoll.learn.round.scoring import measured, own_model
+from atoll.learn.round.scoring import measure_client, own_model
 from atoll.learn.wrapped import overrides
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class IdleLearner(Reporting):
             state = facet(part, Stateful).client_init(broadcast["params"]) if state is None else state
             drawn = facet(part, Stateful).draw(rng.child("draw"), broadcast["params"])
             local = {**part.start(broadcast, state), **({} if drawn is None else {"drawn": drawn})}
-            reply, state = finished(part, local, broadcast, state, work)
+            reply, state = finish_update(part, local, broadcast, state, work)
         reply = {**reply, "loss": Mean(np.float64(0.0), examples=1.0, role="metric")}
         return self._with_reports(reply, contact.asked, n), state
 
@@ -181,7 +181,7 @@ class IdleLearner(Reporting):
         return self._answers[key]
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        return measured(self, island, message)
+        return measure_client(self, island, message)
 
 
 class _Contact:
@@ -189,8 +189,8 @@ class _Contact:
 
     def __init__(self, learner: IdleLearner, message: Tree) -> None:
         self.broadcast, self.passes = message["broadcast"], facet(learner.algorithm, Phased).passes(message["phase"])
-        self.asked = learner._asked(message)
-        self._load = functools.partial(declared, learner.algorithm, message=message)
+        self.asked = learner._list_requested(message)
+        self._load = functools.partial(declare_workload, learner.algorithm, message=message)
 
     def batches(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the number of mini-batches of one pass for clients of these sizes."""

@@ -23,7 +23,7 @@ from atoll.learn.local.examples import Clipping
 from atoll.learn.local.own_loss import check_classes, check_shape, check_signs
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.update import load_of, trained
-from atoll.learn.round.scoring import measured, own_model
+from atoll.learn.round.scoring import measure_client, own_model
 
 __all__ = ["Linear", "LinearLearner", "linear"]
 
@@ -259,13 +259,13 @@ class LinearLearner(Reporting):
         return lambda x: self.scores(params, x)
 
     def _train(self, island: Any, message: Tree) -> Any:
-        asked, data = self._asked(message), island.data
+        asked, data = self._list_requested(message), island.data
         rows, parts = self._steps_of(data), (self.loss_gradient, self.curvature)
         made = trained(self.algorithm, island, message, rows, *parts, float(len(data)), self.clipped)
         return self._with_reports(made, asked, len(data))
 
     def _measure(self, island: Any, message: Tree) -> Any:
-        return measured(self, island, message)
+        return measure_client(self, island, message)
 
 
 def _labelled(x: Any, y: Any) -> tuple[Any, Any]:

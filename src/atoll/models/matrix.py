@@ -16,7 +16,7 @@ from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.update import load_of, trained
 from atoll.learn.proximal import penalty, svt
-from atoll.learn.round.scoring import measured, own_model
+from atoll.learn.round.scoring import measure_client, own_model
 
 __all__ = [
     "MatrixRegression",
@@ -120,7 +120,7 @@ class MatrixRegressionLearner(Reporting):
         return params["X"]
 
     def _train(self, island: Any, message: Tree) -> Any:
-        asked = self._asked(message)
+        asked = self._list_requested(message)
         data = known_rows(island.data, "a matrix")
         x, y = np.asarray(data.x, np.float64), np.asarray(data.y, np.float64)
 
@@ -136,7 +136,7 @@ class MatrixRegressionLearner(Reporting):
         return self._with_reports(made, asked, len(y))
 
     def _measure(self, island: Any, message: Tree) -> Any:
-        return measured(self, island, message)
+        return measure_client(self, island, message)
 
 
 def matrix_observations(clients: int = 8, dim: int = 10, rank: int = 2, rows: int = 40, seed: int = 0) -> Any:

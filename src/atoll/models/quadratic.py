@@ -14,7 +14,7 @@ from atoll.core.requests.task import Task
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.update import LossGradient, load_of, trained
-from atoll.learn.round.scoring import measured, own_model
+from atoll.learn.round.scoring import measure_client, own_model
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 
@@ -107,7 +107,7 @@ class QuadraticLearner(Reporting):
         return params["w"]
 
     def _train(self, island: Any, message: Tree) -> Any:
-        asked = self._asked(message)
+        asked = self._list_requested(message)
         x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
         chosen = self._noisy(island) if self.model.noise > 0 else self.loss_gradient
         made = trained(self.algorithm, island, message, (x, y), chosen, self.curvature)
@@ -125,7 +125,7 @@ class QuadraticLearner(Reporting):
         return noisy
 
     def _measure(self, island: Any, message: Tree) -> Any:
-        return measured(self, island, message)
+        return measure_client(self, island, message)
 
 
 def quadratics(clients: int = 10, dim: int = 20, seed: int = 0) -> Any:

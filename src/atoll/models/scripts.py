@@ -38,7 +38,7 @@ from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
 from atoll.learn.local.release import BUFFERS, buffer_replies
 from atoll.learn.local.reports import Reporting, as_metrics, as_reports
-from atoll.learn.local.update import finished, started
+from atoll.learn.local.update import finish_update, start_update
 from atoll.learn.offered import SupportsNotices, SupportsScores, require_fit
 from atoll.learn.round.scoring import as_parts, rows_measured
 
@@ -413,11 +413,15 @@ class ScriptLearner(Reporting):
         return Workload(sizes.astype(np.float64), np.zeros(len(sizes)), np.full(len(sizes), float(times)))
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        asked, epochs, broadcast = self._asked(message), asked_epochs(self.algorithm, message), message["broadcast"]
+        asked, epochs, broadcast = (
+            self._list_requested(message),
+            asked_epochs(self.algorithm, message),
+            message["broadcast"],
+        )
         client = (
             facet(self.algorithm, Stateful).client_init(broadcast["params"]) if island.state is None else island.state
         )
-        local = started(self.algorithm, broadcast, client)
+        local = start_update(self.algorithm, broadcast, client)
         given = {**local["params"], **broadcast.get("buffers", {})}
         answer: Tree = {}
         for again in range(whole_times(self.algorithm, epochs)):
@@ -429,7 +433,7 @@ class ScriptLearner(Reporting):
         trained = {name: value for name, value in given.items() if name not in buffers}
         rows = _rows(island) if answer["examples"] is None else answer["examples"]
         work = LocalWork(rows, epochs_done(self.algorithm, epochs))
-        reply, state = finished(self.algorithm, {**local, "params": trained}, broadcast, client, work)
+        reply, state = finish_update(self.algorithm, {**local, "params": trained}, broadcast, client, work)
         if state is not None:
             island.state = state
         if buffers:

@@ -178,7 +178,7 @@ class Course:
         del rounds
         return None
 
-    def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
+    def find_objection(self, fed: Federation, state: Tree, number: int) -> str | None:
         """Return why the next round may not start; the run then ends before it."""
         del fed, state, number
         return None
@@ -195,7 +195,7 @@ class Course:
 class Measures(Protocol):
     """What is measured of the model between rounds."""
 
-    def timed(self, row: dict[str, Any]) -> dict[str, float]:
+    def time_round(self, row: dict[str, Any]) -> dict[str, float]:
         """Measures that follow from a round's row."""
         ...
 
@@ -253,7 +253,7 @@ async def run_rounds(
     fed.announce("run_begins", done=len(fed.records))
     while reason is None:
         number = len(fed.records) + 1
-        reason = course.barred(fed, state["course"], number)
+        reason = course.find_objection(fed, state["course"], number)
         if reason is not None:
             break
         fed.announce("round_begins", number=number)
@@ -318,7 +318,7 @@ async def _round(
         after = _bytes(fed)
         row = {**{name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}, **row}
     row = {**losses.since(fed), **row}
-    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **measures.timed(row)}
+    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **measures.time_round(row)}
     last = _over(job, fed.records, row) is not None
     model = None
     if measures.due(number, last):

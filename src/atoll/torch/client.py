@@ -99,7 +99,7 @@ class ClientTraining:
         if client is not None and self.buffers.look(self.network, x).local:
             given, client = {**given, **client["buffers"]}, client["algorithm"]
         if isinstance(self.algorithm, Drawing):
-            client = self.algorithm.handed(sent["params"], client, key, noise)
+            client = self.algorithm.hand_state(sent["params"], client, key, noise)
         elif client is None:
             client = facet(self.algorithm, Stateful).client_init(sent["params"])
         tensors = self.network.tensors({**given, **sent["params"]} if self.network.spectral else given)

@@ -25,7 +25,7 @@ from atoll.learn.local.own_loss import LossSignature
 from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
 from atoll.learn.local.release import BUFFERS, buffer_replies
 from atoll.learn.local.reports import Reporting, as_metrics, as_reports, training_passes
-from atoll.learn.local.update import finished, started
+from atoll.learn.local.update import finish_update, start_update
 from atoll.learn.offered import require_fit
 from atoll.learn.round.scoring import as_parts, held_sums
 
@@ -169,12 +169,14 @@ class _CustomLearner(Holding, Reporting):
         if client is not None and self.plan.local:
             buffers, client = {**buffers, **client["buffers"]}, client["algorithm"]
         client = facet(self.algorithm, Stateful).client_init(broadcast["params"]) if client is None else client
-        local = started(self.algorithm, broadcast, client)
+        local = start_update(self.algorithm, broadcast, client)
         given = {**local["params"], **buffers}
-        asked, n = self._asked(message), float(len(island.data))
+        asked, n = self._list_requested(message), float(len(island.data))
         received, _ = self.held({**broadcast["params"], **buffers}, island.state)
         told = {
-            name: self._told(name, options, received, island.data) for name, options in asked.items() if name != "loss"
+            name: self._make_report(name, options, received, island.data)
+            for name, options in asked.items()
+            if name != "loss"
         }
         known = set(self.model.state_dict(keep_vars=True))
         trained, metrics = load(self.model, given).to(self.device), dict[str, float]()
@@ -186,9 +188,9 @@ class _CustomLearner(Holding, Reporting):
             ends = {**params_of(trained), **self._buffers_of(trained, self.plan.names)}
             own = metrics.get("loss")
             kept = (np.float64(own), n) if own is not None and math.isfinite(own) else (np.float64(0.0), 0.0)
-            told["loss"] = self._told("loss", {}, ends, island.data) if own is None else kept
+            told["loss"] = self._make_report("loss", {}, ends, island.data) if own is None else kept
         work = LocalWork(n, epochs_done(self.algorithm, epochs))
-        reply, state = finished(self.algorithm, {**local, "params": params_of(trained)}, broadcast, client, work)
+        reply, state = finish_update(self.algorithm, {**local, "params": params_of(trained)}, broadcast, client, work)
         before = {**self._buffers_of(self.model, known), **buffers}
         after = self._buffers_of(trained, known)
         require_known(self.plan, [m for m in after if not np.array_equal(after[m], before[m])], self.network.title)
@@ -213,9 +215,9 @@ class _CustomLearner(Holding, Reporting):
         if name == "profile":
             layer_of(self.model, options.get("layer", "auto"))
 
-    def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
+    def _make_report(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
         if name != "profile":
-            return super()._told(name, options, params, data)
+            return super()._make_report(name, options, params, data)
         self.require_held(params)
         return profile(self.network, params, data, **options), float(len(data))
 

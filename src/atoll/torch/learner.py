@@ -25,10 +25,10 @@ from atoll.core.requests.task import Batch, Summed, Task
 from atoll.learn.algorithm import Labelled, Phased, Private, Stateful
 from atoll.learn.capabilities import EXAMPLES
 from atoll.learn.local.partial import asked_epochs, epochs_of_pass
-from atoll.learn.local.release import is_private, released
+from atoll.learn.local.release import begin_release, is_private
 from atoll.learn.local.reports import TRAINED, Reporting, as_reports, key_of, rows_for, sketches, update_of
 from atoll.learn.local.update import load_of, pass_key
-from atoll.learn.round.scoring import held_sums, measured, own_model, rows_measured
+from atoll.learn.round.scoring import held_sums, measure_client, own_model, rows_measured
 from atoll.learn.wrapped import PerClientBroadcast, shown_name
 
 from .blocks.pool import Privates, TrainedBatch, columns_of
@@ -249,7 +249,7 @@ class Apart:
         for at, (given, training) in enumerate(plan):
             own = np.array([pass_key(int(key), at, len(plan)) for key in cohort.keys], dtype=np.uint64)
             pairs = zip(sent, states, own.tolist(), strict=True)
-            handed = Privates([given.handed(*pair) for pair in pairs], len(states))
+            handed = Privates([given.hand_state(*pair) for pair in pairs], len(states))
             for batch in training.many(rows, template, handed, own):
                 if at == len(plan) - 1:
                     yield batch
@@ -509,14 +509,14 @@ class TorchLearner(Holding, Reporting):
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         plan, state = self.plan(message["phase"]), island.state
-        asked, epochs = self._asked(message), asked_epochs(self.algorithm, message)
+        asked, epochs = self._list_requested(message), asked_epochs(self.algorithm, message)
         told = {
-            name: self._told(name, options, self.held(_model_of(message), state)[0], island.data)
+            name: self._make_report(name, options, self.held(_model_of(message), state)[0], island.data)
             for name, options in asked.items()
             if name not in TRAINED
         }
         reply: dict[str, Aggregate] = {}
-        noise = released(self.algorithm, island)
+        noise = begin_release(self.algorithm, island)
         with one_thread():
             for at, training in enumerate(plan):
                 key = pass_key(island.rng.key, at, len(plan))
@@ -527,11 +527,11 @@ class TorchLearner(Holding, Reporting):
             reply = {name: value for name, value in reply.items() if name != training.loss_metric}
         if state is not None:
             island.state = state
-        told |= self._trained(reply, asked, len(island.data))
+        told |= self._report_training(reply, asked, len(island.data))
         return {**reply, **as_reports({name: told[name] for name in asked})}
 
     def _train_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
-        asked = self._asked(message)
+        asked = self._list_requested(message)
         with one_thread():
             try:
                 training, states, epochs = self._before_last(cohort, message)
@@ -552,7 +552,7 @@ class TorchLearner(Holding, Reporting):
         training, secrets, errors = self.plan(message["phase"])[-1], dict[int, Rng](), dict[int, Exception]()
         for i in range(len(cohort)):
             try:
-                secret = released(self.algorithm, cohort.island(i))
+                secret = begin_release(self.algorithm, cohort.island(i))
                 if secret is not None:
                     secrets[i] = secret
             except Exception as error:
@@ -588,7 +588,7 @@ class TorchLearner(Holding, Reporting):
             )
 
     def _train_sums(self, cohort: Cohort, message: Tree) -> Summed | None:
-        asked = self._asked(message)
+        asked = self._list_requested(message)
         if message["phase"] in self._single_replies or "sketch" in asked:  # a sketch is of a single update
             return None
         with one_thread():
@@ -606,7 +606,7 @@ class TorchLearner(Holding, Reporting):
         return Summed(made.totals, made.kept, made.rejected, made.states, _reply_bytes(made.totals))
 
     def _train_summands(self, cohort: Cohort, message: Tree) -> Summed | None:
-        if message["phase"] in self._single_replies or self._asked(message):  # reports are of single clients
+        if message["phase"] in self._single_replies or self._list_requested(message):  # reports are of single clients
             return None
         with one_thread():
             try:
@@ -645,9 +645,9 @@ class TorchLearner(Holding, Reporting):
         if name == "profile":
             layer_of(self.model, options.get("layer", "auto"))
 
-    def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
+    def _make_report(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
         if name != "profile":
-            return super()._told(name, options, params, data)
+            return super()._make_report(name, options, params, data)
         self.require_held(params)
         with one_thread():
             return profile(self.training.network, params, data, **options), float(len(data))
@@ -669,7 +669,7 @@ class TorchLearner(Holding, Reporting):
         return plan[-1], states, epochs[-1]
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        return measured(self, island, message)
+        return measure_client(self, island, message)
 
     def _measure_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         try:

@@ -413,7 +413,7 @@ class LocalTraining(ClientTraining):
             if isinstance(self.algorithm, Drawing):
                 given = zip(range(len(positions)), keys[positions].tolist(), strict=True)
                 own: Sequence[Rng | None] = pool.secrets or [None] * len(positions)
-                drawn = [self.algorithm.handed(broadcast["params"], states[i], key, own[i]) for i, key in given]
+                drawn = [self.algorithm.hand_state(broadcast["params"], states[i], key, own[i]) for i, key in given]
                 states = Privates(drawn, len(positions))
             yield positions, pool, states
 

@@ -161,7 +161,7 @@ class FunctionalModule:
     @property
     def signature(self) -> LossSignature:
         """Return what all losses together need of the data."""
-        return self.loss.signature.joined(*(other.signature for other in self._others.values()))
+        return self.loss.signature.join_columns(*(other.signature for other in self._others.values()))
 
     @property
     def padded(self) -> bool:

@@ -14,7 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.local.partial import labelled_batches, quota, share_of
-from atoll.learn.local.update import batch_rows, drew_undeclared, finished, started, step_secrets
+from atoll.learn.local.update import batch_rows, drew_undeclared, finish_update, start_update, step_secrets
 
 from .blocks.schedule import labelled_rows
 from .examples.choose import clipped_sum, way_of
@@ -95,7 +95,7 @@ def train_one(
     if secrets is not None:
         way_of(network, columns, sent)
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
-    local = started(algorithm, sent, private)
+    local = start_update(algorithm, sent, private)
     losses: list[float] = []
     # All other random draws of the model come from a generator with a keyed seed; the global one is restored.
     with torch.random.fork_rng(devices=[]):
@@ -113,7 +113,7 @@ def train_one(
                 raise _lonely(len(rows), examples, algorithm) from error
             losses.append(oracle.losses[0] if oracle.losses else 0.0)
     work = LocalWork(float(examples), float(len(losses)))
-    reply, state = finished(algorithm, local, sent, private, work)
+    reply, state = finish_update(algorithm, local, sent, private, work)
     tree, kinds = split_reply(reply)
     written = [
         name for name, (version, value) in first.items() if frozen[name] is not value or value._version != version

@@ -67,7 +67,7 @@ def test_the_clip_reaches_the_quantile_of_the_norms(quantile: float) -> None:
     norms = np.random.default_rng(0).lognormal(mean=1.0, sigma=0.7, size=4000)
     adapt, clip, history = AdaptiveClip(quantile=quantile), 0.01, []
     for _ in range(400):
-        clip = adapt.moved(clip, float((norms <= clip).mean()))
+        clip = adapt.move_clip(clip, float((norms <= clip).mean()))
         history.append(clip)
     assert np.mean(history[-50:]) == pytest.approx(np.quantile(norms, quantile), rel=0.02)
 

@@ -430,7 +430,7 @@ def test_half_a_booking_is_found(name, seen, tmp_path, monkeypatch):
     terms = {"adversary": mechanism.adversary, "neighbours": mechanism.neighbours}
     budget = Budget(100.0, 1e-5, method=mechanism.accountant, **terms)
     for room in (base, example):
-        monkeypatch.setattr(room, "counted", lambda *args: claim.counted(*args) / 2)
+        monkeypatch.setattr(room, "count_epsilon", lambda *args: claim.count_epsilon(*args) / 2)
     base._noise.cache_clear()
     try:
         with pytest.raises(AssertionError, match=r"has sent .*, and its claim says"):

@@ -19,7 +19,7 @@ from atoll.core.requests.island import Secret
 from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Combined
 from atoll.learn import RoundInfo, Training
-from atoll.learn.round.phases import released
+from atoll.learn.round.phases import release_round
 from atoll.mechanisms import CentralDP
 from atoll.privacy import LossTally
 from atoll.selection import Uniform
@@ -148,7 +148,9 @@ def released_again(values: list[float], event: Gaussian) -> tuple[list[np.ndarra
     noises = []
     for value in values:
         sums = Combined({"update": np.full(4, value)}, 2, {"update": 2.0}, parties, parties, kinds={"update": "mean"})
-        info = released(fed, SimpleNamespace(aggregation=part), sums, RoundInfo(1, 2, 2, 2), (1, "train"), first=True)  # type: ignore[arg-type]
+        info = release_round(
+            fed, SimpleNamespace(aggregation=part), sums, RoundInfo(1, 2, 2, 2), (1, "train"), first=True
+        )  # type: ignore[arg-type]
         assert info.secret is not None
         noises.append(info.secret.stream().standard_normal(4))
     return noises, ledger

@@ -92,7 +92,7 @@ class Tested:
         from dataclasses import replace
 
         from atoll.core.requests.task import Task
-        from atoll.learn.round.scoring import measured
+        from atoll.learn.round.scoring import measure_client
         from atoll.torch.learner import adapt
 
         made = adapt(self.make(), replace(settings, factory=self.make), data)
@@ -100,7 +100,7 @@ class Tested:
 
         def measure(island: Island, message: Any) -> Any:
             own = SimpleNamespace(data=self.tests.shard(places[island.name]), state=island.state)
-            return measured(made, cast("Island", own), message)
+            return measure_client(made, cast("Island", own), message)
 
         made.measure = Task("atoll.reproduce.upcycled:measure", measure)
         return made

@@ -261,7 +261,7 @@ class _Exchange(NodeCourse):
         require_finite(params, number)
         row["agreement"] = float(stacked.max(2).values.mean())
         seen = Seen(number, invited, who, np.zeros(len(who)), row={"round": number, **row})
-        row.update(self.context.evaluation.told(invited, who))
+        row.update(self.context.evaluation.list_participants(invited, who))
         return {**state, "params": params, "selection": self.context.selection.accept(seen, state["selection"])}, row
 
     def _checked(self, fed: Federation, made: Combined, params: Tree) -> tuple[list[Any], dict[str, str]]:

@@ -289,7 +289,7 @@ class VotingRounds(NodeCourse):
         row |= self._cost(fed)
         state = self._taught(fed, state, number)
         seen = Seen(number, invited, who, np.zeros(len(who)), row={"round": number, **row})
-        row.update(self.context.evaluation.told(invited, who))
+        row.update(self.context.evaluation.list_participants(invited, who))
         return {**state, "selection": self.context.selection.accept(seen, state["selection"])}, row
 
     async def _rows(self, fed: Federation, number: int) -> NDArray[Any]:

@@ -234,14 +234,14 @@ class Valued(Aggregation):
         if len(counts):
             moves, weights = np.stack([_flat(parts[i].value) for i in counts]), weights[counts]
             aligned = self.measure == "aligned"
-            values[counts] = alignment(moves, weights) if aligned else self._played(memory, moves, weights, utility)
+            values[counts] = alignment(moves, weights) if aligned else self._play_game(memory, moves, weights, utility)
         return {"contributions": {name(part.sender): float(v) for part, v in zip(parts, values, strict=True)}}, None
 
-    def _played(self, memory: Tree, moves: Any, weights: Any, utility: Callable[[Tree], float] | None) -> Any:
+    def _play_game(self, memory: Tree, moves: Any, weights: Any, utility: Callable[[Tree], float] | None) -> Any:
         if utility is None:
             raise self._no_rows()
         params = memory["params"]
-        game = round_game(_flat(params), moves, weights, lambda w: utility(_shaped(w, params)))
+        game = round_game(_flat(params), moves, weights, lambda w: utility(_shape_tree(w, params)))
         if self.measure == "missing":
             return leave_one_out(game, len(moves))
         if len(moves) <= 10:
@@ -254,7 +254,7 @@ def _flat(tree: Tree) -> Any:
     return np.concatenate([np.ravel(np.asarray(leaf, dtype=np.float64)) for _, leaf in sorted(T.items(tree))])
 
 
-def _shaped(vector: Any, like: Tree) -> Tree:
+def _shape_tree(vector: Any, like: Tree) -> Tree:
     """Return the inverse of ``_flat``, in the form and types of a tree."""
     left = iter(np.split(vector, np.cumsum([np.size(leaf) for _, leaf in sorted(T.items(like))])[:-1]))
     leaves = {

@@ -54,7 +54,7 @@ class AndersonADMM(TwoPhaseADMM):
         history = self.memory(T.zeros_like(params))
         return {**super().init(params), **history, "theta": [0.0] * self.window, "seen": 0, "norm": math.inf}
 
-    def told(self, state: Tree) -> Tree:
+    def make_message(self, state: Tree) -> Tree:
         """Return ``theta``."""
         return {"theta": state["theta"]}
 
@@ -65,17 +65,17 @@ class AndersonADMM(TwoPhaseADMM):
 
     def point(self, broadcast: Tree, client: Tree) -> Tree:
         """Return ``G - sum_j theta_j dG_j``."""
-        return _combined(client["G"], client["dG"], broadcast["theta"], self.window)
+        return _combine_past(client["G"], client["dG"], broadcast["theta"], self.window)
 
-    def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
+    def reply_dual(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
         """Return inner products of ``F`` and its differences."""
-        fresh = self._moved(dual, T.sub(dual, client["at"]), client)
+        fresh = self._move_image(dual, T.sub(dual, client["at"]), client)
         return {"gram": Sum(self._gram(fresh), role="side")}, fresh
 
     def chosen(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo) -> Tree:
         """Return ``theta``, and the lead of the next ``z`` over this one."""
         z = state["params"]
-        fresh = self._moved(z, T.sub(z, state["ahead"]), state)
+        fresh = self._move_image(z, T.sub(z, state["ahead"]), state)
         gram = np.asarray(sums["gram"], np.float64) / self.rho + self.rho * info.population * np.asarray(
             self._gram(fresh)
         )
@@ -87,18 +87,18 @@ class AndersonADMM(TwoPhaseADMM):
             matrix = gram.reshape(size, size)
             theta[: seen - 1] = np.linalg.lstsq(matrix[1:seen, 1:seen], matrix[1:seen, 0], rcond=1e-14)[0]
         chosen = theta.tolist()
-        lead = _combined(T.zeros_like(z), fresh["dG"], chosen, self.window)
+        lead = _combine_past(T.zeros_like(z), fresh["dG"], chosen, self.window)
         return {**state, **fresh, "lead": lead, "theta": chosen, "seen": seen, "norm": norm}
 
-    def _moved(self, image: Tree, residual: Tree, before: Tree) -> Tree:
-        def shifted(past: Tree, change: Tree) -> Tree:
+    def _move_image(self, image: Tree, residual: Tree, before: Tree) -> Tree:
+        def shift_past(past: Tree, change: Tree) -> Tree:
             return T.map(lambda p, c: T.stack([c, *[p[j] for j in range(self.window - 1)]]), past, change)
 
         return {
             "G": image,
             "F": residual,
-            "dG": shifted(before["dG"], T.sub(image, before["G"])),
-            "dF": shifted(before["dF"], T.sub(residual, before["F"])),
+            "dG": shift_past(before["dG"], T.sub(image, before["G"])),
+            "dF": shift_past(before["dF"], T.sub(residual, before["F"])),
         }
 
     def _gram(self, memory: Tree) -> Any:
@@ -106,7 +106,7 @@ class AndersonADMM(TwoPhaseADMM):
         return T.stack([T.dot(a, b) for a in rows for b in rows])
 
 
-def _combined(image: Tree, past: Tree, theta: Any, window: int) -> Tree:
+def _combine_past(image: Tree, past: Tree, theta: Any, window: int) -> Tree:
     for j in range(window):
         image = T.sub(image, T.map(lambda leaf, j=j: leaf[j] * theta[j], past))
     return image

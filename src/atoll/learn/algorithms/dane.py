@@ -12,7 +12,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import cg, damped, pick
+from atoll.learn.curvature import cg, damp_operator, pick
 
 from .full_gradient import FullGradient
 from .newton_type import GRADIENT, NewtonType
@@ -104,7 +104,7 @@ class DANE(NewtonType, Phased):
             return grad.loss(v) - T.dot(tilt, away) + 0.5 * self._pull * T.dot(away, away)
 
         slope = T.add(T.sub(grad(params), tilt), T.scale(T.sub(params, centre), self._pull))
-        toward = cg(damped(lambda v: grad.hvp(params, v), self._pull), slope, self.iterations)
+        toward = cg(damp_operator(lambda v: grad.hvp(params, v), self._pull), slope, self.iterations)
         # Growth within rounding does not count: otherwise the last digits are never found.
         leaf = T.leaves(params)[0]
         before = value(params)

@@ -12,7 +12,7 @@ from atoll.core.algebra.tree import Tree
 
 from ..algorithm import Algorithm, Gradient, LocalWork, Phased, RoundInfo
 from ..card import Card
-from ..curvature import cg_begin, cg_step, damped, least_squares_begin, least_squares_step, ratio
+from ..curvature import cg_begin, cg_step, damp_operator, least_squares_begin, least_squares_step, ratio
 from .newton_type import GRADIENT, NewtonType
 
 __all__ = ["DINGO"]
@@ -72,7 +72,7 @@ class CorrectedSolve(NewtonType):
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Run one iteration."""
         params = local["params"]
-        squared = damped(lambda v: grad.hvp(params, grad.hvp(params, v)), self.damping)
+        squared = damp_operator(lambda v: grad.hvp(params, grad.hvp(params, v)), self.damping)
         return {**local, "solver": cg_step(local["solver"], squared)}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:

@@ -203,7 +203,7 @@ class _Noisy:
     def __call__(self, params: Tree) -> Tree:
         rule = self._rule
         total = self._grad.clipped(params, Clipping(rule.clip, rule.group_wise, 1.0 / rule.size))
-        return T.add(rule.example_steps.rounded(total), self._grad.normal(params))
+        return T.add(rule.example_steps.round_sum(total), self._grad.normal(params))
 
     def loss(self, params: Tree) -> Any:
         raise _looks("the loss of a mini-batch")

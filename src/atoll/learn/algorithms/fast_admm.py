@@ -47,7 +47,7 @@ class FastADMM(TwoPhaseADMM):
         """Start with ``z = z^``, and nothing to extrapolate."""
         return {**super().init(params), "old": params, "a": 1.0, "b": 0.0, "c": math.inf}
 
-    def told(self, state: Tree) -> Tree:
+    def make_message(self, state: Tree) -> Tree:
         """Return ``b``."""
         return {"b": state["b"]}
 
@@ -59,7 +59,7 @@ class FastADMM(TwoPhaseADMM):
         """Return ``l^_k``."""
         return T.add(client["dual"], T.scale(T.sub(client["dual"], client["old"]), broadcast["b"]))
 
-    def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
+    def reply_dual(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
         """Return ``||l_k - l^_k||^2``."""
         gap = T.sub(dual, client["at"])
         return {"moved": Sum(T.dot(gap, gap), role="side")}, {"dual": dual, "old": client["dual"]}

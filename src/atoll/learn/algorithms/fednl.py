@@ -15,7 +15,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Phased, RoundInfo, Stateful
 from atoll.learn.card import Card
-from atoll.learn.curvature import Form, hessian, inverse_floored, pick, ravel, restore, shorten, stepped
+from atoll.learn.curvature import Form, hessian, inverse_floored, pick, ravel, restore, shorten, step_params
 from atoll.stages import Threshold
 
 from .newton_type import NewtonType
@@ -186,7 +186,7 @@ class FedNL(NewtonType, Phased, Compressing, Stateful):
             toward = inverse_floored(estimate, gradient, self.mu)
         else:
             toward = np.linalg.solve(estimate + max(left, 1e-12) * np.eye(d), gradient)
-        return {**state, "params": stepped(state["params"], self.lr * toward)}
+        return {**state, "params": step_params(state["params"], self.lr * toward)}
 
 
 def _total(correction: Any, d: int) -> Any:

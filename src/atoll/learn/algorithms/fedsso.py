@@ -14,7 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import bfgs, ravel, stepped, two_loop
+from atoll.learn.curvature import bfgs, ravel, step_params, two_loop
 
 from .fedavg import FedAvg
 
@@ -84,17 +84,17 @@ class FedSSO(FedAvg):
         x, gradient = (ravel(tree).astype(np.float64) for tree in (state["params"], sums["gradient"]))
         learned = {name: state[name] for name in ("hessian", "pairs") if name in state}
         if state["last"] is not None:
-            learned = self._learned(learned, x - state["last"]["x"], gradient - state["last"]["gradient"])
+            learned = self._learn_curvature(learned, x - state["last"]["x"], gradient - state["last"]["gradient"])
         if "hessian" in learned:
             toward = np.linalg.solve(learned["hessian"], gradient)
         else:
             first = self.lr if self.curvature is None else 1.0 / self.curvature
             toward = two_loop(learned["pairs"], gradient, first)
-        params = stepped(state["params"], self.server_lr * toward)
+        params = step_params(state["params"], self.server_lr * toward)
         last = {"x": x, "gradient": gradient}
         return {**learned, "params": params, "lr": state["lr"] * self.decay, "last": last}
 
-    def _learned(self, learned: Tree, s: np.ndarray, q: np.ndarray) -> Tree:
+    def _learn_curvature(self, learned: Tree, s: np.ndarray, q: np.ndarray) -> Tree:
         k = self.condition
         least = 0.0 if k is None else 2.0 * np.sqrt(k) / (1.0 + k)
         if not q @ s > least * (1.0 - 1e-9) * np.linalg.norm(q) * np.linalg.norm(s):

@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Compressing, Gradient, LocalWork, Phased, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import block_sr1, hessian, inverse_floored, ravel, stepped
+from atoll.learn.curvature import block_sr1, hessian, inverse_floored, ravel, step_params
 from atoll.stages import QSGD, Shift
 
 from .newton_type import GRADIENT, NewtonType
@@ -133,7 +133,7 @@ class FLECS(NewtonType, Phased, Compressing):
         del info
         if phase == "gradient":
             toward = inverse_floored(state["hessian"], ravel(sums["gradient"]).astype(np.float64), self.mu, size=True)
-            return {**state, "params": stepped(state["params"], self.lr * toward)}
+            return {**state, "params": step_params(state["params"], self.lr * toward)}
         gap = np.asarray(sums["gap"], dtype=np.float64).T
         learned = block_sr1(state["hessian"], self._sketch(state), gap, self.skip)
         return {**state, "hessian": learned, "rounds": state["rounds"] + 1}

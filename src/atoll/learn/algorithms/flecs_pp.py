@@ -14,7 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo, Stateful
 from atoll.learn.card import Card
-from atoll.learn.curvature import hessian, inverse_floored, ravel, sr1_change, stepped
+from atoll.learn.curvature import hessian, inverse_floored, ravel, sr1_change, step_params
 from atoll.stages import Nearest
 from atoll.stages.nearest import nearest
 
@@ -143,4 +143,4 @@ class FLECSPP(FLECS, Stateful):
         estimate = self.curvature * np.eye(len(total)) + total / known
         gradient = constant / known + estimate @ ravel(state["params"]).astype(np.float64)
         toward = inverse_floored(estimate, gradient, self.mu, size=True)
-        return {**state, "params": stepped(state["params"], self.lr * toward)}
+        return {**state, "params": step_params(state["params"], self.lr * toward)}

@@ -89,9 +89,11 @@ class IFCA(Wrapped, Stateful, Movable):
 
     def client_init(self, params: Tree) -> Tree:
         """Start with no choice yet."""
-        return self._kept(_unchosen(params, self.clusters), facet(self.base, Stateful).client_init(params), params)
+        return self._keep_state(
+            _unchosen(params, self.clusters), facet(self.base, Stateful).client_init(params), params
+        )
 
-    def _kept(self, choice: Any, client: Tree, model: Tree) -> Tree:
+    def _keep_state(self, choice: Any, client: Tree, model: Tree) -> Tree:
         """Return a client's state; without the base's if that keeps none."""
         return {"choice": choice, "model": model, **({} if client is None else {"client": client})}
 
@@ -136,8 +138,8 @@ class IFCA(Wrapped, Stateful, Movable):
         placed: dict[str, Aggregate] = {"chosen": Sum(choice, role="side")}
         for name, aggregate in reply.items():
             for j in range(self.clusters):
-                placed[f"{j}/{name}"] = _placed(aggregate, choice[j])
-        return placed, self._kept(choice, kept, local["params"])
+                placed[f"{j}/{name}"] = _place_choice(aggregate, choice[j])
+        return placed, self._keep_state(choice, kept, local["params"])
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Fold each cluster's own replies; a cluster that no client chose stays unchanged."""
@@ -212,7 +214,7 @@ def _either(choice: Any, there: Any, otherwise: Any) -> Any:
     return T.where(choice > 0.5, there, otherwise)
 
 
-def _placed(aggregate: Aggregate, chosen: Any) -> Aggregate:
+def _place_choice(aggregate: Aggregate, chosen: Any) -> Aggregate:
     """Return an aggregate that counts only if it was chosen."""
     if isinstance(aggregate, Mean):
         return replace(aggregate, examples=aggregate.examples * chosen)

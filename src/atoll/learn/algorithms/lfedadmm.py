@@ -117,12 +117,12 @@ class LFedADMM(Algorithm, Compressing, Stateful, Movable):
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take one primal step; with ``dual_update="step"`` the multiplier follows at once."""
         moved = super().step(local, grad, broadcast)
-        return moved if self.dual_update == "round" else {**moved, "dual": _ascended(moved, broadcast)}
+        return moved if self.dual_update == "round" else {**moved, "dual": _ascend_dual(moved, broadcast)}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply with the change of ``M_k``, and ``X_k`` and ``pi_k`` to keep."""
         here = present(work.steps)
-        dual = _ascended(local, broadcast) if self.dual_update == "round" else local["dual"]
+        dual = _ascend_dual(local, broadcast) if self.dual_update == "round" else local["dual"]
         kept = {"params": or_rest(here, local["params"], broadcast["params"]), "dual": T.scale(dual, here)}
         dual = kept["dual"]
         moved = T.sub(kept["params"], client["params"])
@@ -161,6 +161,6 @@ class LFedADMM(Algorithm, Compressing, Stateful, Movable):
         return z
 
 
-def _ascended(local: Tree, broadcast: Tree) -> Tree:
+def _ascend_dual(local: Tree, broadcast: Tree) -> Tree:
     """Return ``pi + rho (X - Z)``."""
     return T.add(local["dual"], T.scale(T.sub(local["params"], broadcast["params"]), broadcast["rho"]))

@@ -70,7 +70,7 @@ class FrozenOptimiser:
         first = {"m": T.zeros_like(params)} if self.name in ("sgdm", "adam") else {}
         return {**first, "v": T.zeros_like(params)} if self.adaptive else first
 
-    def begun(self, statistics: Tree, gradient: Tree) -> Tree:
+    def begin_moments(self, statistics: Tree, gradient: Tree) -> Tree:
         """Return the second moment from the first gradient: ``v = c^2``. From zero, the first step would be ``c / eps``."""
         return {**statistics, "v": T.square(gradient)} if self.adaptive else statistics
 
@@ -82,7 +82,7 @@ class FrozenOptimiser:
             return gradient
         return T.map(lambda g, root: g / (root + self.eps), gradient, T.sqrt(statistics["v"]))
 
-    def refreshed(self, statistics: Tree, gradient: Tree, *, counted: bool = False) -> Tree:
+    def refresh_moments(self, statistics: Tree, gradient: Tree, *, counted: bool = False) -> Tree:
         """Return ``V``; with ``counted``, the second moment already contains this gradient and stays unchanged."""
         fresh = dict(statistics)
         if "m" in fresh:
@@ -164,14 +164,18 @@ class Mime(Algorithm, Phased):
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Keep ``c``; or move the model, and then the statistics."""
         if phase == "anchor":
-            began = self._rule().begun(state["statistics"], sums["gradient"]) if state["cold"] else state["statistics"]
+            began = (
+                self._rule().begin_moments(state["statistics"], sums["gradient"])
+                if state["cold"]
+                else state["statistics"]
+            )
             return {**state, "gradient": sums["gradient"], "statistics": began, "cold": False, "begun": state["cold"]}
         moved = super().fold(state, sums, info, phase)
         return {**moved, "statistics": self._after(state, state["gradient"]), "begun": False}
 
     def _after(self, state: Tree, gradient: Tree) -> Tree:
         """Return ``V(c, s)``; if the second moment started at this round's ``c^2``, it already contains it."""
-        return self._rule().refreshed(state["statistics"], gradient, counted=state["begun"])
+        return self._rule().refresh_moments(state["statistics"], gradient, counted=state["begun"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +221,12 @@ class MimeLite(Mime):
         """Move the model, and then the statistics."""
         gradient, rule = sums["gradient"], self._rule()
         if phase == "anchor":
-            return {**state, "statistics": rule.begun(state["statistics"], gradient), "cold": False, "begun": True}
+            return {
+                **state,
+                "statistics": rule.begin_moments(state["statistics"], gradient),
+                "cold": False,
+                "begun": True,
+            }
         params = T.add(state["params"], sums["update"])
         return {**state, "params": params, "statistics": self._after(state, gradient), "begun": False}
 

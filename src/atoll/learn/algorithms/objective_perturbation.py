@@ -129,11 +129,11 @@ class ObjectivePerturbation(ClientMechanism, Private):
         """Return the minimiser: the noise was in its objective. In float64 it is rounded to ``2^-31``, so that no last bits tell the data (Mironov 2012)."""
         del noise
 
-        def rounded(leaf: Any) -> Any:
+        def round_leaf(leaf: Any) -> Any:
             exact = isinstance(leaf, np.ndarray | np.generic) and leaf.dtype == np.float64
             return snap(leaf, _GRAIN)[()] if exact else leaf
 
-        return T.map(rounded, entry)
+        return T.map(round_leaf, entry)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step on the tilted objective, so that momentum and everything else treat the noise like the loss."""

@@ -49,13 +49,13 @@ class ServerOptimised(Moving):
         """Fold as the base does; if a round has one phase, also take the server's step."""
         begun = state.get("begun", state["params"])
         after = {**super().fold(state, sums, info, phase), "begun": begun}
-        return self._stepped(after) if self.phases == (phase,) else after
+        return self._take_step(after) if self.phases == (phase,) else after
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
         """Take the server's step after several phases, then advance as the base does; without a phase, the memory stays unchanged."""
-        return super().advance(self._stepped(state) if "begun" in state else state, info)
+        return super().advance(self._take_step(state) if "begun" in state else state, info)
 
-    def _stepped(self, state: Tree) -> Tree:
+    def _take_step(self, state: Tree) -> Tree:
         """Return the state after a step from where the round began."""
         rest, begun = {name: value for name, value in state.items() if name != "begun"}, state["begun"]
         v, memory = apply_all(self.transforms, T.sub(begun, state["params"]), state["optimiser"], begun, begun)

@@ -65,7 +65,7 @@ class TwoPhaseADMM(Algorithm, Phased, Stateful):
         """Send the point ``z`` of this round and the subclass's entries; then ``z+``."""
         if phase == "dual":
             return {"params": state["params"]}
-        return {"params": T.add(state["params"], state["lead"]), **self.told(state)}
+        return {"params": T.add(state["params"], state["lead"]), **self.make_message(state)}
 
     def client_init(self, params: Tree) -> Tree:
         """Start with ``l_k = 0``."""
@@ -96,7 +96,7 @@ class TwoPhaseADMM(Algorithm, Phased, Stateful):
 
     # ---------------------------------------------------------------- hooks for subclasses
 
-    def told(self, state: Tree) -> Tree:
+    def make_message(self, state: Tree) -> Tree:
         """Return what the server sends with ``z``."""
         raise NotImplementedError
 
@@ -108,7 +108,7 @@ class TwoPhaseADMM(Algorithm, Phased, Stateful):
         """Return the multiplier ``l_k`` at which this round starts."""
         raise NotImplementedError
 
-    def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
+    def reply_dual(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
         """Return the reply to the second phase and the client's memory, from ``l_k+``."""
         raise NotImplementedError
 
@@ -143,5 +143,5 @@ class DualPass(Algorithm, Stateful):
         """Reply as the method does for the new multiplier."""
         del local, work
         gap = T.sub(client["x"], broadcast["params"])
-        reply, memory = self.of.turned(T.add(client["at"], T.scale(gap, self.of.rho)), client)
+        reply, memory = self.of.reply_dual(T.add(client["at"], T.scale(gap, self.of.rho)), client)
         return reply, {"x": client["x"], "at": client["at"], **memory}

@@ -122,7 +122,7 @@ class Upcycled(Moving):
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Fold as the base does, which counts only rounds with data."""
-        return super().fold(state, sums, self._counted(info, state), phase)
+        return super().fold(state, sums, self._count_round(info, state), phase)
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
         """Advance as the base does after a round with data; otherwise extrapolate."""
@@ -131,14 +131,14 @@ class Upcycled(Moving):
             moved = _beyond(self._parts(inner), state["before"], self.eta((turn + 1) // self.period))
             inner = facet(self.base, Movable).moved({**inner, **moved})
         else:
-            inner = facet(self.base, Phased).advance(inner, self._counted(info, state))
+            inner = facet(self.base, Phased).advance(inner, self._count_round(info, state))
         kept = state["before"] if self._alone(turn + 1) else self._parts(inner)
         return {**self.around(state, inner), "before": kept, "turn": turn + 1}
 
     def _alone(self, turn: int) -> bool:
         return (turn + 1) % self.period == 0
 
-    def _counted(self, info: RoundInfo, state: Tree) -> RoundInfo:
+    def _count_round(self, info: RoundInfo, state: Tree) -> RoundInfo:
         turn = state["turn"]
         return replace(info, round=turn + 1 - turn // self.period)
 

@@ -121,7 +121,7 @@ class ExampleSteps:
         entries = sum(int(np.size(leaf)) for leaf in T.leaves(params))
         return GaussianLattice.covering(self.deviation, self.sensitivity, entries)
 
-    def rounded(self, total: Tree) -> Tree:
+    def round_sum(self, total: Tree) -> Tree:
         """Return a sum as it is before noise is added: on the lattice, if it is one of NumPy in float64."""
         exact = all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype == np.float64 for leaf in T.leaves(total))
         return self.lattice(total).rounded(total) if exact else total

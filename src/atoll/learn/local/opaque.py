@@ -17,10 +17,10 @@ from ..algorithm import Algorithm, LocalWork
 from ..capabilities import TRAINING
 from ..learner import LearnerSettings
 from ..offered import require_fit
-from ..round.scoring import measured, own_model
+from ..round.scoring import measure_client, own_model
 from .partial import asked_epochs, coming_epochs, whole_times
 from .reports import Reporting, as_metrics, as_reports, training_passes
-from .update import finished, started
+from .update import finish_update, start_update
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,17 +111,17 @@ class OpaqueLearner(Reporting):
         return Workload(sizes.astype(np.float64), passes, passes)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        asked, epochs = self._asked(message), asked_epochs(self.algorithm, message)
+        asked, epochs = self._list_requested(message), asked_epochs(self.algorithm, message)
         data, broadcast = self.usable(island.data), message["broadcast"]
         kept = island.state or {"algorithm": None, "memory": None}
-        local = started(self.algorithm, broadcast, kept["algorithm"])
+        local = start_update(self.algorithm, broadcast, kept["algorithm"])
         found, memory = (None, None)
         if len(data):
             found, memory = self.fit_for(local["params"], data, island.rng, kept["memory"], epochs)
         trained = local["params"] if found is None else found
         examples = 0.0 if found is None else float(len(data))
         work = LocalWork(examples, epochs_done(self.algorithm, epochs))
-        reply, client = finished(self.algorithm, {**local, "params": trained}, broadcast, kept["algorithm"], work)
+        reply, client = finish_update(self.algorithm, {**local, "params": trained}, broadcast, kept["algorithm"], work)
         if client is not None or memory is not None:
             island.state = {"algorithm": client, "memory": memory}
         sums = self.evaluate(trained, data)
@@ -131,7 +131,7 @@ class OpaqueLearner(Reporting):
         return {**reply, **as_reports({name: self._loss_of(sums, len(data), name) for name in asked})}
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        return measured(self, island, message)
+        return measure_client(self, island, message)
 
 
 def _same_shapes(before: Tree, after: Tree) -> Tree:

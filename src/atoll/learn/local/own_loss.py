@@ -116,7 +116,7 @@ class LossSignature:
         places = ("output", "target")[: len(by_place)]
         return cls(places, (*by_place[2:], *by_name), title)
 
-    def joined(self, *others: LossSignature) -> LossSignature:
+    def join_columns(self, *others: LossSignature) -> LossSignature:
         """Return a signature that needs the columns of this one and of others; only ``columns``, ``takes_target`` and ``wants`` of it make sense."""
         if not others:
             return self

@@ -33,12 +33,12 @@ __all__ = [
     "BUFFERS",
     "COUNTERS",
     "arrays_leaving",
+    "begin_release",
     "buffer_replies",
     "counters_in",
     "is_private",
     "promises_privacy",
     "refuse_reports",
-    "released",
     "require_mechanism_outside",
 ]
 
@@ -48,7 +48,7 @@ def is_private(algorithm: Algorithm) -> bool:
     return overrides(algorithm, "events")
 
 
-def released(algorithm: Algorithm, island: Island) -> Rng | None:
+def begin_release(algorithm: Algorithm, island: Island) -> Rng | None:
     """Prepare a local update: admit the data, record the release, and return the secret stream; ``None`` without privacy.
 
     Raises:

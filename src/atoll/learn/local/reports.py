@@ -253,18 +253,18 @@ class Reporting:
                 where="the server's own data",
                 remedy="give the federated data set a test set",
             )
-        return {name: self._told(name, options, params, data)[0] for name, options in asked.items()}
+        return {name: self._make_report(name, options, params, data)[0] for name, options in asked.items()}
 
     def _check_report(self, name: str, options: dict[str, Any]) -> None:
         """Refuse options that this model does not support."""
 
-    def _asked(self, message: Tree) -> dict[str, dict[str, Any]]:
+    def _list_requested(self, message: Tree) -> dict[str, dict[str, Any]]:
         """Return the reports that a message requests."""
         return self.check_reports(message.get("reports"))
 
     def _asked_for_survey(self, message: Tree) -> dict[str, dict[str, Any]]:
         """Return the reports of a survey, at least one."""
-        asked = self._asked(message)
+        asked = self._list_requested(message)
         if not asked:
             raise ConfigError(
                 "no reports", where="the survey's message", remedy='ask for a report such as {"loss": None}'
@@ -277,7 +277,7 @@ class Reporting:
             )
         return asked
 
-    def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
+    def _make_report(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
         """Return a report of a survey and its weight."""
         del options
         return self._loss_of(self.evaluate(params, data), len(data), name)
@@ -300,9 +300,11 @@ class Reporting:
         self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int
     ) -> dict[str, Aggregate]:
         """Return a training's reply with the requested reports."""
-        return {**reply, **as_reports(self._trained(reply, asked, n))}
+        return {**reply, **as_reports(self._report_training(reply, asked, n))}
 
-    def _trained(self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int) -> dict[str, Any]:
+    def _report_training(
+        self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int
+    ) -> dict[str, Any]:
         """Return the reports from training: the loss of its metric, the sketch of its update."""
         told: dict[str, Any] = {}
         if "loss" in asked:
@@ -321,7 +323,9 @@ class Reporting:
     def _report(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         asked, params, key = self._asked_for_survey(message), message["params"], island.rng.key
         rows = {name: rows_for(options, island.data, key) for name, options in asked.items()}
-        return as_reports({name: self._told(name, options, params, rows[name]) for name, options in asked.items()})
+        return as_reports(
+            {name: self._make_report(name, options, params, rows[name]) for name, options in asked.items()}
+        )
 
     def _report_load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
         del args

@@ -23,7 +23,7 @@ from atoll.core.requests.task import Workload
 from ..algorithm import Algorithm, LocalWork, Phased, Private, Stateful
 from .examples import Clipping, StepSecrets, clipped_rows
 from .partial import Counted, asked_epochs, coming_epochs, epochs_of_pass, quota
-from .release import released
+from .release import begin_release
 from .reports import training_passes
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ __all__ = [
     "batch_rows",
     "count_many",
     "count_steps",
-    "declared",
+    "declare_workload",
     "drew_undeclared",
-    "finished",
+    "finish_update",
     "load_of",
     "local_contact",
     "local_update",
     "pass_key",
-    "started",
+    "start_update",
     "step_secrets",
     "trained",
 ]
@@ -54,7 +54,7 @@ _READS = ("direction", "step", "finish")
 """Methods of `Algorithm` that read ``local["params"]``."""
 
 
-def started(algorithm: Algorithm, broadcast: Tree, client: Tree) -> Any:
+def start_update(algorithm: Algorithm, broadcast: Tree, client: Tree) -> Any:
     """Return ``algorithm.start(...)``: what the client works on.
 
     Raises:
@@ -73,7 +73,7 @@ def started(algorithm: Algorithm, broadcast: Tree, client: Tree) -> Any:
     )
 
 
-def finished(
+def finish_update(
     algorithm: Algorithm, local: Tree, broadcast: Tree, client: Tree, work: LocalWork
 ) -> tuple[dict[str, Aggregate], Tree]:
     """Return ``algorithm.finish(...)``: the reply and the client's new private state.
@@ -298,7 +298,7 @@ def local_update(
         client = facet(algorithm, Stateful).client_init(broadcast["params"])
     drawn = facet(algorithm, Stateful).draw(noise or Rng(int(key)).child("draw"), broadcast["params"])
     extra = {} if drawn is None else {"drawn": drawn}
-    local = {**started(algorithm, broadcast, client), **extra}
+    local = {**start_update(algorithm, broadcast, client), **extra}
     losses: list[float] = []
     taken: Any = None
     secrets = step_secrets(algorithm, len(y), key, noise, epochs)
@@ -309,7 +309,7 @@ def local_update(
         local = {**algorithm.step(local, batch, broadcast), **extra}
         losses.append(batch.first or 0.0)
     work = LocalWork(float(len(y)), float(len(losses)))
-    reply, state = finished(algorithm, local, broadcast, client, work)
+    reply, state = finish_update(algorithm, local, broadcast, client, work)
     return reply, state, float(np.add.reduce(losses)) / len(losses) if losses else 0.0  # np.mean without its overhead
 
 
@@ -351,16 +351,16 @@ def _passes(algorithm: Algorithm, phase: str) -> tuple[Algorithm, ...]:
 
 
 def load_of(algorithm: Algorithm) -> Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload]:
-    """Return ``declared`` as the ``load`` of a `Task` that trains with an algorithm."""
+    """Return ``declare_workload`` as the ``load`` of a `Task` that trains with an algorithm."""
     return functools.partial(_load, algorithm)
 
 
 def _load(algorithm: Algorithm, sizes: NDArray[np.int64], args: Mapping[str, Any], message: Tree) -> Workload:
     del args
-    return declared(algorithm, sizes, message)
+    return declare_workload(algorithm, sizes, message)
 
 
-def declared(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
+def declare_workload(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
     """Return the work that clients declare beforehand: examples, mini-batch steps and epochs, summed over all passes.
 
     Args:
@@ -420,7 +420,7 @@ def trained(
         CompositionError: the algorithm does not support the requested amount of local work.
     """
     epochs = asked_epochs(algorithm, message)
-    secret = released(algorithm, island)
+    secret = begin_release(algorithm, island)
     x, y = rows
     # Overflows are not finite; adding up replies rejects and names them.
     with np.errstate(over="ignore", invalid="ignore"):

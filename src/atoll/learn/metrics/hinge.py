@@ -16,7 +16,7 @@ from .base import ScoreMetric, ratio, rows_of
 __all__ = ["HingeLoss", "SignAccuracy"]
 
 
-def _signed(scores: ArrayLike, targets: ArrayLike, where: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _check_signs(scores: ArrayLike, targets: ArrayLike, where: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     z, y = rows_of(scores, targets, where)
     if not np.isin(y, (-1.0, 1.0)).all():
         wrong = y[~np.isin(y, (-1.0, 1.0))][0]
@@ -34,7 +34,7 @@ class HingeLoss(ScoreMetric):
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
         """Return the number of rows, and the sum of their losses."""
-        z, y = _signed(scores, targets, "HingeLoss")
+        z, y = _check_signs(scores, targets, "HingeLoss")
         return {"n": float(z.size), "loss": float(np.maximum(0.0, 1.0 - y * z).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
@@ -52,7 +52,7 @@ class SignAccuracy(ScoreMetric):
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
         """Return the number of rows, and of those on the correct side."""
-        z, y = _signed(scores, targets, "SignAccuracy")
+        z, y = _check_signs(scores, targets, "SignAccuracy")
         return {"n": float(z.size), "hits": float(np.maximum(0.0, np.sign(y * z)).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:

@@ -20,7 +20,7 @@ from atoll.learn.selection.base import Seen
 from ..algorithm import Phased, RoundInfo
 from ..capabilities import ONE_PHASE, WHOLE_POPULATION
 from ..checks import require_finite, require_positive
-from ..counts import weighed
+from ..counts import weigh_population
 from ..round.invitation import Inviter, reply_bytes
 from ..round.outcomes import reply_form
 from ..round.phases import (
@@ -28,7 +28,7 @@ from ..round.phases import (
     examples_behind,
     fitted_to_mock,
     fitted_to_sum,
-    folded,
+    fold_phase,
     lengths,
     outgoing,
     shares,
@@ -142,7 +142,7 @@ class RoundLog:
     unanswered: int = 0
     failed: str = ""
 
-    def sent(self, flight: Flight) -> None:
+    def note_request(self, flight: Flight) -> None:
         """Record a request."""
         self.unanswered += 1
         self.asked += flight.parties.positions.tolist()
@@ -151,7 +151,7 @@ class RoundLog:
             self.crashed += int(lost.sum())
             self.wasted += float(flight.fraction[lost].sum())
 
-    def missed(self, clients: int) -> None:
+    def note_missed(self, clients: int) -> None:
         """Record lost real parties; their progress is unknown, so each counts as a whole discarded update."""
         self.crashed += clients
         self.wasted += clients
@@ -316,7 +316,7 @@ class InFlight(ServerRounds):
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Run one round; if the algorithm's plan contacts no client, only the server's part."""
         context = self.context
-        state = await weighed(fed, context, state)
+        state = await weigh_population(fed, context, state)
         if not context.algorithm.plan(state["server"]):
             state, row = await server_round(fed, self.context, state, number)
             return {**state, "version": state["version"] + 1}, row
@@ -329,14 +329,14 @@ class InFlight(ServerRounds):
         require_finite(state["server"]["params"], number)
         row = log.row(own_metrics=context.learner_metrics is None)
         declare(row, context.declared(state, self.phase, min(log.bases, default=None)), len(log.senders))
-        row |= context.evaluation.told(*log.parties(fed))
-        return self._learned(fed, state, log, {"round": number, **row}), row
+        row |= context.evaluation.list_participants(*log.parties(fed))
+        return self._learn_round(fed, state, log, {"round": number, **row}), row
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
         """Run the server's updates of one round."""
         raise NotImplementedError
 
-    def _learned(self, fed: Federation, state: Tree, log: RoundLog, row: dict[str, Any]) -> Tree:
+    def _learn_round(self, fed: Federation, state: Tree, log: RoundLog, row: dict[str, Any]) -> Tree:
         asked, senders = log.parties(fed)
         seen = Seen(state["contacts"], asked, senders, np.array(log.seconds), {}, row)
         return {**state, "selection": self.context.selection.accept(seen, state["selection"])}
@@ -378,7 +378,7 @@ class InFlight(ServerRounds):
             expects=lambda: reply_form(context, state, self.phase, message.get("reports")),
             ahead=self.ahead,
         )
-        log.sent(flight)
+        log.note_request(flight)
         self.last = flight
         where = places_of(fed.parties.positions, invited.positions)
         until, base = state["until"].copy(), state["base"].copy()
@@ -427,10 +427,10 @@ class InFlight(ServerRounds):
         everyone = fed.parties.positions
         hoped = among(everyone, fed.busy) | among(everyone, self.held.positions)
         lost = np.isposinf(state["until"]) & ~hoped
-        log.missed(int(lost.sum()))
+        log.note_missed(int(lost.sum()))
         return {**state, "until": np.where(lost, fed.clock.now(), state["until"])}
 
-    async def arrived(self, fed: Federation) -> None:
+    async def hold_arrivals(self, fed: Federation) -> None:
         """Hold all arrivals so far, without waiting."""
         self.held.add((await fed.arrivals(1, until=fed.clock.now())).handles())
 
@@ -447,13 +447,13 @@ class InFlight(ServerRounds):
         """Return the uplink of the replies to a request, with the parameters that went out with it."""
         return self.context.chain(state, self.phase, flight.version)
 
-    def fitted(self, fed: Federation, state: Tree, combined: Combined) -> Tree:
+    def fit_uplink(self, fed: Federation, state: Tree, combined: Combined) -> Tree:
         """Return the state with the uplink's parameters fitted to a sum; those that a working client has are kept."""
         at_work = [flight.version for flight in fed.traffic.flights if flight.open.any()]
         oldest = min([*at_work, *(handle.flight.version for handle in self.held), state["version"]])
         return fitted_to_sum(fed, self.context, state, self.phase, combined, state["version"], oldest)
 
-    async def dropped(self, fed: Federation, state: Tree, handles: Sequence[Handle], log: RoundLog) -> None:
+    async def drop_replies(self, fed: Federation, state: Tree, handles: Sequence[Handle], log: RoundLog) -> None:
         """Drop replies that are not used; their work is then never done, unless it ran in a block with others."""
         log.late += len(handles)
         log.wasted += len(handles)
@@ -469,7 +469,7 @@ class InFlight(ServerRounds):
         stream = fed.rng.child("server", "update", version)
         return RoundInfo(version, replied, replied, len(fed.parties), state["weight"], stream)
 
-    def counted(self, fed: Federation, combined: Combined, log: RoundLog) -> Combined:
+    def replace_empty(self, fed: Federation, combined: Combined, log: RoundLog) -> Combined:
         """Return a sum of no replies in place of one of 0 examples: there is no mean of their updates to take a step by.
 
         Raises:
@@ -478,13 +478,13 @@ class InFlight(ServerRounds):
         found, log.failed = self.empty.without(combined, len(fed.parties))
         return found
 
-    def applied(self, fed: Federation, state: Tree, combined: Combined) -> Tree:
+    def apply_replies(self, fed: Federation, state: Tree, combined: Combined) -> Tree:
         """Return the next version: replies folded into the server's state; unchanged if none can be used."""
         if combined.n == 0:
             return state
         step = {"number": state["version"] + 1, "phase": self.phase}
         fed.announce("before_aggregation", **step, params=state["server"]["params"])
-        state = folded(self.context, state, combined, self.info(fed, state, combined.n), self.phase)
+        state = fold_phase(self.context, state, combined, self.info(fed, state, combined.n), self.phase)
         fed.announce("after_aggregation", **step, params=state["server"]["params"])
         return {**state, "version": state["version"] + 1}
 

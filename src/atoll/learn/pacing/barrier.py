@@ -95,7 +95,7 @@ class _Bounded(Buffered):
     async def gather(self, fed: Federation, state: Tree, log: RoundLog) -> tuple[list[Handle], Tree]:
         """Return all held replies once there are enough and no client is overdue."""
         while True:
-            await self.arrived(fed)
+            await self.hold_arrivals(fed)
             if len(self.held) >= self.pacing.replies and not self._waits(fed, state):
                 return list(self.held), state
             state = await self.await_more(fed, state, log)

@@ -85,7 +85,7 @@ def alternating(crash: float, number: int, *, printed: bool = False) -> float:
     return -made if printed else made
 
 
-def _stored(crash: float, before: float) -> float:
+def _store_chance(crash: float, before: float) -> float:
     """Return the chance of finishing unpicked in the round before (``1 - cr - x_{r-1}``) and crashing in this one."""
     return crash * (1.0 - before - crash)
 
@@ -94,10 +94,10 @@ def _pair(case: int, fastest: float, slowest: float, xs: tuple[float, float], be
     """Return Eqs. 3.20 to 3.23, given ``x_r`` and ``x_{r-1}`` of both clients."""
     if case not in (1, 2, 3):
         raise ConfigError(f"case={case}", where="bias", remedy="use 1, 2 or 3, or case_of(fraction, crashed)")
-    a = Chances(1.0 - fastest, 0.0) if case < 3 else Chances(xs[0], _stored(fastest, before[0]))
+    a = Chances(1.0 - fastest, 0.0) if case < 3 else Chances(xs[0], _store_chance(fastest, before[0]))
     if case == 1:
         return SpeedPair(a, Chances(1.0 - slowest, 0.0))
-    b = Chances(xs[1], _stored(slowest, before[1])) if case == 2 else Chances(0.0, 1.0 - slowest)
+    b = Chances(xs[1], _store_chance(slowest, before[1])) if case == 2 else Chances(0.0, 1.0 - slowest)
     return SpeedPair(a, b)
 
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Dispatch",
-    "begun",
-    "dispatched",
+    "begin_cache",
+    "dispatch_models",
     "done_by",
     "nobody",
-    "noted",
+    "note_request",
     "rebuilt",
-    "replaced",
-    "resummed",
-    "weighed",
+    "replace_entries",
+    "resum_rows",
+    "weigh_cache",
 ]
 
 
@@ -37,7 +37,7 @@ def nobody(clients: int) -> Tree:
     return {name: np.zeros(clients) for name in ("since", "until", "share")}
 
 
-def noted(columns: Tree, places: NDArray[np.int64], flight: Flight, share: float) -> Tree:
+def note_request(columns: Tree, places: NDArray[np.int64], flight: Flight, share: float) -> Tree:
     """Return the columns with a request.
 
     Args:
@@ -125,7 +125,7 @@ class Dispatch:
         return [(*divmod(int(kind), radix), begins[which == i]) for i, kind in enumerate(kinds)]
 
     def learning(self, places: NDArray[np.int64], flight: Flight, work: int, epochs: int) -> Dispatch:
-        """Return the same with the request's clients that will not answer. Between real parties this is unknown; see `missed`.
+        """Return the same with the request's clients that will not answer. Between real parties this is unknown; see `note_missed`.
 
         Args:
             places: positions of the request's parties.
@@ -145,12 +145,14 @@ class Dispatch:
         saved[places] = np.where(lost, np.floor(flight.fraction * work), 0).astype(np.int64)
         return replace(self, falls=falls, fraction=fraction, saved=saved, begun=begun)
 
-    def ended(self, now: float) -> Dispatch:
+    def end_round(self, now: float) -> Dispatch:
         """Return the same at the end of the round: clients that crash later still work, and nothing of their work is saved yet."""
         crashed = np.isfinite(self.falls) & (self.falls <= now)
         return replace(self, crashed=crashed, saved=np.where(crashed, self.saved, 0))
 
-    def missed(self, answered: NDArray[np.bool_], awaited: NDArray[np.bool_], share: NDArray[np.float64]) -> Dispatch:
+    def note_missed(
+        self, answered: NDArray[np.bool_], awaited: NDArray[np.bool_], share: NDArray[np.float64]
+    ) -> Dispatch:
         """Return the same at the end of a round between real parties: a client that worked, has not answered and is no longer awaited is lost with all its work.
 
         Args:
@@ -184,7 +186,7 @@ class Dispatch:
         begun = self.begun - float((work - done)[still].sum()) / epochs
         return replace(self, saved=saved, falls=falls, cut=cut, begun=begun)
 
-    def lost(self, epochs: int, *, kept: bool) -> float:
+    def count_lost(self, epochs: int, *, kept: bool) -> float:
         """Return the local updates discarded by crashes and stops.
 
         Args:
@@ -200,7 +202,7 @@ class Dispatch:
         return {**{name: int(column.sum()) for name, column in told.items()}, "begun": self.begun}
 
     def falling(self, before: Dispatch) -> Tree | None:
-        """Return an ended round's clients that work towards a crash, as an argument of `dispatched`; ``None`` if there are none.
+        """Return an ended round's clients that work towards a crash, as an argument of `dispatch_models`; ``None`` if there are none.
 
         Args:
             before: the dispatch before the round had ended.
@@ -212,7 +214,7 @@ class Dispatch:
         return {name: np.where(left, getattr(before, name), other) for name, other in none.items()}
 
 
-def dispatched(
+def dispatch_models(
     asked: NDArray[np.bool_],
     busy: NDArray[np.bool_],
     lag: NDArray[np.int64],
@@ -248,14 +250,16 @@ def dispatched(
 # ---------------------------------------------------------------- a server's cache
 
 
-def begun(params: Tree, clients: int) -> Tree:
+def begin_cache(params: Tree, clients: int) -> Tree:
     """Start with the initial model as every client's entry: ``{"rows": leaves (clients, ...), "mean": float64 leaves, "entered": round of each entry}``."""
     rows = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], clients, axis=0), params)
     mean = T.map(lambda leaf: np.asarray(leaf, dtype=np.float64), params)
     return {"rows": rows, "mean": mean, "entered": np.zeros(clients, dtype=np.int64)}
 
 
-def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArray[np.float64], turn: int) -> Tree:
+def replace_entries(
+    cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArray[np.float64], turn: int
+) -> Tree:
     """Return the cache with new entries. The mean moves by the changes, so that the cost grows with the changes only.
 
     ``mean <- mean + sum_k share_k (model_k - entry_k)``. The rows change in place.
@@ -271,17 +275,17 @@ def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArr
         return cache
     weights = shares[places]
 
-    def moved(mean: Any, rows: Any, fresh: Any) -> Any:
+    def move_mean(mean: Any, rows: Any, fresh: Any) -> Any:
         change = np.asarray(fresh, dtype=np.float64) - rows[places]
         rows[places] = fresh
         return mean + np.tensordot(weights, change, axes=1)
 
     entered = cache["entered"].copy()
     entered[places] = turn
-    return {**cache, "mean": T.map(moved, cache["mean"], cache["rows"], models), "entered": entered}
+    return {**cache, "mean": T.map(move_mean, cache["mean"], cache["rows"], models), "entered": entered}
 
 
-def resummed(cache: Tree, shares: NDArray[np.float64]) -> Tree:
+def resum_rows(cache: Tree, shares: NDArray[np.float64]) -> Tree:
     """Return the mean of all rows, computed from scratch: ``mean`` must equal it up to rounding."""
     return T.map(lambda rows: np.tensordot(shares, rows.astype(np.float64), axes=1), cache["rows"])
 
@@ -289,10 +293,10 @@ def resummed(cache: Tree, shares: NDArray[np.float64]) -> Tree:
 def aged(cache: Tree, shares: NDArray[np.float64], weights: NDArray[np.float64]) -> Tree:
     """Return the mean of all rows with shares times weights, normalised to sum to 1; float64 leaves."""
     mixed = shares * weights
-    return resummed(cache, mixed / mixed.sum())
+    return resum_rows(cache, mixed / mixed.sum())
 
 
-def weighed(cache: Tree, shares: NDArray[np.float64], turn: int, staleness: Staleness | None) -> Tree:
+def weigh_cache(cache: Tree, shares: NDArray[np.float64], turn: int, staleness: Staleness | None) -> Tree:
     """Return the mean of the cache, with entries weighted by age if ``staleness`` is set."""
     if staleness is None:
         return cache["mean"]

@@ -91,7 +91,7 @@ class _Mixing(InFlight):
         state = await self.fill(fed, state, log)
         taken = 0
         while taken < self.pacing.arrivals:
-            await self.arrived(fed)
+            await self.hold_arrivals(fed)
             if not self.held:
                 state = await self.await_more(fed, state, log)
                 continue
@@ -99,16 +99,16 @@ class _Mixing(InFlight):
             state = self.released(fed, state, [handle])
             limit = self.pacing.max_staleness
             if limit is not None and state["version"] - handle.version > limit:
-                await self.dropped(fed, state, [handle], log)
+                await self.drop_replies(fed, state, [handle], log)
                 continue
             combined = await fed.combine([handle], uplink=self.context.uplink(self.phase))
             log.used([handle], combined, state["version"])
-            combined = self.counted(fed, combined, log)
-            state = self.applied(fed, state, self._mixed(state, handle, combined))
+            combined = self.replace_empty(fed, combined, log)
+            state = self.apply_replies(fed, state, self._mix_reply(state, handle, combined))
             taken += 1
         return state
 
-    def _mixed(self, state: Tree, handle: Handle, combined: Combined) -> Combined:
+    def _mix_reply(self, state: Tree, handle: Handle, combined: Combined) -> Combined:
         """Return the reply as the change of the model, ``alpha_d (base + update - w)``; running statistics likewise."""
         if combined.n == 0:
             return combined

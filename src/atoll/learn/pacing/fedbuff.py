@@ -53,7 +53,7 @@ class Buffered(InFlight):
         taken, state = await self.gather(fed, state, log)
         parts = []
         for flight, handles in groups_of(taken):
-            found = await self._combined(fed, state, flight, handles, log)
+            found = await self._combine_buffer(fed, state, flight, handles, log)
             if found is None:
                 continue
             log.used(handles, found, state["version"])  # also if no reply counts: the row says why
@@ -62,11 +62,11 @@ class Buffered(InFlight):
         state = self.released(fed, state, taken)
         if not parts:
             return state
-        whole = self.counted(fed, together(parts, fed), log)
-        state = self.applied(fed, state, whole)
-        return self.fitted(fed, state, parts[-1][0]) if whole.n else state
+        whole = self.replace_empty(fed, together(parts, fed), log)
+        state = self.apply_replies(fed, state, whole)
+        return self.fit_uplink(fed, state, parts[-1][0]) if whole.n else state
 
-    async def _combined(
+    async def _combine_buffer(
         self, fed: Federation, state: Tree, flight: Flight, handles: Sequence[Handle], log: RoundLog
     ) -> Combined | None:
         try:
@@ -209,7 +209,7 @@ class _Steps(Buffered):
     async def gather(self, fed: Federation, state: Tree, log: RoundLog) -> tuple[list[Handle], Tree]:
         """Return the first replies in whole groups."""
         while True:
-            await self.arrived(fed)
+            await self.hold_arrivals(fed)
             state = await self._given_up(fed, state, log)
             ready = [h for _, group in groups_of(self.held) if len(group) >= self.pacing.group for h in group]
             if len(ready) >= self.pacing.buffer:
@@ -227,6 +227,6 @@ class _Steps(Buffered):
         for flight, group in groups_of(self.held):
             hoped = flight.open | (np.isfinite(flight.lost) & (flight.lost > now))
             if len(group) + int(hoped.sum()) < self.pacing.group:
-                await self.dropped(fed, state, group, log)
+                await self.drop_replies(fed, state, group, log)
                 state = self.released(fed, state, group)
         return state

@@ -40,7 +40,7 @@ from ..round.state import (
     initial,
     moved_buffers,
 )
-from ..topology.hierarchical import summed
+from ..topology.hierarchical import sum_rows
 from ..wrapped import declare
 from .base import Pacing
 from .slack import LateCount, SlackEstimator
@@ -120,7 +120,7 @@ class HybridFL(Pacing):
 
     def estimator(self) -> SlackEstimator:
         """Return the estimator, with this pacing's initial theta."""
-        return self.slack if self.theta is None else self.slack.begun(self.theta)
+        return self.slack if self.theta is None else self.slack.begin_at(self.theta)
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -187,7 +187,7 @@ class RegionalRounds(Course):
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Run one round of the cloud."""
-        state = await self._weighed(fed, state)
+        state = await self._weigh_regions(fed, state)
         algorithm = self.context.algorithm
         phases = [p for p in algorithm.plan(state["server"]) if facet(algorithm, Phased).wanted(state["server"], p)]
         row: dict[str, Any] = {"selected": 0, "replied": 0}
@@ -207,7 +207,7 @@ class RegionalRounds(Course):
         del watch, number
         return global_model(state), {}
 
-    async def _weighed(self, fed: Federation, state: Tree) -> Tree:
+    async def _weigh_regions(self, fed: Federation, state: Tree) -> Tree:
         """Return the state with the examples of every region; if unknown, edges ask their clients once."""
         if state["weight"] is not None:
             return state
@@ -231,8 +231,8 @@ class RegionalRounds(Course):
     async def _contact(self, fed: Federation, state: Tree, number: int, phase: str) -> tuple[Tree, dict[str, Any]]:
         """Run steps 1 to 4: distribute, wait for the quota, compute regional models, then the global one."""
         context, begin = self.context, fed.clock.now()
-        logs = [learned(self.seats.estimator, edge["log"], begin) for edge in state["edges"]]
-        invited, quota = self.seats.invited(logs, self.pace.joint), Quota(self.quota)
+        logs = [learn_counts(self.seats.estimator, edge["log"], begin) for edge in state["edges"]]
+        invited, quota = self.seats.count_seats(logs, self.pace.joint), Quota(self.quota)
         visits = [
             EdgeVisit(
                 self.context,
@@ -254,9 +254,9 @@ class RegionalRounds(Course):
         row = self._row(visits, self.seats.thetas(logs))
         row["cloud_seconds"] = fed.clock.now() - begin - row["client_seconds"]
         state = {**state, "edges": [visit.edge for visit in visits]}
-        return self._folded(fed, state, visits, row, (number, phase))
+        return self._fold_regions(fed, state, visits, row, (number, phase))
 
-    def _folded(
+    def _fold_regions(
         self, fed: Federation, state: Tree, visits: list[EdgeVisit], row: dict[str, Any], at: tuple[int, str]
     ) -> tuple[Tree, dict[str, Any]]:
         """Return the cloud's aggregation, (4.22): regional models weighted by the data of this round's submissions."""
@@ -296,7 +296,7 @@ class RegionalRounds(Course):
 
     def _row(self, visits: list[EdgeVisit], thetas: Any) -> dict[str, Any]:
         """Return the round's row, region by region."""
-        row = summed([visit.row for visit in visits])
+        row = sum_rows([visit.row for visit in visits])
         late = self.seats.estimator.counts_late
         for v, theta, wanted in zip(visits, thetas.tolist(), self.seats.wanted.tolist(), strict=True):
             heard = late or v.share.moment is None
@@ -365,7 +365,7 @@ class EdgeVisit:
 
     async def program(self, scope: Federation, sent: Tree) -> Tree:
         """Receive the model to train, and return the region's model and the number of examples behind it."""
-        invited = self._invited(scope)
+        invited = self._invite_clients(scope)
         self.selected = self.row["selected"] = len(invited)
         begin = scope.clock.now()
         combined: Combined | None = None
@@ -381,12 +381,12 @@ class EdgeVisit:
         if combined is not None:
             self._combine(scope, combined, sent)
         replied = invited[:0] if combined is None else combined.senders
-        self.row.update(self.context.evaluation.told(invited, replied))
+        self.row.update(self.context.evaluation.list_participants(invited, replied))
         self._tell(scope, invited, combined)
         self._note(begin, combined)
         return {"model": self.edge["model"], "edc": self.edc}
 
-    def _invited(self, scope: Federation) -> Parties:
+    def _invite_clients(self, scope: Federation) -> Parties:
         """Return ``wanted`` random available clients: an invitation needs no identity."""
         there = scope.available(scope.parties)
         count = min(self.wanted, len(there))
@@ -465,7 +465,7 @@ class EdgeVisit:
         }
         waits = hit and late and not pace.hindsight
         ready = begin + (pace.deadline or _longest(combined)) if waits else begin
-        self.edge = {**self.edge, "log": noted(self.edge["log"], counts, ready)}
+        self.edge = {**self.edge, "log": note_counts(self.edge["log"], counts, ready)}
 
 
 def _longest(combined: Combined | None) -> float:
@@ -484,12 +484,12 @@ def fresh(estimator: SlackEstimator) -> Tree:
     return {"state": estimator.init(), "pending": []}
 
 
-def noted(log: Tree, counts: dict[str, Any], ready: float) -> Tree:
+def note_counts(log: Tree, counts: dict[str, Any], ready: float) -> Tree:
     """Return the log with a round's counts, arguments of ``SlackEstimator.update``, to learn from at time ``ready``."""
     return {**log, "pending": [*log["pending"], {"ready": float(ready), "counts": counts}]}
 
 
-def learned(estimator: SlackEstimator, log: Tree, now: float) -> Tree:
+def learn_counts(estimator: SlackEstimator, log: Tree, now: float) -> Tree:
     """Return the log after learning from rounds with complete counts, in the order of the rounds."""
     state = log["state"]
     for entry in log["pending"]:
@@ -521,7 +521,7 @@ class Seats:
         """Return the factor of each region."""
         return np.array([float(self.estimator.theta(log["state"])) for log in logs])
 
-    def invited(self, logs: list[Tree], joint: bool) -> NDArray[np.int64]:
+    def count_seats(self, logs: list[Tree], joint: bool) -> NDArray[np.int64]:
         """Return how many clients each region invites.
 
         Args:

@@ -30,13 +30,23 @@ from ..local.partial import own_epochs
 from ..offered import offered_by
 from ..round.invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
 from ..round.outcomes import reply_form, require_in_time
-from ..round.phases import EmptyReplies, account, folded, outgoing, partial_metrics, received_model, round_info
+from ..round.phases import EmptyReplies, account, fold_phase, outgoing, partial_metrics, received_model, round_info
 from ..round.rounds import ServerRounds, server_round
 from ..round.state import initial
 from ..selection.base import places_among, places_of
 from ..wrapped import declare
 from .base import Pacing, refuse, weighs_examples
-from .dispatch import Dispatch, begun, dispatched, done_by, nobody, noted, rebuilt, replaced, weighed
+from .dispatch import (
+    Dispatch,
+    begin_cache,
+    dispatch_models,
+    done_by,
+    nobody,
+    note_request,
+    rebuilt,
+    replace_entries,
+    weigh_cache,
+)
 from .staleness import Staleness
 
 if TYPE_CHECKING:
@@ -281,7 +291,7 @@ class LagTolerantRounds(ServerRounds):
             "made": np.full(clients, fed.clock.now()),
             "newest": fed.clock.now(),
             "bases": {},
-            "cache": begun(state["server"]["params"], clients),
+            "cache": begin_cache(state["server"]["params"], clients),
             "shares": None,
             "falling": None,
             "doing": nobody(clients),
@@ -306,13 +316,13 @@ class LagTolerantRounds(ServerRounds):
         inviter = Inviter(fed, self.context, state)
         if number == 1:
             require_in_time(inviter)
-        heard, spent = await inviter.surveyed()
+        heard, spent = await inviter.run_survey()
         state = {**state, "selection": heard}
         invited = replace(inviter, state=state).invite()
         row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0, **spent}
         start = fed.clock.now()
         state, sent, flights = await self._distribute(fed, state, invited, row)
-        came = await gathered(fed, context.selection, state["selection"], sent, self.pacing, start)
+        came = await gather_replies(fed, context.selection, state["selection"], sent, self.pacing, start)
         over = self._over(fed, sent, came, state["doing"]["share"])
         if self.pacing.bounded:
             over = self._called_off(fed, over, flights)
@@ -326,7 +336,7 @@ class LagTolerantRounds(ServerRounds):
         lag = state["contacts"] - 1 - state["version"]
         old = self.pacing.deprecated(lag, state["failed"], state["tried"], fed.clock.now() - state["made"])
         asked, busy = among(everyone, invited.positions), among(everyone, fed.busy)
-        return dispatched(asked, busy, lag, old, state["holds"], state.get("falling"))
+        return dispatch_models(asked, busy, lag, old, state["holds"], state.get("falling"))
 
     async def _distribute(
         self, fed: Federation, state: Tree, invited: Parties, row: dict[str, Any]
@@ -365,16 +375,16 @@ class LagTolerantRounds(ServerRounds):
             )
             row["bytes_down"] += flight.down
             sent = sent.learning(who, flight, work, self.epochs)
-            doing = noted(doing, who, flight, work / self.epochs)
+            doing = note_request(doing, who, flight, work / self.epochs)
             flights.append((flight, work))
         return {**state, "doing": doing}, sent, flights
 
     def _over(self, fed: Federation, sent: Dispatch, came: SafaArrivals, share: NDArray[np.float64]) -> Dispatch:
         """End the round: note the crashes noticed by now."""
         if not fed.live:
-            return sent.ended(np.inf if self.pacing.published else fed.clock.now())
+            return sent.end_round(np.inf if self.pacing.published else fed.clock.now())
         everyone = fed.parties.positions
-        return sent.missed(among(everyone, came.arrived.positions), among(everyone, fed.busy), share)
+        return sent.note_missed(among(everyone, came.arrived.positions), among(everyone, fed.busy), share)
 
     def _called_off(self, fed: Federation, sent: Dispatch, flights: list[tuple[Flight, int]]) -> Dispatch:
         """Tell clients that still work that the round is full: they keep what they have. All of them started in this round."""
@@ -400,7 +410,7 @@ class LagTolerantRounds(ServerRounds):
         declare(row, context.declared(state, self.phase), combined.n)
         parts = combined.value.get("update", [])
         senders = np.array([part.sender for part in parts], dtype=np.int64)
-        places, picked = places_of(fed.parties.positions, senders), came.picked(senders)
+        places, picked = places_of(fed.parties.positions, senders), came.find_picked(senders)
         counts = np.array(
             [part.weight > 0 for part in parts], dtype=bool
         )  # a reply of 0 examples is no model of its client
@@ -408,22 +418,22 @@ class LagTolerantRounds(ServerRounds):
         cache, shares = state["cache"], state["shares"]
         # (1) before: taken replies enter the cache, and the model for deprecated clients without one
         now, later = picked & counts, ~picked & counts
-        cache = replaced(cache, places[now], T.map(lambda leaf: leaf[now], models), shares, turn)
+        cache = replace_entries(cache, places[now], T.map(lambda leaf: leaf[now], models), shares, turn)
         stale = np.flatnonzero(sent.deprecated & ~among(np.arange(len(shares)), places[now]))
-        cache = replaced(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares, turn)
+        cache = replace_entries(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares, turn)
         # (2) the model is the cache's mean
-        mean = weighed(cache, shares, turn, self.pacing.staleness)
+        mean = weigh_cache(cache, shares, turn, self.pacing.staleness)
         mean = T.map(lambda value, leaf: value.astype(np.asarray(leaf).dtype), mean, params)
         info = round_info(fed, state, (number, True), row["selected"], combined.n)
         fed.announce("before_aggregation", number=number, phase=self.phase, params=params)
-        state = self._folded(state, combined, T.sub(mean, params), info)
+        state = self._fold_sum(state, combined, T.sub(mean, params), info)
         fed.announce("after_aggregation", number=number, phase=self.phase, params=state["server"]["params"])
         # (3) after: the other replies enter, and count in the next round
-        cache = replaced(cache, places[later], T.map(lambda leaf: leaf[later], models), shares, turn)
+        cache = replace_entries(cache, places[later], T.map(lambda leaf: leaf[later], models), shares, turn)
         row.update(sent.row(), **came.row(picked, state["version"][places]))
         row["silent"] += row["crashed"]  # clients that work on are not
         row["late"] = sent.working - len(places) - row["crashed"]
-        row["wasted"] += sent.lost(self.epochs, kept=self.pacing.resume)
+        row["wasted"] += sent.count_lost(self.epochs, kept=self.pacing.resume)
         state = self._moved_on({**state, "cache": cache, "newest": fed.clock.now()}, sent, places)
         state = {**state, "server": facet(context.algorithm, Phased).advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
@@ -432,18 +442,18 @@ class LagTolerantRounds(ServerRounds):
         # Version v is the model of round v + 1.
         based = before["version"][places_of(fed.parties.positions, combined.senders.positions)] + 1
         seen = came.seen(combined, own_reports(context, known), based)
-        row.update(context.evaluation.told(asked, seen.replied))
+        row.update(context.evaluation.list_participants(asked, seen.replied))
         pending = np.array(sorted(int(v) + 1 for v in state["bases"]), dtype=np.int64)
         seen = replace(seen, asked=asked, round=turn, row={"round": number, **row}, pending=pending)
         return {**state, "selection": context.selection.accept(seen, state["selection"])}, row
 
-    def _folded(self, state: Tree, combined: Combined, update: Tree, info: Any) -> Tree:
+    def _fold_sum(self, state: Tree, combined: Combined, update: Tree, info: Any) -> Tree:
         if combined.n == 0:  # no reply, but the cache may still have changed
             moved = T.add(state["server"]["params"], update)
             return {**state, "server": {**state["server"], "params": moved}}
         kinds = {**combined.kinds, "update": "mean"}
         whole = replace(combined, value={**combined.value, "update": update}, kinds=kinds)
-        return folded(self.context, state, whole, info, self.phase)
+        return fold_phase(self.context, state, whole, info, self.phase)
 
     def _moved_on(self, state: Tree, sent: Dispatch, places: NDArray[np.int64]) -> Tree:
         """Update clients: those that submitted have this round's version; crashed ones keep whole epochs if they can resume."""
@@ -486,7 +496,7 @@ class SafaArrivals:
         """Seconds of the slowest taken reply; 0 if there is none."""
         return float(self.seconds[self.taken].max(initial=0.0))
 
-    def picked(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def find_picked(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether the replies of these clients are taken."""
         return among(positions, self.arrived.positions[self.taken])
 
@@ -516,7 +526,7 @@ class SafaArrivals:
             own: the server's report on its own data.
             based: the round of the model from which each sender started.
         """
-        chosen = np.flatnonzero(self.picked(combined.senders.positions))
+        chosen = np.flatnonzero(self.find_picked(combined.senders.positions))
         told = {name: [values[i] for i in chosen.tolist()] for name, values in reports_of(combined).items()}
         rows = examples_of(combined)
         rows = rows[chosen] if len(rows) else rows
@@ -524,7 +534,7 @@ class SafaArrivals:
         return Seen(0, taking, taking, self.seconds[self.places(taking)], told, {}, own, rows, based[chosen])
 
 
-async def gathered(
+async def gather_replies(
     fed: Federation, rule: Selection, known: Tree, sent: Dispatch, pacing: SAFA, start: float
 ) -> SafaArrivals:
     """Wait until the selection rule has enough replies.

@@ -98,7 +98,7 @@ class SlackEstimator(Checked):
         """Whether it needs the count of clients that finish after the round has closed."""
         return False
 
-    def begun(self, theta: float) -> SlackEstimator:
+    def begin_at(self, theta: float) -> SlackEstimator:
         """Return the same estimator with another initial theta."""
         return replace(self, initial=theta)
 
@@ -309,9 +309,9 @@ class ChanceConstrained(SlackEstimator):
         """Whether the base needs late counts."""
         return self.base.counts_late
 
-    def begun(self, theta: float) -> SlackEstimator:
+    def begin_at(self, theta: float) -> SlackEstimator:
         """Return the same estimator with another initial theta of the base."""
-        return replace(self, base=self.base.begun(theta))
+        return replace(self, base=self.base.begin_at(theta))
 
     def init(self, regions: int | None = None) -> State:
         """Start with the base's state."""
@@ -340,14 +340,14 @@ class ChanceConstrained(SlackEstimator):
         theta = np.minimum(np.broadcast_to(self.theta(state), sizes.shape), 1.0)
         quota = int(np.ceil(share * sizes.sum() - 1e-9))
 
-        def chosen(scale: float) -> NDArray[np.int64]:
+        def choose_counts(scale: float) -> NDArray[np.int64]:
             return np.asarray(np.minimum(sizes, np.ceil(scale * share * sizes / theta - 1e-9)), dtype=np.int64)
 
         low, high = 0.0, 1.0 / share
-        if at_least(quota, np.atleast_1d(theta), np.atleast_1d(chosen(high))) < 1.0 - self.delta:
+        if at_least(quota, np.atleast_1d(theta), np.atleast_1d(choose_counts(high))) < 1.0 - self.delta:
             return np.array(sizes)
-        while chosen(high).sum() - chosen(low).sum() > 1 and high - low > 1e-12:
+        while choose_counts(high).sum() - choose_counts(low).sum() > 1 and high - low > 1e-12:
             middle = (low + high) / 2
-            enough = at_least(quota, np.atleast_1d(theta), np.atleast_1d(chosen(middle))) >= 1.0 - self.delta
+            enough = at_least(quota, np.atleast_1d(theta), np.atleast_1d(choose_counts(middle))) >= 1.0 - self.delta
             low, high = (low, middle) if enough else (middle, high)
-        return chosen(high)
+        return choose_counts(high)

@@ -15,7 +15,7 @@ from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.validation import numbers
 
 from ..checks import require_count, require_positive
-from ..counts import weighed
+from ..counts import weigh_population
 from ..round.rounds import ServerRounds, server_round
 from ..selection.base import places_of
 from .asynchronous import MOST_LOOKS
@@ -188,12 +188,12 @@ class _Steered(ServerRounds):
     def initial(self, fed: Federation) -> Tree:
         """Start with a first check-in time for each client."""
         state = {**super().initial(fed), "due": np.zeros(len(fed.parties)), "told": 0}
-        return self._told(fed, state, np.arange(len(fed.parties)), 0.0)
+        return self._schedule_checkins(fed, state, np.arange(len(fed.parties)), 0.0)
 
     def _goal(self, fed: Federation) -> int:
         return self.pacing.wanted(self.context.selection.cohort_size(len(fed.parties)))
 
-    def _told(self, fed: Federation, state: Tree, who: NDArray[np.int64], now: float) -> Tree:
+    def _schedule_checkins(self, fed: Federation, state: Tree, who: NDArray[np.int64], now: float) -> Tree:
         """Give these clients their next check-in times."""
         pacing, due = self.pacing, state["due"].copy()
         due[who] = return_times(
@@ -213,13 +213,13 @@ class _Steered(ServerRounds):
         if not self.context.algorithm.plan(state["server"]):
             return await server_round(fed, self.context, state, number)
         begun = fed.clock.now()
-        state, waiting, missed = await self._gathered(fed, state, begun)
+        state, waiting, missed = await self._gather_checkins(fed, state, begun)
         gathered = fed.clock.now()
-        state = await weighed(fed, self.context, state)
+        state = await weigh_population(fed, self.context, state)
         state, row = await server_round(fed, self.context, state, number, among=fed.parties[waiting])
         ended = fed.clock.now()
         during = np.flatnonzero((state["due"] > gathered) & (state["due"] <= ended))
-        state = self._told(fed, state, np.union1d(waiting, during), ended)
+        state = self._schedule_checkins(fed, state, np.union1d(waiting, during), ended)
         there = len(self._there(fed, during))
         checked, missed = len(waiting) + there, missed + len(during) - there
         steering = {
@@ -230,7 +230,7 @@ class _Steered(ServerRounds):
         }
         return state, {**row, **steering}
 
-    async def _gathered(self, fed: Federation, state: Tree, begun: float) -> tuple[Tree, NDArray[np.int64], int]:
+    async def _gather_checkins(self, fed: Federation, state: Tree, begun: float) -> tuple[Tree, NDArray[np.int64], int]:
         """Return the state, the positions of the waiting clients, and how many missed their check-in.
 
         Raises:
@@ -252,7 +252,7 @@ class _Steered(ServerRounds):
             absent = np.setdiff1d(here, waiting)
             missed += len(absent)
             if len(absent):
-                state = self._told(fed, state, absent, now)
+                state = self._schedule_checkins(fed, state, absent, now)
             if len(waiting) >= goal or (len(waiting) and now >= limit):
                 return state, waiting, missed
         raise QuorumError(

@@ -131,22 +131,22 @@ class TierRounds(InFlight):
         if not state["contacts"]:
             require_in_time(Inviter(fed, self.context, state))
         if state["took"] is None:
-            state = {**state, "took": self._expected(fed, state)}
-        state = await self._begun(fed, state, log)
+            state = {**state, "took": self._expect_seconds(fed, state)}
+        state = await self._begin_rounds(fed, state, log)
         turn, ended = min(state["open"].items(), key=lambda item: (item[1]["ends"], int(item[0])))
         await fed.clock.sleep_until(ended["ends"])
-        await self.arrived(fed)
+        await self.hold_arrivals(fed)
         late = fed.cancel(fed.parties.positions[ended["places"]])
         log.late, log.wasted = log.late + late, log.wasted + late
         state = {**state, "open": {key: one for key, one in state["open"].items() if key != turn}}
         replies = [handle for handle in self.held if handle.flight.request.turn == int(turn)]
-        state = await self._folded(fed, state, int(ended["tier"]), replies, log)
+        state = await self._fold_tier(fed, state, int(ended["tier"]), replies, log)
         until = state["until"].copy()
         until[ended["places"]] = fed.clock.now()
         self.held.let_go(replies)
         return {**state, "until": until}
 
-    def _expected(self, fed: Federation, state: Tree) -> NDArray[np.float64]:
+    def _expect_seconds(self, fed: Federation, state: Tree) -> NDArray[np.float64]:
         seconds = Inviter(fed, self.context, state).seconds(fed.parties)
         if seconds is None:
             raise ConfigError(
@@ -156,7 +156,7 @@ class TierRounds(InFlight):
             )
         return seconds
 
-    async def _begun(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+    async def _begin_rounds(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
         """Start a round in every idle tier with available clients."""
         size = math.ceil(self.at_work(fed) / self.pacing.tiers)
         for _ in range(MOST_LOOKS):
@@ -166,7 +166,7 @@ class TierRounds(InFlight):
             for m in range(self.pacing.tiers):
                 if m not in busy and (of_free == m).any():
                     state = await self.ask(fed, state, log, free[np.flatnonzero(of_free == m)], size)
-                    state = self._noted(fed, state, m)
+                    state = self._note_end(fed, state, m)
             if state["open"]:
                 return state
             await fed.clock.sleep_until(fed.clock.now() + self.look_again)
@@ -176,7 +176,7 @@ class TierRounds(InFlight):
             remedy="use devices that are available more often",
         )
 
-    def _noted(self, fed: Federation, state: Tree, tier: int) -> Tree:
+    def _note_end(self, fed: Federation, state: Tree, tier: int) -> Tree:
         """Note when the new round will end: at the last reply or the last noticed loss, or at the deadline if that is sooner."""
         flight = self.last
         ends = float(np.where(np.isfinite(flight.arrives), flight.arrives, flight.lost).max())
@@ -200,7 +200,7 @@ class TierRounds(InFlight):
             "open": {**state["open"], str(state["contacts"]): {"tier": tier, "ends": ends, "places": places}},
         }
 
-    async def _folded(self, fed: Federation, state: Tree, tier: int, replies: list[Handle], log: RoundLog) -> Tree:
+    async def _fold_tier(self, fed: Federation, state: Tree, tier: int, replies: list[Handle], log: RoundLog) -> Tree:
         """Fold: the tier's model is its clients' mean, and the server's model is a mixture of the tiers' models."""
         if not replies:
             log.failed = f"no client of tier {tier + 1} answered in time"
@@ -208,7 +208,7 @@ class TierRounds(InFlight):
         combined = await fed.combine(replies, uplink=self.context.uplink(self.phase), reducer=self.reducer)
         log.used(replies, combined, state["version"])
         replied = combined.n
-        combined = self.counted(fed, combined, log)
+        combined = self.replace_empty(fed, combined, log)
         if (
             not combined.n
         ):  # a tier without examples keeps its model, and counts: tiers are weighed by each other's steps
@@ -228,10 +228,10 @@ class TierRounds(InFlight):
         if "buffers" in value:
             value["buffers"] = {name: mixed[name] for name in value["buffers"]}
         moved = replace(combined, value=value)
-        state = self.applied(fed, state, moved)
-        return {**self._observed(fed, state, replies), "updates": updates, "models": models}
+        state = self.apply_replies(fed, state, moved)
+        return {**self._observe_times(fed, state, replies), "updates": updates, "models": models}
 
-    def _observed(self, fed: Federation, state: Tree, replies: list[Handle]) -> Tree:
+    def _observe_times(self, fed: Federation, state: Tree, replies: list[Handle]) -> Tree:
         if self.pacing.by == "forecast":
             return state
         took, heard = state["took"].copy(), state["heard"].copy()

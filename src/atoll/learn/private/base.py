@@ -20,7 +20,7 @@ from atoll.privacy import ACCOUNTANTS, Budget, smallest_noise
 
 from ..algorithm import Compressing, Phased
 from ..capabilities import SAMPLE
-from .claim import Attendance, Guarantee, charges_everyone, counted
+from .claim import Attendance, Guarantee, charges_everyone, count_epsilon
 
 if TYPE_CHECKING:
     from atoll.core.federation.reducer import Reducer
@@ -338,7 +338,7 @@ class Mechanism(Checked):
             taking = replace(taking, rate=drawn[0], scheme=drawn[1], cohort=drawn[0] * clients)
         else:
             taking = replace(taking, cohort=float(cohort))
-        noise, claim = (1.0, self._claimed(taking, 1.0, math.nan)) if not clients else self.solved(taking)
+        noise, claim = (1.0, self._make_claim(taking, 1.0, math.nan)) if not clients else self.solved(taking)
         made = {"selection": selection, **self.parts(training, taking, noise)}
         if training.budget is None and self.epsilon is not None and clients:
             pure = self._delta == 0
@@ -367,7 +367,7 @@ class Mechanism(Checked):
             ConfigError: no noise keeps the epsilon.
         """
         noise = _noise(self, taking) if self.noise is None else self.noise
-        return noise, self._claimed(taking, noise, self.spent(taking, noise))
+        return noise, self._make_claim(taking, noise, self.spent(taking, noise))
 
     def spent(self, taking: Attendance, noise: float) -> float:
         """Return epsilon after all rounds."""
@@ -375,14 +375,14 @@ class Mechanism(Checked):
             (event, taking.rounds if charges_everyone(event) else taking.participations)
             for event in self.events(taking, noise)
         )
-        return counted(releases, self._delta, self.accountant, self.adversary, self.neighbours)
+        return count_epsilon(releases, self._delta, self.accountant, self.adversary, self.neighbours)
 
     @property
     def _delta(self) -> float:
         typical = 0.0 if self.pure else _TYPICAL_DELTA
         return typical if self.delta is None else self.delta
 
-    def _claimed(self, taking: Attendance, noise: float, epsilon: float) -> Guarantee:
+    def _make_claim(self, taking: Attendance, noise: float, epsilon: float) -> Guarantee:
         return Guarantee(
             type(self).__name__,
             epsilon,

@@ -61,20 +61,20 @@ class Clipped(Wrapped, Private):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply as the base does, with clipped values."""
         reply, state = self.base.finish(local, broadcast, client, work)
-        return {name: clipped(a, self.bound) if a.staged else a for name, a in reply.items()}, state
+        return {name: clip_aggregate(a, self.bound) if a.staged else a for name, a in reply.items()}, state
 
 
-def clipped(aggregate: Aggregate, bound: Any, unit: Any = 1.0) -> Aggregate:
+def clip_aggregate(aggregate: Aggregate, bound: Any, unit: Any = 1.0) -> Aggregate:
     """Return the aggregate with its value scaled down to norm ``bound``, then divided by ``unit``, in the leaves' own dtypes."""
     length = T.norm(aggregate.value)
     longer = (length > bound) * 1.0
     factor = bound / (bound + (length - bound) * longer) / unit  # bound / max(length, bound), without a division by 0
 
-    def scaled(leaf: Any) -> Any:
+    def scale_leaf(leaf: Any) -> Any:
         made = leaf * factor
         return made.astype(leaf.dtype) if isinstance(leaf, np.ndarray | np.generic) else made
 
-    return aggregate.with_value(T.map(scaled, aggregate.value))
+    return aggregate.with_value(T.map(scale_leaf, aggregate.value))
 
 
 def replies_as(algorithm: Algorithm) -> bool:
@@ -117,7 +117,7 @@ class AdaptiveClip(Checked):
         if not 0 < self.share < 1:
             raise ConfigError(f"share={self.share}", remedy="use a share in (0, 1), such as 0.01")
 
-    def moved(self, clip: float, below: float) -> float:
+    def move_clip(self, clip: float, below: float) -> float:
         """Return the clip of the next round, from the share of clients below this one's."""
         return clip * math.exp(-self.rate * (below - self.quantile))
 
@@ -170,7 +170,7 @@ class ClippedInside(Wrapped, Private):
         for name in sorted(clips):
             inside = T.norm(reply[name].value) <= clips[name]
             bits.append((inside * 2.0 - 1.0) / math.sqrt(len(clips)))
-            reply[name] = clipped(reply[name], clips[name], clips[name])
+            reply[name] = clip_aggregate(reply[name], clips[name], clips[name])
         return {**reply, BITS: Mean(T.stack(bits), examples=work.examples)}, state
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
@@ -184,7 +184,7 @@ class ClippedInside(Wrapped, Private):
         }
         return {
             **made,
-            _STATE: {name: np.float64(self.adapt.moved(float(c), below[name])) for name, c in clips.items()},
+            _STATE: {name: np.float64(self.adapt.move_clip(float(c), below[name])) for name, c in clips.items()},
         }
 
 
@@ -295,7 +295,7 @@ class CentralDP(Mechanism):
         fast = replies_as(inside) and not staged and taking.alone
         uplink = training.uplink if fast else (Clip(clip, alone=True), *training.uplink)
         algorithm = inside if self.adapt is not None or (replies_as(inside) and not staged) else given
-        bound = clip if fast else max(_bound(training, tuple(uplink), phase) for phase in given.phases)
+        bound = clip if fast else max(_bound_phase(training, tuple(uplink), phase) for phase in given.phases)
         moved = bound if self.neighbours == "add-remove" else 2 * bound
         return {
             "algorithm": algorithm,
@@ -324,7 +324,7 @@ class CentralDP(Mechanism):
         )
 
 
-def _bound(training: TrainingParts, uplink: tuple[Stage, ...], phase: str) -> float:
+def _bound_phase(training: TrainingParts, uplink: tuple[Stage, ...], phase: str) -> float:
     """Return the largest norm of one value of a client after all stages of a phase.
 
     Raises:

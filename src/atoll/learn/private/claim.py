@@ -98,7 +98,7 @@ class Guarantee:
         """Return the epsilon of the party that has spent the most in a ledger, counted as the guarantee is."""
         everybody = {tally.of(name) for name in tally.losses}
         terms = (self.delta, self.accountant, self.adversary, self.neighbours)
-        return max((counted(loss.releases, *terms) for loss in everybody), default=0.0)
+        return max((count_epsilon(loss.releases, *terms) for loss in everybody), default=0.0)
 
     @property
     def charges_everyone(self) -> bool:
@@ -133,7 +133,7 @@ class Guarantee:
         }
 
 
-def counted(
+def count_epsilon(
     releases: tuple[tuple[Event, int], ...], delta: float, accountant: str, adversary: str, neighbours: str
 ) -> float:
     """Return epsilon of some releases at ``delta``; at 0, the sum of pure epsilons."""

@@ -209,10 +209,10 @@ class DistributedDP(Mechanism):
             )
         first: tuple[Stage, ...] = (Clip(self.clip, alone=True), Rotation())
         given = (*first, *training.uplink)
-        bound = max(self._bound(training, given, phase) for phase in training.algorithm.phases)
+        bound = max(self._bound_phase(training, given, phase) for phase in training.algorithm.phases)
         return {"uplink": (*given, self.stage(taking, noise, bound)), "aggregation": EqualWeights()}
 
-    def _bound(self, training: TrainingParts, given: tuple[Stage, ...], phase: str) -> float:
+    def _bound_phase(self, training: TrainingParts, given: tuple[Stage, ...], phase: str) -> float:
         stages = (*given, *facet(training.algorithm, Compressing).uplink(phase))
         last = next(
             (

@@ -13,7 +13,7 @@ from atoll.core.exposure import Exposure
 
 from ..algorithms.dp_sgd import DPSGD, LocalPasses
 from .base import Mechanism, TrainingParts
-from .claim import Attendance, Guarantee, counted
+from .claim import Attendance, Guarantee, count_epsilon
 
 __all__ = ["ExampleDP"]
 
@@ -106,7 +106,7 @@ class ExampleDP(Mechanism):
 
     def _cost(self, events: tuple[Event, ...], rounds: int, accountant: str) -> float:
         releases = tuple((event, rounds) for event in events)
-        return counted(releases, self._delta, accountant, self.adversary, self.neighbours)
+        return count_epsilon(releases, self._delta, accountant, self.adversary, self.neighbours)
 
     def solved(self, taking: Attendance) -> tuple[float, Guarantee]:
         """Return the noise and the claim, for the client that spends most by the accountant that was asked for."""
@@ -115,9 +115,9 @@ class ExampleDP(Mechanism):
             costs = [self._cost(events, taking.rounds, self.accountant) for events in self._candidates(taking, noise)]
             worst = max([claim.epsilon, *costs])
             if self.epsilon is None or worst <= self.epsilon:
-                return noise, self._claimed(taking, noise, worst)
+                return noise, self._make_claim(taking, noise, worst)
             noise *= 1.001
-            claim = self._claimed(taking, noise, self.spent(taking, noise))
+            claim = self._make_claim(taking, noise, self.spent(taking, noise))
 
     def exposures(self, claim: Guarantee) -> tuple[Exposure, ...]:
         """Return what the promise is for."""

@@ -116,12 +116,12 @@ class ShuffledDP(LocalDP):
 
     def parts(self, training: TrainingParts, taking: Attendance, noise: float) -> Mapping[str, Any]:
         """Install the randomiser with what it costs among so many, and equal weights."""
-        return {"uplink": (self._shuffled(taking, noise), *training.uplink), "aggregation": EqualWeights()}
+        return {"uplink": (self._shuffle_stage(taking, noise), *training.uplink), "aggregation": EqualWeights()}
 
     def events(self, taking: Attendance, noise: float) -> tuple[Event, ...]:
         """Return one shuffled reply for each value of a round."""
-        return tuple(event for event in self._shuffled(taking, noise).events(None) for _ in range(taking.values))
+        return tuple(event for event in self._shuffle_stage(taking, noise).events(None) for _ in range(taking.values))
 
-    def _shuffled(self, taking: Attendance, noise: float) -> Anonymous:
+    def _shuffle_stage(self, taking: Attendance, noise: float) -> Anonymous:
         among = max(1, int(taking.cohort))
         return Anonymous(self.stage(taking, noise), clients=among, shuffled_by=self.shuffler)

@@ -124,11 +124,11 @@ class Evaluation(Checked):
         """The metrics that clients measure."""
         return self.metrics if self.clients else ()
 
-    def told(self, asked: Parties, replied: Parties) -> dict[str, list[int]]:
+    def list_participants(self, asked: Parties, replied: Parties) -> dict[str, list[int]]:
         """Return the participants of a round, if ``participants`` is set."""
         return named(asked, replied) if self.participants else {}
 
-    def timed(self, row: Mapping[str, Any]) -> dict[str, float]:
+    def time_round(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Return how long a round would take on real devices, if ``human_time`` is set."""
         return {} if self.human_time is None else {"human_seconds": self.human_time.of(row)}
 

@@ -179,7 +179,7 @@ class Inviter:
         named = dict(zip(candidates.parties.positions.tolist(), found.tolist(), strict=True))
         return {k: named[k] for k in invited.positions.tolist()}
 
-    async def surveyed(self) -> tuple[Tree, dict[str, Any]]:
+    async def run_survey(self) -> tuple[Tree, dict[str, Any]]:
         """Return the rule's memory after its survey, and the cost; the same memory if it asks no client."""
         rule, known = self.context.selection, self.state["selection"]
         if type(rule).survey is Selection.survey:
@@ -190,7 +190,7 @@ class Inviter:
             return known, {}
         model = global_model(self.state)
         if (inquiry := rule.inquiry) is not None:
-            seen, known, spent = await self.inquired(
+            seen, known, spent = await self.run_inquiry(
                 inquiry, candidates.parties[np.sort(wanted)], model, known, held=False
             )
             return rule.heard(seen, known), spent
@@ -205,7 +205,7 @@ class Inviter:
         spent = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
         return rule.heard(seen, known), spent
 
-    async def inquired(
+    async def run_inquiry(
         self, inquiry: Inquiry, parties: Parties, model: Tree, known: Tree, *, held: bool
     ) -> tuple[Seen, Tree, dict[str, Any]]:
         """Return the result of the rule's inquiry about some clients, its memory, and the cost.

@@ -57,13 +57,13 @@ __all__ = [
     "explain_empty",
     "fitted_to_mock",
     "fitted_to_sum",
-    "folded",
+    "fold_phase",
     "is_empty",
     "lengths",
     "outgoing",
     "partial_metrics",
     "received_model",
-    "released",
+    "release_round",
     "require_examples",
     "round_info",
     "shares",
@@ -73,7 +73,7 @@ __all__ = [
 _MARK, _KEY, _RUN = 16, 32, 8  # bytes of a fingerprint, of its key, and of a run's name
 
 
-def released(
+def release_round(
     fed: Federation, context: Context, combined: Combined, info: RoundInfo, at: tuple[int, str], *, first: bool
 ) -> RoundInfo:
     """Return what a fold can use of a round, with the noise's secret, once the release is in the ledger; without noise, the round as it is.
@@ -165,16 +165,16 @@ async def fitted_to_mock(
     if not chain.fits or rows is None or not due(chain, chain.fitted, state["contacts"], told):
         return state
     stream = fed.rng.child("mock", state["contacts"], phase)
-    shard = _drawn(context, rows, stream.child("rows"))
+    shard = _draw_rows(context, rows, stream.child("rows"))
     island = Island(Party("mock", "mock client", 0), lambda: shard, stream.key, secret_seed=stream.child("secret").key)
     task = context.learner.train
     reply = task.run(island, message, **task.args)
     reply = await reply if inspect.isawaitable(reply) else reply
     inputs = inputs_of(chain, chain.leaving(reply), stream)
-    return _refitted(fed, chain, state, phase, inputs, version, version, told)
+    return _refit_chain(fed, chain, state, phase, inputs, version, version, told)
 
 
-def _drawn(context: Context, rows: Dataset, rng: Rng) -> Shard:
+def _draw_rows(context: Context, rows: Dataset, rng: Rng) -> Shard:
     """As many of the rows as a client has on average, or all if that is not known."""
     sizes = context.clients.sizes
     count = len(rows) if sizes is None else min(len(rows), max(1, round(float(np.mean(sizes)))))
@@ -213,10 +213,10 @@ def fitted_to_sum(
     if not due(chain, chain.fitted, state["contacts"], told):
         return state
     oldest = version if oldest is None else oldest
-    return _refitted(fed, chain, state, phase, combined.inputs, version, oldest, told)
+    return _refit_chain(fed, chain, state, phase, combined.inputs, version, oldest, told)
 
 
-def _refitted(
+def _refit_chain(
     fed: Federation,
     chain: Chain,
     state: Tree,
@@ -282,12 +282,12 @@ class Phases:
                 self.fed.announce("before_training", **step, clients=self.invited)
             try:
                 if helpers:
-                    state = await self._helped(state, phase, helpers, row)
+                    state = await self._run_helpers(state, phase, helpers, row)
                     continue
                 combined = await self._ask(state, phase, message, sizes)
             except QuorumError as error:
                 if self.context.pacing.on_failure == "stop" or self.context.algorithm.card.everyone:
-                    raise self._failed(error) from error
+                    raise self._make_quorum_error(error) from error
                 # Clients already keep the results of earlier phases, and so does the server: both end at the same phase.
                 if error.combined is not None:
                     self._account(row, error.combined)
@@ -304,15 +304,15 @@ class Phases:
             info = info if self.odds is None else replace(info, odds=self.odds)
             seen = seen_of(info.round, combined, own_reports(self.context, sent))
             state = {**state, "down": held_by(state["down"], combined.senders.positions)}
-            info = released(self.fed, self.context, combined, info, (state["contacts"], phase), first=begins)
+            info = release_round(self.fed, self.context, combined, info, (state["contacts"], phase), first=begins)
             begins = False
             self.fed.announce("before_aggregation", **step, params=state["server"]["params"])
-            state = folded(self.context, state, combined, info, phase)
+            state = fold_phase(self.context, state, combined, info, phase)
             self.fed.announce("after_aggregation", **step, params=state["server"]["params"])
             state = fitted_to_sum(self.fed, self.context, state, phase, combined)
         return state, row, replace(seen, round=before["contacts"], model=sent)
 
-    async def _helped(self, state: Tree, phase: str, names: tuple[str, ...], row: dict[str, Any]) -> Tree:
+    async def _run_helpers(self, state: Tree, phase: str, names: tuple[str, ...], row: dict[str, Any]) -> Tree:
         """Return the state after a phase that helpers do on rows of their own: all of them must reply, and nothing compresses or hides their replies."""
         context = self.context
         rest = broadcast_extras(state, context.learner, state["contacts"])
@@ -326,7 +326,7 @@ class Phases:
         row.setdefault("replied", 0)  # a round may ask no client
         row.update({f"{phase}_{name}": float(value) for name, value in combined.of("metric").items()})
         info = round_info(self.fed, state, (self.number, True), len(asked), combined.n)
-        server = _folded(context.algorithm, state["server"], combined.of("update", "side"), info, phase)
+        server = _fold_checked(context.algorithm, state["server"], combined.of("update", "side"), info, phase)
         require_finite(server["params"], self.number)
         return {**state, "server": server, "buffers": moved_buffers(state["buffers"], combined.value, combined.n)}
 
@@ -373,7 +373,7 @@ class Phases:
         )
         return combined if context.aggregation.noisy else require_examples(combined)
 
-    def _failed(self, error: QuorumError) -> QuorumError:
+    def _make_quorum_error(self, error: QuorumError) -> QuorumError:
         """Return the error that ends a training after a round with too few replies."""
         what, remedy = error.what, error.remedy
         if self.context.algorithm.card.everyone:
@@ -400,7 +400,7 @@ def outgoing(
     return {**state, "down": down}, {"broadcast": {**broadcast, **rest}, "phase": phase, **reports}, sizes
 
 
-def folded(context: Context, state: Tree, combined: Combined, info: RoundInfo, phase: str) -> Tree:
+def fold_phase(context: Context, state: Tree, combined: Combined, info: RoundInfo, phase: str) -> Tree:
     """Return the server's state after a phase: the aggregation operator, then the algorithm's fold."""
     server = state["server"]
     # Operators and algorithms see updates; the model's buffers go past them.
@@ -409,7 +409,7 @@ def folded(context: Context, state: Tree, combined: Combined, info: RoundInfo, p
     sums, memory = context.aggregation.combine(
         replace(combined, value=updates), server["params"], state["aggregation"], info
     )
-    server = _folded(context.algorithm, server, sums, info, phase)
+    server = _fold_checked(context.algorithm, server, sums, info, phase)
     require_finite(server["params"], info.round)
     return {**state, "server": server, "aggregation": memory}
 
@@ -544,7 +544,7 @@ def received_model(message: Tree) -> Tree:
     return model
 
 
-def _folded(algorithm: Algorithm, server: Tree, sums: dict[str, Any], info: RoundInfo, phase: str) -> Tree:
+def _fold_checked(algorithm: Algorithm, server: Tree, sums: dict[str, Any], info: RoundInfo, phase: str) -> Tree:
     """Fold, and explain a name that is neither in the replies nor in the state."""
     try:
         return algorithm.fold(server, sums, info, phase)

@@ -22,7 +22,7 @@ from atoll.rounds.loop import Course
 
 from ..algorithm import Phased
 from ..checks import require_finite
-from ..counts import weighed
+from ..counts import weigh_population
 from ..local.release import is_private
 from ..private.claim import charges_everyone
 from .invitation import Inviter
@@ -163,7 +163,7 @@ class _Shared:
         """Return why the next round is not allowed."""
         budget, tally = self.whole.budget, self.whole.tally.update()
         once = sum(map(PrivacyLoss.of, events), PrivacyLoss())
-        done = self._done(tally.losses, once)
+        done = self._count_charged(tally.losses, once)
         if done is None or done >= self._able:
             self._begun, self._once, done = dict(tally.losses), once, 0
             alike = {(budget.of(name), tally.losses.get(name)): name for name in self._names()}
@@ -179,7 +179,7 @@ class _Shared:
     def _names(self) -> list[str]:
         return list(self.whole.fed.parties.names)
 
-    def _done(self, losses: dict[str, PrivacyLoss], once: PrivacyLoss) -> int | None:
+    def _count_charged(self, losses: dict[str, PrivacyLoss], once: PrivacyLoss) -> int | None:
         """Return how many rounds have been charged since the last count; ``None`` if the ledger has anything else."""
         if once != self._once or _alone(losses) != _alone(self._begun):
             return None
@@ -219,7 +219,7 @@ class ServerRounds(Course):
         """Return the number of rounds with clients: a turn is such a round."""
         return facet(self.context.algorithm, Phased).contacts(rounds)
 
-    def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
+    def find_objection(self, fed: Federation, state: Tree, number: int) -> str | None:
         """Return why the next round is not allowed, from the ledger and what its cohort would release.
 
         Raises:
@@ -237,7 +237,7 @@ class ServerRounds(Course):
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Run one round of the server."""
-        state = await weighed(fed, self.context, state)
+        state = await weigh_population(fed, self.context, state)
         return await server_round(fed, self.context, state, number)
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
@@ -282,9 +282,9 @@ async def server_round(
         require_finite(state["server"]["params"], number)
     if seen is not None:
         rule = context.selection
-        row.update(context.evaluation.told(seen.asked, seen.replied))
+        row.update(context.evaluation.list_participants(seen.asked, seen.replied))
         if (inquiry := rule.inquiry) is not None and len(seen.replied):
-            state, seen = await _inquired(inquiry, Inviter(fed, context, state), seen, row)
+            state, seen = await _run_inquiry(inquiry, Inviter(fed, context, state), seen, row)
         state = {**state, "selection": rule.accept(replace(seen, row={"round": number, **row}), state["selection"])}
     return state, row
 
@@ -297,10 +297,10 @@ def _utility(context: Context, state: Tree) -> Callable[[Tree], float] | None:
     return lambda params: -scores(context.learner.evaluate({**params, **state["buffers"]}, rows))["loss"]
 
 
-async def _inquired(inquiry: Inquiry, inviter: Inviter, seen: Seen, row: dict[str, Any]) -> tuple[Tree, Seen]:
+async def _run_inquiry(inquiry: Inquiry, inviter: Inviter, seen: Seen, row: dict[str, Any]) -> tuple[Tree, Seen]:
     """Return the state and what was seen after the selection rule's inquiry with the clients that replied; its cost is added to the row."""
     who = inviter.fed.world.roster.all()[np.unique(seen.replied.positions)]
-    told, known, spent = await inviter.inquired(inquiry, who, seen.model, inviter.state["selection"], held=True)
+    told, known, spent = await inviter.run_inquiry(inquiry, who, seen.model, inviter.state["selection"], held=True)
     row.update({name: row.get(name, 0) + value for name, value in spent.items()})
     seen = replace(seen, replied=told.replied, seconds=told.seconds, reports=told.reports, examples=told.examples)
     return {**inviter.state, "selection": known}, seen
@@ -314,7 +314,7 @@ async def _contact(
     if number == 1:
         require_in_time(inviter)
     try:
-        heard, spent = await inviter.surveyed()
+        heard, spent = await inviter.run_survey()
         state = {**state, "selection": heard}
         inviter = replace(inviter, state=state)
         invited = inviter.invite()

@@ -30,7 +30,7 @@ __all__ = [
     "as_parts",
     "held_model",
     "held_sums",
-    "measured",
+    "measure_client",
     "merged_results",
     "own_model",
     "rows_measured",
@@ -80,7 +80,7 @@ def rows_measured(data: Any) -> Any:
     return data if held_out is None else held_out
 
 
-def measured(learner: Personal, island: Island, message: Tree) -> dict[str, Aggregate]:
+def measure_client(learner: Personal, island: Island, message: Tree) -> dict[str, Aggregate]:
     """Return a client's reply to ``measure``: the global model on the rows that it measures on and, if the message says ``"personal"``, its own model too."""
     rows = rows_measured(island.data)
     reply: dict[str, Aggregate] = {**as_parts(held_sums(learner, message["params"], island.state, island.data))}

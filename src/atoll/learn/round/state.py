@@ -217,12 +217,12 @@ def _sizes(
 def held_by(state: Tree, positions: NDArray[np.int64]) -> Tree:
     """Return the state in which these clients have the last message: they have answered it."""
 
-    def told(entry: Tree) -> Tree:
+    def note_version(entry: Tree) -> Tree:
         of = entry["of"].copy()
         of[positions] = entry["version"]
         return {**entry, "of": of}
 
-    return {name: told(entry) for name, entry in state.items()}
+    return {name: note_version(entry) for name, entry in state.items()}
 
 
 def _is_dense(value: Tree) -> bool:

@@ -80,9 +80,9 @@ class FedCS(Uniform):
         seconds = np.asarray(forecast, dtype=np.float64)[drawn]
         if self.upload is None:
             return np.asarray(drawn[seconds + self.overhead <= self.deadline])
-        return np.asarray(drawn[self._admitted(seconds, self.upload)])
+        return np.asarray(drawn[self._admit_clients(seconds, self.upload)])
 
-    def _admitted(self, seconds: NDArray[np.float64], upload: float) -> list[int]:
+    def _admit_clients(self, seconds: NDArray[np.float64], upload: float) -> list[int]:
         """Return the greedy choice: indices of the admitted clients, in order of admission."""
         free, left, admitted = np.zeros(self.slots), list(range(len(seconds))), []
         while left:

@@ -76,7 +76,7 @@ def store_profiles(store: Tree, seen: Seen, lag: int = 0) -> Tree:
     new = {**store, "version": store["version"].copy()}
     for name in ("mean", "var"):
         rows = np.array([profile[name] for profile in told], dtype=np.float64)
-        new[name] = _placed(store[name], who, rows)
+        new[name] = _place_rows(store[name], who, rows)
     new["version"][who] = np.where(seen.examples[: len(who)] > 0, versions, NO_ROWS)
     used = np.isin(own["version"], np.concatenate([new["version"], pending])) | (own["version"] > seen.round - lag)
     return {**new, "own": {name: column[used] for name, column in own.items()}}
@@ -136,7 +136,7 @@ def _with_own(own: Tree, seen: Seen) -> Tree:
     }
 
 
-def _placed(column: Any, who: NDArray[np.int64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _place_rows(column: Any, who: NDArray[np.int64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a column with some rows replaced."""
     if not len(who):
         return np.asarray(column)
@@ -271,13 +271,13 @@ class FedProf(Uniform):
 
     def heard(self, seen: Seen, state: Tree) -> Tree:
         """Store the first profiles."""
-        return self._stored(seen, state)
+        return self._store_seen(seen, state)
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
         """Store the new profiles of clients that replied, or the divergences of encrypted ones."""
-        return self._stored(seen, state)
+        return self._store_seen(seen, state)
 
-    def _stored(self, seen: Seen, state: Tree) -> Tree:
+    def _store_seen(self, seen: Seen, state: Tree) -> Tree:
         return store_profiles(state, seen, self.lag) if self.matching == "clear" else store_divergences(state, seen)
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:

@@ -133,10 +133,10 @@ class Oort(Uniform):
         fresh = state["last"][where] == 0
         epsilon = max(self.least, self.epsilon * self.decay ** (candidates.round - 1))
         new = min(int(fresh.sum()), int(epsilon * count + candidates.rng.child("places").generator().random()))
-        old = self._exploited(candidates, utility, count - new)
-        return np.concatenate([old, self._explored(candidates, fresh, count - len(old))])
+        old = self._exploit_clients(candidates, utility, count - new)
+        return np.concatenate([old, self._explore_clients(candidates, fresh, count - len(old))])
 
-    def _exploited(self, candidates: Candidates, utility: NDArray[np.float64], places: int) -> NDArray[np.int64]:
+    def _exploit_clients(self, candidates: Candidates, utility: NDArray[np.float64], places: int) -> NDArray[np.int64]:
         best = top(candidates.rng.child("ties"), utility, places)
         if not len(best):
             return best
@@ -145,7 +145,7 @@ class Oort(Uniform):
             logits = np.log(np.where(admitted, np.maximum(utility, np.finfo(float).tiny), 0.0))
         return draw(candidates.rng.child("exploit"), logits, places)
 
-    def _explored(self, candidates: Candidates, fresh: NDArray[np.bool_], places: int) -> NDArray[np.int64]:
+    def _explore_clients(self, candidates: Candidates, fresh: NDArray[np.bool_], places: int) -> NDArray[np.int64]:
         forecast = candidates.seconds() if places and fresh.any() else None
         speed = np.zeros(len(fresh)) if forecast is None else -np.log(np.maximum(forecast, 1e-9))
         return draw(candidates.rng.child("explore"), np.where(fresh, speed, -np.inf), places)
@@ -169,9 +169,9 @@ class Oort(Uniform):
             new["last"][who] = seen.round
             new["replies"][who] += 1
         gathered = np.append(state["gathered"], (seen.examples * told).sum() if len(told) else 0.0)
-        return {**state, **new, **self._paced(gathered, state["quantile"])}
+        return {**state, **new, **self._pace_window(gathered, state["quantile"])}
 
-    def _paced(self, gathered: NDArray[np.float64], quantile: float) -> dict[str, Any]:
+    def _pace_window(self, gathered: NDArray[np.float64], quantile: float) -> dict[str, Any]:
         """Return the quantile of preferred durations, once a window is full; the rule remembers two windows."""
         w = self.window
         if len(gathered) < 2 * w:

@@ -138,7 +138,7 @@ class TiFL(Uniform):
     def accept(self, seen: Seen, state: Tree) -> Tree:
         """Store seconds while profiling; then losses, one credit less, and new probabilities when due."""
         if self._profiling(state):
-            return self._profiled(seen, state)
+            return self._profile_clients(seen, state)
         if not len(seen.asked):
             return state
         tier = int(state["tier"][places_of(state["who"], seen.asked.positions[:1])][0])
@@ -163,7 +163,7 @@ class TiFL(Uniform):
     def _unknown(self, state: Tree) -> NDArray[np.bool_]:
         return np.asarray(np.isnan(state["seconds"]) & (state["asked"] < self.tries))
 
-    def _profiled(self, seen: Seen, state: Tree) -> Tree:
+    def _profile_clients(self, seen: Seen, state: Tree) -> Tree:
         asked, seconds = state["asked"].copy(), state["seconds"].copy()
         asked[places_of(state["who"], seen.asked.positions)] += 1
         seconds[places_of(state["who"], seen.replied.positions)] = seen.seconds

@@ -21,7 +21,7 @@ from ..round.rounds import server_round
 from ..round.scoring import scores
 from ..round.state import global_model, initial
 from .base import Topology
-from .hierarchical import summed
+from .hierarchical import sum_rows
 from .mixing import components, mean_states
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class _Clusters(Course):
 
         done = await asyncio.gather(*(one(cluster) for cluster in state["clusters"]))
         clusters = [cluster for made, _ in done for cluster in made]
-        return {"clusters": clusters}, {**summed([row for _, row in done]), "clusters": len(clusters)}
+        return {"clusters": clusters}, {**sum_rows([row for _, row in done]), "clusters": len(clusters)}
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the mean of the clusters' models, and measures of every client on its cluster's model."""

@@ -138,7 +138,7 @@ class _Pairs(Nodes):
         made: Tree = self.context.learner.pullback(params, x, slope)  # type: ignore[attr-defined]
         return {name: made[name] for name in params}
 
-    def matched(self, fed: Federation, number: int) -> list[tuple[int, int]]:
+    def match_pairs(self, fed: Federation, number: int) -> list[tuple[int, int]]:
         """Return random disjoint linked pairs: sender, receiver."""
         draw = fed.rng.child("pairs", number).generator()
         n = len(fed.parties)
@@ -153,7 +153,7 @@ class _Pairs(Nodes):
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Train, send, distil; a pair takes no part in the round if either node crashes."""
-        pairs = sorted(self.matched(fed, number))
+        pairs = sorted(self.match_pairs(fed, number))
         senders = fed.parties[np.array([a for a, _ in pairs], dtype=np.int64)]
         message = {"init": state["init"], "round": number}
         trained = await fed.sum(senders, self.local, message, at=(number, "local"), quorum=0)

@@ -25,7 +25,7 @@ from ..round.rounds import server_round
 from ..round.state import global_model, initial
 from .base import Topology, refuse
 from .graphs import Complete, Graph
-from .mixing import mean_states, mixing_matrix, pulled, require_connected, shared, with_shared
+from .mixing import mean_states, mixing_matrix, pick_shared, pull_leaves, require_connected, with_shared
 from .nodes import seed_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,16 @@ if TYPE_CHECKING:
 
     from ..context import Context
 
-__all__ = ["ClusteredGossip", "EdgeRounds", "Grouped", "Groups", "Hierarchical", "check_groups", "members_of", "summed"]
+__all__ = [
+    "ClusteredGossip",
+    "EdgeRounds",
+    "Grouped",
+    "Groups",
+    "Hierarchical",
+    "check_groups",
+    "members_of",
+    "sum_rows",
+]
 
 
 Groups = int | tuple[tuple[int, ...], ...]
@@ -284,14 +293,14 @@ class EdgeRounds(Course):
             return None if message is None else {name: kept[name] for name in message}
 
         await fed.nest(f"edge-{e}", program, fed.parties[self.groups[e]], down)
-        return kept, summed(rows)
+        return kept, sum_rows(rows)
 
     async def visits(self, fed: Federation, state: Tree, down: Tree = None) -> tuple[list[Tree], dict[str, Any]]:
         """Let all edges run their rounds concurrently."""
         made = await asyncio.gather(*(self.visit(fed, e, edge, down) for e, edge in enumerate(state["edges"])))
-        return [edge for edge, _ in made], summed([row for _, row in made])
+        return [edge for edge, _ in made], sum_rows([row for _, row in made])
 
-    def finished(self, edges: list[Tree]) -> Tree:
+    def average_edges(self, edges: list[Tree]) -> Tree:
         """Return the global model: the mean of the edges' models."""
         models = [global_model(edge) for edge in edges]
         return mean_states(models, [1.0] * len(models))
@@ -339,12 +348,12 @@ class _Peers(EdgeRounds):
         edges, row = await self.visits(fed, state)
         matrix = mixing_matrix(self.graph, np.arange(len(edges)), self.graph_key(fed, number))
         for _ in range(self.mixing):
-            edges = await self._mixed(fed, edges, matrix)
+            edges = await self._mix_edges(fed, edges, matrix)
         return {"edges": edges}, row
 
-    async def _mixed(self, fed: Federation, edges: list[Tree], matrix: Any) -> list[Tree]:
+    async def _mix_edges(self, fed: Federation, edges: list[Tree], matrix: Any) -> list[Tree]:
         """Run one mixing step: every edge sends its state to each neighbour over their own link."""
-        sent = [shared(edge, "state") for edge in edges]
+        sent = [pick_shared(edge, "state") for edge in edges]
         place = [fed.world.roster.position(f"edge-{e}") for e in range(len(edges))]
         clock, transfer = fed.clock, fed.world.cost.transfer
         slowest = clock.now()
@@ -355,7 +364,7 @@ class _Peers(EdgeRounds):
                 size = M.nbytes(sent[j])
                 fed.meter.down(f"edge-{j}", np.array([place[i]], dtype=np.int64), size)
                 slowest = max(slowest, clock.now() + transfer(f"edge-{j}", f"edge-{i}", size))
-            values = pulled(sent[i], {str(j): sent[j] for j in near}, {str(j): float(matrix[i, j]) for j in near})
+            values = pull_leaves(sent[i], {str(j): sent[j] for j in near}, {str(j): float(matrix[i, j]) for j in near})
             made.append({**edge, **with_shared({n: edge[n] for n in ("server", "buffers")}, values, "state")})
         await clock.sleep_until(slowest)
         return made
@@ -363,7 +372,7 @@ class _Peers(EdgeRounds):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the mean model, and the distance of the farthest edge from it."""
         del watch, number
-        mean = self.finished(state["edges"])
+        mean = self.average_edges(state["edges"])
         away = [
             float(np.sqrt(sum(np.sum((leaf - mean[name]) ** 2) for name, leaf in edge["server"]["params"].items())))
             for edge in state["edges"]
@@ -371,7 +380,7 @@ class _Peers(EdgeRounds):
         return mean, {"consensus": max(away)}
 
 
-def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return several rows as one: counts add up, measures are means over the replies."""
     made: dict[str, Any] = {}
     weights = [max(float(row.get("replied", 0)), 0.0) for row in rows]
@@ -437,7 +446,7 @@ class Lockstep(EdgeRounds):
         contexts = self._contexts(fed, edges[0])
         made = await asyncio.gather(*(self._cycle(fed, e, edge, contexts[e]) for e, edge in enumerate(edges)))
         edges = [edge for edge, _ in made]
-        row.update(summed([found for _, found in made]))
+        row.update(sum_rows([found for _, found in made]))
         if number % self.every == 0:
             told = [{name: edge[name] for name in sent} for edge in edges]
             row["cloud_bytes_up"] = await self._carry(fed, told, "up")

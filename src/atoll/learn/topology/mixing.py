@@ -50,9 +50,9 @@ __all__ = [
     "mean_states",
     "metropolis",
     "mixing_matrix",
-    "pulled",
+    "pick_shared",
+    "pull_leaves",
     "require_connected",
-    "shared",
     "with_shared",
 ]
 
@@ -61,7 +61,7 @@ Share = Literal["state", "params"]
 """The whole server's state (momentum, control variates), or only the parameters."""
 
 
-def shared(node: Tree, share: Share) -> dict[str, Any]:
+def pick_shared(node: Tree, share: Share) -> dict[str, Any]:
     """Return the leaves to mix, by path. Counters and flags cannot be averaged and stay with their node."""
     scope = _scope(node, share)
     return {path: np.asarray(leaf) for path, leaf in T.items(scope) if _floating(leaf)}
@@ -94,7 +94,7 @@ def _like(leaf: Any, value: Any) -> Any:
     return leaf.dtype.type(value) if isinstance(leaf, np.generic) else float(value)
 
 
-def pulled(
+def pull_leaves(
     mine: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return ``x_i + sum_j W_ij (x_j - x_i)``: a row of ``W X``, computed so that equal neighbours change nothing, bit for bit."""
@@ -141,11 +141,11 @@ def mixing_matrix(graph: Graph, members: NDArray[np.int64], key: int) -> NDArray
 
     The last two matrices are cached, at most ``16 n^2`` bytes.
     """
-    return _made(graph, np.asarray(members, dtype=np.int64).tobytes(), int(key))
+    return _make_matrix(graph, np.asarray(members, dtype=np.int64).tobytes(), int(key))
 
 
 @functools.lru_cache(maxsize=2)  # all nodes of a round ask for the same n x n matrix
-def _made(graph: Graph, members: bytes, key: int) -> NDArray[np.float64]:
+def _make_matrix(graph: Graph, members: bytes, key: int) -> NDArray[np.float64]:
     known = np.frombuffer(members, dtype=np.int64)
     matrix = metropolis(len(known), graph.among(known, Rng(key)))
     matrix.setflags(write=False)
@@ -273,7 +273,7 @@ class Mixer:
 
     def declared(self, node: Tree) -> int | None:
         """Return the bits that the compressor declares for one message of a node in this state; ``None`` without a compressor, or if it cannot tell."""
-        return None if self.compress is None else bits_of(Chain((self.compress,)), shared(node, self.share))
+        return None if self.compress is None else bits_of(Chain((self.compress,)), pick_shared(node, self.share))
 
     def weights(self, position: int, key: int, members: Any) -> tuple[dict[str, float], float]:
         """Return ``W_ij`` of a node's neighbours by name, and ``W_ii``."""
@@ -283,11 +283,11 @@ class Mixer:
         own = 1.0 - sum(float(row[j]) for j in places)
         return {str(self.names[int(known[j])]): float(row[j]) for j in places}, own
 
-    def begun(self, node: Tree) -> Tree:
+    def begin_state(self, node: Tree) -> Tree:
         """Return a node's first state; with a compressor also the public copies, which all start at the common model."""
         if self.compress is None:
             return node
-        values = shared(node, self.share)
+        values = pick_shared(node, self.share)
         return {**node, "copy": values, "around": dict(values)}
 
     def _task(self, island: Island, message: Tree) -> Tree:
@@ -295,17 +295,17 @@ class Mixer:
         step = int(message["step"])
         node = island.state
         if step:
-            node = self._received(node, island.inbox, weights, message)
+            node = self._fold_inbox(node, island.inbox, weights, message)
         if step < self.steps:
-            node, sent = self._sent(node, own, message, island.rng)
+            node, sent = self._make_message(node, own, message, island.rng)
             for name in weights:
                 island.post(name, sent)
         island.state = node
         return {}
 
-    def _sent(self, node: Tree, own: float, message: Tree, rng: Rng) -> tuple[Tree, Tree]:
+    def _make_message(self, node: Tree, own: float, message: Tree, rng: Rng) -> tuple[Tree, Tree]:
         """Return the message to the neighbours, and the node afterwards."""
-        values = shared(node, self.share)
+        values = pick_shared(node, self.share)
         if self.compress is None:
             return node, values
         off = {path: value - node["copy"][path] for path, value in values.items()}
@@ -316,11 +316,11 @@ class Mixer:
         around = {path: value + own * q[path] for path, value in node["around"].items()}
         return {**node, "copy": copy, "around": around}, wire
 
-    def _received(self, node: Tree, inbox: dict[str, Tree], weights: dict[str, float], message: Tree) -> Tree:
+    def _fold_inbox(self, node: Tree, inbox: dict[str, Tree], weights: dict[str, float], message: Tree) -> Tree:
         """Return the node after its neighbours' messages."""
-        values = shared(node, self.share)
+        values = pick_shared(node, self.share)
         if self.compress is None:
-            return with_shared(node, pulled(values, inbox, weights), self.share)
+            return with_shared(node, pull_leaves(values, inbox, weights), self.share)
         known = self._public(message, int(message["step"]) - 1)
         around = dict(node["around"])
         for name, wire in inbox.items():

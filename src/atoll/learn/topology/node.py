@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..learner import Learner
 
-__all__ = ["Node", "Round", "Turn", "folded"]
+__all__ = ["Node", "Round", "Turn", "fold_reply"]
 
 
 class Turn:
@@ -82,7 +82,7 @@ class Node:
             if phase is None:
                 continue
             view = Turn(island, turn.state["client"], island.rng.child(label, at))
-            reply = self.learner.train(view, {"broadcast": turn.sent(phase), "phase": phase})  # type: ignore[arg-type]
+            reply = self.learner.train(view, {"broadcast": turn.make_broadcast(phase), "phase": phase})  # type: ignore[arg-type]
             turn.take(phase, await reply if inspect.isawaitable(reply) else reply, view.state)
         return turn.end(island.name), turn.metrics
 
@@ -110,7 +110,7 @@ class Round:
         wanted = at < len(self.plan) and facet(self.node.algorithm, Phased).wanted(self.server, self.plan[at])
         return self.plan[at] if wanted else None
 
-    def sent(self, phase: str) -> Tree:
+    def make_broadcast(self, phase: str) -> Tree:
         """Return the broadcast that the node sends itself."""
         return {
             **self.node.algorithm.broadcast(self.server, phase),
@@ -119,7 +119,7 @@ class Round:
 
     def take(self, phase: str, reply: dict[str, Aggregate], client: Tree) -> None:
         """Fold the node's own reply, and keep its client state."""
-        sums, self.metrics = folded(reply)
+        sums, self.metrics = fold_reply(reply)
         buffers = moved_buffers(self.state["buffers"], sums, 1)
         self.state = {**self.state, "client": client, "buffers": buffers}
         sums = {name: value for name, value in sums.items() if name not in (BUFFERS, COUNTERS)}
@@ -136,7 +136,7 @@ class Round:
         return {**self.state, "server": server}
 
 
-def folded(reply: dict[str, Aggregate]) -> tuple[dict[str, Any], dict[str, Aggregate]]:
+def fold_reply(reply: dict[str, Aggregate]) -> tuple[dict[str, Any], dict[str, Aggregate]]:
     """Return one reply as sums of one, and its metrics. The mean of one value is the value, to the bit."""
     metrics = {name: aggregate for name, aggregate in reply.items() if aggregate.role == "metric"}
     sums = {

@@ -95,7 +95,7 @@ class NodeBlock:
         phase, at = what
         keys = np.array([turns[i].rng.child("phase", at).key for i in places], dtype=np.uint64)
         some = Cohort(cohort.parties[places], keys, cohort.population)
-        sent, clients = [turns[i].sent(phase) for i in places], [turns[i].state["client"] for i in places]
+        sent, clients = [turns[i].make_broadcast(phase) for i in places], [turns[i].state["client"] for i in places]
         for batch in self.apart.train(some, phase, sent, clients):
             made.errors.update({int(places[place]): error for place, error in batch.errors.items()})
             states = dict(enumerate(clients)) if batch.states is None else _rows(batch)
@@ -187,7 +187,7 @@ class Nodes(NodeCourse):
         self.node = Node(context.algorithm, context.learner)
         self.mixer = mixer
         self.members = members
-        self.blocks = blocks_of(self.node, self._begun)
+        self.blocks = blocks_of(self.node, self._begin_node)
         self.declared: list[int | None] = []
 
     # ------------------------------------------------------------------ tasks
@@ -225,10 +225,10 @@ class Nodes(NodeCourse):
 
     def at_node(self, island: Island, message: Tree) -> Tree:
         """Return the node's state, or the initial one."""
-        return self._begun(island.state, message)
+        return self._begin_node(island.state, message)
 
-    def _begun(self, node: Tree, message: Tree) -> Tree:
-        return self.mixer.begun(self.node.begin(message["init"])) if node is None else node
+    def _begin_node(self, node: Tree, message: Tree) -> Tree:
+        return self.mixer.begin_state(self.node.begin(message["init"])) if node is None else node
 
     async def _local(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         node = self.at_node(island, message)
@@ -306,7 +306,7 @@ class Nodes(NodeCourse):
             row |= {name: spoilt[name] for name in ("late", "wasted") if name in spoilt}
             if done.errors:
                 row["errors"] = {name: str(error) for name, error in done.errors.items()}
-            mixed, heard = await self.mixed(fed, done.senders, state, number)
+            mixed, heard = await self.mix_nodes(fed, done.senders, state, number)
             row["replied"] = len(mixed)
             declare(row, self._bits(state["init"]), heard)
         except QuorumError as error:
@@ -314,11 +314,11 @@ class Nodes(NodeCourse):
                 raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
             return state, {**row, "replied": 0, "failed": str(error.what)}
         seen = Seen(number, invited, mixed, np.zeros(len(mixed)), row={"round": number, **row})
-        row.update(self.context.evaluation.told(invited, mixed))
+        row.update(self.context.evaluation.list_participants(invited, mixed))
         selection = self.context.selection.accept(seen, state["selection"])
         return {**state, "selection": selection}, row
 
-    async def mixed(self, fed: Federation, nodes: Parties, state: Tree, number: int) -> tuple[Parties, int]:
+    async def mix_nodes(self, fed: Federation, nodes: Parties, state: Tree, number: int) -> tuple[Parties, int]:
         """Mix the states of nodes; return those that finished, and how many messages arrived."""
         del state
         return await self.mixer.mix(fed, nodes, number, self.graph_key(fed, number))

@@ -80,7 +80,7 @@ class RandomWalk(Decentralised):
             raise ConfigError(
                 f"tokens={self.tokens} on {len(context.clients)} nodes", where="RandomWalk", remedy="use fewer"
             )
-        mark = _marked(context.algorithm.init(context.learner.init(Rng(0))), 0)[1]
+        mark = _mark_token(context.algorithm.init(context.learner.init(Rng(0))), 0)[1]
         if mark is not None and len(mark) != self.tokens:
             raise CompositionError(
                 f"{type(context.algorithm).__name__} is made for {len(mark)} token(s), but tokens={self.tokens}",
@@ -129,10 +129,10 @@ class _Walk(NodeCourse):
         """Return the key from which the graph of a round is drawn."""
         return seed_of(fed.rng, "graph", number if self.graph.changes else 0)
 
-    def _begun(self, key: int, token: int) -> Tree:
+    def _begin_token(self, key: int, token: int) -> Tree:
         """Return a token before its first visit."""
         node = self.node.begin(key)
-        return {"server": _marked(node["server"], token)[0], "buffers": node["buffers"]}
+        return {"server": _mark_token(node["server"], token)[0], "buffers": node["buffers"]}
 
     async def _visit(self, island: Island, message: Tree) -> Tree:
         mine = island.state or {"client": None}
@@ -140,7 +140,7 @@ class _Walk(NodeCourse):
         for box in island.inbox.values():
             tokens.update(box)
         fresh = message["start"].get(island.name, [])
-        tokens.update({str(token): self._begun(message["init"], int(token)) for token in fresh})
+        tokens.update({str(token): self._begin_token(message["init"], int(token)) for token in fresh})
         moves, metrics = dict[str, dict[str, Tree]](), []
         client = mine["client"]
         for token in sorted(tokens, key=int):
@@ -215,7 +215,7 @@ class _Walk(NodeCourse):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the mean of the tokens, from the nodes that saw them last."""
         if not state["was"]:  # no token has met an available node
-            return global_model(self._begun(state["init"], 0)), {"spread": 0.0}
+            return global_model(self._begin_token(state["init"], 0)), {"spread": 0.0}
         nodes = watch.parties.named(*sorted(set(state["was"].values()), key=watch.world.roster.position))
         said = await watch.ask_all(nodes, self.show, {"of": sorted(state["was"])}, at=(number, "show"))
         found = {
@@ -231,7 +231,7 @@ class _Walk(NodeCourse):
         return mean, {"spread": float(max(off))}
 
 
-def _marked(server: Tree, token: int) -> tuple[Tree, Any]:
+def _mark_token(server: Tree, token: int) -> tuple[Tree, Any]:
     """Return a server's state with its token's mark, and the mark, if the algorithm (or the one in a wrapper) has one."""
     if "token" in server:
         hot = np.zeros_like(server["token"])
@@ -239,5 +239,5 @@ def _marked(server: Tree, token: int) -> tuple[Tree, Any]:
         return {**server, "token": hot}, hot
     if "base" not in server:
         return server, None
-    inner, mark = _marked(server["base"], token)
+    inner, mark = _mark_token(server["base"], token)
     return {**server, "base": inner}, mark

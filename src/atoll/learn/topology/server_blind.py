@@ -33,7 +33,7 @@ from ..capabilities import AFFINE_FOLD, BY_EXAMPLES
 from ..round.state import global_model
 from .base import Decentralised, refuse
 from .graphs import Complete
-from .mixing import Mixer, Share, shared, with_shared
+from .mixing import Mixer, Share, pick_shared, with_shared
 from .nodes import Nodes
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class BlindMixer:
     def _seal(self, island: Island, message: Tree) -> Tree:
         agreed = EncryptedAgreement.of(message["agreed"], real=island.sealing.real)
         pair, node = self._pair(island), self.begin(island.state, message)
-        totals = {"node": Mean(shared(node, self.share), examples=float(len(island.data))).total()}
+        totals = {"node": Mean(pick_shared(node, self.share), examples=float(len(island.data))).total()}
         layout = agreed.layout(form_of(totals))
         lanes = agreed.lanes(layout)
         arrays = [each for lane in lanes for each in lane.form]
@@ -250,7 +250,7 @@ class BlindRounds(Nodes):
         super().__init__(context, Mixer(Complete(), context.clients.names))
         self.topology = topology
         scheme = scheme_named(topology.scheme)
-        self.blind = BlindMixer(context.clients.names, scheme, topology.codec, topology.least, self._begun)
+        self.blind = BlindMixer(context.clients.names, scheme, topology.codec, topology.least, self._begin_node)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -297,7 +297,7 @@ class BlindRounds(Nodes):
         )
         return {}, {}
 
-    async def mixed(self, fed: Federation, nodes: Parties, state: Tree, number: int) -> tuple[Parties, int]:
+    async def mix_nodes(self, fed: Federation, nodes: Parties, state: Tree, number: int) -> tuple[Parties, int]:
         """Mix through the server."""
         done = await self.blind.mix(fed, nodes, self.there(fed, number), number, state["init"])
         return done, 0

@@ -134,7 +134,7 @@ class _Swarm(NodeCourse):
         del args
         return self.context.learner.train.declared(data, {"phase": message["phase"]})
 
-    def _begun(self, message: Tree) -> Tree:
+    def _begin_model(self, message: Tree) -> Tree:
         learner = self.context.learner
         params = learner.init(Rng(int(message["init"])))
         return {"server": self.context.algorithm.init(params), "buffers": learner.buffers()}
@@ -145,7 +145,7 @@ class _Swarm(NodeCourse):
         if came is not None:
             mine = {**mine, "state": came["state"], "version": came["version"]}
         elif mine["state"] is None and message["version"] == 0:
-            mine = {**mine, "state": self._begun(message)}
+            mine = {**mine, "state": self._begin_model(message)}
         if mine["version"] != message["version"]:  # a letter was missed
             return {"trained": False}
         state, phase = mine["state"], message["phase"]
@@ -157,7 +157,7 @@ class _Swarm(NodeCourse):
         }
         made = self.context.learner.train(view, {"broadcast": sent, "phase": phase})  # type: ignore[arg-type]
         reply = await made if inspect.isawaitable(made) else made
-        said = {name: _written(aggregate) for name, aggregate in reply.items()}
+        said = {name: _write_summand(aggregate) for name, aggregate in reply.items()}
         island.state = {**mine, "client": view.state, "said": said}
         if message["to"] != island.name:
             island.post(message["to"], said)
@@ -172,7 +172,7 @@ class _Swarm(NodeCourse):
         mine, algorithm = island.state, self.context.algorithm
         said = {**island.inbox, island.name: mine["said"]}
         replies = [said[name] for name in message["senders"]]
-        totals = {name: _added([reply[name] for reply in replies]) for name in replies[0]}
+        totals = {name: _add_parts([reply[name] for reply in replies]) for name in replies[0]}
         sums = {name: t.result() for name, t in totals.items() if t.role in ("update", "side")}
         state = mine["state"]
         told = {name: t.result() for name, t in totals.items() if t.role in ("buffer", "counter")}
@@ -269,18 +269,18 @@ class _Swarm(NodeCourse):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the model, from the client that aggregated last."""
         if state["at"] is None:
-            return global_model(self._begun(state)), {}
+            return global_model(self._begin_model(state)), {}
         return await watch.ask(state["at"], self.show, at=(number, "show")), {}
 
 
-def _written(aggregate: Aggregate) -> Tree:
+def _write_summand(aggregate: Aggregate) -> Tree:
     """Return one reply's summand as a message."""
     total = aggregate.total()
     value = total.value[0].value if total.kind == "parts" else total.value
     return {"kind": total.kind, "value": value, "weight": float(total.weight), "role": total.role}
 
 
-def _added(parts: list[Mapping[str, Any]]) -> Total:
+def _add_parts(parts: list[Mapping[str, Any]]) -> Total:
     """Return the sum of the replies of one name, in the order of the clients."""
 
     def read(part: Mapping[str, Any]) -> Total:

@@ -18,7 +18,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import LocalWork
-from atoll.learn.local.update import drew_undeclared, finished, started
+from atoll.learn.local.update import drew_undeclared, finish_update, start_update
 
 from ..client import without_buffers
 from ..examples.choose import clipped_sum, form_of
@@ -195,7 +195,7 @@ class Update:
         n = self.broadcast.count
 
         def one(sent: list[Tensor], private: list[Tensor]) -> list[Tensor]:
-            local = started(self.algorithm, self.broadcast.build(sent), self.client.build(private))
+            local = start_update(self.algorithm, self.broadcast.build(sent), self.client.build(private))
             leaves, self.local = flatten(local)
             return self._tensors(leaves)
 
@@ -277,7 +277,7 @@ class Update:
             assert self.local is not None  # noqa: S101
             work = LocalWork(examples, steps)
             ends = (self.local.build(local), self.broadcast.build(sent), self.client.build(private), work)
-            reply, state = finished(self.algorithm, *ends)
+            reply, state = finish_update(self.algorithm, *ends)
             tree, self.kinds = split_reply(reply)
             leaves, self.reply = flatten(tree)
             kept, self.state = flatten(state)
