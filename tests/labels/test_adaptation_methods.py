@@ -15,7 +15,7 @@ import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
 from atoll.labels import FADE, DomainNetwork, EfficientFDA, SelfTraining, Supervised
 from atoll.labels.domain_network import outputs_of
-from atoll.labels.methods.self_training import aligned, confidence_of
+from atoll.labels.methods.self_training import align_probabilities, confidence_of
 from tests.support.adaptation_toys import CLASSES, WIDTH, Watched, federation, network, plain_linear, trained
 
 # ---------------------------------------------------------------------- the network
@@ -153,10 +153,10 @@ def test_aligned_guesses_have_the_classes_of_the_labels():
     rng = np.random.default_rng(0)
     p = torch.tensor(rng.dirichlet([0.3, 1.0, 2.0], 4000))
     wanted = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    moved = aligned(p, p.mean(0), wanted)
+    moved = align_probabilities(p, p.mean(0), wanted)
     torch.testing.assert_close(moved.sum(1), torch.ones(4000, dtype=torch.float64))
     assert (moved.mean(0) - wanted).abs().max() < (p.mean(0) - wanted).abs().max() / 2
-    torch.testing.assert_close(aligned(p, wanted, wanted), p)  # nothing to move
+    torch.testing.assert_close(align_probabilities(p, wanted, wanted), p)  # nothing to move
 
 
 @given(st.integers(1, 30), st.floats(0.0, 1.0), st.integers(0, 2**31))

@@ -15,7 +15,7 @@ import atoll.models
 from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.labels import FixMatch, Method, Supervised
-from atoll.labels.losses import mixed, seen
+from atoll.labels.losses import mix_rows, seen
 from atoll.labels.methods.base import local_sgd
 from atoll.labels.methods.fixmatch import FixMatchLoss
 from atoll.labels.methods.freematch import FreeMatchLoss
@@ -248,7 +248,7 @@ def test_fixmatch_divides_by_all_rows_without_a_label_sure_or_not() -> None:
 def test_semifl_mixes_the_other_rows_label_in_with_the_rest_of_the_weight() -> None:
     """Diao et al. 2022, section 3.3: the mixed row must say w of its own pseudo-label and 1 - w of the other row's."""
     batch = _toy_batch()
-    rows, other, share = (made.numpy() for made in mixed(batch["x"], batch["keys"], 2, batch["real"], 0.75))
+    rows, other, share = (made.numpy() for made in mix_rows(batch["x"], batch["keys"], 2, batch["real"], 0.75))
     z, guess = batch["x"].numpy(), [1, 1, 0, 0, 1, 0]  # labels where there are, else the global model's
     pairs = {i: (guess[i], guess[other[i]], float(share[i])) for i in (2, 4)}  # the sure ones
     assert any(own != its for own, its, _ in pairs.values()), "the draw has two different labels in one mixture"

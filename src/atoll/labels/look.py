@@ -12,16 +12,16 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.facets import facet
 from atoll.learn.algorithm import Algorithm, Gradient, Labelled, LocalWork, LossGradients, Stateful
 
-__all__ = ["OneLook", "looked"]
+__all__ = ["OneLook", "split_look"]
 
 _OWN, _FOUND = "client", "found in a look"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneLook(Algorithm, Labelled, Stateful):
-    """One step that trains nothing, on all of the client's rows by default: it reads the first loss into ``read``. `found` names what the next pass gets.
+    """One step that trains nothing, on all of the client's rows by default: it reads the first loss into ``read``. `read_found` names what the next pass gets.
 
-    The next pass receives the private state as it was with what was found, which `looked` takes apart; `Method` does so by itself. Nothing of the look is
+    The next pass receives the private state as it was with what was found, which `split_look` takes apart; `Method` does so by itself. Nothing of the look is
     sent, unless a subclass sends it in ``finish``.
 
     Attributes:
@@ -46,17 +46,17 @@ class OneLook(Algorithm, Labelled, Stateful):
         del broadcast
         return {**local, "read": cast("LossGradients", grad).read(self.losses[0], local["params"])}
 
-    def found(self, local: Tree) -> dict[str, Tree]:
+    def read_found(self, local: Tree) -> dict[str, Tree]:
         """Return what the next pass gets beside the private state."""
         raise NotImplementedError
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Hand on what was found."""
         del broadcast, work
-        return {"none": Sum(np.float64(0.0), role="side")}, {_OWN: client, _FOUND: self.found(local)}
+        return {"none": Sum(np.float64(0.0), role="side")}, {_OWN: client, _FOUND: self.read_found(local)}
 
 
-def looked(client: Tree) -> tuple[Tree, dict[str, Tree]]:
+def split_look(client: Tree) -> tuple[Tree, dict[str, Tree]]:
     """Return a private state, and what a look before this pass found; nothing without one."""
     if isinstance(client, dict) and set(client) == {_OWN, _FOUND}:
         return client[_OWN], client[_FOUND]

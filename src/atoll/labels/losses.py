@@ -9,7 +9,7 @@ from .views.base import OwnRows, View
 from .views.draws import child_keys_of_rows
 from .views.pixels import Mixup
 
-__all__ = ["cross_entropy_of_rows", "each_through", "mean_of", "mixed", "of_batch", "seen"]
+__all__ = ["cross_entropy_of_rows", "each_through", "mean_of", "mix_rows", "of_batch", "seen"]
 
 Tensor = torch.Tensor
 
@@ -48,7 +48,7 @@ def of_batch(x: Tensor, real: Tensor) -> OwnRows:
     return OwnRows(x, torch.zeros_like(count), count)
 
 
-def mixed(x: Tensor, keys: Tensor, number: int, real: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+def mix_rows(x: Tensor, keys: Tensor, number: int, real: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     """Mix each row with another one of the mini-batch: ``w x + (1 - w) x'`` with ``w = max(v, 1 - v)``, ``v ~ Beta(alpha, alpha)``.
 
     Args:

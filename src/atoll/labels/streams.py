@@ -82,7 +82,7 @@ class Trailing(Stream):
         if self.memory not in ("client", "round"):
             raise ConfigError(f"memory={self.memory!r}", where="Trailing", remedy="use 'client' or 'round'")
 
-    def moved(self, copy: Tree, params: Tree) -> Tree:
+    def move_copy(self, copy: Tree, params: Tree) -> Tree:
         """Return the copy after one step that ended at these parameters."""
         return T.map(lambda m, w: m * self.keep + w * (1.0 - self.keep), copy, self.of(params))
 
@@ -112,7 +112,7 @@ class Streams:
 
     def own(self, params: Tree) -> Tree:
         """Return the parameters that each client trains for itself."""
-        return _named(params, self.local)
+        return _pick_named(params, self.local)
 
     def copies(self, params: Tree, memory: str) -> Tree:
         """Return fresh copies, by name, for the streams with this memory."""
@@ -160,6 +160,6 @@ class Joined:
         return {name: made[name] for name in params}
 
 
-def _named(params: Tree, streams: Iterable[Stream]) -> Tree:
+def _pick_named(params: Tree, streams: Iterable[Stream]) -> Tree:
     parts = [stream.part for stream in streams]
     return {n: leaf for n, leaf in params.items() if any(n.startswith(part) for part in parts)}

@@ -16,7 +16,7 @@ from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyE
 from atoll.core.requests.policy import ROW_FEATURES, Policy, SitePolicy
 from atoll.data import Dataset, Islands
 from atoll.labels import FADA, FADE
-from atoll.labels.methods.fada import judged, trained_judge
+from atoll.labels.methods.fada import judge_features, trained_judge
 from atoll.labels.objectives.clusters import gain_weights
 from atoll.learn.wrapped import Wrapped
 from tests.support.adaptation_toys import WIDTH, Watched, federation, network, plain_linear, trained
@@ -55,7 +55,7 @@ def test_the_round_of_one_pair_is_that_of_a_bare_loop() -> None:
     before = {name: leaf.clone() for name, leaf in judge.items()}
     for rows, of in ((x, 1.0), (far, 0.0)):
         z = net.features(rows)
-        game = F.binary_cross_entropy_with_logits(judged(judge, z), torch.full((len(rows),), of))
+        game = F.binary_cross_entropy_with_logits(judge_features(judge, z), torch.full((len(rows),), of))
         taught = F.cross_entropy(net.classifier(z), y) if of else 0.0
         net.zero_grad()
         (taught - weight * game).backward()
@@ -91,7 +91,7 @@ def test_a_discriminator_learns_as_a_module_does() -> None:
             for p in net.parameters():
                 p -= 0.4 * p.grad
     np.testing.assert_allclose(made["A"], first.weight.detach().T, rtol=1e-3, atol=1e-5)
-    found = [judged({n: torch.tensor(v) for n, v in made.items()}, torch.tensor(z)) > 0 for z in (near, far)]
+    found = [judge_features({n: torch.tensor(v) for n, v in made.items()}, torch.tensor(z)) > 0 for z in (near, far)]
     assert found[0].float().mean() > 0.8
     assert found[1].float().mean() < 0.2
 

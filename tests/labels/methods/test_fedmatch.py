@@ -14,7 +14,7 @@ from atoll.algorithms import FedAvg, FedProx, Scaffold
 from atoll.core.algebra.aggregate import Parts
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.data import Islands
-from atoll.labels.methods.fedmatch import DisjointGradient, FedMatch, NearestHelpers, joined, split, together
+from atoll.labels.methods.fedmatch import DisjointGradient, FedMatch, NearestHelpers, join_parts, split, together
 from atoll.reducers import SecureAggregation
 from tests.support.killed_trainings import killed_training
 from tests.support.label_toys import gap, images, islands, net, same, trained
@@ -61,7 +61,7 @@ def test_rows_with_labels_move_sigma_and_rows_without_move_psi(there: float) -> 
 
 def test_a_model_in_two_parts_is_their_sum() -> None:
     sigma, psi = {"a": np.ones(2)}, {"a": np.arange(2.0)}
-    assert joined(together(sigma, psi))["a"].tolist() == [1.0, 2.0]
+    assert join_parts(together(sigma, psi))["a"].tolist() == [1.0, 2.0]
     assert split(together(sigma, psi)) == (sigma, psi)
     with pytest.raises(CompositionError, match="no common curvature"):
         DisjointGradient(None, (), {}).hvp({}, {})

@@ -106,7 +106,7 @@ def test_the_winners_are_those_of_the_teachers(monkeypatch: pytest.MonkeyPatch) 
     """The slow reference: count the votes of single replies by hand."""
     seen: list[Any] = []
     told: list[Any] = []
-    count, outcome = course.VotingRounds._counted, VoteRule.outcome
+    count, outcome = course.VotingRounds._count_votes, VoteRule.outcome
 
     def counted(self: Any, fed: Any, made: Any, shape: Any, row: Any) -> Any:
         seen.append([np.asarray(part.value) for part in made["votes"]])
@@ -117,7 +117,7 @@ def test_the_winners_are_those_of_the_teachers(monkeypatch: pytest.MonkeyPatch) 
         told.append((counts, found.labels))
         return found
 
-    monkeypatch.setattr(course.VotingRounds, "_counted", counted)
+    monkeypatch.setattr(course.VotingRounds, "_count_votes", counted)
     monkeypatch.setattr(VoteRule, "outcome", decided)
     run(job(rounds=1))
     (single,), ((counts, labels),) = seen, told
@@ -160,7 +160,7 @@ def test_a_rule_without_noise_to_speak_of_is_the_plurality() -> None:
     counts = np.array([[5, 3, 0], [2, 2, 4], [3, 3, 2]])
     rule = VoteRule(1e-9, 4.5, 1e-9)
     assert rule.outcome(counts, Secret(1)).labels.tolist() == [0, NOBODY, NOBODY]
-    assert rule.heard(counts).tolist() == [0, NOBODY, NOBODY]
+    assert rule.find_winners(counts).tolist() == [0, NOBODY, NOBODY]
     assert [(type(e), e.count) for e in rule.outcome(counts, Secret(1)).events] == [(Gaussian, 3), (Gaussian, 1)]
     sure = VoteRule(1.0, None, 1.0, dependent=True).outcome(counts, Secret(1))
     assert all(isinstance(e, NoisyVote) and e.log_other < 0 for e in sure.events)

@@ -132,7 +132,7 @@ def test_a_teacher_follows_closely_at_first() -> None:
     stream, params = WarmTeacher(name="teacher", keep=0.8), {"w": np.array([1.0])}
     copy, seen = stream.of({"w": np.array([0.0])}), []
     for _ in range(6):
-        copy = stream.moved(copy, params)
+        copy = stream.move_copy(copy, params)
         seen.append(1 - float(copy["at"]["w"][0]))
     kept = [1 - max(1 / (n + 1), 0.2) for n in range(1, 7)]
     assert seen == pytest.approx(np.cumprod(kept))

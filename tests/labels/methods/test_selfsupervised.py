@@ -33,7 +33,7 @@ from atoll.labels import (
 )
 from atoll.labels.evaluators import fit_probe
 from atoll.labels.heads import parts_of, seen_by
-from atoll.labels.methods.fedca import _renewed
+from atoll.labels.methods.fedca import _renew_entries
 from atoll.labels.methods.fedu import divergence
 from atoll.labels.objectives.contrastive import feature_spread
 from atoll.learn.wrapped import dry_reply
@@ -131,7 +131,7 @@ def tree(seed: int) -> Any:
 def test_fedema_begins_between_both_networks(lam: float | None) -> None:
     """Equations (94) and (95): a convex combination, whose weight multiplies the local network; 0.7 where the own weight is found."""
     method, globally, locally = FedEMA(lam=lam), tree(0), tree(1)
-    mixed, memories = method.met(globally, locally, {"lam": np.float64(0.0)})
+    mixed, memories = method.meet_global(globally, locally, {"lam": np.float64(0.0)})
     apart = divergence(locally, globally, "encoder")
     mu = 0.7 if lam is None else min(lam * apart, 1.0)
     for name in globally:
@@ -143,7 +143,7 @@ def test_a_client_that_was_never_there_copies_the_global_network() -> None:
     globally = tree(0)
     for method in (FedEMA(), FedU()):
         memories = {"lam": np.float64(0.0)}
-        mixed, after = method.met(globally, globally, memories)
+        mixed, after = method.meet_global(globally, globally, memories)
         assert same(mixed, globally)
         assert after.get("lam", 0.0) == 0.0  # the first divergence is still to come
 
@@ -153,7 +153,7 @@ def test_fedu_takes_the_global_predictor_below_the_threshold_alone(measured: str
     globally, locally = tree(0), tree(1)
     apart = float(divergence(locally, globally, measured))
     for threshold, taken in ((apart * 1.01, globally), (apart * 0.99, locally)):
-        mixed, _ = FedU(threshold=threshold, measured=measured).met(globally, locally, {})
+        mixed, _ = FedU(threshold=threshold, measured=measured).meet_global(globally, locally, {})
         assert same(mixed, {**globally, "predictor.w": taken["predictor.w"]})
 
 
@@ -309,7 +309,7 @@ def test_fedcas_public_rows_come_from_their_party_and_everybody_sees_features() 
         run(method, data)
     params = {name: value.detach().numpy() for name, value in siamese().named_parameters()}
     assert dry_reply(method, params)["shared"].value.shape == (3, 6)
-    fresh = _renewed(np.zeros((4, 2), np.float32), [np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[0.0, 2.0]])])
+    fresh = _renew_entries(np.zeros((4, 2), np.float32), [np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[0.0, 2.0]])])
     np.testing.assert_allclose(fresh, [[0.6, 0.8], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]], rtol=1e-6)
 
 

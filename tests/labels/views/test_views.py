@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll import views as V
 from atoll.core.errors import ConfigError, DataError
-from atoll.labels.views.draws import child_keys_of_rows, children_of_rows, normals, turned, units, words
+from atoll.labels.views.draws import child_keys_of_rows, children_of_rows, compute_cos_sin, normals, units, words
 
 Tensor = torch.Tensor
 
@@ -273,6 +273,6 @@ def test_numbers_have_their_distribution() -> None:
 
 def test_cosine_and_sine() -> None:
     angle = torch.linspace(-torch.pi, torch.pi, 1001)
-    cosine, sine = turned(angle)
+    cosine, sine = compute_cos_sin(angle)
     assert torch.allclose(cosine.double(), angle.double().cos(), atol=3e-7)
     assert torch.allclose(sine.double(), angle.double().sin(), atol=3e-7)

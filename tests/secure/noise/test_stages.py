@@ -75,7 +75,7 @@ def adversarial(shape, size, scale):
 def test_no_update_moves_the_sum_further_than_declared(shape, size, scale, step, kind, key):
     """Search over vectors and secrets, through clip and rounding, in whole numbers: ``||round(x / g)||^2 <= D^2`` exactly."""
     stage = kind(multiplier=1.0, clip=1.0, step=step, inflation=max(1.0, rounded_bound(1.0, step, size)))
-    made = stage._rounded(adversarial(shape, size, scale), Keystream(secret(key).secret.bytes(32)))
+    made = stage._round_vector(adversarial(shape, size, scale), Keystream(secret(key).secret.bytes(32)))
     moved = sum(int(v) ** 2 for v in made.tolist())
     assert moved <= stage.released().sensitivity ** 2 * (1 + 1e-12)
     assert moved <= (stage.inflation * stage.clip / stage.step) ** 2
@@ -92,7 +92,7 @@ def test_no_update_exceeds_the_mean_square_of_a_mixture(shape, size, scale, step
     stage = SkellamMixtureNoise(multiplier=1.0, clip=1.0, step=step, inflation=1.1)
     source = Keystream(secret(1).secret.bytes(32))
     vector = adversarial(shape, size, scale)
-    draws = np.array([stage._rounded(vector, source) for _ in range(30)])
+    draws = np.array([stage._round_vector(vector, source) for _ in range(30)])
     event = stage.released()
     assert np.abs(draws).max() <= event.largest
     # Each entry takes two neighbouring values, so their shares give the mean square; five standard errors of slack.

@@ -18,7 +18,7 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.wrapped import innermost
 
-from ..look import OneLook, looked
+from ..look import OneLook, split_look
 from ..losses import cross_entropy_of_rows, mean_of, seen
 from ..objectives.consistency import check_threshold
 from ..views.base import View
@@ -161,7 +161,7 @@ class AdaFedSemi(Method, Helped):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply as the base does, with the received model's loss on labelled rows as a metric."""
         reply, kept = super().finish(local, broadcast, client, work)
-        found = looked(client)[1]
+        found = split_look(client)[1]
         if not found:
             return reply, kept
         loss, count = found["probe"][0], found["probe"][1]
@@ -216,6 +216,6 @@ class _Probe(OneLook):
         """Measure."""
         return {**local, "probe": cast("LossGradients", grad).read(self.method.losses[1], local["params"])}
 
-    def found(self, local: Tree) -> dict[str, Tree]:
+    def read_found(self, local: Tree) -> dict[str, Tree]:
         """Return the measure."""
         return {"probe": local["probe"]}

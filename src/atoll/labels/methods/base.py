@@ -20,7 +20,7 @@ from atoll.learn.local.own_loss import any_takes_target
 from atoll.learn.transforms import ClipNorm, Momentum
 from atoll.learn.wrapped import Wrapped
 
-from ..look import looked
+from ..look import split_look
 from ..streams import Joined, Stream, Streams
 from ..views.base import View
 
@@ -195,7 +195,7 @@ class Method(Wrapped, Labelled, Stateful, Movable):
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state; with streams, with the whole model and the copies. What a look found is not part of it."""
-        own, (client, _) = self._streams, looked(client)
+        own, (client, _) = self._streams, split_look(client)
         if not own:
             return self.base.start(broadcast, client)
         inner = self.base.start(self._inner(broadcast), client["base"] if own.private else client)
@@ -218,12 +218,12 @@ class Method(Wrapped, Labelled, Stateful, Movable):
             rate = broadcast["lr"]
             kept = {name: leaf - joined.slope[name] * rate for name, leaf in kept.items()}
         params = {**local["params"], **made["params"], **kept}
-        moved = {stream.name: stream.moved(copies[stream.name], params) for stream in own.moving}
+        moved = {stream.name: stream.move_copy(copies[stream.name], params) for stream in own.moving}
         return {**made, "params": params, "copies": moved}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Return the base's reply, about the averaged part, and the private state, without what a look found."""
-        own, (client, _) = self._streams, looked(client)
+        own, (client, _) = self._streams, split_look(client)
         if not own:
             return self.base.finish(local, broadcast, client, work)
         inner = {name: value for name, value in self._inner(local).items() if name != "copies"}

@@ -191,7 +191,7 @@ class _Exchange(NodeCourse):
         """Return the number of public rows in a round."""
         return min(self.rule.rows, len(self.context.public))
 
-    def drawn(self, key: int) -> NDArray[Any]:
+    def draw_rows(self, key: int) -> NDArray[Any]:
         """Return the public rows of a round, which everybody draws from its key."""
         return np.sort(Rng(key).generator().choice(len(self.context.public), self.count, replace=False))
 
@@ -200,7 +200,7 @@ class _Exchange(NodeCourse):
     async def _predict(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         node = self.node.begin(message["init"]) if island.state is None else island.state
         island.state, metrics = await self.node.round(island, node, int(message["round"]))
-        x = np.asarray(self.context.public.x)[self.drawn(int(message["rows"]))]
+        x = np.asarray(self.context.public.x)[self.draw_rows(int(message["rows"]))]
         told = softmax(self.context.learner.scores(island.state["server"]["params"], x))  # type: ignore[attr-defined]
         return {**metrics, "predictions": Parts(told.astype(np.float32), role="side")}
 
@@ -213,7 +213,7 @@ class _Exchange(NodeCourse):
 
     def _taught(self, params: Tree, message: Tree, rng: Rng) -> Tree:
         """Return a model after ``epochs`` passes over the round's public rows, with their common prediction as target."""
-        x = np.asarray(self.context.public.x)[self.drawn(int(message["rows"]))]
+        x = np.asarray(self.context.public.x)[self.draw_rows(int(message["rows"]))]
         rule, lr = self.rule, self.rule.lr or self.context.algorithm.lr
         steps = SoftTargets(lr, rule.epochs, rule.batch_size)
         return steps.taught(self.context.learner, params, x, np.asarray(message["targets"]), rng)
@@ -232,13 +232,13 @@ class _Exchange(NodeCourse):
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Let clients train and predict, average, and let everybody distil."""
         key = fed.rng.child("public rows", number).key >> 1
-        invited, size = self._invited(fed, state, number)
+        invited, size = self._invite_parties(fed, state, number)
         row: dict[str, Any] = {"selected": len(invited)}
         told = {"init": state["init"], "round": number, "rows": key}
         try:
             terms = self.context.pacing.terms(size)
             made = await fed.sum(invited, self.predict, told, at=(number, "predict"), **terms)
-            kept, rejected = self._checked(fed, made, state["params"])
+            kept, rejected = self._check_replies(fed, made, state["params"])
             row |= {name: float(value) for name, value in made.of("metric").items()}
             row |= {"silent": len(made.silent), "rejected": len(made.rejected) + len(rejected)}
             if rejected or made.rejected:
@@ -264,7 +264,7 @@ class _Exchange(NodeCourse):
         row.update(self.context.evaluation.list_participants(invited, who))
         return {**state, "params": params, "selection": self.context.selection.accept(seen, state["selection"])}, row
 
-    def _checked(self, fed: Federation, made: Combined, params: Tree) -> tuple[list[Any], dict[str, str]]:
+    def _check_replies(self, fed: Federation, made: Combined, params: Tree) -> tuple[list[Any], dict[str, str]]:
         """Return the replies that are predictions, and why others are not, by name."""
         kept, rejected = [], {}
         one = np.asarray(self.context.public.x)[:1]
@@ -280,7 +280,7 @@ class _Exchange(NodeCourse):
                 kept.append(part)
         return kept, rejected
 
-    def _invited(self, fed: Federation, state: Tree, number: int) -> tuple[Parties, int]:
+    def _invite_parties(self, fed: Federation, state: Tree, number: int) -> tuple[Parties, int]:
         selection, sizes = self.context.selection, self.context.clients.sizes
         count = selection.cohort_size(len(fed.parties))
         candidates = Candidates(fed.parties, number, fed.rng.child("selection", number), lambda: sizes)

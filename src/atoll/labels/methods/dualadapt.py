@@ -21,7 +21,7 @@ from atoll.learn.local.own_loss import OwnLoss
 
 from ..domain_network import classes_of, outputs_of, width_of
 from ..look import OneLook
-from ..losses import cross_entropy_of_rows, mean_of, mixed, seen
+from ..losses import cross_entropy_of_rows, mean_of, mix_rows, seen
 from ..objectives.consistency import pseudo_labels
 from ..objectives.domains import classifier_discrepancy
 from ..views.base import View
@@ -122,7 +122,7 @@ class SourceLoss(OwnLoss):
         loss = mean_of(taught, labelled * real)
         if self.weight == 0.0:
             return loss
-        mixture, _, _ = mixed(rows, keys, 1, real, self.mix)
+        mixture, _, _ = mix_rows(rows, keys, 1, real, self.mix)
         other = _pair(model(mixture, part_of(params, "classifier.", "second.")), params)
         apart = classifier_discrepancy(other.logits, other.second)
         likely = log_density(other.features.detach(), broadcast["mixture"]) / other.features.shape[1]

@@ -174,22 +174,22 @@ class EfficientFDA(Method, Labelled, Movable):
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
         """Send the model, the gap, and how many parties are sources and targets."""
-        return {**super().broadcast(state, "train"), **_kept(state)}
+        return {**super().broadcast(state, "train"), **_pick_kept(state)}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Keep the gap, or fold the updates."""
         if phase == "means":
-            return {**state, **_kept(sums)}
-        return {**super().fold(state, sums, info, "train"), **_kept(state)}
+            return {**state, **_pick_kept(sums)}
+        return {**super().fold(state, sums, info, "train"), **_pick_kept(state)}
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
         """Advance as the base does."""
-        return {**super().advance(state, info), **_kept(state)}
+        return {**super().advance(state, info), **_pick_kept(state)}
 
     def moved(self, state: Tree) -> Tree:
         """Bring the state up to date as the base does."""
-        return {**super().moved(state), **_kept(state)}
+        return {**super().moved(state), **_pick_kept(state)}
 
 
-def _kept(state: Mapping[str, Any]) -> dict[str, Any]:
+def _pick_kept(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: state[name] for name in ("gap", "parties")}

@@ -39,7 +39,7 @@ from ..objectives.domains import domain_loss
 from ..views.base import View
 from .base import Method
 
-__all__ = ["FADA", "FeatureLook", "FoolingLoss", "RowFeatures", "judged", "trained_judge"]
+__all__ = ["FADA", "FeatureLook", "FoolingLoss", "RowFeatures", "judge_features", "trained_judge"]
 
 # Features that leave their parties: what FADA's parties send, and the discriminators that its server trains on it.
 
@@ -47,7 +47,7 @@ __all__ = ["FADA", "FeatureLook", "FoolingLoss", "RowFeatures", "judged", "train
 _TAGS = 2**24
 
 
-def judged(judge: Mapping[str, Any], z: Any) -> Any:
+def judge_features(judge: Mapping[str, Any], z: Any) -> Any:
     """Return a discriminator's logits of features, ``b . tanh(z A + a) + c``, ``(B,)``: above 0 for the source."""
     return torch.tanh(z @ judge["A"] + judge["a"]) @ judge["b"] + judge["c"]
 
@@ -72,7 +72,7 @@ def trained_judge(source: Any, target: Any, *, hidden: int, steps: int, lr: floa
     judge = {name: torch.tensor(draw.normal(size=s) * spread[name], dtype=z.dtype) for name, s in shapes.items()}
     for _ in range(steps):
         free = {name: leaf.requires_grad_() for name, leaf in judge.items()}
-        loss = (domain_loss(judged(free, z), of) * share).sum()
+        loss = (domain_loss(judge_features(free, z), of) * share).sum()
         slopes = torch.autograd.grad(loss, list(free.values()))
         judge = {name: (leaf - lr * slope).detach() for (name, leaf), slope in zip(free.items(), slopes, strict=True)}
     return {name: leaf.detach().numpy() for name, leaf in judge.items()}
@@ -161,7 +161,7 @@ class FoolingLoss(OwnLoss):
         out = outputs_of(model(seen(self.view, x, keys, 0, real)), broadcast["params"], "FADA")
         loss = mean_of(cross_entropy_of_rows(out.logits, target), labelled * real)
         for i in range(len(broadcast["play"])):
-            score = judged({name: leaf[i] for name, leaf in broadcast["judges"].items()}, out.features)
+            score = judge_features({name: leaf[i] for name, leaf in broadcast["judges"].items()}, out.features)
             game = domain_loss(score, labelled)
             both = mean_of(game, labelled * real) + mean_of(game, ~labelled * real)
             loss = loss - self.weight * broadcast["play"][i] * both
@@ -299,7 +299,7 @@ class FADA(Method, Labelled, Helped, Stateful, Movable):
         made = super().broadcast(state, "train")
         if phase == "gain":
             moved = {name: state["params"][name] + leaf for name, leaf in state["updates"].items()}
-            return {**made, "models": {**_repeated(state["params"], len(state["tags"])), **moved}}
+            return {**made, "models": {**_repeat_params(state["params"], len(state["tags"])), **moved}}
         if phase not in ("train", "adapt"):
             return made
         at = np.asarray(float(phase == "adapt"), state["weights"].dtype)
@@ -310,15 +310,15 @@ class FADA(Method, Labelled, Helped, Stateful, Movable):
         if phase == "sources":
             return {**state, "looks": [_features_of(part.value) for part in sums["look"]], "tags": _tags(sums["look"])}
         if phase == "target":
-            return self._paired(state, _features_of(sums["look"][0].value), info)
+            return self._train_judges(state, _features_of(sums["look"][0].value), info)
         if phase == "train":
-            return self._ordered(state, sums)
+            return self._order_updates(state, sums)
         if phase == "gain":
-            return self._weighed(state, sums["look"][0].value, info)
+            return self._weigh_sources(state, sums["look"][0].value, info)
         own = sums["update"][0].value["model"]
         return {**state, "params": {**state["params"], **{name: state["params"][name] + own[name] for name in own}}}
 
-    def _paired(self, state: Tree, target: Any, info: RoundInfo) -> Tree:
+    def _train_judges(self, state: Tree, target: Any, info: RoundInfo) -> Tree:
         """Train a discriminator for each source."""
         terms: dict[str, Any] = {"hidden": self.hidden, "steps": self.judge_steps, "lr": self.judge_lr}
         rng = info.rng.child("judge")
@@ -328,7 +328,7 @@ class FADA(Method, Labelled, Helped, Stateful, Movable):
         rest = {name: value for name, value in state.items() if name != "looks"}
         return {**rest, "judges": judges, "weights": equal}
 
-    def _ordered(self, state: Tree, sums: Mapping[str, Any]) -> Tree:
+    def _order_updates(self, state: Tree, sums: Mapping[str, Any]) -> Tree:
         """Keep the sources' updates; the discriminators and weights of those who have replied, in the same order."""
         parts = sums["update"]
         tags = np.array([np.asarray(part.value["tag"]) for part in parts])
@@ -340,7 +340,7 @@ class FADA(Method, Labelled, Helped, Stateful, Movable):
         rest = {name: value for name, value in sums.items() if name != "update"}
         return {**state, "tags": tags, "judges": judges, "updates": stacked, "rest": rest}
 
-    def _weighed(self, state: Tree, look: Any, info: RoundInfo) -> Tree:
+    def _weigh_sources(self, state: Tree, look: Any, info: RoundInfo) -> Tree:
         """Weigh the sources by the gain of the target's clusters, and fold their mean as the base does."""
         there, kind = np.asarray(look["real"]) > 0, state["weights"].dtype
         k = min(self.clusters or classes_of(state["params"]), int(there.sum()))
@@ -355,7 +355,7 @@ class FADA(Method, Labelled, Helped, Stateful, Movable):
         mean = {name: np.tensordot(weights, leaf, 1) for name, leaf in state["updates"].items()}
         rest = {name: value for name, value in state.items() if name not in ("updates", "rest")}
         made = super().fold(rest, {**state["rest"], "update": mean}, info, "train")
-        return {**made, **_kept(rest), "before": now, "weights": weights}
+        return {**made, **_pick_kept(rest), "before": now, "weights": weights}
 
     def init(self, params: Tree) -> Tree:
         """Start as the base does, if the network is one in parts."""
@@ -364,14 +364,14 @@ class FADA(Method, Labelled, Helped, Stateful, Movable):
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
         """Advance as the base does."""
-        return {**super().advance(state, info), **_kept(state)}
+        return {**super().advance(state, info), **_pick_kept(state)}
 
     def moved(self, state: Tree) -> Tree:
         """Bring the state up to date as the base does."""
-        return {**super().moved(state), **_kept(state)}
+        return {**super().moved(state), **_pick_kept(state)}
 
 
-def _kept(state: Mapping[str, Any]) -> dict[str, Any]:
+def _pick_kept(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: state[name] for name in _KEPT if name in state}
 
 
@@ -383,5 +383,5 @@ def _features_of(look: Any) -> Any:
     return np.asarray(look["features"])[np.asarray(look["real"]) > 0]
 
 
-def _repeated(params: Tree, count: int) -> Tree:
+def _repeat_params(params: Tree, count: int) -> Tree:
     return {name: np.stack([np.asarray(leaf)] * count) for name, leaf in params.items()}

@@ -13,7 +13,7 @@ from ..losses import mean_of
 from ..objectives.contrastive import byol
 from ..streams import Stream, Trailing
 from ..views.base import View
-from .selfsupervised import SelfSupervised, compared, two_views
+from .selfsupervised import SelfSupervised, prepare_embeddings, two_views
 
 __all__ = ["BYOLLoss", "FedBYOL"]
 
@@ -36,7 +36,7 @@ class BYOLLoss(OwnLoss):
         first, second = parts_of(made, params, "FedBYOL", ["predictor"]).halves()
         aims = two_views(model, self.view, x, keys, real, "FedBYOL", params, broadcast["target"])
         halves = parts_of(aims, params, "FedBYOL").halves()
-        one, other = (compared(half.projection, real, self.normalise) for half in halves)
+        one, other = (prepare_embeddings(half.projection, real, self.normalise) for half in halves)
         return mean_of(byol(first.prediction, other) + byol(second.prediction, one), real)
 
 

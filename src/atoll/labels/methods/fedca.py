@@ -22,7 +22,7 @@ from ..losses import mean_of
 from ..objectives.contrastive import nt_xent
 from ..views.base import View
 from .fedsimclr import FedSimCLR
-from .selfsupervised import compared, sgd, two_views
+from .selfsupervised import prepare_embeddings, sgd, two_views
 
 __all__ = ["FedCA", "FedCALoss", "PoolFeatures"]
 
@@ -45,7 +45,7 @@ class PoolFeatures(OwnLoss):
         """Return the projections, ``(count, width)``, zeros for padding; and the rows if asked."""
         params, there = broadcast["params"], real[: self.count]
         made = parts_of(seen_by(model, x[: self.count], there, "FedCA", params, params), params, "FedCA").projection
-        features = compared(made, there, self.normalise) * there.unsqueeze(1)
+        features = prepare_embeddings(made, there, self.normalise) * there.unsqueeze(1)
         return {"features": features, "rows": x[: self.count]} if self.rows else {"features": features}
 
 
@@ -79,7 +79,7 @@ class FedCALoss(OwnLoss):
         if len(x) < 2:
             return self.weight * aligned
         first, second = parts_of(two_views(model, self.view, x, keys, real, "FedCA", params), params, "FedCA").halves()
-        near, far = (compared(half.projection, real, self.normalise) for half in (first, second))
+        near, far = (prepare_embeddings(half.projection, real, self.normalise) for half in (first, second))
         rows = nt_xent(near, far, self.temperature, real, broadcast["dictionary"])
         return mean_of(rows, real) + self.weight * aligned
 
@@ -196,14 +196,14 @@ class FedCA(FedSimCLR, Helped):
             shown = sums["shown"][0].value
             return {**state, "public": shown["rows"], "aligned": shown["features"]}
         made = super().fold(state, {name: value for name, value in sums.items() if name != "shared"}, info, phase)
-        return {**made, "dictionary": _renewed(state["dictionary"], [part.value for part in sums["shared"]])}
+        return {**made, "dictionary": _renew_entries(state["dictionary"], [part.value for part in sums["shared"]])}
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """Ask for public rows, then do as the base does."""
         return ("public", *self.base.plan(state))
 
 
-def _renewed(entries: Any, more: list[Any]) -> Any:
+def _renew_entries(entries: Any, more: list[Any]) -> Any:
     """Return the dictionary with unit features at its head; those of padding, which are zero, do not enter, and the oldest leave."""
     rows = np.concatenate([np.asarray(part, np.float32) for part in more])
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

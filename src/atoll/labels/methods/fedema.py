@@ -45,7 +45,7 @@ class FedEMA(Returning):
         """Remember the client's own weight of the divergence, 0 before it is known."""
         return {"lam": next(iter(params.values())).sum() * 0.0} if self.lam is None else {}
 
-    def met(self, globally: Tree, locally: Tree, client: Tree) -> tuple[Tree, Tree]:
+    def meet_global(self, globally: Tree, locally: Tree, client: Tree) -> tuple[Tree, Tree]:
         """Return the network between both, and the client's own weight."""
         apart = divergence(locally, globally, "encoder")
         xp = T.namespace(next(iter(globally.values())))

@@ -31,7 +31,7 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.stages import Threshold
 
-from ..look import OneLook, looked
+from ..look import OneLook, split_look
 from ..losses import cross_entropy_of_rows, mean_of, seen
 from ..objectives.consistency import check_threshold, mean_teacher
 from ..views.base import View
@@ -46,7 +46,7 @@ __all__ = [
     "FedMatch",
     "NearestHelpers",
     "Unlabelled",
-    "joined",
+    "join_parts",
     "split",
     "together",
 ]
@@ -71,7 +71,7 @@ def split(both: Tree) -> tuple[Tree, Tree]:
     return next(parts), next(parts)
 
 
-def joined(both: Tree) -> Tree:
+def join_parts(both: Tree) -> Tree:
     """Return the model ``sigma + psi``."""
     return T.add(*split(both))
 
@@ -104,7 +104,7 @@ class DisjointGradient:
 
     def loss(self, both: Tree) -> Any:
         """Return the loss of labelled rows."""
-        return self._grad.on(self._losses[0]).loss(joined(both))
+        return self._grad.on(self._losses[0]).loss(join_parts(both))
 
     def hvp(self, both: Tree, vector: Tree) -> Tree:
         """Refuse: the two parts descend different losses."""
@@ -418,7 +418,7 @@ class FedMatch(LabelledParty, Compressing):
         inner = facet(self.base, Stateful).client_init(together(params, params))
         return {"base": inner, "psi": T.scale(params, self.share)} if self.neighbours else inner
 
-    def _sent(self, broadcast: Tree) -> Tree:
+    def _make_inner_broadcast(self, broadcast: Tree) -> Tree:
         """Return the broadcast as the algorithm inside knows it."""
         psi = broadcast["psi"]
         return {**broadcast, "params": together(T.sub(broadcast["params"], psi), psi)}
@@ -426,10 +426,10 @@ class FedMatch(LabelledParty, Compressing):
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state on both parts, and the models of the helpers."""
         if not self.neighbours:
-            return self.base.start(self._sent(broadcast), client)
-        own, found = looked(client)
-        made = self.base.start(self._sent(broadcast), own["base"])
-        return {**made, "near": _chosen(broadcast["pool"], found["chosen"])} if found else made
+            return self.base.start(self._make_inner_broadcast(broadcast), client)
+        own, found = split_look(client)
+        made = self.base.start(self._make_inner_broadcast(broadcast), own["base"])
+        return {**made, "near": _pick_models(broadcast["pool"], found["chosen"])} if found else made
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step along the disjoint gradient."""
@@ -437,17 +437,17 @@ class FedMatch(LabelledParty, Compressing):
         weights = {"weight": self.weight, "l1": self.l1, "l2": self.l2}
         oracle = DisjointGradient(grad, self.losses[:3], weights, local.get("near"))
         inner = {name: value for name, value in local.items() if name != "near"}
-        return {**self.base.step(inner, oracle, self._sent(broadcast)), **near}  # type: ignore[arg-type]
+        return {**self.base.step(inner, oracle, self._make_inner_broadcast(broadcast)), **near}  # type: ignore[arg-type]
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Send what changed enough, as a single reply if models are to help others."""
-        sent = self._sent(broadcast)
+        sent = self._make_inner_broadcast(broadcast)
         sigma, psi = split(local["params"])
         dropped = T.map(lambda leaf: leaf * (abs(leaf) >= self.floor), psi)
         change = T.map(lambda now, was: (now - was) * (abs(now - was) > self.least), dropped, broadcast["psi"])
         inner = {name: value for name, value in local.items() if name != "near"}
         inner["params"] = together(sigma, T.add(broadcast["psi"], change))
-        own, found = looked(client)
+        own, found = split_look(client)
         reply, kept = self.base.finish(inner, sent, own["base"] if self.neighbours else own, work)
         update = reply.get("update")
         if not isinstance(update, Mean):
@@ -467,14 +467,14 @@ class FedMatch(LabelledParty, Compressing):
         return params
 
 
-def _chosen(pool: Tree, chosen: Any) -> Tree:
+def _pick_models(pool: Tree, chosen: Any) -> Tree:
     """Return the chosen models of a pool, by a matrix ``(helpers, pool)`` of ones and zeros."""
 
-    def picked(leaf: Any) -> Any:
+    def pick_leaf(leaf: Any) -> Any:
         ones = [1] * (leaf.ndim - 1)
         return (chosen.reshape(*chosen.shape, *ones) * leaf.reshape(1, *leaf.shape)).sum(1)
 
-    return {"psi": T.map(picked, pool["psi"]), "there": chosen.sum(1)}
+    return {"psi": T.map(pick_leaf, pool["psi"]), "there": chosen.sum(1)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,6 +501,6 @@ class _Choice(OneLook):
             "chosen": cast("LossGradients", grad).on(None, own=own).read(self.method.losses[3], local["params"]),
         }
 
-    def found(self, local: Tree) -> dict[str, Tree]:
+    def read_found(self, local: Tree) -> dict[str, Tree]:
         """Return the choice."""
         return {**local["chosen"]}

@@ -18,7 +18,7 @@ from ..losses import mean_of, seen
 from ..objectives.contrastive import enqueue, info_nce
 from ..streams import Stream, Trailing
 from ..views.base import View
-from .selfsupervised import SelfSupervised, compared
+from .selfsupervised import SelfSupervised, prepare_embeddings
 
 __all__ = ["FedMoCo", "MoCoKeys", "MoCoLoss"]
 
@@ -35,7 +35,7 @@ class MoCoKeys(OwnLoss):
         params, rows = broadcast["params"], seen(self.view, x, keys, 1, real)
         made = seen_by(model, rows, real, "FedMoCo", params, broadcast["target"])
         found = parts_of(made, params, "FedMoCo").projection
-        return {"keys": compared(found, real, self.normalise), "real": real}
+        return {"keys": prepare_embeddings(found, real, self.normalise), "real": real}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class MoCoLoss(OwnLoss):
         """Return the mean over the mini-batch's rows."""
         params = broadcast["params"]
         made = seen_by(model, seen(self.view, x, keys, 0, real), real, "FedMoCo", params)
-        query = compared(parts_of(made, params, "FedMoCo").projection, real, self.normalise)
+        query = prepare_embeddings(parts_of(made, params, "FedMoCo").projection, real, self.normalise)
         return mean_of(info_nce(query, broadcast["keys"], broadcast["queue"], self.temperature), real)
 
 

@@ -16,7 +16,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..look import OneLook, looked
+from ..look import OneLook, split_look
 from ..losses import mean_of, seen
 from ..objectives.label_noise import check_priors, positive_unlabelled
 from ..views.base import View
@@ -117,7 +117,7 @@ class FedPU(Method):
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state and the counts."""
-        return {**super().start(broadcast, client), **looked(client)[1]}
+        return {**super().start(broadcast, client), **split_look(client)[1]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step on the risk with the client's counts."""
@@ -150,6 +150,6 @@ class _Count(OneLook):
         """Count."""
         return {**local, "known": cast("LossGradients", grad).read(self.method.losses[1], local["params"])}
 
-    def found(self, local: Tree) -> dict[str, Tree]:
+    def read_found(self, local: Tree) -> dict[str, Tree]:
         """Return the counts."""
         return {"known": local["known"]}

@@ -13,7 +13,7 @@ from ..heads import parts_of
 from ..losses import mean_of
 from ..objectives.contrastive import nt_xent
 from ..views.base import View
-from .selfsupervised import SelfSupervised, compared, sgd, two_views
+from .selfsupervised import SelfSupervised, prepare_embeddings, sgd, two_views
 
 __all__ = ["FedSimCLR", "SimCLRLoss"]
 
@@ -42,7 +42,7 @@ class SimCLRLoss(OwnLoss):
         first, second = parts_of(made, params, "FedSimCLR").halves()
         if len(x) < 2:
             return (first.projection * 0.0).sum()
-        near, far = (compared(half.projection, real, self.normalise) for half in (first, second))
+        near, far = (prepare_embeddings(half.projection, real, self.normalise) for half in (first, second))
         return mean_of(nt_xent(near, far, self.temperature, real), real)
 
 

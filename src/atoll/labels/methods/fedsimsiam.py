@@ -12,7 +12,7 @@ from ..heads import parts_of
 from ..losses import mean_of
 from ..objectives.contrastive import simsiam
 from ..views.base import View
-from .selfsupervised import SelfSupervised, compared, two_views
+from .selfsupervised import SelfSupervised, prepare_embeddings, two_views
 
 __all__ = ["FedSimSiam", "SimSiamLoss"]
 
@@ -30,7 +30,7 @@ class SimSiamLoss(OwnLoss):
         params = broadcast["params"]
         made = two_views(model, self.view, x, keys, real, "FedSimSiam", params)
         first, second = parts_of(made, params, "FedSimSiam", ["predictor"]).halves()
-        one, other = (compared(half.projection, real, self.normalise) for half in (first, second))
+        one, other = (prepare_embeddings(half.projection, real, self.normalise) for half in (first, second))
         return mean_of((simsiam(first.prediction, other) + simsiam(second.prediction, one)) / 2, real)
 
 

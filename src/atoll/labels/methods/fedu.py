@@ -37,7 +37,7 @@ class Returning(FedBYOL):
         del params
         return {}
 
-    def met(self, globally: Tree, locally: Tree, client: Tree) -> tuple[Tree, Tree]:
+    def meet_global(self, globally: Tree, locally: Tree, client: Tree) -> tuple[Tree, Tree]:
         """Return the online network with which a client begins a round, and its new `memories`.
 
         Args:
@@ -48,8 +48,8 @@ class Returning(FedBYOL):
         raise NotImplementedError
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Start with the online network that `met` returns."""
-        params, memories = self.met(broadcast["params"], client["online"], client)
+        """Start with the online network that `meet_global` returns."""
+        params, memories = self.meet_global(broadcast["params"], client["online"], client)
         return {**super().start({**broadcast, "params": params}, client["method"]), **memories}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
@@ -111,7 +111,7 @@ class FedU(Returning):
                 remedy="use 'predictor' or 'encoder'",
             )
 
-    def met(self, globally: Tree, locally: Tree, client: Tree) -> tuple[Tree, Tree]:
+    def meet_global(self, globally: Tree, locally: Tree, client: Tree) -> tuple[Tree, Tree]:
         """Return the global network, with the client's predictor if the divergence reaches the threshold."""
         del client
         takes = divergence(locally, globally, self.measured) < self.threshold

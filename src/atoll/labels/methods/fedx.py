@@ -14,7 +14,7 @@ from ..heads import REAL, parts_of
 from ..losses import mean_of
 from ..objectives.contrastive import nt_xent, relational
 from .base import Method
-from .selfsupervised import SelfSupervised, compared, two_views
+from .selfsupervised import SelfSupervised, prepare_embeddings, two_views
 
 __all__ = ["FedX", "RelationLoss"]
 
@@ -53,7 +53,7 @@ class RelationLoss(OwnLoss):
         sent = two_views(model, self.view, x, keys, real, "FedX", params, params)
         one, other = parts_of(sent, params, "FedX").halves()
         halves = (first, second, one, other)
-        z, near, glob, far = (compared(half.projection, real, self.normalise) for half in halves)
+        z, near, glob, far = (prepare_embeddings(half.projection, real, self.normalise) for half in halves)
         sets = (z, self.local), (glob, self.overall)
         rows = sum(weight * relational(z, near, those, self.temperature, real) for those, weight in sets)
         rows = rows + self.contrast * nt_xent(z, far.detach(), self.temperature, real)

@@ -17,7 +17,7 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
 from ..domain_network import classes_of
-from ..look import OneLook, looked
+from ..look import OneLook, split_look
 from ..losses import mean_of, seen
 from ..objectives.label_noise import check_transition, estimate_transition, forward_corrected, label_triples
 from ..views.base import View
@@ -149,7 +149,7 @@ class ForwardCorrection(Method):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply as the base does, with the counts."""
         reply, kept = super().finish(local, broadcast, client, work)
-        found = looked(client)[1]
+        found = split_look(client)[1]
         return ({**reply, "triples": Sum(found["triples"], role="side")} if found else reply), kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
@@ -179,6 +179,6 @@ class _Count(OneLook):
         none = broadcast["transition"] * 0.0
         return {"params": broadcast["params"], "read": none[:, :, None] * none[0]}
 
-    def found(self, local: Tree) -> dict[str, Tree]:
+    def read_found(self, local: Tree) -> dict[str, Tree]:
         """Return the counts."""
         return {"triples": local["read"]}

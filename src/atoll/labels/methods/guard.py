@@ -386,7 +386,7 @@ class Guard(Wrapped, Labelled, Helped, Movable):
                     remedy="use a method whose clients keep nothing, such as FixMatch() or SemiFL(), or go without a guard",
                 )
         guard = {"on": True, "turn": 0, "gain": 0.0}
-        return self._released({"base": self.base.init(params), PLAIN: self.plain.init(params), "guard": guard})
+        return self._release_model({"base": self.base.init(params), PLAIN: self.plain.init(params), "guard": guard})
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
         """Send the model that a phase trains, or both."""
@@ -399,12 +399,12 @@ class Guard(Wrapped, Labelled, Helped, Movable):
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Fold the replies of a phase; after a comparison, decide."""
         if phase == CHECK:
-            return self._judged(state, {name: float(np.sum(value)) for name, value in sums["seen"].items()})
+            return self._judge_models(state, {name: float(np.sum(value)) for name, value in sums["seen"].items()})
         if phase == PLAIN:
-            return self._released({**state, PLAIN: self.plain.fold(state[PLAIN], sums, info, "train")})
-        return self._released({**state, "base": self.base.fold(state["base"], sums, info, phase)})
+            return self._release_model({**state, PLAIN: self.plain.fold(state[PLAIN], sums, info, "train")})
+        return self._release_model({**state, "base": self.base.fold(state["base"], sums, info, phase)})
 
-    def _judged(self, state: Tree, seen: Mapping[str, float]) -> Tree:
+    def _judge_models(self, state: Tree, seen: Mapping[str, float]) -> Tree:
         """Return the state after a comparison."""
         n = seen["rows"]
         if n < 2:
@@ -418,7 +418,7 @@ class Guard(Wrapped, Labelled, Helped, Movable):
         mean = seen["gain"] / n
         error = math.sqrt(max(0.0, seen["square"] / n - mean**2) / (n - 1))
         guard = {**state["guard"], "gain": mean, "on": mean + self.z * error + self.slack >= 0.0}
-        return self._released({**state, "guard": guard})
+        return self._release_model({**state, "guard": guard})
 
     def verdict(self, history: Any) -> dict[str, Any]:
         """Return what the last comparison of a run said: whether the method stayed (``on``), and its ``gain`` in nats.
@@ -430,7 +430,7 @@ class Guard(Wrapped, Labelled, Helped, Movable):
         gain, error = (float(history.last(f"guard_{name}")) for name in ("gain", "error"))
         return {"on": gain + self.z * error + self.slack >= 0.0, "gain": gain}
 
-    def _released(self, state: Tree) -> Tree:
+    def _release_model(self, state: Tree) -> Tree:
         """Return the state with the model that the guard stands for."""
         return {**state, "params": state["base" if state["guard"]["on"] else PLAIN]["params"]}
 
@@ -439,7 +439,7 @@ class Guard(Wrapped, Labelled, Helped, Movable):
         on = state["guard"]["on"]
         made = {**state, "base": facet(self.base, Phased).advance(state["base"], info) if on else state["base"]}
         made[PLAIN] = facet(self.plain, Phased).advance(state[PLAIN], info)
-        return self._released({**made, "guard": {**state["guard"], "turn": state["guard"]["turn"] + 1}})
+        return self._release_model({**made, "guard": {**state["guard"], "turn": state["guard"]["turn"] + 1}})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,14 +451,14 @@ class _Blind(Wrapped, Labelled):
     @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses, without held-out labels."""
-        return tuple(self._hidden(loss) for loss in facet(self.base, Labelled).losses)
+        return tuple(self._make_hiding_loss(loss) for loss in facet(self.base, Labelled).losses)
 
-    def _hidden(self, loss: Any) -> Any:
+    def _make_hiding_loss(self, loss: Any) -> Any:
         return WithoutHeldOut(loss, self.held)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step."""
-        oracle: Any = Hiding(grad, self._hidden)
+        oracle: Any = Hiding(grad, self._make_hiding_loss)
         return super().step(local, oracle, broadcast)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:

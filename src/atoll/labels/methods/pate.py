@@ -96,7 +96,7 @@ class VoteNoise(SkellamNoise):
         """How far one client moves the counts."""
         return math.sqrt((2 if self.replaced else 1) * self.rows)
 
-    def _rounded(self, vector: NDArray[np.float64], source: Source) -> NDArray[np.int64]:
+    def _round_vector(self, vector: NDArray[np.float64], source: Source) -> NDArray[np.int64]:
         del source
         check_votes(vector.reshape(self.rows, -1), (self.rows, len(vector) // self.rows))
         return vector.astype(np.int64)
@@ -173,7 +173,7 @@ class VoteRule:
         events += self._events([self._odds_of_winner(row) for row in asked], self.multiplier)
         return VoteOutcome(np.where(checked, noisy.argmax(axis=1), NOBODY), tuple(events))
 
-    def heard(self, noisy: NDArray[Any]) -> NDArray[np.int64]:
+    def find_winners(self, noisy: NDArray[Any]) -> NDArray[np.int64]:
         """Return the winners of counts that have their noise already: what is read off them releases nothing more."""
         winners = np.asarray(noisy).argmax(axis=1)
         return winners if self.threshold is None else np.where(np.max(noisy, axis=1) >= self.threshold, winners, NOBODY)
@@ -270,7 +270,7 @@ class VotingRounds(NodeCourse):
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Ask for rows and votes, and train the student on all answers so far."""
-        invited = self._invited(fed, state, number)
+        invited = self._invite_parties(fed, state, number)
         row: dict[str, Any] = {"selected": len(invited), "replied": 0, "asked": 0, "answered": 0}
         try:
             x = await self._rows(fed, number)
@@ -281,11 +281,11 @@ class VotingRounds(NodeCourse):
             return state, {**row, "failed": str(error.what)}
         who = fed.parties[:0]
         if made is not None:
-            counts, who = self._counted(fed, made, (len(x), self._classes(state, x)), row)
+            counts, who = self._count_votes(fed, made, (len(x), self._classes(state, x)), row)
             found = self._outcome(fed, number, counts, who)
             told = found.labels != NOBODY
             row |= {"replied": len(who), "asked": len(x), "answered": int(told.sum())}
-            state = _joined(state, x[told], found.labels[told])
+            state = _join_answers(state, x[told], found.labels[told])
         row |= self._cost(fed)
         state = self._taught(fed, state, number)
         seen = Seen(number, invited, who, np.zeros(len(who)), row={"round": number, **row})
@@ -313,7 +313,7 @@ class VotingRounds(NodeCourse):
             **terms,
         )
 
-    def _counted(
+    def _count_votes(
         self, fed: Federation, made: Combined, shape: tuple[int, int], row: dict[str, Any]
     ) -> tuple[NDArray[Any], Parties]:
         """Return the counts ``(rows, classes)`` and who voted, without clients whose votes are none, which the row names."""
@@ -341,7 +341,7 @@ class VotingRounds(NodeCourse):
         """Return the outcome, once it is in the ledger. Equal counts of a round that is repeated have the same outcome, which is recorded once."""
         rule = self.rule
         if rule.noise_at == "clients":
-            return VoteOutcome(rule.rule.heard(counts), ())
+            return VoteOutcome(rule.rule.find_winners(counts), ())
         mark = fingerprint(counts, fed.secret("votes", "mark").bytes(32))
         found: VoteOutcome = rule.rule.outcome(counts, fed.secret("votes", number, mark))
         for place, event in enumerate(found.events):
@@ -353,7 +353,7 @@ class VotingRounds(NodeCourse):
         """Return what the votes have cost the client that paid most so far, whatever they were."""
         tally = LossTally(fed.world.ledger, within=fed.running.slot).update()
         losses = {tally.of(name) for name in fed.parties.names}
-        return {"epsilon": max((self.rule.counted(loss) for loss in losses), default=0.0)}
+        return {"epsilon": max((self.rule.measure_epsilon(loss) for loss in losses), default=0.0)}
 
     def _taught(self, fed: Federation, state: Tree, number: int) -> Tree:
         if not len(state["y"]):
@@ -368,7 +368,7 @@ class VotingRounds(NodeCourse):
     def _classes(self, state: Tree, x: NDArray[Any]) -> int:
         return int(self.context.learner.scores(state["params"], x[:1]).shape[1])  # type: ignore[attr-defined]
 
-    def _invited(self, fed: Federation, state: Tree, number: int) -> Parties:
+    def _invite_parties(self, fed: Federation, state: Tree, number: int) -> Parties:
         selection, sizes = self.context.selection, self.context.clients.sizes
         count = selection.cohort_size(len(fed.parties))
         candidates = Candidates(fed.parties, number, fed.rng.child("selection", number), lambda: sizes)
@@ -382,7 +382,7 @@ class VotingRounds(NodeCourse):
         return state["params"], {}
 
 
-def _joined(state: Tree, x: NDArray[Any], y: NDArray[np.int64]) -> Tree:
+def _join_answers(state: Tree, x: NDArray[Any], y: NDArray[np.int64]) -> Tree:
     """Return the state with further answers."""
     if not len(y):
         return state
@@ -503,9 +503,9 @@ class PATE(Decentralised):
 
     def epsilon(self, rounds: int) -> float:
         """Return what ``rounds`` full rounds cost a client at most, whatever the votes are."""
-        return self.counted(sum((PrivacyLoss.of(event) for event in self.released(rounds)), PrivacyLoss()))
+        return self.measure_epsilon(sum((PrivacyLoss.of(event) for event in self.released(rounds)), PrivacyLoss()))
 
-    def counted(self, loss: PrivacyLoss) -> float:
+    def measure_epsilon(self, loss: PrivacyLoss) -> float:
         """Return the epsilon of a loss, whatever the votes were."""
         method = "rdp" if any(isinstance(event, Skellam) for event, _ in loss.releases) else "exact"
         return loss.epsilon(self.delta, method, self.against, self.neighbours)

@@ -94,14 +94,14 @@ class Relabel(Wrapped, Labelled):
     @property
     def losses(self) -> tuple[Any, ...]:
         """The base's losses, without denied labels."""
-        return tuple(self._hidden(loss) for loss in facet(self.base, Labelled).losses)
+        return tuple(self._make_hiding_loss(loss) for loss in facet(self.base, Labelled).losses)
 
-    def _hidden(self, loss: Any) -> Any:
+    def _make_hiding_loss(self, loss: Any) -> Any:
         return DeniedLabels(loss, self.view, self.after, self.sure)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step."""
-        oracle: Any = Hiding(grad, self._hidden)
+        oracle: Any = Hiding(grad, self._make_hiding_loss)
         return super().step(local, oracle, broadcast)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:

@@ -43,7 +43,7 @@ class WarmTeacher(Trailing):
         first = T.leaves(found)[0].reshape(-1)
         return {"at": found, "steps": first[:1].sum() * 0.0}
 
-    def moved(self, copy: Tree, params: Tree) -> Tree:
+    def move_copy(self, copy: Tree, params: Tree) -> Tree:
         """Return the copy after one step that ended at these parameters."""
         steps = copy["steps"] + 1.0
         warm, cold = 1.0 / (steps + 1.0), 1.0 - self.keep

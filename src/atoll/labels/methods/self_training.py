@@ -23,12 +23,12 @@ from ..objectives.consistency import check_threshold
 from ..views.base import View
 from .base import Method
 
-__all__ = ["ClassShares", "GuessSums", "SelfTraining", "SelfTrainingLoss", "aligned", "confidence_of"]
+__all__ = ["ClassShares", "GuessSums", "SelfTraining", "SelfTrainingLoss", "align_probabilities", "confidence_of"]
 
 # Shares of classes: what the model guesses at a party and how surely, what the labels say, and guesses moved from the one to the other.
 
 
-def aligned(p: Any, guessed: Any, wanted: Any) -> Any:
+def align_probabilities(p: Any, guessed: Any, wanted: Any) -> Any:
     """Return probabilities whose mean over the rows is moved from ``guessed`` to ``wanted``: ``p wanted / guessed``, normalised.
 
     Berthelot et al. 2020, "ReMixMatch", section 3.1. A class that the model guesses too often counts less, so that guesses do not feed on each other.
@@ -72,7 +72,7 @@ class GuessSums(OwnLoss):
         hidden, wanted = (~labelled * real).to(outputs.dtype), broadcast["wanted"]
         p = outputs.softmax(1)
         guessed = _shares((p * hidden.unsqueeze(1)).sum(0), wanted)
-        sure = aligned(p, guessed, wanted).amax(1)
+        sure = align_probabilities(p, guessed, wanted).amax(1)
         classes = torch.arange(outputs.shape[1], device=outputs.device)
         labels = ((target.unsqueeze(1) == classes) * (labelled * real).unsqueeze(1)).sum(0).to(p.dtype)
         return {
@@ -149,7 +149,7 @@ class SelfTrainingLoss(OwnLoss):
         with torch.no_grad():
             guess = model(seen(self.weak, x, keys, 0, real), broadcast["params"], training=False)
             check_threshold(self.tau, guess.shape[1], "SelfTraining")
-            sure, label = aligned(guess.softmax(1), broadcast["guessed"], broadcast["wanted"]).max(1)
+            sure, label = align_probabilities(guess.softmax(1), broadcast["guessed"], broadcast["wanted"]).max(1)
         logits = outputs[:, : guess.shape[1]]
         taught = mean_of(cross_entropy_of_rows(logits, target), labelled * real)
         kept = ((sure > self.tau) | (sure >= broadcast["sure"])) * ~labelled * real * broadcast["guessing"]

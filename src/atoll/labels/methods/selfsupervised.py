@@ -24,7 +24,7 @@ from ..views.base import View
 from ..views.defaults import strong
 from .base import Method
 
-__all__ = ["SelfSupervised", "Spread", "compared", "sgd", "two_views"]
+__all__ = ["SelfSupervised", "Spread", "prepare_embeddings", "sgd", "two_views"]
 
 _ROWS = 16
 """Rows of a mini-batch that the gauge looks at: a tenth of a forward pass over one view of 128."""
@@ -134,7 +134,7 @@ class SelfSupervised(Method):
         return {**made, "spread": first if first > 0.0 else spread}
 
 
-def compared(embeddings: Any, real: Any, normalise: bool) -> Any:
+def prepare_embeddings(embeddings: Any, real: Any, normalise: bool) -> Any:
     """Return embeddings as losses compare them: standardised over the mini-batch, or as they are."""
     return standardised(embeddings, real) if normalise else embeddings
 

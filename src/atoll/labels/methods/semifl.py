@@ -10,7 +10,7 @@ import torch
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..losses import cross_entropy_of_rows, each_through, mean_of, mixed, seen
+from ..losses import cross_entropy_of_rows, each_through, mean_of, mix_rows, seen
 from ..objectives.consistency import pseudo_labels
 from ..views.base import View
 from ..views.defaults import strong, weak
@@ -51,7 +51,7 @@ class SemiFLLoss(OwnLoss):
         losses = cross_entropy_of_rows(model(each_through(labelled, near, far) if self.labels else far), guess)
         hidden = mean_of(losses, counts)
         if self.mix > 0.0:
-            rows, other, share = mixed(x, keys, 2, real, self.mix)
+            rows, other, share = mix_rows(x, keys, 2, real, self.mix)
             outputs = model(rows)
             both = share * cross_entropy_of_rows(outputs, guess)
             both = both + (1.0 - share) * cross_entropy_of_rows(outputs, guess[other])

@@ -182,11 +182,11 @@ def fit_mixture(
     rows = np.asarray(features, dtype=np.float64)
     resp = np.eye(components)[cluster(rows, components, rng)]
     last = -math.inf
-    mixture = _maximised(rows, resp, floor)
+    mixture = _maximise_likelihood(rows, resp, floor)
     for _ in range(iterations):
         joint = mixture._joint(rows)
         log_p = _logsumexp(joint)
-        mixture = _maximised(rows, np.exp(joint - log_p[:, None]), floor)
+        mixture = _maximise_likelihood(rows, np.exp(joint - log_p[:, None]), floor)
         mean = float(log_p.mean())
         if mean - last < 1e-3:
             break
@@ -194,7 +194,7 @@ def fit_mixture(
     return mixture
 
 
-def _maximised(rows: NDArray[np.float64], resp: NDArray[np.float64], floor: float) -> Mixture:
+def _maximise_likelihood(rows: NDArray[np.float64], resp: NDArray[np.float64], floor: float) -> Mixture:
     """Return the most likely mixture, given the share of each component in each row."""
     counts = resp.sum(axis=0) + 10 * np.finfo(np.float64).eps
     means = resp.T @ rows / counts[:, None]

@@ -34,7 +34,7 @@ class OwnRows:
     start: Tensor | None = None
     count: Tensor | None = None
 
-    def drawn(self, keys: Tensor, call: int, n: int) -> Tensor:
+    def draw_numbers(self, keys: Tensor, call: int, n: int) -> Tensor:
         """Return the numbers of ``n`` own rows for each key, ``(B, n)``."""
         most = self.rows.shape[0] if self.count is None else self.count.unsqueeze(-1)
         at = below(keys, call, n, most)

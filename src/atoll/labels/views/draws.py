@@ -24,10 +24,10 @@ __all__ = [
     "child_keys_of_rows",
     "children_of_rows",
     "coins",
+    "compute_cos_sin",
     "normals",
     "quantile",
     "row_keys",
-    "turned",
     "units",
     "words",
 ]
@@ -91,7 +91,7 @@ def quantile(table: NDArray[np.float32], at: Tensor) -> Tensor:
     return torch.from_numpy(table).to(at.device)[at]
 
 
-def turned(angle: Tensor) -> tuple[Tensor, Tensor]:
+def compute_cos_sin(angle: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of angles within ``[-pi, pi]``, ``float32``, by the series at half the angle: within ``1e-7``, and the same bits everywhere."""
     x = angle * 0.5
     y = (x * x).unsqueeze(-1)

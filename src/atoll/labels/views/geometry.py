@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from atoll.core.errors import DataError
 
-from .draws import below, between, coins, quantile, turned, units
+from .draws import below, between, coins, compute_cos_sin, quantile, units
 from .kinds import ImageView, require, require_range, require_share
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def warp(rows: Tensor, maps: Tensor, fill: float | None = 0.0) -> Tensor:
         fill: the value around the image; ``None`` repeats its border.
     """
     height, width = rows.shape[-2:]
-    across, down = _centred(width, rows.device), _centred(height, rows.device).unsqueeze(-1)
+    across, down = _centre_grid(width, rows.device), _centre_grid(height, rows.device).unsqueeze(-1)
     # The grid of PyTorch's sampler measures half widths from the centre.
     half = (2 / max(1, width - 1), 2 / max(1, height - 1))
     shares = torch.stack([maps[..., 3 * i : 3 * i + 3] * half[i] for i in (0, 1)], -2)
@@ -62,7 +62,7 @@ def matrices_of(maps: Tensor, height: int, width: int) -> Tensor:
     return whole
 
 
-def _centred(n: int, device: torch.device) -> Tensor:
+def _centre_grid(n: int, device: torch.device) -> Tensor:
     return torch.arange(n, device=device, dtype=torch.float32) - (n - 1) / 2
 
 
@@ -78,7 +78,7 @@ def require_length(view: Any, name: str) -> None:
     require(view, name, fits, "use pixels, such as 2, or a share of the side, such as 0.1")
 
 
-def moved(rows: Tensor, down: Tensor, right: Tensor, most: tuple[int, int], fill: float | None) -> Tensor:
+def move_images(rows: Tensor, down: Tensor, right: Tensor, most: tuple[int, int], fill: float | None) -> Tensor:
     """Move images by whole pixels, ``(B,)`` each and at most ``most``; ``fill=None`` mirrors the image at its border."""
     height, width = rows.shape[-2:]
     frame = (most[1], most[1], most[0], most[0])
@@ -111,7 +111,7 @@ class Translate(ImageView):
         if self.fill is None:
             most = [min(n, side - 1) for n, side in zip(most, rows.shape[-2:], strict=True)]
         down, right = (below(keys, call, 1, 2 * n + 1)[..., 0] - n for call, n in enumerate(most))
-        return moved(rows, down, right, (most[0], most[1]), self.fill)
+        return move_images(rows, down, right, (most[0], most[1]), self.fill)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Crop(ImageView):
         place = units(keys, 2, 2) - 0.5
         zero = torch.zeros_like(wide)
         right, down = (1 - wide) * place[..., 0] * width, (1 - tall) * place[..., 1] * height
-        return _edged(rows, torch.stack([wide, zero, right, zero, tall, down], -1))
+        return _sample_clamped(rows, torch.stack([wide, zero, right, zero, tall, down], -1))
 
 
 @functools.lru_cache(maxsize=16)
@@ -174,7 +174,7 @@ def _ratios(ratio: tuple[float, float]) -> NDArray[np.float32]:
     return np.geomspace(*ratio, _RATIOS).astype(np.float32)
 
 
-def _edged(rows: Tensor, maps: Tensor) -> Tensor:
+def _sample_clamped(rows: Tensor, maps: Tensor) -> Tensor:
     """Sample with the border's own values around the image."""
     framed = F.pad(rows, (1, 1, 1, 1), mode="replicate")
     return warp(framed, maps)[..., 1:-1, 1:-1]
@@ -209,7 +209,7 @@ class Affine(ImageView):
     def maps(self, keys: Tensor, height: int, width: int) -> Tensor:
         """Return the maps that the keys draw, ``(B, 6)``; see `matrices_of`."""
         drawn = units(keys, 0, 5) * 2.0 - 1.0
-        cosine, sine = turned(drawn[..., 0] * math.radians(self.degrees))
+        cosine, sine = compute_cos_sin(drawn[..., 0] * math.radians(self.degrees))
         down, right = drawn[..., 1] * (self.shift * height), drawn[..., 2] * (self.shift * width)
         smaller, shear = 1.0 / (drawn[..., 3] * self.scale + 1.0), drawn[..., 4] * self.shear
         # M^-1 = [[1, -shear], [0, 1]] R(-angle) / scale

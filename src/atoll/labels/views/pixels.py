@@ -176,7 +176,7 @@ class Mixup(ImageView):
 
     def drawn(self, keys: Tensor, own: OwnRows) -> tuple[Tensor, Tensor]:
         """Return the numbers of the other rows, ``(B,)``, and the weights ``w``, ``(B,)``."""
-        other = own.drawn(keys, 0, 1)[..., 0]
+        other = own.draw_numbers(keys, 0, 1)[..., 0]
         if self.alpha == 0:
             return other, torch.ones(keys.shape, device=keys.device)
         return other, quantile(_larger(float(self.alpha)), words(keys, 1, 1)[..., 0] >> 20)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .draws import below, turned, units, words
+from .draws import below, compute_cos_sin, units, words
 from .geometry import warp
 from .kinds import ImageView, require, require_share
 from .pixels import limits, mean
@@ -69,7 +69,7 @@ class RandAugment(ImageView):
         shown = warp(rows, self._maps(chosen, signed, *rows.shape[-2:]), self.fill)
         for slot in range(self.operations):
             at = [t[..., slot, None, None, None] for t in (chosen, strength.to(rows.dtype), signed.to(rows.dtype))]
-            shown = _valued(shown, at[0] - _MOVES, at[1], at[2], low, high)
+            shown = _change_values(shown, at[0] - _MOVES, at[1], at[2], low, high)
         return shown
 
     def _full(self, chosen: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class RandAugment(ImageView):
         """The product of the movements that were drawn, ``(B, 6)``."""
         zero = torch.zeros_like(signed)
         picked = [torch.where(chosen == i, signed, zero) for i in range(_MOVES)]
-        cosine, sine = turned(picked[0] * _DEGREES)
+        cosine, sine = compute_cos_sin(picked[0] * _DEGREES)
         own = [
             cosine,
             sine + picked[1] * _SHEAR,
@@ -96,7 +96,7 @@ class RandAugment(ImageView):
         return torch.stack(first, -1)
 
 
-def _valued(x: Tensor, which: Tensor, strength: Tensor, signed: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _change_values(x: Tensor, which: Tensor, strength: Tensor, signed: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Apply to each image the one change of values that was drawn for it."""
     factor = 1.0 + _FACTOR * signed
     ground = torch.where(which == 1, mean(x, 3), torch.zeros_like(factor))

@@ -21,7 +21,7 @@ def _beside(values: Tensor, rows: Tensor) -> Tensor:
     return values if rows.dim() == 2 else values.unsqueeze(-2).expand(rows.shape)
 
 
-def sampled(rows: Tensor, at: Tensor) -> Tensor:
+def sample_series(rows: Tensor, at: Tensor) -> Tensor:
     """Return the series at times ``(B, times)`` between 0 and ``T - 1``, linearly."""
     first = at.floor()
     part = _beside(at - first, rows).to(rows.dtype)
@@ -80,7 +80,7 @@ class TimeWarp(SeriesView):
         for knot in range(self.knots):
             passed = passed + speed[..., knot, None] * _integral(at - knot, first=knot == 0)
         whole = passed[..., -1:]
-        return sampled(rows, (passed * ((times - 1) / whole)).clamp(0, times - 1))
+        return sample_series(rows, (passed * ((times - 1) / whole)).clamp(0, times - 1))
 
 
 def _integral(x: Tensor, *, first: bool) -> Tensor:
@@ -110,7 +110,7 @@ class Slice(SeriesView):
         start = below(keys, 0, 1, times - long + 1).to(torch.float32)
         step = (long - 1) / (times - 1) if times > 1 else 0.0
         at = start + torch.arange(times, device=rows.device, dtype=torch.float32) * step
-        return sampled(rows, at.clamp(0, times - 1))
+        return sample_series(rows, at.clamp(0, times - 1))
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class SwapFeatures(TableView):
         # Which: the features with the smallest of distinct numbers.
         noise = (words(keys, 0, features) << 20) | torch.arange(features, device=rows.device)
         swapped = noise <= noise.kthvalue(count, -1, keepdim=True).values
-        others = own.rows.gather(0, own.drawn(keys, 1, features))
+        others = own.rows.gather(0, own.draw_numbers(keys, 1, features))
         return torch.where(swapped, others, rows)
 
 

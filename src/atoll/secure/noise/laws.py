@@ -85,7 +85,7 @@ class SkellamMixtureNoise(SkellamNoise):
     exceed the bound is scaled down.
     """
 
-    def _rounded(self, vector: NDArray[np.float64], source: Source) -> NDArray[np.int64]:
+    def _round_vector(self, vector: NDArray[np.float64], source: Source) -> NDArray[np.int64]:
         exact = in_steps(vector, self.clip, self.step)
         while mean_square(exact) > self._most:
             exact = (exact * _SHRINK).astype(np.int64)

@@ -214,7 +214,7 @@ class LatticeNoise(Stage, Worded, Guarding):
             np.concatenate([np.asarray(leaf, dtype=np.float64).ravel() for leaf in leaves]) if leaves else np.empty(0)
         )
         source = Keystream(context.secret.bytes(SEED))
-        whole = self._rounded(vector, source)
+        whole = self._round_vector(vector, source)
         whole += self._sampler(context).draw(source, len(whole))
         words = (whole & ((1 << self.bits) - 1)).astype(word_dtype(self.bits))
         codes, at = [], 0
@@ -226,7 +226,7 @@ class LatticeNoise(Stage, Worded, Guarding):
             "codes": T.rebuild(arrays, codes),
         }
 
-    def _rounded(self, vector: NDArray[np.float64], source: Source) -> NDArray[np.int64]:
+    def _round_vector(self, vector: NDArray[np.float64], source: Source) -> NDArray[np.int64]:
         needed = rounded_bound(self.clip, self.step, len(vector))
         if needed > self.inflation * self.clip * (1 + 1e-12):
             raise DataError(
