@@ -76,7 +76,7 @@ def derived(seed: bytes, use: str, context: bytes = b"") -> bytes:
     """
     label = use.encode()
     info = b"atoll secure " + len(label).to_bytes(2, "big") + label + context
-    return hmac.digest(_checked(seed), info + b"\x01", hashlib.sha256)
+    return hmac.digest(_check_seed(seed), info + b"\x01", hashlib.sha256)
 
 
 def keystream(seed: bytes, bits: int, count: int) -> Words:
@@ -173,7 +173,7 @@ def _natively(rows: Sequence[NDArray[Any]], seeds: Sequence[tuple[bytes, int | N
         return False
     return kernel.add_between(
         rows,
-        [_checked(seed) for seed, _, _ in seeds],
+        [_check_seed(seed) for seed, _, _ in seeds],
         [-1 if plus is None else plus for _, plus, _ in seeds],
         [-1 if minus is None else minus for _, _, minus in seeds],
     )
@@ -216,7 +216,7 @@ def add_masks(lanes: Mapping[str, NDArray[Any]], seeds: Iterable[tuple[bytes, bo
         add_streams(words.view(np.ndarray), ((derived(seed, f"lane {name}"), subtract) for seed, subtract in known))
 
 
-def _checked(seed: bytes) -> bytes:
+def _check_seed(seed: bytes) -> bytes:
     if not isinstance(seed, bytes) or len(seed) != SEED:
         shown = f"{len(seed)} bytes" if isinstance(seed, bytes) else type(seed).__name__
         raise ConfigError(f"a seed of {shown}", where="keystream", remedy=f"use {SEED} bytes of island.secret")
@@ -235,5 +235,5 @@ def opened(seed: bytes) -> Any:
         MissingExtraError: cryptography is not installed.
     """
     ciphers = _ciphers()
-    known = _checked(seed)
+    known = _check_seed(seed)
     return ciphers.Cipher(ciphers.algorithms.AES(known[:16]), ciphers.modes.CTR(known[16:])).encryptor()

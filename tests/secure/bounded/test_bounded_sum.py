@@ -22,7 +22,7 @@ from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure import WordLayout
 from atoll.secure.bounded.halves import add
 from atoll.secure.bounded.plan import BoundPlan
-from atoll.secure.bounded.projections import MOST_OUTSIDE, PROJECTIONS, RATIO, projected
+from atoll.secure.bounded.projections import MOST_OUTSIDE, PROJECTIONS, RATIO, project_rows
 from atoll.stages import ScalarQuantizer
 from atoll.testing import Timetable, check_reducer
 
@@ -180,7 +180,7 @@ def test_the_chances_are_those_that_are_stated(shape):
 
     def refused(norm):
         words = np.rint(x * norm * 2**24).astype(np.int64).view(np.uint64)
-        y = projected(words, bytes(range(32))).view(np.int64)
+        y = project_rows(words, bytes(range(32))).view(np.int64)
         return float((((np.abs(y) > RATIO * 2**24).sum(axis=1)) > MOST_OUTSIDE).mean())
 
     assert refused(1.0) == 0.0
@@ -195,9 +195,9 @@ def test_projections_are_exact_modulo_two_to_the_64():
     x = rng.integers(0, 2**64, size=(3, 5000), dtype=np.uint64)
     parts = [x - (share := rng.integers(0, 2**64, size=x.shape, dtype=np.uint64)), share]
     seed = bytes(32)
-    whole, split = projected(x, seed), sum(projected(part, seed) for part in parts)
+    whole, split = project_rows(x, seed), sum(project_rows(part, seed) for part in parts)
     assert np.array_equal(whole, split)
-    one = projected(np.eye(3, 5000, dtype=np.uint64), seed).view(np.int64)
+    one = project_rows(np.eye(3, 5000, dtype=np.uint64), seed).view(np.int64)
     assert set(np.unique(one)) == {-1, 0, 1}
     assert (one == 0).mean() == pytest.approx(0.5, abs=0.06)
     assert whole.shape == (3, PROJECTIONS)
@@ -280,10 +280,10 @@ def test_what_has_no_norm_is_refused():
 
     plan = BoundPlan(tuple("abc"), 2, 1.0, 1.0)
     with pytest.raises(CompositionError, match="'w' has no norm that two servers can check"):
-        plan.bounded(plan.layout([["w", "mean", "update", "<u4(10)w12"]]))
+        plan.find_bounded(plan.layout([["w", "mean", "update", "<u4(10)w12"]]))
     wide = BoundPlan(tuple("abc"), 2, 1e6, 1e6)
     with pytest.raises(CompositionError, match=r"need words of more than 64 bits.*use max_weight=\S+ or less"):
-        wide.bounded(wide.layout([["w", "mean", "update", "<f8(100000)"]]))
+        wide.find_bounded(wide.layout([["w", "mean", "update", "<f8(100000)"]]))
 
 
 @task

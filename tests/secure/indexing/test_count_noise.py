@@ -17,7 +17,7 @@ from atoll.privacy import epsilon_of, spent
 from atoll.reducers import SecureIndexing
 from atoll.secure import CountNoise
 from atoll.secure.indexing import halves
-from atoll.secure.indexing.noise import BITS, gridded
+from atoll.secure.indexing.noise import BITS, grid_books
 from atoll.stages import Clip, ProductQuantizer
 
 SIZES = {"a": [[5, 4], [3, 2]], "b": [[2, 3]]}
@@ -43,40 +43,40 @@ def released(index, space, made):
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from(["counts", "codewords"]), st.integers(0, 5))
 def test_no_neighbours_move_the_release_further_than_declared(one, other, space, seed):
     """Search over the indices of clients: one that is left out, and one in place of another."""
-    made, _ = gridded(books(seed), SIZES, 0.5)
+    made, _ = grid_books(books(seed), SIZES, 0.5)
 
     def drawn(key):
         rng = np.random.default_rng(key)
         return {name: [rng.integers(0, 12, size=blocks) for blocks, _ in rows] for name, rows in SIZES.items()}
 
     first, second = (released(drawn(key), space, made) for key in (one, other))
-    assert np.linalg.norm(first) <= CountNoise(1.0, space).moved(SIZES, made) * (1 + 1e-12)
-    assert np.linalg.norm(first - second) <= CountNoise(1.0, space, replaced=True).moved(SIZES, made) * (1 + 1e-12)
+    assert np.linalg.norm(first) <= CountNoise(1.0, space).bound_move(SIZES, made) * (1 + 1e-12)
+    assert np.linalg.norm(first - second) <= CountNoise(1.0, space, replaced=True).bound_move(SIZES, made) * (1 + 1e-12)
 
 
 def test_sensitivities_are_the_closed_forms():
     """Prasad et al. 2022 leave them open: ``B`` blocks, L2 ``sqrt(B)`` or ``sqrt(2 B)``; codewords ``sqrt(sum max ||C_r||^2)``."""
-    assert CountNoise(1.0).moved(SIZES, {}) == math.sqrt(BLOCKS)
-    assert CountNoise(1.0, replaced=True).moved(SIZES, {}) == math.sqrt(2 * BLOCKS)
-    made, step = gridded(books(), SIZES, 0.5)
+    assert CountNoise(1.0).bound_move(SIZES, {}) == math.sqrt(BLOCKS)
+    assert CountNoise(1.0, replaced=True).bound_move(SIZES, {}) == math.sqrt(2 * BLOCKS)
+    made, step = grid_books(books(), SIZES, 0.5)
     expected = sum(
         blocks * max(np.linalg.norm(row) ** 2 for row in books()[name][layer])
         for name, rows in SIZES.items()
         for layer, (blocks, _) in enumerate(rows)
     )
-    assert step * CountNoise(1.0, "codewords").moved(SIZES, made) == pytest.approx(math.sqrt(expected), rel=1e-3)
+    assert step * CountNoise(1.0, "codewords").bound_move(SIZES, made) == pytest.approx(math.sqrt(expected), rel=1e-3)
 
 
 @pytest.mark.parametrize("space", ["counts", "codewords"])
 def test_the_noise_has_the_variance_of_its_event(space):
     noise, sizes = CountNoise(0.7, space), {"a": [[4000, 4]]}
-    made, _ = gridded({"a": [np.random.default_rng(0).normal(size=(4, 2))]}, sizes, 0.7)
+    made, _ = grid_books({"a": [np.random.default_rng(0).normal(size=(4, 2))]}, sizes, 0.7)
     rng = np.random.default_rng(1)
     told = noise.add([np.zeros((4000, 4), dtype=np.uint8)], sizes, made, lambda n: rng.integers(0, 2**64 - 1, n, dtype=np.uint64, endpoint=True))  # fmt: skip
     values = told[0].astype(np.int64).ravel()
     values = np.where(values >= 1 << (BITS - 1), values - (1 << BITS), values)
     event = noise.event(sizes, made)
-    assert event.variance == pytest.approx((0.7 * noise.moved(sizes, made)) ** 2)
+    assert event.variance == pytest.approx((0.7 * noise.bound_move(sizes, made)) ** 2)
     z = values / math.sqrt(event.variance)
     assert abs((z**2).sum() - len(z)) < 6 * math.sqrt(2 * len(z))
     assert epsilon_of(((event, 1),), 1e-5, "rdp", "model") < 9
@@ -115,11 +115,11 @@ def test_a_round_differs_from_one_without_noise_by_the_noise(islands, by, space,
     multiplier, steps = 0.02, []
 
     def watched(*given):
-        made = gridded(*given)
+        made = grid_books(*given)
         steps.append(made[1])
         return made
 
-    monkeypatch.setattr(halves, "gridded", watched)
+    monkeypatch.setattr(halves, "grid_books", watched)
     clean = run(job(None, by=by, rounds=1), islands)
     noisy = run(job(CountNoise(multiplier, space), by=by, rounds=1), islands, folder=tmp_path / "run")
     gap = np.concatenate([(noisy.params[k] - clean.params[k]).ravel() for k in clean.params])

@@ -16,7 +16,7 @@ from atoll.core.time.clock import run
 from atoll.pacing import FedBuff
 from atoll.reducers import SecureAggregation, SecureIndexing
 from atoll.secure.indexing import halves
-from atoll.secure.indexing.counts import by_layer, counted, layers_of, parted, runs_of
+from atoll.secure.indexing.counts import by_layer, count_indices, layers_of, part_totals, runs_of
 from atoll.stages import Clip, ProductQuantizer, ScalarQuantizer
 from atoll.testing import check_reducer
 
@@ -122,35 +122,35 @@ def total(index, k, weight=1.0, kind="mean"):
 def test_weights_must_be_whole_numbers_of_the_unit_within_the_largest():
     for weight in (1.5, 0.0, 11.0):
         with pytest.raises(DataError, match=r"whole numbers of 1 up to 10"):
-            parted({"u": total([0, 3], 4, weight)}, 1.0, 10, "a")
-    numbers, found = parted({"u": total([0, 3], 4, 2.5)}, 0.5, 10, "a")
+            part_totals({"u": total([0, 3], 4, weight)}, 1.0, 10, "a")
+    numbers, found = part_totals({"u": total([0, 3], 4, 2.5)}, 0.5, 10, "a")
     assert found["u"].weight == 5
     assert found["u"].rows[0].tolist() == [0, 3]
     assert numbers["u"].value["v1"]["counts"] == []
     bad = total([0, 3], 4)
     bad.value["v1"]["counts"][0][0, 1] = 1
     with pytest.raises(DataError, match="without one index"):
-        parted({"u": bad}, 1.0, 10, "a")
+        part_totals({"u": bad}, 1.0, 10, "a")
 
 
 def test_counts_that_do_not_add_up_to_the_parties_are_not_used():
     words = np.array([[1, 2, 0], [3, 1, 0]], np.uint8)
     sizes = {"u": [[2, 3]]}
     with pytest.raises(MessageError, match=r"1 of 2 blocks of 'u' are wrong: those of block 1 add up to 4, not 3"):
-        counted(sizes, [words.ravel()], 4, 1.0, {"u": 3.0})
+        count_indices(sizes, [words.ravel()], 4, 1.0, {"u": 3.0})
     words[1, 1] = 0
-    assert counted(sizes, [words.ravel()], 4, 1.0, {"u": 3.0})["u"][0].sum(axis=1).tolist() == [3, 3]
+    assert count_indices(sizes, [words.ravel()], 4, 1.0, {"u": 3.0})["u"][0].sum(axis=1).tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("by", WAYS)
 def test_a_party_that_counts_twice_is_found_by_the_sum(islands, by, monkeypatch):
-    honest = halves.parted
+    honest = halves.part_totals
 
     def twice(totals, unit, most, party=""):
         numbers, found = honest(totals, unit, most, party)
         return numbers, {name: replace(one, weight=one.weight + (party == "client-3")) for name, one in found.items()}
 
-    monkeypatch.setattr(halves, "parted", twice)
+    monkeypatch.setattr(halves, "part_totals", twice)
     with pytest.raises(MessageError, match="are wrong: those of block 0 add up to"):
         trained(islands, reducer=SecureIndexing(by), selection=atoll.Everyone())
 
@@ -185,8 +185,8 @@ def test_helpers_refuse_letters_of_too_few():
 def test_a_share_of_the_second_server_is_uniform_whatever_the_index():
     seeds = (b"a" * 32, b"b" * 32)
     for index in (0, 5):
-        found = parted({"u": total([index] * 20_000, 8)}, 1.0, 1)[1]
-        share = np.asarray(halves._shared(found, 8, seeds)[0])
+        found = part_totals({"u": total([index] * 20_000, 8)}, 1.0, 1)[1]
+        share = np.asarray(halves._share_indices(found, 8, seeds)[0])
         seen = np.bincount(share.reshape(-1, 8)[:, index], minlength=256)
         chi = ((seen - seen.mean()) ** 2 / seen.mean()).sum()
         assert chi < 255 + 6 * np.sqrt(2 * 255)

@@ -238,9 +238,9 @@ def test_a_server_that_would_open_smaller_sums_than_share_the_noise_gets_no_word
 class Larger(SecureAggregation):
     """It says that lost parties are in the sum, for which fewer parts are needed."""
 
-    async def _revealed(self, reduction, agreed, kept, asked):
+    async def _reveal_shares(self, reduction, agreed, kept, asked):
         asked = {"kept": sorted([*asked["kept"], *asked["lost"]]), "lost": []}
-        return await super()._revealed(reduction, agreed, kept, asked)
+        return await super()._reveal_shares(reduction, agreed, kept, asked)
 
 
 @pytest.mark.parametrize("server", ["honest", "active"])

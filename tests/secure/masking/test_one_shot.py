@@ -96,12 +96,12 @@ def test_any_threshold_of_summed_shares_gives_the_sum_and_a_wrong_one_is_seen(da
     noise = rng.integers(0, 2**bits - 1, (3, private * code.share_length(length)), dtype=np.uint64, endpoint=True)
     shares = sum(code.shares(v, r, bits) for v, r in zip(vectors, noise, strict=True))
     some = data.draw(st.sets(st.integers(0, n - 1), min_size=code.threshold, max_size=n))
-    made, wrong = code.opened({i: shares[i] for i in some}, length, bits)
+    made, wrong = code.open_shares({i: shares[i] for i in some}, length, bits)
     np.testing.assert_array_equal(made, vectors.sum(0) & np.uint64(2**bits - 1))
     assert not wrong
     if len(some) > code.threshold:
         last = max(some)
-        _, wrong = code.opened({i: shares[i] + np.uint64(i == last) for i in some}, length, bits)
+        _, wrong = code.open_shares({i: shares[i] + np.uint64(i == last) for i in some}, length, bits)
         assert wrong == [last]
 
 
@@ -187,14 +187,14 @@ def test_a_lying_server_gets_no_second_sum(lie, error, words):
 def test_a_wrong_sum_of_shares_ends_the_sum_and_is_named(monkeypatch):
     from atoll.secure.masking import one_shot
 
-    honest = one_shot._opened
+    honest = one_shot._open_masks
 
     def opened(agreed, code, shares, length, bits):
         return honest(
             agreed, code, {i: s + (np.asarray(i == 5).astype(s.dtype)) for i, s in shares.items()}, length, bits
         )
 
-    monkeypatch.setattr(one_shot, "_opened", opened)
+    monkeypatch.setattr(one_shot, "_open_masks", opened)
     with pytest.raises(LetterError, match=r"do not fit together; client-5 differ"):
         summed(OneShot(threshold=4, private=1), np.ones((6, 4)))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError, LetterError
 from atoll.core.requests.island import Secret
-from atoll.secure.masking.seeds import PRIME, SHARE, commitment, opened, pair_seed, public_key, shares_of
+from atoll.secure.masking.seeds import PRIME, SHARE, commitment, open_secret, pair_seed, public_key, shares_of
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 7), st.data())
@@ -20,7 +20,7 @@ def test_any_threshold_of_shares_opens_the_secret(secret, holders, data):
     shares = shares_of(secret, holders, threshold, Secret(1))
     assert all(len(share) == SHARE for share in shares)
     for some in itertools.islice(itertools.combinations(range(holders), threshold), 8):
-        assert opened({i: shares[i] for i in some}) == secret
+        assert open_secret({i: shares[i] for i in some}) == secret
 
 
 def test_fewer_shares_fit_every_secret():
@@ -41,7 +41,7 @@ def test_fewer_shares_fit_every_secret():
         rest = sum(factor(p) * v for p, v in known.items())
         y = (other - rest) * pow(factor(x), -1, PRIME) % PRIME
         made = {p: v.to_bytes(SHARE, "little") for p, v in {**known, x: y}.items()}
-        assert int.from_bytes(opened(made), "little") == other
+        assert int.from_bytes(open_secret(made), "little") == other
 
 
 def test_shares_are_uniform_by_chi_square():
@@ -57,7 +57,7 @@ def test_a_wrong_share_gives_another_secret_and_another_commitment():
     bad = (int.from_bytes(shares[1], "little") ^ 1).to_bytes(SHARE, "little")
     bad = (int.from_bytes(shares[1], "little") ^ 1).to_bytes(SHARE, "little")
     with pytest.raises(LetterError, match="do not fit together"):
-        opened({0: (PRIME - 1).to_bytes(SHARE, "little")})
+        open_secret({0: (PRIME - 1).to_bytes(SHARE, "little")})
     assert commitment("own", bad) != commitment("own", shares[1]) != commitment("key", shares[1])
 
 

@@ -24,8 +24,8 @@ from atoll.reducers import MultiRound, SecureAggregation, SecureTree
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure import FixedPoint
 from atoll.secure.masking.halves import label_of
-from atoll.secure.masking.seeds import SHARE, commitment, opened
-from atoll.secure.standing.chain import ahead, hidden, key_of, own_of, pair_of
+from atoll.secure.masking.seeds import SHARE, commitment, open_secret
+from atoll.secure.standing.chain import ahead, hide_seed, key_of, own_of, pair_of
 from atoll.secure.standing.halves import introduce, join, reveal, vote
 from atoll.testing import Timetable, check_reducer
 from atoll.testing.conformance.secrecy import Onlooker
@@ -195,7 +195,7 @@ def test_what_is_opened_in_a_sum_tells_nothing_of_another_sum():
     (said,) = replies["introduce"]
     for number, shown in enumerate(replies["reveal"]):
         shares = {place: reply["shares"]["client-0"] for place, reply in shown.items()}
-        seed = opened(dict(list(shares.items())[:4]))
+        seed = open_secret(dict(list(shares.items())[:4]))
         own = [said[0]["own"][32 * k : 32 * k + 32] for k in range(20)]
         assert [k for k, known in enumerate(own) if known == commitment("seed", seed)] == [number]
         assert all(len(share) == SHARE for share in shares.values())
@@ -206,8 +206,8 @@ def test_links_go_forward_only_and_their_secrets_are_independent():
     made = [f(ahead(link, k)) for k in range(4) for f in (own_of, key_of, pair_of, lambda made: made)]
     assert len(set(made)) == len(made)
     assert ahead(ahead(link, 2), 3) == ahead(link, 5)
-    assert hidden(link, "north", hidden(link, "north", made[0])) == made[0]
-    assert hidden(link, "north", made[0]) != hidden(link, "south", made[0])
+    assert hide_seed(link, "north", hide_seed(link, "north", made[0])) == made[0]
+    assert hide_seed(link, "north", made[0]) != hide_seed(link, "south", made[0])
 
 
 def test_a_party_forgets_its_private_key_and_the_links_that_it_has_used():

@@ -39,7 +39,7 @@ from ..shares import (
 )
 from ..words import form_of
 from .plan import BITS, BoundPlan
-from .projections import MOST_OUTSIDE, PROJECTIONS, projected
+from .projections import MOST_OUTSIDE, PROJECTIONS, project_rows
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -66,7 +66,7 @@ async def split(island: Island, message: Tree) -> Tree:
     island.bind_letters(plan.fingerprint)
     totals = await island.totals(plan.least)
     layout = plan.layout(form_of(totals))
-    plan.bounded(layout)
+    plan.find_bounded(layout)
     lanes = layout.encode(totals, island.name)
     seed = island.secret.bytes(SEED)
     add_masks(lanes, [(derived(seed, "bounded sum"), False)])
@@ -134,7 +134,7 @@ async def compare(island: Island, peers: Peers, me: str, names: list[str]) -> li
     async with AdditiveComputation(island, peers, SERVERS, me, SHARING, dealer) as it:
         rows = np.stack([_lanes(state["shares"][name], layout)[str(BITS)].view(np.ndarray) for name in names])
         wrong = it.constant(np.zeros(len(names), dtype=np.uint64))
-        for place, (_, total) in enumerate(sorted(plan.bounded(layout).items())):
+        for place, (_, total) in enumerate(sorted(plan.find_bounded(layout).items())):
             wrong = wrong + await _beyond(it, plan, total, rows, derived(seed, f"total {place}"))
         flags = await opened(await negative(-wrong))
     beyond = [name for name, flag in zip(names, flags.tolist(), strict=True) if flag]
@@ -147,7 +147,7 @@ async def _beyond(it: Computation, plan: BoundPlan, total: BoundedTotal, rows: A
     parties = len(rows)
     columns = np.concatenate([np.arange(slot.start, slot.start + slot.size) for slot in total.slots])
     values = rows if len(columns) == rows.shape[1] else rows[:, columns]
-    y = SharedArray(it, (projected(values, seed),))
+    y = SharedArray(it, (project_rows(values, seed),))
     broken = it.constant(np.zeros(parties, dtype=np.uint64))
     if total.weight is None:
         bound = it.constant(np.full((parties, 1), int(total.limit), dtype=np.uint64))

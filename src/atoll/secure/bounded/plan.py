@@ -102,7 +102,7 @@ class BoundPlan:
         """The layout of totals of a form: numbers are words of 64 bits, and so are votes, so that no projection wraps around unseen."""
         return WordLayout(form, FixedPoint(max_weight=self.max_weight), self.parties, None, signs=False)
 
-    def bounded(self, layout: WordLayout) -> dict[str, BoundedTotal]:
+    def find_bounded(self, layout: WordLayout) -> dict[str, BoundedTotal]:
         """The totals that move the model, by name.
 
         Raises:

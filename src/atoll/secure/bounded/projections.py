@@ -22,7 +22,7 @@ import numpy as np
 
 from ..keystream import Keystream
 
-__all__ = ["MOST_OUTSIDE", "PROJECTIONS", "RATIO", "projected"]
+__all__ = ["MOST_OUTSIDE", "PROJECTIONS", "RATIO", "project_rows"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PROJECTIONS = 256
@@ -35,7 +35,7 @@ _COLUMNS = 4096
 """Entries of a vector that are projected at once."""
 
 
-def projected(rows: Array, seed: bytes) -> Array:
+def project_rows(rows: Array, seed: bytes) -> Array:
     """Random projections of rows of words modulo ``2^64``, ``(rows, K)``.
 
     Floating point computes them exactly: words are cut into four limbs of 16 bits, whose sums stay below ``2^53``.

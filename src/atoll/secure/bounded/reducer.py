@@ -18,7 +18,7 @@ from atoll.core.validation import Checked
 from ..ballot import collect_votes
 from ..shares import deal
 from ..words import FixedPoint
-from ..words.sums import WordSums, common_form, decoded, require_enough
+from ..words.sums import WordSums, common_form, decode_sum, require_enough
 from .halves import DEALER, SERVERS, SHARING, add, compare, receive, split
 from .plan import BoundPlan
 
@@ -132,7 +132,7 @@ class BoundedSum(Checked, WordSums):
             )
         shares = await reduction.exchange(servers, add, {"kept": list(kept.names)}, quorum=len(SERVERS))
         first, second = shares.values
-        made = decoded(
+        made = decode_sum(
             layout,
             {lane: np.asarray(first[lane]) + np.asarray(second[lane]) for lane in layout.lengths},
             kept.positions,

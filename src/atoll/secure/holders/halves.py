@@ -106,7 +106,7 @@ def _mask(island: Island, agreed: Agreement, layout: WordLayout, lanes: dict[str
     island.state = {"form": form, **ready_to_vote(island, electorate)}
 
 
-def _agreed(island: Island) -> Agreement:
+def _read_agreement(island: Island) -> Agreement:
     if island.state is None or "seed" not in island.state:
         raise PolicyError(
             "masked words without a seed", where="masked sum", remedy="look at the server: it left out a step"
@@ -119,7 +119,7 @@ def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
     del message
     for block in cohort.totals(least_of(cohort)):
         islands = [cohort.island(i) for i in block.positions.tolist()]
-        agreed = [_agreed(island) for island in islands]
+        agreed = [_read_agreement(island) for island in islands]
         made = CodedBlock.of(block, agreed[0].layout, [island.name for island in islands])
         for row, i in enumerate(made.good):
             _mask(islands[i], agreed[i], made.layout, {lane: words[row] for lane, words in made.lanes.items()})
@@ -130,7 +130,7 @@ def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
 async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane."""
     del message
-    agreed = _agreed(island)
+    agreed = _read_agreement(island)
     totals = await island.totals(agreed.least)
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)

@@ -16,7 +16,7 @@ from atoll.core.validation import Checked
 from ..ballot import Electorate, collect_votes
 from ..masking.agreement import Agreement
 from ..words import FixedPoint
-from ..words.sums import WordSums, common_form, decoded, require_enough
+from ..words.sums import WordSums, common_form, decode_sum, require_enough
 from .attestation import Attestation, SimulatedAttestation
 from .halves import attest, challenge_of, describe, entrust, masked, open_masks
 
@@ -86,7 +86,7 @@ class SeedHolder(Checked, WordSums):
             not uplink.summand_stages,
         )
 
-    async def vouched(self, reduction: Reduction, agreed: Agreement) -> dict[str, Any]:
+    async def vouch_holder(self, reduction: Reduction, agreed: Agreement) -> dict[str, Any]:
         """What the parties are told of the holder before they entrust it with a seed."""
         del reduction, agreed
         return {"quote": None, "attestation": None}
@@ -94,7 +94,7 @@ class SeedHolder(Checked, WordSums):
     async def reduce(self, reduction: Reduction) -> Reduced:
         """Let the parties entrust their seeds, add up masked words, and take off the sum of the masks."""
         agreed = self.agreement(reduction)
-        message = {"agreed": agreed.message(), "holder": self.holder, **await self.vouched(reduction, agreed)}
+        message = {"agreed": agreed.message(), "holder": self.holder, **await self.vouch_holder(reduction, agreed)}
         entrusted = await reduction.exchange(reduction.parties, entrust, message, quorum=agreed.least)
         found = await reduction.fold(masked, parties=entrusted.senders)
         kept = Parties(reduction.world.roster, found.senders)
@@ -114,7 +114,7 @@ class SeedHolder(Checked, WordSums):
         holder = reduction.parties.named(self.holder)
         masks = (await reduction.exchange(holder, open_masks, asked, mail=mail)).values[0]
         lanes = {lane: np.asarray(total.value) - np.asarray(masks[lane]) for lane, total in found.totals.items()}
-        return decoded(layout, lanes, found.senders)
+        return decode_sum(layout, lanes, found.senders)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Enclave(SeedHolder):
         )
         return (server, replace(enclave, assuming=f"{why}; {enclave.assuming}"), others)
 
-    async def vouched(self, reduction: Reduction, agreed: Agreement) -> dict[str, Any]:
+    async def vouch_holder(self, reduction: Reduction, agreed: Agreement) -> dict[str, Any]:
         """The enclave's statement for this sum."""
         if self.attestation.simulated:
             reduction.world.note(AttestationSimulated)

@@ -14,7 +14,17 @@ from atoll.core.errors import DataError, MessageError
 from atoll.core.message import Words
 from atoll.stages.coded.words import counts_in, with_counts, with_sums
 
-__all__ = ["Indices", "by_layer", "counted", "joined", "layers_of", "noisy", "parted", "runs_of", "sizes_of"]
+__all__ = [
+    "Indices",
+    "by_layer",
+    "count_indices",
+    "join_totals",
+    "layers_of",
+    "noisy",
+    "part_totals",
+    "runs_of",
+    "sizes_of",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Sizes = dict[str, list[list[int]]]
@@ -36,7 +46,7 @@ class Indices:
     weight: int
 
 
-def parted(totals: Totals, unit: float, most: int, party: str = "") -> tuple[Totals, dict[str, Indices]]:
+def part_totals(totals: Totals, unit: float, most: int, party: str = "") -> tuple[Totals, dict[str, Indices]]:
     """Return a party's totals without counts, and its indices by aggregate.
 
     Args:
@@ -103,7 +113,7 @@ def by_layer(sizes: Sizes, runs: Sequence[Array]) -> list[Array]:
     return [found[name, layer] for name, layer, _, _ in layers_of(sizes)]
 
 
-def counted(
+def count_indices(
     sizes: Sizes, sums: list[Array], bits: int, unit: float, weights: Mapping[str, float]
 ) -> dict[str, list[Array]]:
     """Return counts by aggregate, from words modulo ``2^bits``, after checking that each block's counts add up to the weight of the parties.
@@ -149,7 +159,7 @@ def noisy(sizes: Sizes, sums: list[Array], bits: int, step: float) -> dict[str, 
     return found
 
 
-def joined(totals: Mapping[str, Total], counts: Mapping[str, list[Array]], *, summed: bool = False) -> Totals:
+def join_totals(totals: Mapping[str, Total], counts: Mapping[str, list[Array]], *, summed: bool = False) -> Totals:
     """Return totals with their counts, or with sums of codewords in place of counts."""
     put = with_sums if summed else with_counts
     return {

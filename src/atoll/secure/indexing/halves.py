@@ -32,8 +32,8 @@ from atoll.core.requests.task import task
 from ..ballot import Electorate, ready_to_vote, require_majority
 from ..keystream import SEED, Keystream, add_stream, derived
 from ..words import FixedPoint, WordLayout, form_of
-from .counts import Indices, Sizes, by_layer, parted, runs_of, sizes_of
-from .noise import BITS, CountNoise, gridded, require_alone
+from .counts import Indices, Sizes, by_layer, part_totals, runs_of, sizes_of
+from .noise import BITS, CountNoise, grid_books, require_alone
 from .points import KeyParts, deal, evaluate_all
 
 __all__ = ["ENCLAVE", "SERVERS", "IndexPlan", "add", "send"]
@@ -88,7 +88,7 @@ class IndexPlan:
 
     def grid(self, sizes: Sizes) -> tuple[dict[str, list[Any]], float]:
         """The codebooks on a grid of whole numbers, and its step."""
-        return ({}, 1.0) if self.noise is None else gridded(self.books, sizes, self.noise.multiplier)
+        return ({}, 1.0) if self.noise is None else grid_books(self.books, sizes, self.noise.multiplier)
 
     @classmethod
     def of(cls, message: Any) -> IndexPlan:
@@ -128,10 +128,12 @@ async def send(island: Island, message: Tree) -> Tree:
     plan = IndexPlan.of(message)
     island.bind_letters(plan.fingerprint)
     salts = [b""] * len(_helpers(plan))
-    numbers, found = parted(await island.totals(plan.least), plan.unit, plan.most, island.name)
+    numbers, found = part_totals(await island.totals(plan.least), plan.unit, plan.most, island.name)
     if plan.noise is not None:
         require_alone(numbers, {name: one.weight for name, one in found.items()}, island.name)
-        salts = _spent(island, plan.noise.event(sizes_of(found), plan.grid(sizes_of(found))[0]), len(_helpers(plan)))
+        salts = _record_release(
+            island, plan.noise.event(sizes_of(found), plan.grid(sizes_of(found))[0]), len(_helpers(plan))
+        )
     form = form_of(numbers)
     lanes, sizes = plan.layout(form).encode(numbers, island.name), sizes_of(found)
     bound = {"plan": plan.fingerprint, "asked": bytes.fromhex(island.asked)}
@@ -148,7 +150,7 @@ async def send(island: Island, message: Tree) -> Tree:
         )
     else:
         seeds = island.secret.bytes(SEED), island.secret.bytes(SEED)
-        shared = (_keyed if plan.by == "keys" else _shared)(found, plan.bits, seeds)
+        shared = (_key_indices if plan.by == "keys" else _share_indices)(found, plan.bits, seeds)
         for name, words in lanes.items():
             add_stream(words.view(np.ndarray), derived(seeds[0], f"lane {name}"), subtract=True)
         own = {"keys": shared} if plan.by == "keys" else {}
@@ -163,7 +165,7 @@ def _helpers(plan: IndexPlan) -> tuple[str, ...]:
     return (ENCLAVE,) if plan.by == "enclave" else SERVERS
 
 
-def _spent(island: Island, event: Event, helpers: int) -> list[bytes]:
+def _record_release(island: Island, event: Event, helpers: int) -> list[bytes]:
     """Record a release, and return a salt for each helper, from which it makes its noise together with those of the others.
 
     A party that sends again, because a round is repeated, has other salts, so the noise is fresh: that is another release, and recorded as one.
@@ -174,7 +176,7 @@ def _spent(island: Island, event: Event, helpers: int) -> list[bytes]:
     return salts
 
 
-def _shared(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) -> list[Words]:
+def _share_indices(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) -> list[Words]:
     """Rows of zeros with the weight at the index, minus the words of the first server's seed."""
     made = []
     for place, (index, k, weight) in enumerate(_rows(found)):
@@ -186,7 +188,7 @@ def _shared(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) ->
     return made
 
 
-def _keyed(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) -> list[Tree]:
+def _key_indices(found: dict[str, Indices], bits: int, seeds: tuple[bytes, bytes]) -> list[Tree]:
     """Keys of point functions."""
     return [
         deal(index, weight, k, bits, (derived(seeds[0], f"roots {place}"), derived(seeds[1], f"roots {place}")))

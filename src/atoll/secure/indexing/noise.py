@@ -20,7 +20,7 @@ from atoll.privacy.events import Skellam
 
 from .counts import Sizes, layers_of
 
-__all__ = ["BITS", "Book", "CountNoise", "gridded", "require_alone"]
+__all__ = ["BITS", "Book", "CountNoise", "grid_books", "require_alone"]
 
 Array = NDArray[Any]
 Book = NDArray[np.int64]
@@ -62,7 +62,7 @@ class CountNoise(Checked):
         if self.space not in ("counts", "codewords"):
             raise ConfigError(f"space={self.space!r}", where="CountNoise", remedy="use 'counts' or 'codewords'")
 
-    def moved(self, sizes: Sizes, books: Mapping[str, list[Book]]) -> float:
+    def bound_move(self, sizes: Sizes, books: Mapping[str, list[Book]]) -> float:
         """How far one client moves the release, in L2 on whole numbers.
 
         Args:
@@ -85,7 +85,7 @@ class CountNoise(Checked):
 
     def event(self, sizes: Sizes, books: Mapping[str, list[Book]]) -> Event:
         """What one sum releases about one client."""
-        moved = max(1.0, self.moved(sizes, books))
+        moved = max(1.0, self.bound_move(sizes, books))
         values = max(2, sum(blocks * k for _, _, blocks, k in layers_of(sizes)))
         return Skellam(
             unit=self.unit,
@@ -98,7 +98,7 @@ class CountNoise(Checked):
 
     def add(self, totals: list[Array], sizes: Sizes, books: Mapping[str, list[Book]], source: Source) -> list[Array]:
         """Return what a helper may tell: counts, or sums of codewords, with noise, as words of `BITS` bits."""
-        moved = max(1.0, self.moved(sizes, books))
+        moved = max(1.0, self.bound_move(sizes, books))
         sampler, made = sampler_of(SkellamLaw((self.multiplier * moved) ** 2)), []
         for (name, layer, _, _), counts in zip(layers_of(sizes), totals, strict=True):
             told = counts.astype(np.int64)
@@ -109,7 +109,9 @@ class CountNoise(Checked):
         return made
 
 
-def gridded(books: Mapping[str, list[Array]], sizes: Sizes, multiplier: float) -> tuple[dict[str, list[Book]], float]:
+def grid_books(
+    books: Mapping[str, list[Array]], sizes: Sizes, multiplier: float
+) -> tuple[dict[str, list[Book]], float]:
     """Codebooks on the finest grid whose noise has a table, and the step of the grid.
 
     Args:

@@ -130,7 +130,7 @@ class KeyParts:
             MessageError: it has another form.
         """
         depth = depth_of(codewords, bits)
-        return cls(*_checked(shared, depth, blocks, 1 << (_height(codewords) - depth), bits), seed)
+        return cls(*_check_shared(shared, depth, blocks, 1 << (_height(codewords) - depth), bits), seed)
 
 
 def evaluate_all(keys: Sequence[KeyParts], server: int, blocks: int, codewords: int, bits: int) -> Array:
@@ -142,12 +142,12 @@ def evaluate_all(keys: Sequence[KeyParts], server: int, blocks: int, codewords: 
     step = max(1, _MOST // max(1, blocks << _height(codewords)))
     for start in range(0, len(keys), step):
         some = keys[start : start + step]
-        found = _evaluated(some, server, blocks, codewords, bits)
+        found = _evaluate_leaves(some, server, blocks, codewords, bits)
         total += found.reshape(len(some), blocks, -1)[:, :, :codewords].sum(axis=0, dtype=total.dtype)
     return total
 
 
-def _evaluated(keys: Sequence[KeyParts], server: int, blocks: int, codewords: int, bits: int) -> Array:
+def _evaluate_leaves(keys: Sequence[KeyParts], server: int, blocks: int, codewords: int, bits: int) -> Array:
     """The words of all leaves of the parties' blocks, party by party: ``(parties * blocks, leaves)``."""
     depth, height = depth_of(codewords, bits), _height(codewords)
     wide, rows = 1 << (height - depth), len(keys) * blocks
@@ -172,7 +172,7 @@ def _evaluated(keys: Sequence[KeyParts], server: int, blocks: int, codewords: in
     return found.reshape(rows, width * wide)
 
 
-def _checked(shared: Any, depth: int, blocks: int, wide: int, bits: int) -> tuple[Array, Array, Array]:
+def _check_shared(shared: Any, depth: int, blocks: int, wide: int, bits: int) -> tuple[Array, Array, Array]:
     try:
         seams, packed, last = (np.asarray(shared[name]) for name in ("seams", "steers", "last"))
         right = seams.shape == (depth, blocks, _SEED) and seams.dtype == np.uint8 and packed.dtype == np.uint8
@@ -200,7 +200,7 @@ def _roots(seed: bytes, blocks: int) -> Array:
 
 def _children(nodes: Array) -> tuple[Array, Array]:
     """Both children of nodes, ``(2, nodes, 16)``, and their turns, ``(2, nodes)``: the lowest bit, which is then cleared."""
-    grown = np.stack([_hashed(key, nodes) for key in (_LEFT, _RIGHT)])
+    grown = np.stack([_hash_blocks(key, nodes) for key in (_LEFT, _RIGHT)])
     turns = (grown[:, :, 0] & 1).astype(bool)
     grown[:, :, 0] &= 0xFE
     return grown, turns
@@ -212,11 +212,11 @@ def _words(nodes: Array, count: int, bits: int) -> Array:
     chunks = -(-count * dtype.itemsize // _SEED)
     counted = np.repeat(nodes[:, None], chunks, axis=1)
     counted[:, :, -2:] ^= np.arange(chunks, dtype=">u2").view(np.uint8).reshape(1, chunks, 2)
-    made = _hashed(_LEAF, counted.reshape(-1, _SEED)).reshape(len(nodes), chunks * _SEED)
+    made = _hash_blocks(_LEAF, counted.reshape(-1, _SEED)).reshape(len(nodes), chunks * _SEED)
     return made.view(dtype.newbyteorder("<")).astype(dtype)[:, :count]
 
 
-def _hashed(key: bytes, blocks: Array) -> Array:
+def _hash_blocks(key: bytes, blocks: Array) -> Array:
     ciphers: Any = need("cryptography.hazmat.primitives.ciphers", "secure", "point functions")
     encryptor = ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.ECB()).encryptor()
     plain = np.ascontiguousarray(blocks)

@@ -19,7 +19,7 @@ from atoll.core.validation import Checked
 from ..ballot import collect_votes
 from ..words import FixedPoint
 from ..words.sums import WordSums
-from .counts import counted, joined, noisy
+from .counts import count_indices, join_totals, noisy
 from .halves import ENCLAVE, SERVERS, IndexPlan, add, send
 from .noise import BITS, CountNoise
 from .points import depth_of, key_bits
@@ -197,7 +197,7 @@ class SecureIndexing(Checked, WordSums):
             sum(parts[1:], parts[0]) for parts in zip(*(map(np.asarray, one["counts"]) for one in found), strict=True)
         ]
         if self.noise is None:
-            counts = counted(sizes, sums, plan.bits, self.unit, weights)
+            counts = count_indices(sizes, sums, plan.bits, self.unit, weights)
         else:
             counts = noisy(sizes, sums, BITS, plan.grid(sizes)[1] if self.noise.space == "codewords" else 1.0)
         clamped = (
@@ -206,7 +206,7 @@ class SecureIndexing(Checked, WordSums):
             else {}
         )
         summed = self.noise is not None and self.noise.space == "codewords"
-        return Reduced(joined(made.totals, counts, summed=summed), sent.senders.positions, counts=clamped)
+        return Reduced(join_totals(made.totals, counts, summed=summed), sent.senders.positions, counts=clamped)
 
     def _books(self, reduction: Reduction) -> dict[str, list[Any]]:
         """The codebooks by aggregate, if the helpers add up codewords."""

@@ -17,7 +17,7 @@ from ..words import form_of
 from ..words.blocks import CodedBlock
 from .agreement import Agreement
 from .excess import add_parts
-from .party import leave, masks_of, pair_of, prepared
+from .party import leave, masks_of, pair_of, prepare_agreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ class _MaskedBlock:
     def of(cls, cohort: Cohort, block: TotalsBlock, written_in: str) -> _MaskedBlock:
         """Encode the totals of a block."""
         islands = [cohort.island(i) for i in block.positions.tolist()]
-        ready = [prepared(island, written_in) for island in islands]
+        ready = [prepare_agreement(island, written_in) for island in islands]
         agreed = ready[0][0]
         coded = CodedBlock.of(block, agreed.layout, [island.name for island in islands])
         kept = [islands[i] for i in coded.good]

@@ -90,7 +90,7 @@ class Code:
         rows = np.concatenate([noise.astype(np.uint64), filled]).reshape(self.threshold * self.ring.m, each)
         return WordRing(max(2, bits)).dot(self._evaluation, rows).reshape(self.parties, -1)
 
-    def opened(self, shares: Mapping[int, Any], length: int, bits: int) -> tuple[Array, list[int]]:
+    def open_shares(self, shares: Mapping[int, Any], length: int, bits: int) -> tuple[Array, list[int]]:
         """The vector, and the places of shares beyond the threshold that do not fit it.
 
         Args:
@@ -147,7 +147,7 @@ async def code_words(island: Island, message: Tree) -> Tree:
 @task
 def vote_on_sum(island: Island, message: Tree) -> None:
     """Add up my shares of the masks of the parties in the sum, and tell these parties who is in it, once."""
-    kept, total = _kept(island, message), _total_of(island, message)
+    kept, total = _list_kept(island, message), _total_of(island, message)
     label = cast_vote(island, kept)
     for name in kept:
         island.post(name, label)
@@ -157,7 +157,7 @@ def vote_on_sum(island: Island, message: Tree) -> None:
 @task
 def sum_shares(island: Island, message: Tree) -> Tree:
     """Reply with the sum of my shares of the masks of the parties in the sum, once."""
-    kept = _kept(island, message)
+    kept = _list_kept(island, message)
     state = island.state
     if island.remote and "total" not in state:
         raise PolicyError("shares before a vote", where="masked sum", remedy="look at the server: it left out a step")
@@ -167,7 +167,7 @@ def sum_shares(island: Island, message: Tree) -> Tree:
     return {lane: Words.of(np.asarray(words), int(lane)) for lane, words in total.items()}
 
 
-def _kept(island: Island, message: Tree) -> list[str]:
+def _list_kept(island: Island, message: Tree) -> list[str]:
     """Names of the parties in the sum.
 
     Raises:

@@ -39,7 +39,7 @@ from ..words import form_of
 from .agreement import Agreement, known_form
 from .blocks import masked_many
 from .excess import add_parts
-from .party import leave, masks_of, prepared
+from .party import leave, masks_of, prepare_agreement
 from .seeds import commitment, public_key, shares_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from atoll.core.requests.island import Island
     from atoll.core.requests.task import Batch
 
-__all__ = ["deal", "label_of", "masked", "promised", "require_votes", "reveal", "vote"]
+__all__ = ["deal", "label_of", "masked", "read_promise", "require_votes", "reveal", "vote"]
 
 
 def label_of(kept: list[int], lost: list[int]) -> str:
@@ -58,7 +58,7 @@ def label_of(kept: list[int], lost: list[int]) -> str:
     return hashlib.sha256(content.tobytes()).hexdigest()[:32]
 
 
-def promised(message: Tree) -> int:
+def read_promise(message: Tree) -> int:
     """The least number of parties in the sum of an agreement; 0 for one that trusts the server."""
     agreed = Agreement.of(message)
     return max(agreed.least, agreed.threshold) if agreed.active else 0
@@ -69,7 +69,7 @@ def _promised_before(message: Tree) -> int | None:
     return 0 if isinstance(message, dict) and "names" in message else None
 
 
-@task(promise=promised)
+@task(promise=read_promise)
 def deal(island: Island, message: Tree) -> Tree:
     """Deal shares of a new key and of a new seed to the holders, in sealed letters."""
     agreed = Agreement.of(message)
@@ -101,7 +101,7 @@ def _masked_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
     return masked_many(cohort, message, deal.name)
 
 
-async def _unmasked(island: Island, agreed: Agreement) -> Tree:
+async def _reveal_party(island: Island, agreed: Agreement) -> Tree:
     """The same for one party.
 
     Raises:
@@ -120,8 +120,8 @@ async def _unmasked(island: Island, agreed: Agreement) -> Tree:
 async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane. A message, the agreement, asks for virtual masks, which only a simulation grants."""
     if message is not None:
-        return await _unmasked(island, Agreement.of(message))
-    agreed, letters = prepared(island, deal.name)
+        return await _reveal_party(island, Agreement.of(message))
+    agreed, letters = prepare_agreement(island, deal.name)
     totals = await island.totals(agreed.least)
     layout = agreed.layout(form_of(totals))
     lanes = layout.encode(totals, island.name)
@@ -135,7 +135,7 @@ async def masked(island: Island, message: Tree) -> Tree:
 @task(promise=_promised_before)
 def vote(island: Island, message: Tree) -> Tree:
     """Tell the parties in the sum, all of which hold my shares, who is in it, once."""
-    agreed, kept, lost = _asked(island, message)
+    agreed, kept, lost = _read_request(island, message)
     for place in sorted(kept):
         island.post(agreed.names[place], label_of(sorted(kept), sorted(lost)))
     return None
@@ -146,7 +146,7 @@ def reveal(island: Island, message: Tree) -> Tree:
     """Reply with the shares that the sum of one set of parties needs, once."""
     if island.state and "agreed" not in island.state:  # with virtual masks there are no shares
         return {"shares": {}, "form": known_form(np.asarray(island.state["form"]).tobytes())}
-    agreed, kept, lost = _asked(island, message)
+    agreed, kept, lost = _read_request(island, message)
     if agreed.active:
         island.bind_letters(agreed.fingerprint, vote.name)
         require_votes(island, agreed, label_of(sorted(kept), sorted(lost)))
@@ -164,7 +164,7 @@ def reveal(island: Island, message: Tree) -> Tree:
     return {"shares": shares, "form": state["form"], **({"excess": excess} if excess else {})}
 
 
-def _asked(island: Island, message: Tree) -> tuple[Agreement, set[int], set[int]]:
+def _read_request(island: Island, message: Tree) -> tuple[Agreement, set[int], set[int]]:
     """The agreement and the set of parties that a request names.
 
     Raises:

@@ -14,7 +14,7 @@ from atoll.core.message.words import word_dtype
 from atoll.core.validation import Checked
 
 from ..words import FixedPoint
-from ..words.sums import WordSums, common_form, decoded, require_enough, require_threshold
+from ..words.sums import WordSums, common_form, decode_sum, require_enough, require_threshold
 from .agreement import Agreement
 from .coded import Code, code_words, sum_shares, vote_on_sum
 from .halves import label_of
@@ -74,9 +74,9 @@ class OneShot(Checked, WordSums):
             QuorumError: the cohort is too small.
             CompositionError: so many colluding parties would open a mask.
         """
-        private = _counted(self.private, parties, least=1)
+        private = _count_parties(self.private, parties, least=1)
         threshold = (
-            (parties + private) // 2 + 1 if self.threshold is None else _counted(self.threshold, parties, least=2)
+            (parties + private) // 2 + 1 if self.threshold is None else _count_parties(self.threshold, parties, least=2)
         )
         if max(threshold, self.least) > parties:
             raise QuorumError(
@@ -154,11 +154,11 @@ class OneShot(Checked, WordSums):
         rows = {agreed.place(name): said for name, said in shown.by_name().items() if isinstance(said, dict)}
         for lane, total in lanes.items():
             shares = {place: np.asarray(said[lane]) for place, said in rows.items() if lane in said}
-            total -= _opened(agreed, code, shares, len(total), int(lane)).astype(total.dtype)
-        return decoded(layout, lanes, sent.senders.named(*words).positions)
+            total -= _open_masks(agreed, code, shares, len(total), int(lane)).astype(total.dtype)
+        return decode_sum(layout, lanes, sent.senders.named(*words).positions)
 
 
-def _counted(given: float | int, parties: int, *, least: int) -> int:
+def _count_parties(given: float | int, parties: int, *, least: int) -> int:
     return max(least, math.ceil(given * parties - 1e-9)) if isinstance(given, float) and given <= 1 else int(given)
 
 
@@ -182,7 +182,7 @@ def _total(rows: list[Any]) -> Any:
     return made
 
 
-def _opened(agreed: Agreement, code: Code, shares: dict[int, Any], length: int, bits: int) -> Any:
+def _open_masks(agreed: Agreement, code: Code, shares: dict[int, Any], length: int, bits: int) -> Any:
     """The sum of the masks of one lane.
 
     Raises:
@@ -200,7 +200,7 @@ def _opened(agreed: Agreement, code: Code, shares: dict[int, Any], length: int, 
             where="OneShot",
             remedy="lengthen the deadline or lower the threshold",
         )
-    made, wrong = code.opened(right, length, bits)
+    made, wrong = code.open_shares(right, length, bits)
     if wrong:
         names = ", ".join(agreed.names[place] for place in wrong)
         raise LetterError(

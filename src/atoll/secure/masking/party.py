@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..words import WordLayout
 
-__all__ = ["leave", "masks_of", "pair_of", "prepared"]
+__all__ = ["leave", "masks_of", "pair_of", "prepare_agreement"]
 
 
 def masks_of(island: Island, agreed: Agreement, letters: Mapping[str, Any], context: bytes) -> list[tuple[bytes, bool]]:
@@ -54,7 +54,7 @@ def pair_of(island: Island, name: str, letter: Any, context: bytes) -> bytes:
         ) from error
 
 
-def prepared(island: Island, written_in: str) -> tuple[Agreement, dict[str, Any]]:
+def prepare_agreement(island: Island, written_in: str) -> tuple[Agreement, dict[str, Any]]:
     """The agreement, and the letters of the parties that have dealt in a task of this name.
 
     Raises:

@@ -16,7 +16,7 @@ from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
 from ..words import FixedPoint
-from ..words.sums import WordSums, common_form, decoded, require_enough, require_threshold
+from ..words.sums import WordSums, common_form, decode_sum, require_enough, require_threshold
 from .agreement import Agreement
 from .degree import plan
 from .excess import subtract_parts
@@ -243,16 +243,16 @@ class SecureAggregation(Checked, WordSums):
         require_enough(kept, quorum, rejected=found.rejected)
         places = [agreed.place(name) for name in kept.names]
         lost = [agreed.place(name) for name in dealers.without(kept).names]
-        shown = await self._revealed(reduction, agreed, kept, {"kept": places, "lost": lost})
+        shown = await self._reveal_shares(reduction, agreed, kept, {"kept": places, "lost": lost})
         opening = Opening(agreed, {agreed.place(name): reply for name, reply in said.items()}, places, lost)
         told = {name: reply for name, reply in shown.by_name().items() if isinstance(reply, dict) and "form" in reply}
         for name, reply in told.items():
             opening.take(agreed.place(name), reply.get("shares"))
             if (part := agreed.excess(len(places))) is not None:
                 opening.take(agreed.place(name), reply.get("excess"), part)
-        return _opened(reduction, agreed, found, opening, [reply["form"] for reply in told.values()])
+        return _open_sum(reduction, agreed, found, opening, [reply["form"] for reply in told.values()])
 
-    async def _revealed(self, reduction: Reduction, agreed: Agreement, kept: Parties, asked: Any) -> Replies:
+    async def _reveal_shares(self, reduction: Reduction, agreed: Agreement, kept: Parties, asked: Any) -> Replies:
         """Let the parties vote on the set, if the server may lie, and reveal its shares."""
         label, mail, who, some = label_of(asked["kept"], asked["lost"]), None, kept, min(agreed.threshold, len(kept))
         if agreed.active:
@@ -261,7 +261,9 @@ class SecureAggregation(Checked, WordSums):
         return await reduction.exchange(who, reveal, asked, at=label, mail=mail, quorum=some)
 
 
-def _opened(reduction: Reduction, agreed: Agreement, found: PartialSum, opening: Opening, forms: list[Any]) -> Reduced:
+def _open_sum(
+    reduction: Reduction, agreed: Agreement, found: PartialSum, opening: Opening, forms: list[Any]
+) -> Reduced:
     """The totals of the sum, and what is wrong with whom."""
     layout = agreed.layout(common_form(forms))
     lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
@@ -273,4 +275,4 @@ def _opened(reduction: Reduction, agreed: Agreement, found: PartialSum, opening:
             subtract_parts(noise, layout, lanes, seed, first)
         if first < noise.anchor:
             counts = {"excess_left": len(opening.kept) - len(seeds)}
-    return decoded(layout, lanes, found.senders, wrong=len(opening.wrong), counts=counts)
+    return decode_sum(layout, lanes, found.senders, wrong=len(opening.wrong), counts=counts)

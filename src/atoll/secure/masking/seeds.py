@@ -22,7 +22,7 @@ from ..keystream import SEED, derived
 if TYPE_CHECKING:
     from atoll.core.requests.island import Secret
 
-__all__ = ["PRIME", "SHARE", "commitment", "opened", "pair_seed", "public_key", "shares_of"]
+__all__ = ["PRIME", "SHARE", "commitment", "open_secret", "pair_seed", "public_key", "shares_of"]
 
 PRIME = 2**256 + 297
 SHARE = 33
@@ -58,7 +58,7 @@ def shares_of(secret: bytes, holders: int, threshold: int, entropy: Secret) -> l
     return made
 
 
-def opened(shares: Mapping[int, bytes]) -> bytes:
+def open_secret(shares: Mapping[int, bytes]) -> bytes:
     """The secret, from ``threshold`` shares or more.
 
     Args:

@@ -11,7 +11,7 @@ from atoll.core.errors import LetterError, QuorumError
 
 from ..keystream import SEED, add_masks, derived
 from .agreement import use_of
-from .seeds import SHARE, commitment, opened, pair_seed, public_key
+from .seeds import SHARE, commitment, open_secret, pair_seed, public_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +107,7 @@ class Opening:
                 remedy="lengthen the deadline, lower the threshold, or look at the parties that are named",
             )
         try:
-            seed = opened(shares)
+            seed = open_secret(shares)
             sound = self.is_seed(use, dealer, seed)
         except LetterError:
             sound = False
@@ -136,7 +136,7 @@ class Opening:
         for i in self.kept if first < noise.anchor else ():
             shares = dict(sorted(self._shares.get((use_of(first), i), {}).items())[: self.agreed.threshold])
             try:
-                seed = opened(shares) if len(shares) == self.agreed.threshold else b""
+                seed = open_secret(shares) if len(shares) == self.agreed.threshold else b""
             except LetterError:
                 seed = b""
             if seed and noise.link(seed, noise.anchor - first) == self.dealt[i]["anchor"]:

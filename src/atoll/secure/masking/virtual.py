@@ -14,7 +14,7 @@ from atoll.core.requests.party import Parties, among
 from atoll.core.sealing import VirtualSealing
 
 from ..keystream import SEED, Keystream
-from ..words.sums import decoded, require_enough
+from ..words.sums import decode_sum, require_enough
 from .excess import add_missing
 from .graph import rings
 from .halves import deal, label_of, masked, reveal, vote
@@ -50,7 +50,7 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
         reduction.parties, deal, message, quorum=quorum, up=sizes.dealing + sent.sum(axis=1), size=size
     )
     alive = among(reduction.parties.positions, dealt.positions)
-    mail, count = sizes.received(sent, alive)
+    mail, count = sizes.count_received(sent, alive)
     reduction.meter.count_relayed(int(mail.sum()), count)
     inner = reduction.terms.down if reduction.terms.down is not None else M.nbytes(reduction.request.message)
     own = inner[alive] if isinstance(inner, np.ndarray) and len(inner) == len(alive) else inner
@@ -59,17 +59,17 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     kept = Parties(reduction.world.roster, found.senders)
     require_enough(kept, quorum, rejected=found.rejected)
     inside = among(reduction.parties.positions, found.senders)
-    form = await _revealed(reduction, agreed, sizes, kept, inside, alive)
+    form = await _run_last_steps(reduction, agreed, sizes, kept, inside, alive)
     layout, noise, counts = agreed.layout(form), reduction.request.uplink.excess, dict[str, int]()
     lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
     if noise is not None:
         seed = reduction.world.secret(f"{reduction.slot}/excess").bytes(SEED)
         add_missing(noise, layout, lanes, len(kept), Keystream(seed))
         counts = {"excess_left": 0} if agreed.excess(len(kept)) is not None else {}
-    return decoded(layout, lanes, found.senders, counts=counts)
+    return decode_sum(layout, lanes, found.senders, counts=counts)
 
 
-async def _revealed(
+async def _run_last_steps(
     reduction: Reduction, agreed: Agreement, sizes: _Sizes, kept: Parties, inside: Any, alive: Any
 ) -> Any:
     """The last steps; return the form of the totals, which one party tells."""
@@ -83,7 +83,7 @@ async def _revealed(
             kept, vote, asked, at=label, quorum=some, up=M.nbytes(None) + sent.sum(axis=1)[inside]
         )
         voted = among(reduction.parties.positions, who.positions)
-        letters, count = sizes.received(sent * voted[:, None], voted)
+        letters, count = sizes.count_received(sent * voted[:, None], voted)
         reduction.meter.count_relayed(int(letters.sum()), count)
         mail = letters[voted]
     told: list[Any] = []
@@ -148,7 +148,7 @@ class _Sizes:
         sends = (self.holders >= 0) & inside[self.holders] & inside[:, None]
         return np.where(sends, self._of(path, np.cumsum(sends, axis=1) - 1, "vote"), 0)
 
-    def received(self, sent: NDArray[np.int64], alive: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
+    def count_received(self, sent: NDArray[np.int64], alive: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
         """Bytes of the letters of parties that are alive to each party that is, and how many they are."""
         got = np.zeros(len(alive), dtype=np.int64)
         there = (self.holders >= 0) & (sent > 0) & alive[:, None] & alive[self.holders]

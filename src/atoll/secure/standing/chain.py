@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..keystream import derived
 
-__all__ = ["USES", "ahead", "hidden", "key_of", "own_of", "pair_of"]
+__all__ = ["USES", "ahead", "hide_seed", "key_of", "own_of", "pair_of"]
 
 USES = ("key", "own")
 """The secrets of a party in each sum, in the order of their shares."""
@@ -38,7 +38,7 @@ def pair_of(link: bytes) -> bytes:
     return derived(link, "pair seed")
 
 
-def hidden(key: bytes, name: str, seed: bytes) -> bytes:
+def hide_seed(key: bytes, name: str, seed: bytes) -> bytes:
     """The seed that a party shares with a neighbour, under its key of the sum: a one-time pad of 32 bytes. It is its own inverse.
 
     Args:

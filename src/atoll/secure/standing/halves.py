@@ -36,10 +36,10 @@ from ..ballot import bind_set
 from ..keystream import SEED, add_masks, derived
 from ..masking.agreement import Agreement
 from ..masking.excess import require_noise
-from ..masking.halves import label_of, promised, require_votes
+from ..masking.halves import label_of, read_promise, require_votes
 from ..masking.seeds import SHARE, commitment, pair_seed, public_key, shares_of
 from ..words import form_of
-from .chain import USES, ahead, hidden, key_of, own_of, pair_of
+from .chain import USES, ahead, hide_seed, key_of, own_of, pair_of
 from .terms import StandingTerms, setup_context
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 __all__ = ["introduce", "join", "masked", "reveal", "vote"]
 
 
-def _promised(message: Tree) -> int:
-    """The least number of parties in a sum of the agreement; see `promised`."""
-    return promised(message["agreed"])
+def _read_promise(message: Tree) -> int:
+    """The least number of parties in a sum of the agreement; see `read_promise`."""
+    return read_promise(message["agreed"])
 
 
 def _promised_before(message: Tree) -> None:
@@ -60,7 +60,7 @@ def _promised_before(message: Tree) -> None:
     del message
 
 
-@task(promise=_promised)
+@task(promise=_read_promise)
 def introduce(island: Island, message: Tree) -> Tree:
     """Deal shares of the secrets of every sum to come, and a public key, to the holders."""
     agreed, (sums, label) = Agreement.of(message["agreed"]), setup_context(message)
@@ -117,7 +117,7 @@ def join(island: Island, message: Tree) -> Tree:
     for _ in range(state["sums"]):
         for name, link in chain.items():
             seed = pair_of(link)
-            said["sealed"] += hidden(key_of(own), name, seed)
+            said["sealed"] += hide_seed(key_of(own), name, seed)
             said["checks"] += commitment("pair", seed)
         own, chain = ahead(own, 1), {name: ahead(link, 1) for name, link in chain.items()}
     kept = {name: state[name] for name in ("id", "agreed", "sums", "public", "link")}
@@ -136,7 +136,7 @@ def _is_introduction(letter: Any, label: str, size: int) -> bool:
     return sized and parts.get("id") == label
 
 
-@task(promise=_promised)
+@task(promise=_read_promise)
 async def masked(island: Island, message: Tree) -> Tree:
     """Reply with the masked words of the party's totals, by lane."""
     terms, state = StandingTerms.of(message), island.state
@@ -226,7 +226,7 @@ def _promise(island: Island, what: str, at: int, bound: str) -> None:
 @task(promise=_promised_before)
 def vote(island: Island, message: Tree) -> Tree:
     """Tell the parties in the sum, all of which hold my shares, who is in it, once."""
-    terms, kept, lost = _asked(island, message)
+    terms, kept, lost = _read_request(island, message)
     for place in sorted(kept):
         island.post(terms.agreed.names[place], label_of(sorted(kept), sorted(lost)))
     return None
@@ -235,7 +235,7 @@ def vote(island: Island, message: Tree) -> Tree:
 @task(promise=_promised_before)
 def reveal(island: Island, message: Tree) -> Tree:
     """Reply with the shares that the sum of one set of parties needs, once."""
-    terms, kept, lost = _asked(island, message)
+    terms, kept, lost = _read_request(island, message)
     agreed, state = terms.agreed, island.state
     if agreed.active:
         require_votes(island, agreed, label_of(sorted(kept), sorted(lost)))
@@ -248,7 +248,7 @@ def reveal(island: Island, message: Tree) -> Tree:
     return {"shares": shares, "form": state["open"]["form"]}
 
 
-def _asked(island: Island, message: Tree) -> tuple[StandingTerms, set[int], set[int]]:
+def _read_request(island: Island, message: Tree) -> tuple[StandingTerms, set[int], set[int]]:
     """The terms of the sum, and the set of parties that a request names.
 
     Raises:

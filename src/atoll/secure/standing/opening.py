@@ -12,7 +12,7 @@ from ..keystream import SEED, derived
 from ..masking.agreement import Agreement
 from ..masking.seeds import commitment
 from ..masking.unmasking import Opening
-from .chain import USES, hidden
+from .chain import USES, hide_seed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,7 +161,7 @@ class RoundOpening(Opening):
         """The seed of the mask that a lost party, whose key of this sum was opened, shares with another."""
         name = self.agreed.names[other]
         sealed, check = self.setup.hidden_pair(self.agreed.names[lost], name, self.round)
-        seed = hidden(key, name, sealed)
+        seed = hide_seed(key, name, sealed)
         if commitment("pair", seed) != check:
             who = self.agreed.names[lost]
             self.wrong[lost] = f"it left another seed with {name} than it has committed to"

@@ -14,7 +14,7 @@ from atoll.core.requests.party import Parties
 
 from ..masking.halves import label_of
 from ..masking.reducer import SecureAggregation
-from ..words.sums import common_form, decoded, require_enough
+from ..words.sums import common_form, decode_sum, require_enough
 from .halves import introduce, join, masked, reveal, vote
 from .opening import KeySetUp, RoundOpening, is_introduced, is_joined
 from .terms import MOST, StandingTerms, label_of_path
@@ -97,7 +97,7 @@ class MultiRound(SecureAggregation):
         kept = Parties(roster, found.senders)
         require_enough(kept, quorum, "MultiRound", found.rejected)
         opening, forms = await self._opening(reduction, terms, setup, asked, kept)
-        result = _opened(reduction, terms, found, opening, forms)
+        result = _open_sum(reduction, terms, found, opening, forms)
         if not (found.rejected or found.errors or opening.wrong):
             memory["keys"] = setup.message()
         result.counts["key_set_ups"] = int(fresh)
@@ -137,11 +137,11 @@ class MultiRound(SecureAggregation):
         return opening, [reply["form"] for reply in told.values()]
 
 
-def _opened(
+def _open_sum(
     reduction: Reduction, terms: StandingTerms, found: PartialSum, opening: RoundOpening, forms: list[Any]
 ) -> Reduced:
     """The totals of the sum, and how many parties dealt or revealed what is wrong."""
     layout = terms.agreed.layout(common_form(forms))
     lanes = {lane: np.array(total.value) for lane, total in found.totals.items()}
     opening.unmask(lanes, terms.context(reduction.request.fingerprint, layout.fingerprint))
-    return decoded(layout, lanes, found.senders, wrong=len(opening.wrong))
+    return decode_sum(layout, lanes, found.senders, wrong=len(opening.wrong))

@@ -201,7 +201,7 @@ class WordLayout:
             DataError: a number does not fit, or the weight is above the largest.
         """
         apart = {
-            name: _replaced(t, T.map(lambda leaf: np.asanyarray(leaf)[None], t.value), np.array([t.weight], dtype=np.float64))
+            name: _replace_value(t, T.map(lambda leaf: np.asanyarray(leaf)[None], t.value), np.array([t.weight], dtype=np.float64))
             for name, t in totals.items()
         }  # fmt: skip
         made = self.encode_block(apart, [party])
@@ -273,7 +273,7 @@ class WordLayout:
         return Decoded(totals, 0 if clamped is None else int(clamped.take(sums[str(MOST)])))
 
 
-def _replaced(total: Total, value: Tree, weight: Array) -> Total:
+def _replace_value(total: Total, value: Tree, weight: Array) -> Total:
     return Total(total.kind, value, weight, total.n, total.role)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .fixed import FixedPoint
     from .layout import WordLayout
 
-__all__ = ["WordSums", "common_form", "decoded", "require_enough", "require_threshold"]
+__all__ = ["WordSums", "common_form", "decode_sum", "require_enough", "require_threshold"]
 
 
 class WordSums(Reducer):
@@ -158,7 +158,7 @@ def _differing(forms: list[Any]) -> str:
     return f": {'; '.join(told)}" if told else ""
 
 
-def decoded(
+def decode_sum(
     layout: WordLayout,
     lanes: dict[str, Any],
     senders: NDArray[Any],

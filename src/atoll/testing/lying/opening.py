@@ -29,9 +29,9 @@ from atoll.secure.encrypted.lanes import words_of
 from atoll.secure.keystream import SEED, add_masks, derived
 from atoll.secure.masking.agreement import Agreement
 from atoll.secure.masking.coded import Code
-from atoll.secure.masking.seeds import opened, pair_seed, public_key
+from atoll.secure.masking.seeds import open_secret, pair_seed, public_key
 from atoll.secure.masking.unmasking import is_dealt
-from atoll.secure.standing.chain import hidden
+from atoll.secure.standing.chain import hide_seed
 from atoll.secure.standing.terms import StandingTerms
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def coded_masks(view: SumView) -> Iterator[Array]:
         if len(shares) < code.threshold:
             continue
         for pick in (0, -1):
-            mask, _ = code.opened({place: rows[pick] for place, rows in shares.items()}, length, int(LANE))
+            mask, _ = code.open_shares({place: rows[pick] for place, rows in shares.items()}, length, int(LANE))
             for rows in view.choices([agreed.names[i] for i in kept]):
                 yield _total(rows) - mask
 
@@ -292,7 +292,7 @@ def standing_masks(view: SumView) -> Iterator[Array]:
             return None
         said = joined[holder]
         at = SEED * (terms.round * len(said["names"]) + said["names"].index(end))
-        return derived(hidden(secret[holder], end, said["sealed"][at : at + SEED]), "pair", context)
+        return derived(hide_seed(secret[holder], end, said["sealed"][at : at + SEED]), "pair", context)
 
     yield from _unmasked(view, _Masks(agreed, context, own, {agreed.names[i] for i in terms.who}, pair))
 
@@ -409,7 +409,7 @@ def _seeds(
     for (use, name), rows in shares.items():
         if len(rows) >= agreed.threshold:
             with contextlib.suppress(AtollError):
-                found[use][name] = opened(dict(sorted(rows.items())[: agreed.threshold]))
+                found[use][name] = open_secret(dict(sorted(rows.items())[: agreed.threshold]))
     return found["own"], found["key"]
 
 
