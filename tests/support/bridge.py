@@ -178,9 +178,9 @@ class Bridged(Rehearsal):
         self._neighbours = dict.fromkeys(SITES, everyone) if neighbours is None else neighbours
         self.frames = Counter()
 
-    def _heard(self, site_link, frame):
+    def _take_frame(self, site_link, frame):
         self.frames[frame["op"]] += 1
-        super()._heard(site_link, frame)
+        super()._take_frame(site_link, frame)
 
     async def link(self, name, make):
         others = [other for other in self._neighbours.get(name, ()) if other != name]

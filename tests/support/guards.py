@@ -175,7 +175,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard("influence", "a loss far outside its cohort", "runtime/network/judging/outliers.py", 'if total.role == "metric" and "loss" in name:', "if False:", f"{OUTSIDE}[a large loss]"),
     Guard("influence", "columns in other units", "data/units.py", "        if abs(scale - middle) > FAR", "        if False", "runtime/worker/test_units.py::test_a_factor_of_2501_is_named_before_the_first_round_and_by_one_setting_ends_the_job"),
     # 7. a site's consent
-    Guard("consent", "people whom nobody has named", "runtime/consent.py", 'raise self._refused(f"{signer} may run nothing here", f"let the site add {signer.name!r} to `people`")', "return None", f"{CONSENT}::test_a_name_decides_before_patterns"),
+    Guard("consent", "people whom nobody has named", "runtime/consent.py", 'raise self._make_refusal(f"{signer} may run nothing here", f"let the site add {signer.name!r} to `people`")', "return None", f"{CONSENT}::test_a_name_decides_before_patterns"),
     Guard("consent", "a pattern before a name", "runtime/consent.py", "for may in (*exact, *(may", "for may in (*exact[:0], *(may", f"{CONSENT}::test_a_name_decides_before_patterns"),
     Guard("consent", "code of a job's own", "runtime/consent.py", "                    policy.admit_code(name)", "                    pass", f"{CONSENT}::test_code_is_refused_before_it_is_unpacked"),
     Guard("consent", "a job whose signer may not run it", "runtime/site/attempt.py", "self._allow = self._post.consent().admit(verified)", "self._allow = None", f"{CONSENT}::test_people_run_what_the_site_lets_them_and_the_file_decides_anew_for_each_job[tcp]"),

@@ -11,7 +11,7 @@ from atoll.runtime.store.changes import (
     DELETED,
     LOG_LINES,
     LOG_WIDTH,
-    chained,
+    chain_event,
     clean,
     conflict,
     cut,
@@ -19,10 +19,10 @@ from atoll.runtime.store.changes import (
     first_record,
     missing,
     move_event,
-    moved,
-    restarted,
+    move_record,
+    restart_record,
     resume_event,
-    resumed,
+    resume_record,
     submit_event,
     without_bundle,
 )
@@ -68,7 +68,7 @@ class MemoryStore:
             raise missing(job)
         return self._jobs[job]
 
-    def numbered(self, number: int) -> JobRecord:
+    def find_numbered(self, number: int) -> JobRecord:
         """See ``JobStore``."""
         found = [job for job in self._jobs.values() if int(job.id.partition("-")[0]) == number]
         if not found:
@@ -89,7 +89,7 @@ class MemoryStore:
         """See ``JobStore``."""
         return len(self.jobs(wanted))
 
-    def kept(self, submitter: str) -> int:
+    def count_kept(self, submitter: str) -> int:
         """See ``JobStore``."""
         own = [job.bundle for job in self._jobs.values() if job.submitter == submitter]
         return sum(len(self._bundles[digest]) for digest in own if digest)
@@ -108,7 +108,7 @@ class MemoryStore:
     ) -> JobRecord:
         """See ``JobStore``."""
         old = self.get(job)
-        new = moved(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
+        new = move_record(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
         self._jobs[job] = new
         self.record(move_event(old, new, who))
         return new
@@ -116,7 +116,7 @@ class MemoryStore:
     def resume(self, job: str, *, now: float, who: str, token: str = "") -> JobRecord:
         """See ``JobStore``."""
         old = self.get(job)
-        new = resumed(old, now=now, who=who)
+        new = resume_record(old, now=now, who=who)
         self._jobs[job] = new
         self.record(resume_event(old, new, who, token))
         return new
@@ -138,7 +138,7 @@ class MemoryStore:
     def restart(self, *, now: float) -> list[JobRecord]:
         """See ``JobStore``."""
         for old in [job for job in self._jobs.values() if job.state in ACTIVE]:
-            new = restarted(old, now)
+            new = restart_record(old, now)
             self._jobs[old.id] = new
             self.record(move_event(old, new, "server"))
         return [job for job in self._jobs.values() if job.state is JobState.QUEUED]
@@ -158,7 +158,7 @@ class MemoryStore:
     def record(self, event: AuditEvent, *, durable: bool = True) -> int:
         """See ``JobStore``."""
         del durable
-        self._events.append(chained(event, self.head()))
+        self._events.append(chain_event(event, self.head()))
         return self._events[-1].number
 
     def head(self) -> Head:

@@ -111,10 +111,10 @@ class StoreLaws:
 
     def test_a_job_is_found_by_number_and_token(self, store: JobStore) -> None:
         made = store.submit(job("t\udc80"), now=1.0, who="ann")
-        assert store.numbered(1) == made
+        assert store.find_numbered(1) == made
         for number in (0, 2, 1 << 70):
             with pytest.raises(JobError, match="there is no job"):
-                store.numbered(number)
+                store.find_numbered(number)
         assert store.submitted("ann", "t\udc80") == made
         assert store.submitted("bob", "t\udc80") is store.submitted("ann", "x") is None
 
@@ -123,7 +123,7 @@ class StoreLaws:
         first = store.submit(job("1", bundle=shared), now=1.0, who="ann")
         last = store.submit(job("2", bundle=own), now=1.0, who="ann")
         other = store.submit(job("3", bundle=shared, submitter="bob"), now=1.0, who="bob")
-        assert (store.kept("ann"), store.kept("bob"), store.kept("eve")) == (9, 6, 0)
+        assert (store.count_kept("ann"), store.count_kept("bob"), store.count_kept("eve")) == (9, 6, 0)
         with pytest.raises(JobError, match=rf"the job is queued.*atoll abort {first.id}"):
             store.delete(first.id, now=5.0, who="ann")
         for made in (first, last, other):

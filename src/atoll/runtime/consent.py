@@ -115,7 +115,7 @@ class Consent:
         exact = [may for pattern, may in rules if pattern in names]
         for may in (*exact, *(may for pattern, may in rules if any(fnmatchcase(name, pattern) for name in names))):
             return may
-        raise self._refused(f"{signer} may run nothing here", f"let the site add {signer.name!r} to `people`")
+        raise self._make_refusal(f"{signer} may run nothing here", f"let the site add {signer.name!r} to `people`")
 
     def admit(self, verified: Verified) -> tuple[str, ...] | None:
         """Refuse a signed job before any of it is unpacked.
@@ -139,10 +139,10 @@ class Consent:
                 try:
                     policy.admit_code(name)
                 except PolicyError as error:
-                    raise self._refused(f"{error.what}, for {verified.signer}", str(error.remedy)) from error
+                    raise self._make_refusal(f"{error.what}, for {verified.signer}", str(error.remedy)) from error
         return may
 
-    def closed(self, now: datetime) -> str:
+    def explain_closed(self, now: datetime) -> str:
         """Return why no job runs here now, or nothing.
 
         Args:
@@ -153,7 +153,7 @@ class Consent:
         times = ", ".join(map(str, self.hours)) or "none"
         return f"site {self.site!r} is closed at {now:%a %H:%M}: its hours are {times}"
 
-    def _refused(self, what: str, remedy: str) -> PolicyError:
+    def _make_refusal(self, what: str, remedy: str) -> PolicyError:
         return PolicyError(what, where=f"consent of site {self.site!r}", remedy=f"{remedy}, or leave the site out")
 
 

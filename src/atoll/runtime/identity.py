@@ -97,8 +97,8 @@ def peer_of(certificate: bytes) -> Peer:
         IdentityError: it is not a project's certificate, or its four names disagree.
         MissingExtraError: cryptography is not installed.
     """
-    found = _parsed(certificate)
-    project, role, name = _named(found)
+    found = _parse_certificate(certificate)
+    project, role, name = _read_names(found)
     org, plays = _subject(found, "O"), _optional(found, "OU")
     if _subject(found, "CN") != name:
         raise _unusable(f"the certificate's subject is {_subject(found, 'CN')!r} and its address says {name!r}")
@@ -139,26 +139,26 @@ def admit(
     """
     peer = peer_of(certificate)
     if peer.project != project:
-        raise _refused(
+        raise _make_refusal(
             peer, f"it belongs to project {peer.project!r}, not {project!r}", f"use a kit of project {project!r}"
         )
     allowed = tuple(roles)
     if peer.role not in allowed:
-        raise _refused(
+        raise _make_refusal(
             peer,
             f"a certificate for role {peer.role!r} cannot act as {' or '.join(allowed)}",
             f"use the kit of a {' or '.join(allowed)}",
         )
     if name is not None and peer.name != name:
-        raise _refused(peer, f"{name!r} was meant", f"use the kit of {name!r}, or correct the address")
+        raise _make_refusal(peer, f"{name!r} was meant", f"use the kit of {name!r}, or correct the address")
     if plays is not None and peer.plays != plays:
-        raise _refused(
+        raise _make_refusal(
             peer,
             f"its certificate says that it plays {peer.plays or 'nothing'!r}, and {plays or 'nothing'!r} was meant",
             f"use the kit of a {plays}" if plays else "use the kit of a site",
         )
     if revoked is not None and revoked(peer.serial):
-        raise _refused(
+        raise _make_refusal(
             peer,
             f"its certificate (serial {peer.serial:x}) was revoked",
             f"ask the project's provisioner for a new kit: atoll provision PROJECT --renew {peer.name}",
@@ -166,7 +166,7 @@ def admit(
     return peer
 
 
-def _parsed(certificate: bytes) -> Certificate:
+def _parse_certificate(certificate: bytes) -> Certificate:
     need("cryptography", "net", "reading a certificate")
     from cryptography import x509
 
@@ -202,7 +202,7 @@ def _subject(certificate: Certificate, short: str) -> str:
     return found
 
 
-def _named(certificate: Certificate) -> tuple[str, str, str]:
+def _read_names(certificate: Certificate) -> tuple[str, str, str]:
     from cryptography import x509
 
     names = _extension(certificate, x509.SubjectAlternativeName)
@@ -237,5 +237,5 @@ def _unusable(what: str) -> IdentityError:
     return IdentityError(what, where="certificate", remedy="use the certificate of a kit that `atoll provision` made")
 
 
-def _refused(peer: Peer, why: str, remedy: str) -> IdentityError:
+def _make_refusal(peer: Peer, why: str, remedy: str) -> IdentityError:
     return IdentityError(f"{peer} is refused: {why}", where=f"certificate {peer.fingerprint[:16]}", remedy=remedy)

@@ -82,11 +82,13 @@ def require_issued(certificate: bytes, ca: bytes, now: datetime | None = None, t
     moment = datetime.now(UTC) if now is None else now
     issuer = next((a for a in _certificates(ca) if _issued(found, a)), None)
     if issuer is None:
-        raise _refused(owner, "no authority of this project has issued its certificate")
+        raise _make_refusal(owner, "no authority of this project has issued its certificate")
     for whose, each in (("its certificate", found), ("its authority's certificate", issuer)):
         begin, end = each.not_valid_before_utc, each.not_valid_after_utc
         if not any(begin <= when <= end for when in (moment, then) if when is not None):
-            raise _refused(owner, f"{whose} is valid from {begin:%F %T} to {end:%F %T} UTC, and it is {moment:%F %T}")
+            raise _make_refusal(
+                owner, f"{whose} is valid from {begin:%F %T} to {end:%F %T} UTC, and it is {moment:%F %T}"
+            )
 
 
 def _issued(certificate: Certificate, authority: Certificate) -> bool:
@@ -112,7 +114,7 @@ def _certificates(pem: bytes) -> list[Certificate]:
         ) from error
 
 
-def _refused(owner: Peer, why: str) -> IdentityError:
+def _make_refusal(owner: Peer, why: str) -> IdentityError:
     return IdentityError(
         f"{owner} is refused: {why}",
         where=f"certificate {owner.fingerprint[:16]}",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from atoll.core.errors import JobError, MessageError
-from atoll.runtime.client.receiving import claim, received, require_free
+from atoll.runtime.client.receiving import claim, receive_file, require_free
 
 
 def test_a_file_counts_when_it_is_whole_and_stays_in_its_folder(tmp_path: Path) -> None:
@@ -21,13 +21,13 @@ def test_a_file_counts_when_it_is_whole_and_stays_in_its_folder(tmp_path: Path) 
         yield {"sha256": sha}
 
     good = hashlib.sha256(b"one two").hexdigest()
-    asyncio.run(received(answers(good), "model.safetensors", tmp_path))
+    asyncio.run(receive_file(answers(good), "model.safetensors", tmp_path))
     assert (tmp_path / "model.safetensors").read_bytes() == b"one two"
     with pytest.raises(MessageError, match="did not arrive whole"):
-        asyncio.run(received(answers("0"), "other", tmp_path))
+        asyncio.run(receive_file(answers("0"), "other", tmp_path))
     for name in ("../x", "a/b", ".hidden", ""):
         with pytest.raises(MessageError, match="is not a file name"):
-            asyncio.run(received(answers(good), name, tmp_path))
+            asyncio.run(receive_file(answers(good), name, tmp_path))
     assert not (tmp_path / "other").exists()
 
 

@@ -76,6 +76,6 @@ def test_processes_are_found_without_the_list_of_children(monkeypatch: pytest.Mo
     code = "import os; os.fork() or (os.setsid(), os.fork() or os.read(0, 1), os.read(0, 1), os._exit(0))"
     with running(code) as pid:
         found = processes_of(pid)
-        searched = watching._searched(pid)
+        searched = watching._find_descendants(pid)
     assert set(found) >= {pid}
     assert len(searched) >= 2

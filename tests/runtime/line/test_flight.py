@@ -44,21 +44,21 @@ def test_whoever_tells_only_what_is_worth_telling_is_sent_everything(
                 put, moving = put + 1, True
             asking = bool(sizes) and not out.room(sizes[0]) and out.must_ask()
             while out.cursor < out.next:
-                into.arrived(out.take())
+                into.take_frame(out.take())
             if asking:
-                into.asked()
+                into.note_question()
                 if into.worth_telling():
-                    out.consumed(into.tell(), into.share)
+                    out.forget_consumed(into.tell(), into.share)
                     moving = True
             if into.settle() and into.worth_telling():
-                out.consumed(into.tell(), into.share)
+                out.forget_consumed(into.tell(), into.share)
                 moving = True
             for _ in range(min(eager, len(into))):
                 into.settle()
                 (into.lend if passed_on else into.pop)()
                 moving = True
                 if into.worth_telling():  # as a channel does, after each
-                    out.consumed(into.tell(), into.share)
+                    out.forget_consumed(into.tell(), into.share)
     assert not any(sizes for _, _, sizes in ways)
 
 
@@ -66,7 +66,7 @@ def test_a_share_is_an_equal_one_and_a_block_always_fits() -> None:
     flight = LineFlight(12 * MIB)
     ways = [Outbox(1, WINDOW, flight) for _ in range(6)]
     for out in ways:
-        out.consumed(0, WINDOW)
+        out.forget_consumed(0, WINDOW)
 
     def filled(out: Outbox) -> int:
         while out.room(MIB // 4):
@@ -83,7 +83,7 @@ def test_a_share_is_an_equal_one_and_a_block_always_fits() -> None:
     ]  # half MiB: the window, then 6, 4, 3, 2.4 and 2 MiB
     for out in ways[1:]:
         out.take()
-        out.consumed(1)
+        out.forget_consumed(1)
     assert not ways[1].room(MIB // 4)  # more than a sixth is on its way still
     del ways[1:], out
     gc.collect()
@@ -102,12 +102,12 @@ def busiest(givers: int, blocks: int) -> tuple[int, int]:
             while left and out.room(MIB):
                 out.put(Kind.DATA, left.pop(), ZEROS, settled=True)
             while out.cursor < out.next:
-                into.arrived(out.take())
+                into.take_frame(out.take())
             most, one = max(most, sum(taker.held for _, taker, _ in ways)), max(one, into.held)
         for out, into, _ in ways:
             into.pop()
             if into.worth_telling():
-                out.consumed(into.tell(), into.share)
+                out.forget_consumed(into.tell(), into.share)
     return most // MIB, one // MIB
 
 
@@ -119,11 +119,11 @@ def test_a_taker_speaks_after_every_second_block_unless_its_giver_has_room_for_o
         while left and out.room(MIB):
             out.put(Kind.DATA, left.pop(), ZEROS, settled=True)
         while out.cursor < out.next:
-            into.arrived(out.take())
+            into.take_frame(out.take())
         into.pop()
         if into.worth_telling():
             told += 1
-            out.consumed(into.tell(), into.share)
+            out.forget_consumed(into.tell(), into.share)
     assert told == words
     assert out.held == 0
 
@@ -135,15 +135,15 @@ def test_a_giver_whose_room_was_taken_by_others_asks_and_is_told() -> None:
     out.put(Kind.DATA, 0, ZEROS, settled=True)  # with room for more: nobody has to hear of it
     for other in others:
         other.put(Kind.DATA, 0, ZEROS, settled=True)
-    into.arrived(out.take())
+    into.take_frame(out.take())
     into.pop()
     assert not out.room(MIB)
     assert not into.worth_telling()
     assert out.must_ask()
     assert not out.must_ask()  # once is enough
-    into.asked()
+    into.note_question()
     assert into.worth_telling()
-    out.consumed(into.tell(), into.share)
+    out.forget_consumed(into.tell(), into.share)
     assert out.room(MIB)
     assert not into.worth_telling()
 
@@ -161,11 +161,11 @@ def test_a_giver_that_had_all_the_room_asks_anew_before_its_next_message() -> No
         assert not out.room(5 * MIB // 2)
         out.put(Kind.DATA, 0, ZEROS, settled=True)
         out.take()
-        out.consumed(2 * count - 1, WINDOW)
+        out.forget_consumed(2 * count - 1, WINDOW)
         assert out.room(6 * MIB)  # nothing is on its way, and the message goes on
         out.put(Kind.DATA, END, b"", settled=True)
         out.take()
-        out.consumed(2 * count, WINDOW)
+        out.forget_consumed(2 * count, WINDOW)
 
 
 def test_a_flight_of_nothing_is_refused() -> None:

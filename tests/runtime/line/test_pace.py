@@ -47,7 +47,7 @@ def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
             out.put(Kind.DATA, END, bytearray(content) if len(content) % 2 else content)
         shorter, lost, taken = next(steps, (0, False, 3))
         if lost and again:  # the connection ends, and with it what the other end had not seen
-            out.consumed(into.tell())
+            out.forget_consumed(into.tell())
             out.rewind(into.received)
         if out.cursor < out.next:
             frame = out.take(SHORTEST << shorter)
@@ -55,13 +55,13 @@ def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
             arrived = parse(b"".join(frame.parts))
             assert arrived.seq == frame.seq
             if taken or not again:
-                into.arrived(arrived)
+                into.take_frame(arrived)
             else:
                 out.rewind(into.received)
         got += [into.pop() for _ in range(min(taken, len(into)))]
         assert into.held <= WINDOW
         if into.worth_telling() or not len(into):
-            out.consumed(into.tell())
+            out.forget_consumed(into.tell())
     assert parted(got) == wanted
     assert out.held == 0
 
@@ -77,7 +77,7 @@ def test_where_no_connection_follows_nothing_that_was_written_is_kept() -> None:
     out.take(2 * SHORTEST)
     content.clear()
     assert out.held == held  # it counts until the other end has consumed it
-    out.consumed(2)
+    out.forget_consumed(2)
     assert out.held == 0
 
 

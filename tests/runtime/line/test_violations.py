@@ -255,12 +255,12 @@ def test_clock_skew_is_measured_to_half_a_round_trip() -> None:
     near.ask()
     question = near.due()
     assert question is not None
-    far.asked(question)
+    far.take_question(question)
     answer = far.due()
     assert answer is not None
-    near.answered(answer)
+    near.take_answer(answer)
     assert stats.round_trip == pytest.approx(0.4)
     assert stats.skew == pytest.approx(90.0)
     with pytest.raises(Violation, match="PONG without a PING"):
-        near.answered(answer)
+        near.take_answer(answer)
     assert struct.calcsize("<dd") == len(question.content)

@@ -242,11 +242,11 @@ def test_the_first_reply_of_a_cohort_does_not_turn_the_others_out() -> None:
     positions = np.array([0, 1, 2])
     table.begin(asked, positions, lambda *_: None, "sum")
     for position, frame in enumerate(frames(4, 3, 3)):
-        table.arrived(asked.id, position, {**frame, "id": asked.id, "party": position, "events": []}, 0.0)
+        table.take_reply(asked.id, position, {**frame, "id": asked.id, "party": position, "events": []}, 0.0)
     assert told == [0]
     running = table.sum_of(asked.id, [0, 1, 2])
     assert running is not None
-    whole = running.folded()
+    whole = running.fold_sum()
     assert whole.senders.tolist() == [1, 2]
     assert "of shape (4,)" in whole.rejected[0]
     assert whole.totals["x"].value.tolist() == [2.0, 2.0, 2.0]

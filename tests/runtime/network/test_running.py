@@ -47,7 +47,7 @@ def test_it_is_the_plain_sum_to_the_bit(seed, clients, dtype):
     running = Running(np.arange(clients))
     for one in frames:
         running.add(one)
-    folded = running.folded()
+    folded = running.fold_sum()
     assert folded.senders.tolist() == list(range(clients))
     for name, total in plain.items():
         got = folded.totals[name]
@@ -68,7 +68,7 @@ def test_a_long_reply_is_read_from_its_file_piece_by_piece():
         running = Running(np.arange(2))
         for _ in range(2):
             running.add(M.decode(memoryview(mapped)))
-    total = running.folded().totals["x"]
+    total = running.fold_sum().totals["x"]
     own = total.value
     np.testing.assert_array_equal(total.result(), values)
     assert total.result() is own  # the mean is made where the sum was: no second copy of a large model
@@ -78,4 +78,4 @@ def test_replies_of_other_shapes_are_added_as_they_always_were():
     running = Running(np.arange(2))
     running.add(frame(0, {"x": Sum(np.ones(3, dtype=np.float32))}))
     running.add(frame(1, {"x": Sum(np.ones(3, dtype=np.float64))}))
-    assert running.folded().totals["x"].value.dtype == np.float64
+    assert running.fold_sum().totals["x"].value.dtype == np.float64

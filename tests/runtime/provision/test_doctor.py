@@ -31,7 +31,7 @@ from atoll.runtime.provision.certificates import pem_of
 from atoll.runtime.provision.checkup import Finding, examine
 from atoll.runtime.provision.checkup.machine import check_disk
 from atoll.runtime.provision.files import write
-from atoll.runtime.provision.keys import load_key, sealed
+from atoll.runtime.provision.keys import load_key, seal_key
 from atoll.runtime.transport import transport
 
 pytestmark = pytest.mark.network
@@ -458,7 +458,7 @@ def with_certificate(folder: Path, *, ca: bool, own_key: bool) -> None:
             value = x509.BasicConstraints(ca=True, path_length=None)
         made = made.add_extension(value, critical=critical)
     (folder / "server" / "certificate.pem").write_bytes(pem_of(made.sign(signer, hashes.SHA256())))
-    write(folder / "server" / "key.pem", sealed(key), private=True)
+    write(folder / "server" / "key.pem", seal_key(key), private=True)
 
 
 @pytest.mark.parametrize(

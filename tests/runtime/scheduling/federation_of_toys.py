@@ -105,7 +105,7 @@ class Server:
     def deliver_to_server(self, name: str) -> None:
         job, ticket, answer = self.lines[name].to_server.popleft()
         assert isinstance(answer, Answer)
-        self.do(self.scheduler.offered(job, name, ticket, answer, self.now))
+        self.do(self.scheduler.take_answer(job, name, ticket, answer, self.now))
 
     def advance(self, job: str) -> None:
         """A step of a job that was deployed."""
@@ -114,19 +114,19 @@ class Server:
             self.store.move(job, S.RUNNING, now=self.now)
         elif state is S.RUNNING:
             self.store.move(job, S.FINISHED, now=self.now)
-            self.do(self.scheduler.ended(job, self.now))
+            self.do(self.scheduler.end_job(job, self.now))
 
     def abort(self, job: str) -> None:
         if not self.store.get(job).state.terminal:
             self.store.move(job, S.ABORTED, now=self.now)
-            self.do(self.scheduler.ended(job, self.now))
+            self.do(self.scheduler.end_job(job, self.now))
 
     def crashed(self, job: str, progress: bool = False) -> None:
         """The attempt of a job died."""
         record = self.store.get(job)
         if record.state not in (S.DEPLOYING, S.RUNNING):
             return
-        self.do(self.scheduler.ended(job, self.now))
+        self.do(self.scheduler.end_job(job, self.now))
         barren = 0 if progress else record.barren + 1
         state = after_crash(barren, read_terms(dict(record.spec)).attempts)
         self.store.move(job, state, now=self.now, progress=progress, reason="an attempt died")
@@ -141,7 +141,7 @@ class Server:
     def connect(self, site: str, *, fresh: bool) -> None:
         self.lines[site].up = True
         holding = self.world.sites[site].holding(self.name) if fresh else None
-        self.do(self.scheduler.arrived(site, self.now, holding))
+        self.do(self.scheduler.add_site(site, self.now, holding))
         for job in [j for j, sites in self.scheduler.deployed.items() if fresh and site in sites]:
             self.crashed(job)
 

@@ -16,7 +16,7 @@ from atoll.runtime.jobs.spec import load_job, parse_job
 from atoll.runtime.jobs.terms import job_tree, read_terms
 from atoll.runtime.provision.sites import SiteList
 from atoll.runtime.scheduling.amounts import Resources
-from atoll.runtime.scheduling.placing import placed
+from atoll.runtime.scheduling.placing import place_helpers
 from atoll.runtime.scheduling.scheduler import Scheduler
 from atoll.runtime.scheduling.wants import Action, Answer, Deploy, Offer, Refuse, Release, Wait, Want
 from atoll.runtime.server.members import Members
@@ -89,16 +89,16 @@ def test_helpers_that_cannot_be_are_refused_before_anybody_is_asked(
 
 def test_every_party_gets_a_helper_of_its_own() -> None:
     needed = {"keys": "key holder", "b": "key holder", "c": "dealer"}
-    assert placed(needed, ROLES) == {"keys": "keys", "b": "spare", "c": "deals"}
-    assert placed({"b": "key holder"}, ROLES) == {"b": "keys"}
-    assert placed({"b": "key holder"}, ROLES, there=["spare"]) == {"b": "spare"}
-    assert placed({"b": "key holder"}, ROLES, there=["keys"], before=["north", "spare"]) == {"b": "spare"}
+    assert place_helpers(needed, ROLES) == {"keys": "keys", "b": "spare", "c": "deals"}
+    assert place_helpers({"b": "key holder"}, ROLES) == {"b": "keys"}
+    assert place_helpers({"b": "key holder"}, ROLES, there=["spare"]) == {"b": "spare"}
+    assert place_helpers({"b": "key holder"}, ROLES, there=["keys"], before=["north", "spare"]) == {"b": "spare"}
     with pytest.raises(ConfigError, match="needs a dealer for 'c', 'd', and only 'deals' plays it"):
-        placed({"c": "dealer", "d": "dealer"}, ROLES)
+        place_helpers({"c": "dealer", "d": "dealer"}, ROLES)
     with pytest.raises(
         ConfigError, match=r"nobody in the project plays it\. Did you mean 'key holder'\?.*project.yaml"
     ):
-        placed({"c": "key holer"}, ROLES)
+        place_helpers({"c": "key holer"}, ROLES)
 
 
 @given(
@@ -111,14 +111,14 @@ def test_who_has_played_a_part_plays_it_again(
     needed: dict[str, str], plays: dict[str, str], there: set[str], later: set[str]
 ) -> None:
     try:
-        first = placed(needed, plays, there=there)
+        first = place_helpers(needed, plays, there=there)
     except ConfigError:
         assert any(list(needed.values()).count(role) > list(plays.values()).count(role) for role in needed.values())
         return
     assert {party: plays[site] for party, site in first.items()} == needed
     assert len(set(first.values())) == len(first)
     if first:
-        assert placed(needed, plays, there=later, before=["client", *first.values()]) == first
+        assert place_helpers(needed, plays, there=later, before=["client", *first.values()]) == first
 
 
 def test_a_server_knows_its_helpers_by_its_list_and_by_those_that_have_come(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_a_server_knows_its_helpers_by_its_list_and_by_those_that_have_come(tmp_
 def scheduler(sites: str = "ab", helpers: str = "k") -> Scheduler:
     made = Scheduler()
     for site in sites:
-        made.arrived(site, 0.0)
+        made.add_site(site, 0.0)
     for site in helpers:
-        made.arrived(site, 0.0, helper=True)
+        made.add_site(site, 0.0, helper=True)
     return made
 
 
@@ -160,14 +160,14 @@ def offers(actions: list[Action]) -> dict[str, Offer]:
 
 def answer(made: Scheduler, asked: dict[str, Offer], **said: Answer) -> list[Action]:
     return [
-        a for site, what in said.items() for a in made.offered(asked[site].job, site, asked[site].ticket, what, 0.0)
+        a for site, what in said.items() for a in made.take_answer(asked[site].job, site, asked[site].ticket, what, 0.0)
     ]
 
 
 def test_helpers_are_asked_beside_all_sites_and_are_none_of_them() -> None:
     made = scheduler()
     assert sorted(offers(made.submit(want("0", helpers=()), 0.0))) == ["a", "b"]
-    made.ended("0", 0.0)
+    made.end_job("0", 0.0)
     asked = offers(made.submit(want("1"), 0.0))
     assert sorted(asked) == ["a", "b", "k"]
     assert answer(made, asked, a=YES, b=YES) == []
@@ -179,7 +179,7 @@ def test_a_helper_counts_for_no_quorum_and_none_does_without() -> None:
     busy = Answer(False, "it is busy")
     asked = offers(made.submit(want("1", quorum=1), 0.0))
     assert answer(made, asked, a=busy, k=YES, b=YES) == [Deploy("1", ("b", "k"))]
-    made.ended("1", 0.0)
+    made.end_job("1", 0.0)
     asked = offers(made.submit(want("2", quorum=2), 0.0))
     assert answer(made, asked, a=busy) == [Release("2", "b"), Release("2", "k"), Wait("2", "it is busy")]
     asked = offers(made.tick(60.0))
@@ -191,7 +191,7 @@ def test_a_helper_that_is_away_is_waited_for_and_then_the_job_has_failed() -> No
     made = scheduler(helpers="")
     job = want("1", sites=("a", "b"), floor=1)
     assert made.submit(job, 0.0) == [Wait("1", "waits for its helper at site 'k' to connect")]
-    assert sorted(offers(made.arrived("k", 1.0, helper=True))) == ["a", "b", "k"]
+    assert sorted(offers(made.add_site("k", 1.0, helper=True))) == ["a", "b", "k"]
     told = made.left("k", 2.0)
     assert [a for a in told if isinstance(a, Release)] == [Release("1", site) for site in "kab"]
     (refused,) = [a for a in made.tick(20.0) if isinstance(a, Refuse)]

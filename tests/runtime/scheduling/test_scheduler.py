@@ -22,7 +22,7 @@ def want(job: str, sites: str | None = None, **more: object) -> Want:
 def scheduler(sites: str = "ab", **options: object) -> Scheduler:
     made = Scheduler(**options)  # type: ignore[arg-type]
     for site in sites:
-        made.arrived(site, 0.0)
+        made.add_site(site, 0.0)
     return made
 
 
@@ -33,7 +33,7 @@ def offers(actions: list[Action]) -> dict[str, Offer]:
 def answer(made: Scheduler, asked: dict[str, Offer], said: dict[str, Answer], now: float = 0.0) -> list[Action]:
     actions: list[Action] = []
     for site, what in said.items():
-        actions += made.offered(asked[site].job, site, asked[site].ticket, what, now)
+        actions += made.take_answer(asked[site].job, site, asked[site].ticket, what, now)
     return actions
 
 
@@ -62,16 +62,16 @@ def test_a_no_lets_everything_go() -> None:
 
 def test_all_sites_are_those_of_the_project_whether_they_have_come_or_not() -> None:
     made = Scheduler(known="abc")
-    made.arrived("a", 0.0)
-    made.arrived("b", 0.0)
+    made.add_site("a", 0.0)
+    made.add_site("b", 0.0)
     assert made.submit(want("1", patience=10.0), 0.0) == [Wait("1", "waits for site 'c' to connect")]
-    assert sorted(offers(made.arrived("c", 1.0))) == ["a", "b", "c"]
+    assert sorted(offers(made.add_site("c", 1.0))) == ["a", "b", "c"]
     assert offers(made.submit(want("2", quorum=2), 1.0)) == {}  # its turn comes
 
 
 def test_a_site_that_nobody_has_heard_of_is_named_at_once_and_may_join_later() -> None:
     made = Scheduler(known=["north", "south"])
-    made.arrived("north", 0.0)
+    made.add_site("north", 0.0)
     job = Want(job="1", need=ONE, sites=("nort", "north"), patience=10.0)
     slip = "waits for site 'nort' to connect; the server knows no site 'nort'. Did you mean 'north'?"
     assert made.submit(job, 0.0) == [Wait("1", slip)]
@@ -81,12 +81,12 @@ def test_a_site_that_nobody_has_heard_of_is_named_at_once_and_may_join_later() -
     assert isinstance(given_up, Refuse)
     assert "'nort' did not connect; the server knows no site 'nort'. Did you" in str(given_up.error)
     made.submit(job, 12.0)
-    assert sorted(offers(made.arrived("nort", 13.0))) == ["nort", "north"]
+    assert sorted(offers(made.add_site("nort", 13.0))) == ["nort", "north"]
 
 
 def test_a_new_list_of_sites_counts_at_once_for_jobs_that_wait() -> None:
     made = Scheduler(known="abc")
-    made.arrived("a", 0.0)
+    made.add_site("a", 0.0)
     made.submit(want("1"), 0.0)
     made.submit(want("2", "b"), 0.0)
     assert made.know("abd", 1.0) == [Wait("1", "waits for sites 'b', 'd' to connect")]
@@ -99,7 +99,7 @@ def test_a_site_that_the_list_leaves_out_is_waited_for_no_more_once_it_has_gone(
     made = scheduler("ab", known="abc")
     made.submit(want("1"), 0.0)
     made.know("ac", 1.0)  # b was revoked, and is cut off a moment later
-    made.arrived("b", 2.0)  # its network was away meanwhile
+    made.add_site("b", 2.0)  # its network was away meanwhile
     made.left("b", 3.0)
     assert made.queued == {"1": "waits for site 'c' to connect"}
     made.know("abc", 4.0)  # it has a new kit
@@ -109,7 +109,7 @@ def test_a_site_that_the_list_leaves_out_is_waited_for_no_more_once_it_has_gone(
 def test_a_site_that_came_without_being_listed_is_waited_for_when_it_is_away() -> None:
     made = scheduler("ab", known="a")
     made.know("ab", 1.0)  # what is listed and what has come so far
-    made.arrived("c", 2.0)
+    made.add_site("c", 2.0)
     made.left("b", 3.0)
     made.left("c", 3.0)
     made.submit(want("1"), 4.0)
@@ -137,7 +137,7 @@ def test_a_refused_job_asks_at_once_when_another_has_ended() -> None:
     made = scheduler()
     answer(made, offers(made.submit(want("1"), 0.0)), {"a": YES, "b": YES})
     answer(made, offers(made.submit(want("2"), 0.0)), {"a": NO, "b": YES})
-    actions = made.ended("1", 0.1)
+    actions = made.end_job("1", 0.1)
     assert actions[:2] == [Release("1", "a"), Release("1", "b")]
     assert sorted(offers(actions)) == ["a", "b"]
 
@@ -171,7 +171,7 @@ def test_absent_sites_are_waited_for_with_patience() -> None:
     assert actions == [Wait("1", "waits for sites 'b', 'c' to connect")]
     assert made.next_wake() == 65.0
     assert made.tick(64.9) == []
-    assert made.arrived("b", 64.9) == [Wait("1", "waits for site 'c' to connect")]
+    assert made.add_site("b", 64.9) == [Wait("1", "waits for site 'c' to connect")]
     (refused,) = made.tick(65.0)
     assert isinstance(refused, Refuse)
     assert "site 'c' did not connect" in str(refused.error)
@@ -182,7 +182,7 @@ def test_absent_sites_are_waited_for_with_patience() -> None:
 def test_a_job_begins_when_the_last_site_comes() -> None:
     made = scheduler("a")
     made.submit(want("1", "ab"), 0.0)
-    assert sorted(offers(made.arrived("b", 10.0))) == ["a", "b"]
+    assert sorted(offers(made.add_site("b", 10.0))) == ["a", "b"]
 
 
 def test_nobody_at_all() -> None:
@@ -210,10 +210,10 @@ def test_earlier_jobs_go_first_whatever_came_first() -> None:
     made = Scheduler(max_jobs=1)
     made.submit(want("2", "a"), 0.0)
     made.submit(want("1", "a"), 0.0)
-    asked = offers(made.arrived("a", 1.0))
+    asked = offers(made.add_site("a", 1.0))
     assert asked["a"].job == "1"
     answer(made, asked, {"a": YES})
-    assert offers(made.ended("1", 2.0))["a"].job == "2"
+    assert offers(made.end_job("1", 2.0))["a"].job == "2"
 
 
 def test_one_job_at_a_time_asks_a_site() -> None:
@@ -232,7 +232,7 @@ def test_there_is_a_most() -> None:
     assert isinstance(said, Wait)
     assert "the most that this server runs at once" in said.why
     answer(made, asked, {"a": YES})
-    assert sorted(offers(made.ended("1", 0.0))) == ["b"]
+    assert sorted(offers(made.end_job("1", 0.0))) == ["b"]
 
 
 def test_a_silent_site_is_a_no() -> None:
@@ -259,7 +259,7 @@ def test_a_site_that_has_begun_anew_lets_go_before_it_is_asked_again() -> None:
     made = scheduler("ab")
     asked = offers(made.submit(want("1"), 0.0))
     answer(made, asked, {"a": YES})
-    actions = made.arrived("a", 1.0, holding=["1", "old"])
+    actions = made.add_site("a", 1.0, holding=["1", "old"])
     to_a = [a for a in actions if getattr(a, "site", None) == "a"]
     assert [type(a) for a in to_a] == [Release, Release, Release, Offer]
     again = offers(actions)
@@ -271,8 +271,8 @@ def test_what_runs_is_not_let_go_when_its_site_comes_back() -> None:
     made = scheduler("a")
     answer(made, offers(made.submit(want("1"), 0.0)), {"a": YES})
     assert made.left("a", 1.0) == []
-    assert made.arrived("a", 2.0, holding=["1", "stray"]) == [Release("stray", "a")]
-    assert made.arrived("a", 3.0) == []
+    assert made.add_site("a", 2.0, holding=["1", "stray"]) == [Release("stray", "a")]
+    assert made.add_site("a", 3.0) == []
     assert made.deployed == {"1": ("a",)}
 
 
@@ -280,13 +280,13 @@ def test_abort_at_every_stage_frees_everything() -> None:
     made = scheduler("ab")
     asked = offers(made.submit(want("1"), 0.0))
     answer(made, asked, {"a": YES})
-    assert made.ended("1", 0.0) == [Release("1", "a"), Release("1", "b")]
+    assert made.end_job("1", 0.0) == [Release("1", "a"), Release("1", "b")]
     assert answer(made, asked, {"b": YES}) == []
     made.submit(want("2", "z"), 0.0)
-    assert made.ended("2", 0.0) == []
-    assert made.ended("nobody", 0.0) == []
+    assert made.end_job("2", 0.0) == []
+    assert made.end_job("nobody", 0.0) == []
     answer(made, offers(made.submit(want("3"), 0.0)), {"a": YES, "b": YES})
-    assert made.ended("3", 0.0) == [Release("3", "a"), Release("3", "b")]
+    assert made.end_job("3", 0.0) == [Release("3", "a"), Release("3", "b")]
     assert (made.queued, made.deployed) == ({}, {})
 
 
@@ -295,7 +295,7 @@ def test_a_job_is_scheduled_once_at_a_time() -> None:
     answer(made, offers(made.submit(want("1"), 0.0)), {"a": YES})
     with pytest.raises(JobError, match=r"scheduled already .in job 1"):
         made.submit(want("1"), 0.0)
-    made.ended("1", 0.0)
+    made.end_job("1", 0.0)
     made.submit(want("1"), 0.0)
     with pytest.raises(JobError, match=r"scheduled already"):
         made.submit(want("1"), 0.0)
@@ -322,7 +322,7 @@ def test_small_jobs_fill_gaps_but_never_starve_a_big_one() -> None:
                 held = free[action.site] >= size
                 free[action.site] -= size if held else 0
                 holds.update({(action.job, action.site): size} if held else {})
-                waiting.extend(made.offered(action.job, action.site, action.ticket, YES if held else NO, now))
+                waiting.extend(made.take_answer(action.job, action.site, action.ticket, YES if held else NO, now))
             elif isinstance(action, Release):
                 free[action.site] += holds.pop((action.job, action.site), 0)
             elif isinstance(action, Deploy):
@@ -336,7 +336,7 @@ def test_small_jobs_fill_gaps_but_never_starve_a_big_one() -> None:
         before = len(started)
         do(made.submit(want(f"s{step:02}", "ab"[step % 2]), float(step)), float(step))
         if len(running) > 1 or len(started) == before:
-            do(made.ended(running.pop(0), float(step)), float(step))
+            do(made.end_job(running.pop(0), float(step)), float(step))
         if "big" in started:
             break
     assert "big" in started
@@ -374,9 +374,9 @@ def test_a_new_job_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     del looks[:]
     assert made.tick(1.0) == []
     assert looks == []  # nothing is due
-    made.arrived("a", 2.0)
+    made.add_site("a", 2.0)
     assert looks == names
-    asked = offers(made.arrived("b", 3.0))
+    asked = offers(made.add_site("b", 3.0))
     assert {offer.job for offer in asked.values()} == {"0000"}
     del looks[:]
     assert offers(made.submit(want("0300", "ab"), 4.0)) == {}

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _same_authority_other_project(base: Path) -> None:
     """The worst case: somebody used one authority's key for two projects."""
     from atoll.runtime.provision.certificates import Subject, certificates_in, make_certificate, pem_of
-    from atoll.runtime.provision.keys import load_key, make_key, sealed
+    from atoll.runtime.provision.keys import load_key, make_key, seal_key
 
     authority = certificates_in((base / "ours" / "ca" / "ca.pem").read_bytes(), "ca")[0]
     signer = load_key((base / "ours" / "ca" / "ca-key.pem").read_bytes(), None, "ca")
@@ -52,7 +52,7 @@ def _same_authority_other_project(base: Path) -> None:
         subject = Subject("hearts", role, name, "North", hosts)
         made = make_certificate(subject, key.public_key(), authority, signer, 9, datetime.now(UTC))
         (base / "hearts" / name / "certificate.pem").write_bytes(pem_of(made))
-        (base / "hearts" / name / "key.pem").write_bytes(sealed(key))
+        (base / "hearts" / name / "key.pem").write_bytes(seal_key(key))
         settings = base / "hearts" / name / "kit.yaml"
         settings.write_text(settings.read_text().replace("project: lungs", "project: hearts"))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import ConfigError
-from atoll.runtime.daemon.monitor import Sample, monitored, text_of
+from atoll.runtime.daemon.monitor import Sample, serve_monitor, text_of
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.server import seen as seeing
 from tests.support.hostile import Besieged, Kits, besieged, good_site, played
@@ -167,12 +167,12 @@ def test_health_and_metrics_of_a_server_and_a_site(kit: Kits, tmp_path: Path, mo
 
 def test_nothing_is_served_unless_it_is_asked_for_and_a_taken_port_is_named() -> None:
     async def body() -> None:
-        async with monitored(None, str, list) as at:
+        async with serve_monitor(None, str, list) as at:
             assert at == ""
-        async with monitored("127.0.0.1:0", lambda: "no", list) as at:
+        async with serve_monitor("127.0.0.1:0", lambda: "no", list) as at:
             assert (await got(at, b"GET /healthz HTTP/1.1\r\n\r\n"))[0] == "503 Service Unavailable"
             with pytest.raises(ConfigError, match=f"cannot listen at {at}"):
-                async with monitored(at, str, list):
+                async with serve_monitor(at, str, list):
                     pass
 
     asyncio.run(body())

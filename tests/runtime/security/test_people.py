@@ -93,7 +93,7 @@ def test_nobody_has_more_jobs_or_bytes_than_a_share(kit: Kits, tmp_path: Path, m
             await admin.abort(made[0])
             assert isinstance(await submitted(siege, token="4"), str)
             await admin.abort(made[1])
-            size = siege.server._store.kept("anna")
+            size = siege.server._store.count_kept("anna")
             monkeypatch.setattr(siege.server._requests._quotas, "_size", size + 10)
             full = await submitted(siege, token="5")
             assert f"the bundles of the jobs of admin 'anna' of 'university' have {size} bytes" in str(full)

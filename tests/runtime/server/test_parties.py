@@ -148,7 +148,7 @@ def test_a_site_that_was_let_go_is_not_waited_for_once_more() -> None:
         await asyncio.sleep(1000.0)
         both.dismiss("south")  # twice is once
         begin = now()
-        stopping = asyncio.create_task(both.stopped(True, 1000.0))
+        stopping = asyncio.create_task(both.stop_processes(True, 1000.0))
         await asyncio.sleep(100.0)
         assert [site.told for site in sites] == [[("7", 1, True)]] * 2
         assert not stopping.done()  # who was there to the end is still waited for

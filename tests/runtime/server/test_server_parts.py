@@ -7,9 +7,17 @@ import asyncio
 from atoll.core.errors import DataError, JobError
 from atoll.core.requests.wire import pack_error, unpack_error
 from atoll.core.time.clock import run
-from atoll.runtime.server.liveness import stalled
+from atoll.runtime.server.liveness import watch_progress
 from atoll.runtime.server.news import JobNews
-from atoll.runtime.server.outcomes import AttemptOutcome, aborted, crashed, failed, failed_at, finished, state_after
+from atoll.runtime.server.outcomes import (
+    AttemptOutcome,
+    failed_at,
+    make_aborted,
+    make_crashed,
+    make_failed,
+    make_finished,
+    state_after,
+)
 from atoll.runtime.store.records import JobRecord
 from atoll.runtime.store.states import JobState
 
@@ -33,7 +41,7 @@ def test_a_job_that_stands_still_is_found_out_in_time_and_one_that_works_is_not(
     async def body() -> None:
         clock, spent = asyncio.get_running_loop().time, 1.0
         begin = clock()
-        watch = asyncio.create_task(stalled("7", patience, lambda: 5, lambda: spent))
+        watch = asyncio.create_task(watch_progress("7", patience, lambda: 5, lambda: spent))
         while clock() < begin + 10 * patience:  # a fiftieth of a core is work
             await asyncio.sleep(1.0)
             spent += 0.02
@@ -56,15 +64,15 @@ def record(barren: int) -> JobRecord:
 
 
 def test_what_follows_an_attempt() -> None:
-    assert state_after(record(0), finished(), 3)[0] is JobState.FINISHED
-    assert state_after(record(0), aborted("ann"), 3)[0] is JobState.ABORTED
-    state, why = state_after(record(1), crashed("power"), 3)
+    assert state_after(record(0), make_finished(), 3)[0] is JobState.FINISHED
+    assert state_after(record(0), make_aborted("ann"), 3)[0] is JobState.ABORTED
+    state, why = state_after(record(1), make_crashed("power"), 3)
     assert (state, why.reason, why.error) == (JobState.QUEUED, "power", None)
-    state, why = state_after(record(2), crashed("power"), 3)
+    state, why = state_after(record(2), make_crashed("power"), 3)
     assert state is JobState.FAILED
     assert "3 attempts in a row ended without a checkpoint; the last one: power" in why.reason
     assert state_after(record(9), AttemptOutcome("crashed", "power", progress=True), 3)[0] is JobState.QUEUED
-    assert state_after(record(9), failed(JobError("no")), 3)[0] is JobState.FAILED
+    assert state_after(record(9), make_failed(JobError("no")), 3)[0] is JobState.FAILED
 
 
 def test_an_error_keeps_its_kind_and_gains_its_place() -> None:

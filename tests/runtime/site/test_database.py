@@ -46,7 +46,7 @@ def test_a_write_ahead_log_is_seen_with_its_file(tmp_path: Path) -> None:
     place = tmp_path / "clinic"
     place.mkdir()
     file = sqlite_file(place / "a.sqlite", "wal")
-    assert database_of(str(file)).shown() == (place,)
+    assert database_of(str(file)).list_shown() == (place,)
     assert "sees its folder, which holds its write-ahead log" in look_at_database(database_of(str(file)))
     writer = sqlite3.connect(file)
     writer.execute("insert into visits values (8)")
@@ -57,7 +57,7 @@ def test_a_write_ahead_log_is_seen_with_its_file(tmp_path: Path) -> None:
     writer.close()
     plain = sqlite_file(tmp_path / "b.sqlite")
     (tmp_path / "b.sqlite-journal").touch()
-    assert database_of(str(plain)).shown() == (plain, tmp_path / "b.sqlite-journal")
+    assert database_of(str(plain)).list_shown() == (plain, tmp_path / "b.sqlite-journal")
 
 
 def test_a_factory_gets_the_connection(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_jobs_process_waits_for_its_daemon_from_any_thread(tmp_path: Path) -> 
     async def body() -> list[str]:
         ends, book = Ends(), made(tmp_path, demand)
         serving = asyncio.create_task(book.serve(ends.end(0), "1"))
-        ledger = await DaemonLedger.opened(ends.end(1), "1")
+        ledger = await DaemonLedger.open_ledger(ends.end(1), "1")
         errors: list[str] = []
 
         def work(name: str) -> None:

@@ -85,12 +85,12 @@ def test_a_look_is_taken_for_some_of_a_crowd_and_the_next_one_finds_the_others(
     async def body(watch: Handshakes) -> None:
         for number in range(1000):
             doors.come("10.0.0.1", number)
-            watch.begun()
+            watch.note_connection()
         # 0.1 s of looking at once, and a twentieth of the time since: 21 or 22 looks of 5 ms
         assert 20 <= doors.looks <= 23
         await asyncio.sleep(0)  # what threads of gRPC's have said is heard
         for number in range(999):
-            watch.called(f"ipv4:10.0.0.1:{number}")
+            watch.note_call(f"ipv4:10.0.0.1:{number}")
         watch._look()
         assert caplog.messages == []
         del doors.open["10.0.0.1", 999]  # it left without a word
@@ -108,13 +108,13 @@ def test_of_a_crowd_that_has_left_before_anybody_looked_everyone_is_counted(
     async def body(watch: Handshakes) -> None:
         for number in range(100):
             doors.come("10.0.0.1", number)
-            watch.begun()
+            watch.note_connection()
             if number >= 50:  # beyond what is looked at, and gone at once
                 del doors.open["10.0.0.1", number]
         await asyncio.sleep(0)
         for number in range(50):
-            watch.called(f"ipv4:10.0.0.1:{number}")
-            watch.called(f"ipv4:10.0.0.1:{number}")  # another call over the same connection
+            watch.note_call(f"ipv4:10.0.0.1:{number}")
+            watch.note_call(f"ipv4:10.0.0.1:{number}")  # another call over the same connection
         watch._look()
         watch._look()
 
@@ -133,9 +133,9 @@ def test_who_has_called_and_left_is_not_refused_because_the_thread_that_found_it
         doors.come("10.0.0.1", 1)
         doors.come("10.0.0.2", 1)
         seen = watch._in_time()  # by the stranger's thread, which stops here
-        watch.begun()
+        watch.note_connection()
         await asyncio.sleep(0)
-        watch.called("ipv4:10.0.0.2:1")
+        watch.note_call("ipv4:10.0.0.2:1")
         del doors.open["10.0.0.2", 1]
         watch._look()
         watch._came(seen)
@@ -156,7 +156,7 @@ def test_of_a_throttled_host_connections_end_before_their_handshake_and_of_anoth
     async def body(watch: Handshakes) -> None:
         for number in range(20):
             doors.come("10.0.0.1", number)
-            watch.begun()
+            watch.note_connection()
             await asyncio.sleep(0)
             del doors.open["10.0.0.1", number]  # it showed no certificate
             watch._look()
@@ -165,13 +165,13 @@ def test_of_a_throttled_host_connections_end_before_their_handshake_and_of_anoth
         for number in range(100, 150):
             doors.come("10.0.0.1", number)
             doors.come("10.0.0.2", number)
-        watch.begun()
+        watch.note_connection()
         assert len(doors.ended) == 50 - AT_ONCE
         assert {host for host, _ in doors.ended} == {"10.0.0.1"}
         doors.now += PENALTY / 2
         for number in range(200, 250):
             doors.come("10.0.0.1", number)
-        watch.begun()
+        watch.note_connection()
         assert len(doors.ended) == 100 - AT_ONCE - AT_ONCE // 2
         await asyncio.sleep(0)
         watch._look()
@@ -186,10 +186,10 @@ def test_of_a_throttled_host_connections_end_before_their_handshake_and_of_anoth
 def test_parties_that_may_not_come_in_count_as_failures_of_their_host(doors: Doors) -> None:
     async def body(watch: Handshakes) -> None:
         for number in range(20):
-            watch.failed(f"ipv4:10.0.0.1:{number}")  # its certificate was revoked
+            watch.count_failure(f"ipv4:10.0.0.1:{number}")  # its certificate was revoked
         for number in range(40):
             doors.come("10.0.0.1", number)
-        watch.begun()
+        watch.note_connection()
         assert len(doors.ended) == 40 - AT_ONCE
 
     watched(body)
@@ -199,8 +199,8 @@ def test_too_many_that_never_call_must_leave_those_of_a_crowded_host_at_once(doo
     async def body(watch: Handshakes) -> None:
         first = [doors.come("10.0.0.9", number) for number in range(2)]
         crowd = [doors.come("10.0.0.1", 10 + number) for number in range(10)]
-        watch.begun()
-        watch.called("ipv4:10.0.0.1:19")
+        watch.note_connection()
+        watch.note_call("ipv4:10.0.0.1:19")
         await asyncio.sleep(0)
         watch._look()
         assert doors.ended == crowd[:3]  # eight may wait, and eleven did
@@ -411,10 +411,10 @@ def test_a_host_whose_handshakes_fail_is_throttled_and_another_is_not() -> None:
             return made
 
         for _ in range(30):
-            doorway.failed(visitor("10.0.0.1", spoke=False))  # a silent one is no failure
+            doorway.note_failure(visitor("10.0.0.1", spoke=False))  # a silent one is no failure
         assert not doorway._failed.throttled("10.0.0.1")
         for _ in range(20):
-            doorway.failed(visitor("10.0.0.1"))
+            doorway.note_failure(visitor("10.0.0.1"))
         assert doorway._failed.throttled("10.0.0.1")
         assert not doorway._failed.throttled("10.0.0.2")
         begun = loop.time()

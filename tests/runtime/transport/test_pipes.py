@@ -14,7 +14,7 @@ import pytest
 from atoll.core.errors import ConfigError
 from atoll.runtime.identity import peer_of
 from atoll.runtime.transport import TRANSPORTS, Pipe, PipeClosed, local_pipe, transport
-from atoll.runtime.transport.addresses import joined, split
+from atoll.runtime.transport.addresses import join_address, split
 from atoll.runtime.transport.base import LARGEST
 from tests.support.certificates import authority
 
@@ -192,7 +192,7 @@ def test_an_address_that_is_taken_is_refused(kind: str) -> None:
 def test_addresses_are_host_and_port() -> None:
     assert split("example.org:8443") == ("example.org", 8443)
     assert split("[::1]:80") == ("::1", 80)
-    assert joined(*split("[::1]:80")) == "[::1]:80"
+    assert join_address(*split("[::1]:80")) == "[::1]:80"
     for wrong in ("example.org", ":80", "example.org:http", "example.org:70000"):
         with pytest.raises(ConfigError, match="is not an address"):
             split(wrong)

@@ -79,6 +79,6 @@ def test_a_revoked_key_cannot_hide_behind_the_renewed_certificate(monkeypatch: p
 
 
 def test_a_listener_signs_numbers_of_its_own_length_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "asked", lambda: (b"short", (("atoll-challenge-bin", b"short"),)))
+    monkeypatch.setattr(rpc, "draw_question", lambda: (b"short", (("atoll-challenge-bin", b"short"),)))
     with pytest.raises(IdentityError, match="asks for no proof"):
         asyncio.run(dialled())

@@ -57,7 +57,7 @@ def helper(plays: str = "key holder", name: str = "keys") -> Callable[[], SiteDa
 
 def key_of(folder: Path, site: str, **more: Any) -> LetterKey:
     words = {"project": "study", "job": "job-1", "site": site, "state": folder / site, "revoked": LIST, **more}
-    return LetterKey.made(words.pop("credentials", KITS.get(site)), **words)
+    return LetterKey.make_key(words.pop("credentials", KITS.get(site)), **words)
 
 
 def sites() -> dict[str, Callable[[], SiteData]]:

@@ -43,7 +43,7 @@ SOUTH = peer_of(KITS["south"].certificate).serial
 
 def key_of(folder: Path, site: str = "north", **more: Any) -> LetterKey:
     words = {"project": "study", "job": "job-1", "site": site, "state": folder / site, "revoked": LIST, **more}
-    return LetterKey.made(words.pop("credentials", KITS.get(site)), **words)
+    return LetterKey.make_key(words.pop("credentials", KITS.get(site)), **words)
 
 
 # ---------------------------------------------------------------------- signed keys
@@ -55,7 +55,7 @@ def test_the_key_of_a_job_is_private_and_outlives_attempts(tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert first.private == path.read_bytes() == key_of(tmp_path).private
     assert first.signed.public == public_of(first.private)
-    assert LetterKey.ordered(first.order(), tmp_path / "north") == first
+    assert LetterKey.read_order(first.order(), tmp_path / "north") == first
     assert first.private not in M.encode(first.order())
     assert first.private.hex() not in repr(first)
     assert repr(first.private) not in repr(first)
@@ -331,14 +331,14 @@ def swaps_keys(site: str, frame: Any) -> Any:
 
 def own_key(folder: Path) -> Mangle:
     """The server puts itself between: a key that it knows, signed by nobody who may."""
-    mine = LetterKey.made(
+    mine = LetterKey.make_key(
         HERE.issue("server", "server"), project="study", job="job-1", site="south", state=folder / "mine", revoked=LIST
     )
 
     def mangle(site: str, frame: Any) -> Any:
         if "letters" not in frame:
             return frame
-        return changed(frame, lambda made: made["letters"].update(south=mine.signed.packed()))
+        return changed(frame, lambda made: made["letters"].update(south=mine.signed.pack()))
 
     return mangle
 

@@ -89,7 +89,7 @@ def test_both_seeds_are_not_given(bridge):
 @contextlib.contextmanager
 def telling_one_site(engine, positions, other):
     """Send one site, with two parties, another request under the same name."""
-    victim = list(engine.sites.grouped(dict.fromkeys(positions.tolist())))[-1]
+    victim = list(engine.sites.group_parties(dict.fromkeys(positions.tolist())))[-1]
     honest = victim.post
 
     def post(frame, *body):

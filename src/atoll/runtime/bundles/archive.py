@@ -45,10 +45,10 @@ def write_archive(files: Iterable[tuple[str, bytes]]) -> bytes:
         with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED, allowZip64=False) as archive:
             for name, content in files:
                 if "\x00" in name or name in archive.NameToInfo:
-                    raise _refused(f"the name {name!r} is refused: it appears twice, or has a zero byte")
+                    raise _make_refusal(f"the name {name!r} is refused: it appears twice, or has a zero byte")
                 archive.writestr(_info(name), content)
     except zipfile.LargeZipFile as error:
-        raise _refused(f"its files are more than an archive holds: {error}") from error
+        raise _make_refusal(f"its files are more than an archive holds: {error}") from error
     return made.getvalue()
 
 
@@ -73,21 +73,21 @@ def members(content: bytes, most: int) -> list[Member]:
             found = _files(archive, len(content), most)
         same = write_archive((member.name, member.content) for member in found) == content
     except _MALFORMED as error:
-        raise _refused(f"it is not an archive: {error}") from error
+        raise _make_refusal(f"it is not an archive: {error}") from error
     if not same:
-        raise _refused("it has bytes outside its files: flags, dates, links, extra fields or comments")
+        raise _make_refusal("it has bytes outside its files: flags, dates, links, extra fields or comments")
     return found
 
 
 def _files(archive: zipfile.ZipFile, size: int, most: int) -> list[Member]:
     infos = archive.infolist()
     if len(infos) > most:
-        raise _refused(f"it has more than {most} files")
+        raise _make_refusal(f"it has more than {most} files")
     # Checked before anything is read: members may overlap, or claim to be compressed.
     if any(info.compress_type != zipfile.ZIP_STORED for info in infos) or sum(info.file_size for info in infos) > size:
-        raise _refused("its files are compressed, or overlap")
+        raise _make_refusal("its files are compressed, or overlap")
     return [Member(info.filename, archive.read(info)) for info in infos]
 
 
-def _refused(what: str) -> BundleError:
+def _make_refusal(what: str) -> BundleError:
     return BundleError(what, where="bundle", remedy="submit the job again from its folder; a bundle is never edited")

@@ -28,7 +28,7 @@ from .manifest import JOB_FILE, SOURCE, Manifest
 from .names import LIMITS, BundleLimits, hidden, require_names
 from .signing import require_signature, sign
 
-__all__ = ["Verified", "contents", "make_bundle", "opened", "source_files", "verify"]
+__all__ = ["Verified", "contents", "make_bundle", "open_bundle", "source_files", "verify"]
 
 _META = (".atoll/manifest.json", ".atoll/signature", ".atoll/certificate.pem")
 _META_SIZES = (4 * 2**20, 1024, 64 * 1024)
@@ -127,7 +127,7 @@ def make_bundle(
     head = zip(_META, (text, sign(text, credentials), credentials.certificate), strict=True)
     made = write_archive([*head, *files])
     if len(made) > limits.bundle:
-        raise _refused(f"it has {len(made)} bytes, and {limits.bundle} are allowed")
+        raise _make_refusal(f"it has {len(made)} bytes, and {limits.bundle} are allowed")
     return made
 
 
@@ -160,10 +160,10 @@ def verify(
         IdentityError: the signer has another role, project or authority, or its certificate is out of date or revoked.
         MissingExtraError: cryptography is not installed.
     """
-    meta, files = opened(bundle, limits)
+    meta, files = open_bundle(bundle, limits)
     text, signature, certificate = meta
     manifest = Manifest.parse(text)
-    then = _signed(manifest) if known(manifest) else None
+    then = _read_signing_time(manifest) if known(manifest) else None
     signer = require_signature(
         text, signature, certificate, ca=ca, project=project, roles=roles, revoked=revoked, now=now, then=then
     )
@@ -173,7 +173,7 @@ def verify(
     return Verified(manifest, signer, job)
 
 
-def _signed(manifest: Manifest) -> datetime | None:
+def _read_signing_time(manifest: Manifest) -> datetime | None:
     try:
         return datetime.fromtimestamp(manifest.signed / 1e6, UTC)
     except (OverflowError, OSError, ValueError):  # a time that no calendar has
@@ -187,35 +187,35 @@ def contents(manifest: Manifest, files: list[Member], limits: BundleLimits) -> I
         BundleError: they are not those of the manifest, out of order, altered, or too large.
     """
     if [file.path for file in manifest.files] != [member.name for member in files]:
-        raise _refused("its files are not those that were signed, in the order in which they were signed")
+        raise _make_refusal("its files are not those that were signed, in the order in which they were signed")
     require_names([file.path for file in manifest.files], limits)
     if manifest.total > limits.total:
-        raise _refused(f"its files have {manifest.total} bytes, and {limits.total} are allowed")
+        raise _make_refusal(f"its files have {manifest.total} bytes, and {limits.total} are allowed")
     for file, member in zip(manifest.files, files, strict=True):
         most = limits.job if file.path == JOB_FILE else limits.file
         if len(member.content) > most:
-            raise _refused(f"{file.path!r} has {len(member.content)} bytes, and {most} are allowed")
+            raise _make_refusal(f"{file.path!r} has {len(member.content)} bytes, and {most} are allowed")
         if (file.size, file.sha256) != (len(member.content), hashlib.sha256(member.content).hexdigest()):
-            raise _refused(f"{file.path!r} is not the file that was signed")
+            raise _make_refusal(f"{file.path!r} is not the file that was signed")
         yield file.path, member.content
 
 
-def opened(bundle: bytes, limits: BundleLimits) -> tuple[list[bytes], list[Member]]:
+def open_bundle(bundle: bytes, limits: BundleLimits) -> tuple[list[bytes], list[Member]]:
     """Return the three files about a bundle (manifest, signature, certificate), and its members; this checks only its form.
 
     Raises:
         BundleError: it is too large, or not a bundle.
     """
     if len(bundle) > limits.bundle:
-        raise _refused(f"it has {len(bundle)} bytes, and {limits.bundle} are allowed")
+        raise _make_refusal(f"it has {len(bundle)} bytes, and {limits.bundle} are allowed")
     found = members(bundle, limits.files + len(_META) + 1)
     if tuple(member.name for member in found[: len(_META)]) != _META:
-        raise _refused("it does not begin with its manifest, signature and certificate")
+        raise _make_refusal("it does not begin with its manifest, signature and certificate")
     for member, most in zip(found, _META_SIZES, strict=False):
         if len(member.content) > most:
-            raise _refused(f"{member.name!r} has {len(member.content)} bytes, and {most} are allowed")
+            raise _make_refusal(f"{member.name!r} has {len(member.content)} bytes, and {most} are allowed")
     return [member.content for member in found[: len(_META)]], found[len(_META) :]
 
 
-def _refused(what: str) -> BundleError:
+def _make_refusal(what: str) -> BundleError:
     return BundleError(what, where="bundle", remedy="submit the job again from its folder; a bundle is never edited")

@@ -87,22 +87,22 @@ class Manifest:
         """
         try:
             tree = json.loads(text)
-            files = tuple(File(*map(_checked, row, (str, int, str))) for row in tree["files"])
-            made = cls(files, _checked(tree["nonce"], str), _checked(tree["signed"], int))
+            files = tuple(File(*map(_check_kind, row, (str, int, str))) for row in tree["files"])
+            made = cls(files, _check_kind(tree["nonce"], str), _check_kind(tree["signed"], int))
             same = made.text() == text and bool(_NONCE.fullmatch(made.nonce)) and 0 <= made.signed < 1 << 63
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise _refused("its manifest cannot be read") from error
+            raise _make_refusal("its manifest cannot be read") from error
         paths = [file.path for file in made.files]
         if not same or paths != sorted(paths) or JOB_FILE not in paths:
-            raise _refused(f"its manifest is of another version, out of order or without {JOB_FILE}")
+            raise _make_refusal(f"its manifest is of another version, out of order or without {JOB_FILE}")
         return made
 
 
-def _checked(value: Any, kind: type) -> Any:
+def _check_kind(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError(value)
     return value
 
 
-def _refused(what: str) -> BundleError:
+def _make_refusal(what: str) -> BundleError:
     return BundleError(what, where="bundle", remedy="submit the job again from its folder, with this version of Atoll")

@@ -59,7 +59,7 @@ def reference_of(found: Any, where: str) -> str:
     """
     name, module = getattr(found, "__qualname__", None), getattr(found, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
-        raise _refused(f"a live {type(found).__name__} cannot travel", where)
+        raise _make_refusal(f"a live {type(found).__name__} cannot travel", where)
     require_name(f"{module}:{name}", where, found)
     return declared_name(found)
 
@@ -72,17 +72,17 @@ def require_name(reference: str, where: str, found: Any = None) -> str:
     """
     module, _, name = reference.partition(":")
     if module == "__main__":
-        raise _refused(f"{name} is defined in the script itself, which other machines do not have", where)
+        raise _make_refusal(f"{name} is defined in the script itself, which other machines do not have", where)
     if "<lambda>" in name:
-        raise _refused("a lambda cannot travel", where)
+        raise _make_refusal("a lambda cannot travel", where)
     if "<locals>" in name:
-        raise _refused(f"{name} is made inside a function and cannot travel", where)
+        raise _make_refusal(f"{name} is made inside a function and cannot travel", where)
     if found is not None:
         here: Any = sys.modules.get(module)
         for part in name.split("."):
             here = getattr(here, part, None)
         if here is not found:
-            raise _refused(f"{reference} is not the object that this name imports", where)
+            raise _make_refusal(f"{reference} is not the object that this name imports", where)
     return reference
 
 
@@ -99,12 +99,12 @@ def require_reachable(reference: str, where: str, source: Path | None) -> None:
     with importing(source):
         spec = importlib.util.find_spec(root)
     if spec is None:
-        raise _refused(f"there is no module {root!r} in the source folder, and none is installed", where)
+        raise _make_refusal(f"there is no module {root!r} in the source folder, and none is installed", where)
     places = [Path(p) for p in ([spec.origin] if spec.origin else list(spec.submodule_search_locations or ()))]
     allowed = [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
     allowed += [] if source is None else [source.resolve()]
     if not all(any(_inside(place, folder) for folder in allowed) for place in places):
-        raise _refused(f"module {root!r} lies in {places[0].parent}, which does not travel with the job", where)
+        raise _make_refusal(f"module {root!r} lies in {places[0].parent}, which does not travel with the job", where)
 
 
 def _places(module: ModuleType) -> list[Path]:
@@ -116,5 +116,5 @@ def _inside(place: Path, folder: Path) -> bool:
     return place.resolve().is_relative_to(folder.resolve())
 
 
-def _refused(what: str, where: str) -> ConfigError:
+def _make_refusal(what: str, where: str) -> ConfigError:
     return ConfigError(what, where=where, remedy=_REMEDY)

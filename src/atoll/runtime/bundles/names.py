@@ -56,16 +56,18 @@ def require_names(names: Iterable[str], limits: BundleLimits) -> None:
     for name in names:
         why = _wrong(name, limits)
         if why:
-            raise _refused(name, why)
+            raise _make_refusal(name, why)
         segments = name.split("/")
         for depth in range(1, len(segments) + 1):
             path = "/".join(segments[:depth])
             folded = path.casefold()
             whole = depth == len(segments)
             if folded in files or (whole and folded in seen):
-                raise _refused(name, "it is there already, as a file or a folder, or differs from it in case alone")
+                raise _make_refusal(
+                    name, "it is there already, as a file or a folder, or differs from it in case alone"
+                )
             if seen.setdefault(folded, path) != path:
-                raise _refused(name, f"{seen[folded]!r} differs from it in case alone")
+                raise _make_refusal(name, f"{seen[folded]!r} differs from it in case alone")
             if whole:
                 files.add(folded)
 
@@ -96,7 +98,7 @@ def _encodable(segment: str) -> bool:
     return not any(0xD800 <= ord(letter) <= 0xDFFF for letter in segment)
 
 
-def _refused(name: str, why: str) -> BundleError:
+def _make_refusal(name: str, why: str) -> BundleError:
     return BundleError(
         f"the name {name!r} is refused: {why}", where="bundle", remedy="rename the file, and submit again"
     )

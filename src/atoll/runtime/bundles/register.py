@@ -74,10 +74,12 @@ class Register:
                 _require_same(known, new)
                 return
             if any(entry.job == job for entry in self._entries.values()):
-                raise _refused(job, "the job has run another bundle here")
+                raise _make_refusal(job, "the job has run another bundle here")
             if new.signed <= self._before.get(new.signer, -1):
                 when = datetime.fromtimestamp(new.signed / 1e6, UTC)
-                raise _refused(job, f"the bundle was signed on {when:%F %T} UTC, longer ago than this site remembers")
+                raise _make_refusal(
+                    job, f"the bundle was signed on {when:%F %T} UTC, longer ago than this site remembers"
+                )
             self._keep({**self._entries, new.nonce: new})
 
     def knows(self, job: str, manifest: Manifest) -> bool:
@@ -137,14 +139,14 @@ class Register:
 
 def _require_same(known: _Entry, new: _Entry) -> None:
     if known.job != new.job:
-        raise _refused(new.job, f"its bundle ran here as job {known.job} already")
+        raise _make_refusal(new.job, f"its bundle ran here as job {known.job} already")
     if known.ended:
-        raise _refused(new.job, "the job has ended here for good")
+        raise _make_refusal(new.job, "the job has ended here for good")
     if known.digest not in ("", new.digest):
-        raise _refused(new.job, "the job has run another bundle here")
+        raise _make_refusal(new.job, "the job has run another bundle here")
 
 
-def _refused(job: str, why: str) -> BundleError:
+def _make_refusal(job: str, why: str) -> BundleError:
     return BundleError(
         f"the bundle is not run: {why}",
         where=f"job {job}, deployment",

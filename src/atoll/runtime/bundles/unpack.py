@@ -11,7 +11,7 @@ from pathlib import Path
 
 from atoll.core.errors import BundleError, JobError
 
-from .bundle import Verified, contents, opened
+from .bundle import Verified, contents, open_bundle
 from .names import LIMITS, BundleLimits
 
 __all__ = ["unpack"]
@@ -32,7 +32,7 @@ def unpack(bundle: bytes, verified: Verified, folder: Path, limits: BundleLimits
         BundleError: the bundle is not the one that was verified, or must not be opened.
         JobError: the folder is taken, or cannot be written.
     """
-    text, files = opened(bundle, limits)
+    text, files = open_bundle(bundle, limits)
     if text[0] != verified.manifest.text():
         raise BundleError("it is not the bundle that was verified", where="bundle", remedy="verify these very bytes")
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):

@@ -22,7 +22,7 @@ from atoll.runtime.provision import Kit
 from ..daemon.dialling import dialler
 from ..server.requests import REQUEST
 from ..store.trail import Head, TrailCheck
-from .receiving import claim, received, require_free
+from .receiving import claim, receive_file, require_free
 
 __all__ = ["Admin"]
 
@@ -59,7 +59,7 @@ class Admin:
         self._connecting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        await self._connected()
+        await self._connect_line()
         return self
 
     async def __aexit__(
@@ -68,13 +68,13 @@ class Admin:
         if self._line is not None:
             await self._line.close(within=2.0)
 
-    async def _connected(self) -> Line:
+    async def _connect_line(self) -> Line:
         async with self._connecting:
             if self._line is None or self._line.lost.is_set():
-                self._line = await self._dialled()
+                self._line = await self._dial_server()
             return self._line
 
-    async def _dialled(self) -> Line:
+    async def _dial_server(self) -> Line:
         try:
             return await dial_line(self._dial, settings=self._settings)
         except IdentityError:
@@ -95,7 +95,7 @@ class Admin:
             AtollError: the server's error, or it went away.
             LineLost: the server restarted.
         """
-        channel = (await self._connected()).open(REQUEST)
+        channel = (await self._connect_line()).open(REQUEST)
         try:
             await channel.send({"op": op, **fields})
             while True:
@@ -139,11 +139,11 @@ class Admin:
         from atoll.runtime.bundles.travel import pack_job
         from atoll.runtime.jobs.spec import load_job
 
-        def packed() -> bytes:
+        def pack_bundle() -> bytes:
             config = load_job(job, settings, where)
             return pack_job(config, self.kit.credentials())
 
-        bundle = await asyncio.to_thread(packed)
+        bundle = await asyncio.to_thread(pack_bundle)
         # The token makes it one job, even if the answer is lost and the request repeated.
         return dict((await self.one("submit", bundle=bundle, token=secrets.token_hex(16)))["job"])
 
@@ -299,7 +299,7 @@ class Admin:
         async for answer in answers:
             if "file" in answer:
                 claim(out, job)
-                found.append(await received(answers, str(answer["file"]), out))
+                found.append(await receive_file(answers, str(answer["file"]), out))
             elif withheld is not None and isinstance(answer.get("withheld"), dict):
                 withheld |= {str(name)[:100]: str(why)[:200] for name, why in answer["withheld"].items()}
         return found

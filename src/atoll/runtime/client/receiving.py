@@ -11,13 +11,13 @@ from atoll.core.errors import JobError, MessageError
 
 from ..daemon.control import RESULT_NAME
 
-__all__ = ["claim", "received", "require_free"]
+__all__ = ["claim", "receive_file", "require_free"]
 
 _MARK = ".job"
 """The file that says which job a folder is for, so that fetching again may replace its files."""
 
 
-async def received(answers: AsyncIterator[Any], name: str, out: Path) -> Path:
+async def receive_file(answers: AsyncIterator[Any], name: str, out: Path) -> Path:
     """Receive one file; it appears in its place only when complete.
 
     Args:

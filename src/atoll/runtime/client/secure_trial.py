@@ -58,7 +58,7 @@ def compared(job: Any, islands: Islands, rounds: list[list[int]], params: Any, s
     """
     plain = job.replace(reducer=Plain(), selection=Schedule(rounds), rounds=len(rounds), callbacks=())
 
-    def trained(change: float) -> Any:
+    def train_model(change: float) -> Any:
         made = simulate(
             plain.replace(model=_Moved(plain.model, change)) if change else plain,
             islands,
@@ -68,9 +68,9 @@ def compared(job: Any, islands: Islands, rounds: list[list[int]], params: Any, s
         )
         return made.params
 
-    want = trained(0.0)
+    want = train_model(0.0)
     step = _rounding(want)
-    moved = max(_apart(want, trained(step)), step)
+    moved = max(_apart(want, train_model(step)), step)
     return {"difference": _apart(want, params), "bound": len(rounds) * moved}
 
 
@@ -102,7 +102,7 @@ class _Moved:
         made: Any = adapt(self.model, settings, data)
         begin = made.init
 
-        def moved(rng: Any) -> Any:
+        def move_params(rng: Any) -> Any:
             def move(leaf: Any) -> Any:
                 flat = np.array(leaf, copy=True)
                 signs = np.where(np.arange(flat.size) % 2, -1.0, 1.0).reshape(flat.shape)
@@ -110,5 +110,5 @@ class _Moved:
 
             return T.map(move, begin(rng))
 
-        made.init = moved
+        made.init = move_params
         return made

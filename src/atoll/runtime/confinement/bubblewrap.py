@@ -50,10 +50,10 @@ def command(bwrap: str, walls: Walls, child: Sequence[str], network: bool = Fals
         bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent",
         *([] if network else ["--unshare-net"]), *(["--disable-userns"] if _bars_namespaces(bwrap) else []), "--cap-drop", "ALL",
         "--proc", "/proc", "--dev", "/dev", "--size", str(walls.shared or _half()), "--tmpfs", "/dev/shm", "--size", str(_TEMPORARY), "--tmpfs", "/tmp",  # noqa: S108 - its own
-        *_shown(_SYSTEM), *_shown(f"/etc/{name}" for name in (*_SETTINGS, *(_NETWORK if network else ()))),
-        *_shown(map(str, seen)), *(_accelerators() if walls.devices else ()),
+        *_bind_paths(_SYSTEM), *_bind_paths(f"/etc/{name}" for name in (*_SETTINGS, *(_NETWORK if network else ()))),
+        *_bind_paths(map(str, seen)), *(_accelerators() if walls.devices else ()),
         *(word for path in hidden for word in ("--tmpfs", str(path))),
-        *_shown(str(path) for path in walls.reads if any(path.is_relative_to(one) for one in hidden)),
+        *_bind_paths(str(path) for path in walls.reads if any(path.is_relative_to(one) for one in hidden)),
         *(word for path in (*walls.writes, walls.home) for word in ("--bind", str(path), str(path))),
         "--setenv", "HOME", str(walls.home), "--setenv", "TMPDIR", str(walls.home), "--setenv", "XDG_CACHE_HOME", str(walls.home),
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(walls.home), "--", *child,
@@ -83,7 +83,7 @@ def _half() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def _shown(paths: Iterable[str]) -> Iterator[str]:
+def _bind_paths(paths: Iterable[str]) -> Iterator[str]:
     for path in dict.fromkeys(paths):
         if Path(path).is_symlink() and path in _SYSTEM:  # /bin -> usr/bin
             yield from ("--symlink", str(Path(path).readlink()), path)

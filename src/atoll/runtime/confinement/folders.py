@@ -223,7 +223,7 @@ def measure_folders(folders: Iterable[Path]) -> int:
     known, total = set[tuple[int, int]](), 0
     for folder in folders:
         with contextlib.suppress(FileNotFoundError), HeldFolder.open(folder.parent) as above:
-            if (handle := _entered(above.handle, folder.name)) is not None:
+            if (handle := _enter_folder(above.handle, folder.name)) is not None:
                 total += sum(_sizes(handle, known))
     return total
 
@@ -249,7 +249,7 @@ def _sizes(top: int, known: set[tuple[int, int]]) -> Iterator[int]:
             elif path[-1][1]:
                 if len(path) > DEEPEST:
                     raise UnmeasuredError(f"folders lie more than {DEEPEST} deep")
-                handle = _entered(path[-1][0], path[-1][1].pop())
+                handle = _enter_folder(path[-1][0], path[-1][1].pop())
             else:
                 os.close(path.pop()[0])
     finally:
@@ -269,7 +269,7 @@ def _blocks(found: os.stat_result) -> int:
     return int(getattr(found, "st_blocks", -(-found.st_size // _BLOCK))) * _BLOCK
 
 
-def _entered(above: int, name: str) -> int | None:
+def _enter_folder(above: int, name: str) -> int | None:
     """Open a folder in another; None if it has gone, or become something else."""
     try:
         for opening in (False, True):

@@ -65,7 +65,7 @@ class WatchOrder:
 def processes_of(ancestor: int) -> list[int]:
     """Return a process and everything that descends from it."""
     if not Path(f"/proc/{ancestor}/task/{ancestor}/children").exists():  # a kernel without CONFIG_PROC_CHILDREN
-        return _searched(ancestor)
+        return _find_descendants(ancestor)
     found, left, known = [], [ancestor], {ancestor}
     while left:
         found.append(left.pop())
@@ -78,7 +78,7 @@ def processes_of(ancestor: int) -> list[int]:
     return found
 
 
-def _searched(ancestor: int) -> list[int]:
+def _find_descendants(ancestor: int) -> list[int]:
     parents: dict[int, list[int]] = {}
     for name in _numbers("/proc"):
         if name.isdecimal():
@@ -188,7 +188,7 @@ class MemoryMeter:
         if above <= most:
             return above
         private = sum(sum(_kilobytes(pid, "smaps_rollup", b"Pss_Anon:", b"SwapPss:")) for pid in pids)
-        return known + private + sum(_shared(pid, devices, files.keys()) for pid in pids)
+        return known + private + sum(_measure_shared(pid, devices, files.keys()) for pid in pids)
 
     def _files(self, pids: Sequence[int], devices: frozenset[int]) -> dict[tuple[int, int], int]:
         """Device and inode -> size of each file that is memory, and no file of a file system of the job's own."""
@@ -237,7 +237,7 @@ def _kilobytes(pid: int, file: str, *fields: bytes) -> list[int]:
     return [int(line.split()[1]) * 1024 for line in lines if line.startswith(fields)]
 
 
-def _shared(pid: int, devices: frozenset[int], known: Collection[tuple[int, int]]) -> int:
+def _measure_shared(pid: int, devices: frozenset[int], known: Collection[tuple[int, int]]) -> int:
     """Return a process's share of the memory that it has mapped from files that are memory and are not counted yet."""
     try:
         lines = Path(f"/proc/{pid}/smaps").read_bytes().splitlines()

@@ -105,12 +105,12 @@ class Control:
             except LinkClosed as error:
                 return str(error)
             except AtollError as error:
-                return self._refused(str(error))
+                return self._refuse_frame(str(error))
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                return self._refused(f"{type(error).__name__}: {error!s:.200}")
+                return self._refuse_frame(f"{type(error).__name__}: {error!s:.200}")
             await asyncio.sleep(0)
 
-    def _refused(self, why: str) -> str:
+    def _refuse_frame(self, why: str) -> str:
         _LOG.warning("%s: a frame about jobs is refused: %s", self.channel.peer, plain(why))
         self.channel.close(f"a frame was refused: {why}")
         return why

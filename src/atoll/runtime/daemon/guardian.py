@@ -42,12 +42,12 @@ def guard() -> None:
 
 
 def _stay(child: int, prctl: object) -> None:
-    def ended(number: int, frame: FrameType | None) -> None:
+    def end_processes(number: int, frame: FrameType | None) -> None:
         del number, frame
         _end_all()
         os._exit(128 + END)
 
-    signal.signal(END, ended)
+    signal.signal(END, end_processes)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its group's signal is for the job
     prctl(_PR_SET_PDEATHSIG, END, 0, 0, 0)  # type: ignore[operator]
     os.closerange(3, 1 << 16)  # the line belongs to the job: its daemon must notice the job's end

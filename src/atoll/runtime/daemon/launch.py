@@ -70,7 +70,7 @@ class JobWatch:
 
     def __init__(self, running: asyncio.subprocess.Process) -> None:
         self._running = running
-        self._saying = asyncio.create_task(self._said())
+        self._saying = asyncio.create_task(self._read_report())
 
     @classmethod
     async def start(cls, order: WatchOrder) -> JobWatch:
@@ -94,11 +94,11 @@ class JobWatch:
                 remedy="free memory or processes on this machine, then submit again",
             ) from error
 
-    async def ended(self) -> AtollError | None:
+    async def wait_for_end(self) -> AtollError | None:
         """Wait for its end; return why it has ended the job, or None if the job ended by itself."""
         return await asyncio.shield(self._saying)
 
-    async def _said(self) -> AtollError | None:
+    async def _read_report(self) -> AtollError | None:
         out, _ = await self._running.communicate()
         said = out.partition(b"\n")[0]
         if said:
@@ -190,7 +190,7 @@ class JobProcess:
         watch = self._watch = await JobWatch.start(order)
 
         async def look() -> None:
-            self._over = await watch.ended()
+            self._over = await watch.wait_for_end()
             if self._over is not None and self._process.alive:
                 await self._process.stop(0.0)
 
@@ -306,7 +306,7 @@ async def launch(
         *(() if socket is None else (socket,)),
         *((place.results, place.record / KEY_FILE) if role == "site" else ()),
     )
-    group = _grouped(limits) if limits.memory else None
+    group = _make_group(limits) if limits.memory else None
     process = await Process.start(
         MODULE, lambda fd: [str(fd), str(order)], folder=home, on_line=lines.add, environment={} if grant is None else grant.environment(),
         confinement=confinement, limits=limits,
@@ -328,7 +328,7 @@ async def launch(
         raise
 
 
-def _grouped(limits: JobLimits) -> JobGroup | None:
+def _make_group(limits: JobLimits) -> JobGroup | None:
     """Return a control group for a job, where this daemon may make one."""
     above = delegated_group()
     with contextlib.suppress(OSError):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.core.errors import AtollError, ConfigError
-from atoll.runtime.transport.addresses import joined, split
+from atoll.runtime.transport.addresses import join_address, split
 
-__all__ = ["Sample", "monitored", "text_of"]
+__all__ = ["Sample", "serve_monitor", "text_of"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _WITHIN = 5.0
@@ -53,12 +53,12 @@ def text_of(metrics: Iterable[Sample]) -> str:
             named = metric.name
             kind = "counter" if named.endswith("_total") else "gauge"
             lines += [f"# HELP {named} {metric.help}", f"# TYPE {named} {kind}"]
-        labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in metric.labels.items())
+        labels = ",".join(f'{key}="{_escape_value(value)}"' for key, value in metric.labels.items())
         lines.append(f"{named}{{{labels}}} {_number(metric.value)}" if labels else f"{named} {_number(metric.value)}")
     return "\n".join([*lines, ""])
 
 
-def _escaped(value: str) -> str:
+def _escape_value(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
@@ -67,7 +67,7 @@ def _number(value: float) -> str:
 
 
 @contextlib.asynccontextmanager
-async def monitored(
+async def serve_monitor(
     address: str | None, ill: Callable[[], str], metrics: Callable[[], Iterable[Sample]]
 ) -> AsyncIterator[str]:
     """Serve ``/healthz`` and ``/metrics`` while the context is entered.
@@ -108,7 +108,7 @@ async def monitored(
             remedy="stop the program that uses the port, or choose another: --metrics HOST:PORT",
         ) from error
     async with server:
-        at = joined(host, server.sockets[0].getsockname()[1])
+        at = join_address(host, server.sockets[0].getsockname()[1])
         _LOG.info("/healthz and /metrics are served at http://%s, to whoever can connect there", at)
         yield at
 

@@ -154,7 +154,7 @@ class Process:
             words = group.entering(words)
         try:
             running = await asyncio.create_subprocess_exec(
-                *words, cwd=folder, env={**_inherited(), **(environment or {})},
+                *words, cwd=folder, env={**_pick_environment(), **(environment or {})},
                 stdin=asyncio.subprocess.DEVNULL, stdout=writing, stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),), start_new_session=True,
             )  # fmt: skip
@@ -240,7 +240,7 @@ async def _read(output: IO[bytes], on_line: Callable[[str], None]) -> None:
         transport.close()
 
 
-def _inherited() -> dict[str, str]:
+def _pick_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_BEGIN)}
 
 

@@ -290,10 +290,10 @@ class Channel:
 
     # For the line
 
-    def arrived(self, frame: Frame) -> None:
+    def take_frame(self, frame: Frame) -> None:
         """Take a numbered frame from the other end."""
         self.heard = time.monotonic()
-        self.inbox.arrived(frame)
+        self.inbox.take_frame(frame)
         if self._taker is not None:
             self._hand_on()
         elif self._target is not None:
@@ -305,9 +305,9 @@ class Channel:
         if self.inbox.discarding:
             self._tell()
 
-    def ended(self, frame: Frame, reason: str) -> None:
+    def take_close(self, frame: Frame, reason: str) -> None:
         """Handle the other end's close: answer it, and keep what arrived readable."""
-        self.inbox.arrived(frame)
+        self.inbox.take_frame(frame)
         self.inbox.reason = reason
         if not self.outbox.closed:
             self.outbox.put(Kind.CLOSE, 0, b"")
@@ -315,19 +315,19 @@ class Channel:
         self._wake()
         self._tell()
 
-    def consumed(self, count: int, room: int | None = None) -> None:
+    def note_consumed(self, count: int, room: int | None = None) -> None:
         """Note how many frames the other end has consumed, and for how many bytes it has room, if it said so."""
-        self.outbox.consumed(count, room)
+        self.outbox.forget_consumed(count, room)
         self._room_came()
 
-    def asked(self) -> None:
+    def note_question(self) -> None:
         """Note that the other end waits to hear that everything that arrived is consumed."""
-        self.inbox.asked()
+        self.inbox.note_question()
         self._tell()
 
-    def resumed(self, received: int, consumed: int) -> None:
+    def resume_line(self, received: int, consumed: int) -> None:
         """Resume on a new connection: how much has arrived at the other end, and how much was consumed."""
-        self.outbox.consumed(consumed)
+        self.outbox.forget_consumed(consumed)
         self.outbox.rewind(received)
         self._room_came()
 
@@ -366,7 +366,7 @@ class Channel:
                 Kind.DATA, END * outgoing.last, *outgoing.next, settled=outgoing.settled, shared=outgoing.shared
             )
             self.line.ready(self)
-            outgoing.gone()
+            outgoing.note_sent()
         return True
 
     def _has_room(self, size: int) -> bool:

@@ -134,11 +134,11 @@ class ConnectionLoop:
             await self.pipe.close()
         for end in ends:
             if isinstance(end, Exception):
-                why = self._explained(end)
+                why = self._explain_error(end)
         self._ended(self, self._farewell)
         return why
 
-    def _explained(self, error: Exception) -> str:
+    def _explain_error(self, error: Exception) -> str:
         if isinstance(error, Violation):
             _LOG.warning("%s: the connection is ended, as the other end broke the rules: %s", self._peer, error)
         elif not isinstance(error, PipeClosed):
@@ -164,10 +164,10 @@ class ConnectionLoop:
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.PING:
-            self.turns.pulse.asked(frame)
+            self.turns.pulse.take_question(frame)
             self._wake.set()
         elif frame.kind is Kind.PONG:
-            self.turns.pulse.answered(frame)
+            self.turns.pulse.take_answer(frame)
         elif frame.kind is Kind.HELLO:
             raise Violation("HELLO in the middle of a connection")
         elif frame.kind is Kind.CLOSE and frame.channel == 0:

@@ -85,7 +85,7 @@ class _Dialer:
                 if line is None:
                     line = Line(pipe.peer, dialled=True, settings=self._settings)
                     line.on_open = on_open
-                return line, await self._greeted(line, pipe)
+                return line, await self._greet_server(line, pipe)
             except IdentityError:
                 raise
             except (OSError, TimeoutError, Violation) as error:
@@ -112,7 +112,7 @@ class _Dialer:
     async def _again(self, line: Line) -> asyncio.Task[str] | None:
         while True:
             try:
-                return await self._greeted(line, await self._dial())
+                return await self._greet_server(line, await self._dial())
             except LineLost as error:
                 line.lose(error)
                 return None
@@ -124,11 +124,11 @@ class _Dialer:
                 _LOG.warning("%s cannot be reached: %s; trying again in %.1f s", line.peer, error, pause)
                 await asyncio.sleep(pause)
 
-    async def _greeted(self, line: Line, pipe: Pipe) -> asyncio.Task[str]:
+    async def _greet_server(self, line: Line, pipe: Pipe) -> asyncio.Task[str]:
         try:
             theirs = await _exchange(line, pipe)
             if theirs.refused == TAKEN:
-                raise LineRefused(_taken(pipe))
+                raise LineRefused(_make_taken_error(pipe))
             if theirs.refused:
                 raise LineLost(f"{pipe.peer}: {theirs.refused}")
             if line.other and theirs.line != line.other:
@@ -141,7 +141,7 @@ class _Dialer:
         return running
 
 
-def _taken(pipe: Pipe) -> IdentityError:
+def _make_taken_error(pipe: Pipe) -> IdentityError:
     remedy = "stop one of the two: every process of a project needs a kit of its own"
     return IdentityError(TAKEN, where=f"line to {pipe.peer}", remedy=remedy)
 

@@ -49,6 +49,6 @@ class LineFlight:
         if (key := id(one)) not in self._busy:
             self._busy[key] = ref(one, lambda _: self._busy.pop(key, None))
 
-    def ended(self, one: object) -> None:
+    def note_consumed(self, one: object) -> None:
         """Note that all of it is consumed."""
         self._busy.pop(id(one), None)

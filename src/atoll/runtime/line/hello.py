@@ -89,12 +89,12 @@ def _understood(block: Buffer) -> LineHello:
         version = tree.get("version") if isinstance(tree, dict) else None
         raise Violation(f"the other end speaks version {version!r} of the line, this end {VERSION}")
     try:
-        return _checked(tree)
+        return _check_tree(tree)
     except (KeyError, TypeError, ValueError):
         raise Violation("HELLO lacks a field or has a wrong one") from None
 
 
-def _checked(tree: dict[str, Any]) -> LineHello:
+def _check_tree(tree: dict[str, Any]) -> LineHello:
     line, other, seen, table, refused = (tree[k] for k in ("line", "other", "seen", "channels", "refused"))
     about = tree.get("about", {})
     right = (

@@ -43,7 +43,7 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def arrived(self, frame: Frame) -> None:
+    def take_frame(self, frame: Frame) -> None:
         """Take a numbered frame.
 
         Raises:
@@ -68,7 +68,7 @@ class Inbox:
         else:
             self._count(cost)
 
-    def asked(self) -> None:
+    def note_question(self) -> None:
         """Note that the other end waits to hear that everything that arrived is consumed."""
         self._asked = True
 
@@ -134,6 +134,6 @@ class Inbox:
         self._untold = 0
         self._asked &= self.held > 0
         if self._whole and not self.held:
-            self._intake.ended(self)
+            self._intake.note_consumed(self)
         self.told = self.consumed
         return self.consumed

@@ -17,7 +17,7 @@ from atoll.runtime.transport.base import Buffer
 
 from .frames import DROP, END, Frame
 from .settings import Settings
-from .spool import unnamed, write
+from .spool import create_unnamed, write
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -116,7 +116,7 @@ class Assembly:
             return
         self._done += len(block)
         if self._done > self._total:
-            raise _damaged(f"{self._done} bytes arrived of a message of {self._total}")
+            raise _make_damage_error(f"{self._done} bytes arrived of a message of {self._total}")
         if self._memory is not None:
             self._memory[self._done - len(block) : self._done] = np.frombuffer(block, dtype=np.uint8)
         elif self._file is not None:
@@ -137,7 +137,7 @@ class Assembly:
             self._memory = _room(self._total)
             weakref.finalize(self._memory, settings.held.give, self._total)
         else:
-            self._file = unnamed(settings.spool)
+            self._file = create_unnamed(settings.spool)
 
     def result(self) -> Any:
         """Return the message; its arrays are read-only views.
@@ -148,11 +148,11 @@ class Assembly:
         if self._decoder is not None:
             return self._decoder.result()
         if self._done != self._total:
-            raise _damaged(f"the message ends after {self._done} of {self._total} bytes")
+            raise _make_damage_error(f"the message ends after {self._done} of {self._total} bytes")
         if self._memory is not None:
             return M.decode(memoryview(self._memory.data).toreadonly(), limits=self._settings.limits)
         if self._file is None:
-            raise _damaged("no block of it arrived")
+            raise _make_damage_error("no block of it arrived")
         mapped = mmap.mmap(self._file, self._total, prot=mmap.PROT_READ)  # lives as long as arrays use it
         return M.decode(memoryview(mapped), limits=self._settings.limits)
 
@@ -171,5 +171,5 @@ def _room(nbytes: int) -> NDArray[np.uint8]:
     return raw[start : start + nbytes]
 
 
-def _damaged(what: str) -> MessageError:
+def _make_damage_error(what: str) -> MessageError:
     return MessageError(what, where="the message", remedy="the message is damaged or was cut off: send it again")

@@ -132,7 +132,7 @@ class Outbox:
         self.next += 1
         return head
 
-    def consumed(self, count: int, room: int | None = None) -> None:
+    def forget_consumed(self, count: int, room: int | None = None) -> None:
         """Forget the frames before number ``count``: the other end has consumed them.
 
         Args:
@@ -149,7 +149,7 @@ class Outbox:
         if room is not None:
             self._granted = max(LEAST, room)
         if self.first < count == self.next:
-            self._flight.ended(self)
+            self._flight.note_consumed(self)
             if self._whole:  # the next message may follow others'
                 self._granted = min(self._granted, _UNTOLD)
         while self.first < count:

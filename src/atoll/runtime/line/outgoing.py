@@ -12,7 +12,7 @@ from atoll.runtime.transport.base import BLOCK, Buffer
 
 from .frames import SharedContent
 from .settings import Settings
-from .spool import unnamed, write
+from .spool import create_unnamed, write
 
 __all__ = ["Outgoing", "PackedMessage"]
 
@@ -46,7 +46,7 @@ class PackedMessage:
         if spool is None or self.nbytes <= spool_over:
             self._blocks = [SharedContent(b"".join(parts)) for parts in M.encode_blocks(tree, BLOCK, limits=limits)]
             return
-        self._file = unnamed(spool)
+        self._file = create_unnamed(spool)
         for chunk in M.encode_chunks(tree, BLOCK, limits=limits):
             write(self._file, chunk)
 
@@ -107,7 +107,7 @@ class Outgoing:
         """Tell whether all blocks are sent."""
         return not self.next and self.fault is None
 
-    def gone(self) -> None:
+    def note_sent(self) -> None:
         """Note that the next block is sent."""
         self.begun = True
         try:

@@ -58,7 +58,7 @@ class Pulse:
             return Frame(Kind.PING, 0, 0, 0, _CLOCKS.pack(stamp, wall))
         return None
 
-    def asked(self, frame: Frame) -> None:
+    def take_question(self, frame: Frame) -> None:
         """Take a question from the other end.
 
         Raises:
@@ -66,7 +66,7 @@ class Pulse:
         """
         self._owed = self._clocks(frame)[0]
 
-    def answered(self, frame: Frame) -> None:
+    def take_answer(self, frame: Frame) -> None:
         """Take an answer from the other end; earlier questions need no answer any more.
 
         Raises:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from atoll.runtime.transport.base import Buffer
 
-__all__ = ["unnamed", "write"]
+__all__ = ["create_unnamed", "write"]
 
 
-def unnamed(folder: Path) -> int:
+def create_unnamed(folder: Path) -> int:
     """Create an unnamed file in a folder; it is gone with the process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
     number, name = tempfile.mkstemp(dir=folder, prefix="message-")

@@ -65,28 +65,28 @@ class ChannelTable:
             Violation: it breaks the rules.
         """
         if frame.kind is Kind.OPEN:
-            self._opened(frame)
+            self._open_channel(frame)
             return
         channel = self._channels.get(frame.channel)
         if channel is None:
             self._about_the_past(frame)
         elif frame.kind is Kind.DATA:
-            channel.arrived(frame)
+            channel.take_frame(frame)
         elif frame.kind is Kind.ACK:
-            channel.consumed(frame.seq, room_in(frame))
+            channel.note_consumed(frame.seq, room_in(frame))
             self.tidy(channel)
         elif frame.kind is Kind.ASK:
-            channel.asked()
+            channel.note_question()
         else:
-            channel.ended(frame, text_of(frame))
+            channel.take_close(frame, text_of(frame))
 
-    def _opened(self, frame: Frame) -> None:
+    def _open_channel(self, frame: Frame) -> None:
         if frame.channel != self._due:
             raise Violation(f"channel {frame.channel} is opened, but {self._due} is due")
         if self._theirs >= self._line.settings.channels:
             raise Violation(f"more than {self._line.settings.channels} channels are open")
         channel = Channel(self._line, frame.channel, text_of(frame))
-        channel.inbox.arrived(frame)
+        channel.inbox.take_frame(frame)
         self._due += 2
         self._theirs += 1
         self._channels[channel.number] = channel
@@ -131,10 +131,10 @@ class ChannelTable:
         for channel in self:
             known = theirs.channels.get(channel.number)
             if known is not None:
-                channel.resumed(*known)
+                channel.resume_line(*known)
                 self.tidy(channel)
             elif channel.number % 2 == self._next % 2 and channel.number > theirs.seen:
-                channel.resumed(0, 0)  # the news that it was opened has not arrived
+                channel.resume_line(0, 0)  # the news that it was opened has not arrived
             else:  # the other end is done with it, and knew that this end was
                 self._forget(channel)
                 channel.lose(LineLost(f"the other end closed channel {channel.name!r}"))

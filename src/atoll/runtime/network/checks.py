@@ -14,7 +14,7 @@ from atoll.core.errors import MessageError
 from atoll.core.requests.request import PartialSum, TaskResult
 from atoll.core.requests.wire import unpack_error, unpack_folded, unpack_ran
 
-from .frames import described, read, text_in, wrong
+from .frames import describe_value, read, text_in, wrong
 from .judging.expected import require_expected
 from .totals import require_total
 
@@ -33,7 +33,7 @@ def require_events(events: Any, party: str) -> None:
         MessageError: they have the wrong form, are of another party, or are too many.
     """
     if not isinstance(events, list) or len(events) > _MOST_EVENTS:
-        raise wrong(f"'events' is {described(events)} and must be a list of at most {_MOST_EVENTS}")
+        raise wrong(f"'events' is {describe_value(events)} and must be a list of at most {_MOST_EVENTS}")
     for told in events:
         text_in(told, "request")
         if text_in(told, "party") != party:
@@ -105,15 +105,15 @@ def ran_of(frame: Any, position: int) -> TaskResult:
     ran: TaskResult = read(lambda: unpack_ran(frame["ran"]))
     reply = ran.reply
     if type(reply.party) is not int or reply.party != position:
-        raise wrong(f"the reply of party number {position} names party {described(reply.party)}")
+        raise wrong(f"the reply of party number {position} names party {describe_value(reply.party)}")
     if type(reply.nbytes) is not int or reply.nbytes < 0:
-        raise wrong(f"a size of {described(reply.nbytes)} bytes")
+        raise wrong(f"a size of {describe_value(reply.nbytes)} bytes")
     for role, said in ran.said.items():
         counts = all(type(n) is int and n >= 0 for n in (said.messages, said.nbytes))
         if not isinstance(role, str) or not counts or type(said.direct) is not bool:
-            raise wrong(f"the count of messages to {described(role)} is {described(list(said))}")
+            raise wrong(f"the count of messages to {describe_value(role)} is {describe_value(list(said))}")
     if type(ran.time) not in (int, float) or not math.isfinite(ran.time):
-        raise wrong(f"a time of {described(ran.time)}")
+        raise wrong(f"a time of {describe_value(ran.time)}")
     if not isinstance(reply.notes, list):
         raise wrong("notes of the wrong form")
     if (
@@ -129,14 +129,14 @@ def ran_of(frame: Any, position: int) -> TaskResult:
 def _require_folded(folded: PartialSum, position: int) -> None:
     senders = folded.senders
     if senders.dtype.kind not in "iu" or senders.ndim != 1 or senders[:2].tolist() not in ([], [position]):
-        few = senders[:5].tolist() if senders.ndim == 1 else described(senders)
+        few = senders[:5].tolist() if senders.ndim == 1 else describe_value(senders)
         raise wrong(f"the reply of party number {position} names senders {few}")
     sizes = folded.nbytes
     if sizes.dtype.kind not in "iu" or sizes.shape != senders.shape or (len(sizes) and int(sizes[0]) < 0):
         raise wrong("sizes of the wrong form")
     others = [key for key in (*folded.rejected, *folded.errors) if type(key) is not int or key != position]
     if others or not all(isinstance(why, str) for why in folded.rejected.values()):
-        raise wrong(f"it says that the reply of party {described(others)} was kept out")
+        raise wrong(f"it says that the reply of party {describe_value(others)} was kept out")
     kept = folded.kept or folded.left
     if kept or (len(folded.totals) > 0) != (len(senders) > 0):
         raise wrong("totals without a sender, a sender without totals, or private states")

@@ -58,7 +58,7 @@ class DaemonLedger(Ledger):
         self.record = Record()
 
     @classmethod
-    async def opened(cls, channel: Any, job: str) -> DaemonLedger:
+    async def open_ledger(cls, channel: Any, job: str) -> DaemonLedger:
         """Ask the daemon what a job has spent.
 
         Raises:
@@ -69,7 +69,7 @@ class DaemonLedger(Ledger):
         if told.get("error") is not None:
             raise unpack_error(told["error"]) or RuntimeError("unknown")
         made = cls(channel, asyncio.get_running_loop(), job, told["lines"])
-        kept = await made._turned({"op": "promises"})
+        kept = await made._ask_daemon({"op": "promises"})
         if kept.get("error") is not None:
             raise unpack_error(kept["error"]) or RuntimeError("unknown")
         made.record = _DaemonRecord(made.ask, kept)
@@ -109,11 +109,11 @@ class DaemonLedger(Ledger):
         Raises:
             AtollError: it refuses.
         """
-        told = asyncio.run_coroutine_threadsafe(self._turned(frame), self._loop).result()
+        told = asyncio.run_coroutine_threadsafe(self._ask_daemon(frame), self._loop).result()
         if told.get("error") is not None:
             raise unpack_error(told["error"]) or RuntimeError("unknown")
 
-    async def _turned(self, frame: dict[str, Any]) -> Any:
+    async def _ask_daemon(self, frame: dict[str, Any]) -> Any:
         async with self._turn:  # one question, one answer
             await self._channel.send(frame)
             return await self._channel.recv()

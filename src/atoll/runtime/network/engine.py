@@ -104,7 +104,7 @@ class Network:
         self._world = world
         self._sessions.open(world)
         self.choices["sites"] = sorted(self.sites.links)
-        self.sites.open(self._heard, self._ended)
+        self.sites.open(self._take_frame, self._end_site)
         if not world.clock.virtual:
             self._watch = asyncio.create_task(self._watching())
 
@@ -117,23 +117,25 @@ class Network:
 
     # ------------------------------------------------------------------ what sites send
 
-    def _heard(self, site_link: SiteLink, frame: Any) -> None:
+    def _take_frame(self, site_link: SiteLink, frame: Any) -> None:
         if frame["op"] in ("pass", "waits", "words", "reached"):
-            self._sessions.heard(site_link, frame)
+            self._sessions.take_frame(site_link, frame)
             return
         position, request = whole_in(frame, "party"), text_in(frame, "id")
         self.require_home(site_link, position)
         if not self._replies.awaits(request, position):
-            site_link.unasked()
+            site_link.count_unasked()
             return
         try:
             events = self.events_of(frame.get("events"), position)
-            self._replies.arrived(request, position, frame, self.world.clock.now())
+            self._replies.take_reply(request, position, frame, self.world.clock.now())
         except MessageError as error:
             if self.spares(site_link):
-                self._replies.refused(request, position, f"site {site_link.name}: {error.what}", self.world.clock.now())
+                self._replies.reject_reply(
+                    request, position, f"site {site_link.name}: {error.what}", self.world.clock.now()
+                )
             raise
-        self._spent(events)
+        self._book_events(events)
 
     def _rows(self, position: int) -> int | None:
         """Return the rows that a party declared when the job began."""
@@ -150,7 +152,7 @@ class Network:
         Raises:
             MessageError: they are not events, or they belong to another party.
         """
-        self._spent(self.events_of(events, position))
+        self._book_events(self.events_of(events, position))
 
     def events_of(self, events: Any, position: int) -> list[tuple[Any, str, str]]:
         """Read what a party has spent.
@@ -161,7 +163,7 @@ class Network:
         require_events(events, self.world.roster.name(position))
         return [(unpack_event(dict(told["event"])), told["party"], told["request"]) for told in events]
 
-    def _spent(self, events: list[tuple[Any, str, str]]) -> None:
+    def _book_events(self, events: list[tuple[Any, str, str]]) -> None:
         for event, party, request in events:
             self.world.ledger.append(event, party, request)
 
@@ -173,7 +175,7 @@ class Network:
         """Whether the program goes on without a site, if it is lost."""
         return self.on_lost == "drop" and site_link.name not in self._required
 
-    def _ended(self, site_link: SiteLink, error: BaseException) -> None:
+    def _end_site(self, site_link: SiteLink, error: BaseException) -> None:
         if not self.spares(site_link) or not isinstance(error, TaskError):
             self.news.fail(error)
         else:
@@ -182,7 +184,7 @@ class Network:
             site_link.part()
 
     def _give_up(self, site_link: SiteLink) -> None:
-        self._replies.lost(self.sites.at(site_link), self.world.clock.now())
+        self._replies.note_losses(self.sites.at(site_link), self.world.clock.now())
 
     async def _watching(self) -> None:
         while True:
@@ -194,7 +196,7 @@ class Network:
 
         If the program goes on without a site, it does not wait for that site again until something from it arrives.
         """
-        owing = self.sites.grouped(self._replies.owed())
+        owing = self.sites.group_parties(self._replies.owed())
         for site_link in self.sites.site_links.values():
             if site_link not in owing and not site_link.owes:
                 site_link.rest()
@@ -218,7 +220,7 @@ class Network:
         started = self._replies.begin(request, positions, self._drop, "fold" if waits else push)
         body = Shared(words(request))
         wanted = "fold" if push == "sum" else push
-        for site_link, here in self.sites.grouped(dict.fromkeys(positions.tolist())).items():
+        for site_link, here in self.sites.group_parties(dict.fromkeys(positions.tolist())).items():
             if not self._expect_replies(site_link, request, len(here)):
                 continue
             names = [self.world.roster.name(p) for p in here] if request.mail else []
@@ -235,7 +237,7 @@ class Network:
         return True
 
     def _drop(self, request: str, positions: list[int], undo: bool) -> None:
-        for site_link, here in self.sites.grouped(dict.fromkeys(positions)).items():
+        for site_link, here in self.sites.group_parties(dict.fromkeys(positions)).items():
             site_link.post({"op": "discard" if undo else "keep", "id": request, "positions": here})
 
     async def _ready(self, request: Request, positions: NDArray[np.int64], kind: str) -> None:
@@ -256,7 +258,7 @@ class Network:
         words = bare(request)
         frame = {"op": "collect", "as": kind, "id": request.id, "positions": []}
         frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
-        for site_link, here in self.sites.grouped(parked).items():
+        for site_link, here in self.sites.group_parties(parked).items():
             self._replies.reopen(request, here, kind)
             if self._expect_replies(site_link, request, len(here)):
                 site_link.post({**frame, "positions": here})
@@ -265,7 +267,7 @@ class Network:
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Return the reply of each party, in the order given."""
         await self._ready(request, positions, "run")
-        frames = [self._taken(request.id, p) for p in positions.tolist()]
+        frames = [self._take_reply(request.id, p) for p in positions.tolist()]
         self._drop(request.id, positions.tolist(), undo=False)
         return [_reply(frame, p) for frame, p in zip(frames, positions.tolist(), strict=True)]
 
@@ -278,8 +280,8 @@ class Network:
             _LOG.warning("the reply of %s stands far outside its cohort: %s", self.world.roster.name(position), how)
         rejects = outliers if running is None and self.on_outlier == "reject" else {}
         if running is None:
-            running = self._summed(request, positions, rejects)
-        folded = running.folded()
+            running = self._sum_replies(request, positions, rejects)
+        folded = running.fold_sum()
         folded.outliers = {} if rejects else outliers
         if (
             not request.sum or request.wraps is not None
@@ -290,10 +292,10 @@ class Network:
     async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
         """Tell the sites of those asked; every site learns it before its next order."""
         there = set(kept.tolist())
-        for site_link, here in self.sites.grouped(dict.fromkeys(asked.tolist())).items():
+        for site_link, here in self.sites.group_parties(dict.fromkeys(asked.tolist())).items():
             site_link.post({"op": "conclude", "id": path, "positions": [p for p in here if p in there]})
 
-    def _taken(self, request: str, position: int) -> Any:
+    def _take_reply(self, request: str, position: int) -> Any:
         """Return what a party said, once; an error of its site names the site."""
         try:
             return self._replies.take(request, position)
@@ -302,10 +304,10 @@ class Network:
             where = place if error.where is None else f"{place}: {error.where}"
             raise type(error)(error.what, where=where, remedy=error.remedy) from error
 
-    def _summed(self, request: Request, positions: NDArray[np.int64], rejects: Mapping[int, str]) -> Running:
+    def _sum_replies(self, request: Request, positions: NDArray[np.int64], rejects: Mapping[int, str]) -> Running:
         """Add up replies of single parties in cohort order; one that does not fit is left out, or fails the program."""
         running = Running(positions)
-        taken = [(position, self._taken(request.id, position)) for position in positions.tolist()]
+        taken = [(position, self._take_reply(request.id, position)) for position in positions.tolist()]
         said = request.form is not None or request.task.schema is not None
         like = None if said else majority((frame for _, frame in taken), complete=True)
         for position, frame in taken:

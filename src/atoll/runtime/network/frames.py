@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.core.errors import LetterError, MessageError
 
-__all__ = ["LONGEST", "described", "names_in", "read", "text_in", "whole_in", "wrong"]
+__all__ = ["LONGEST", "describe_value", "names_in", "read", "text_in", "whole_in", "wrong"]
 
 T = TypeVar("T")
 LONGEST = 1000
@@ -25,7 +25,7 @@ def whole_in(frame: Any, name: str) -> int:
     """
     found = frame.get(name) if isinstance(frame, dict) else None
     if type(found) is not int:
-        raise wrong(f"{name!r} is {described(found)} and must be a whole number")
+        raise wrong(f"{name!r} is {describe_value(found)} and must be a whole number")
     return found
 
 
@@ -37,7 +37,7 @@ def text_in(frame: Any, name: str) -> str:
     """
     found = frame.get(name) if isinstance(frame, dict) else None
     if not isinstance(found, str) or len(found) > LONGEST:
-        raise wrong(f"{name!r} is {described(found)} and must be a word")
+        raise wrong(f"{name!r} is {describe_value(found)} and must be a word")
     return found
 
 
@@ -49,7 +49,7 @@ def names_in(frame: Any, name: str) -> list[str]:
     """
     found = frame.get(name) if isinstance(frame, dict) else None
     if not isinstance(found, list) or len(found) > _MOST_NAMES:
-        raise wrong(f"{name!r} is {described(found)} and must be a list of words")
+        raise wrong(f"{name!r} is {describe_value(found)} and must be a list of words")
     return [text_in({name: each}, name) for each in found]
 
 
@@ -65,7 +65,7 @@ def read(reader: Callable[[], T]) -> T:
         raise wrong(f"{type(error).__name__}: {error!s:.300}") from error
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describe a foreign value in a few words."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}{list(value.shape)}"

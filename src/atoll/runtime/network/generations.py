@@ -34,11 +34,11 @@ class Generations:
 
     async def settle(self, slot: str, names: Iterable[str]) -> None:
         """Make every site forget what came before these segments."""
-        await self._named("settle", slot, names)
+        await self._send_names("settle", slot, names)
 
     async def load(self, slot: str, names: Iterable[str]) -> None:
         """Make every site return the private state of a slot to these segments."""
-        await self._named("load", slot, names)
+        await self._send_names("load", slot, names)
 
     async def publish(self) -> None:
         """Make every site write the named results of its parties."""
@@ -49,7 +49,7 @@ class Generations:
         for site_link in self._links.values():
             site_link.post({"op": "drop", "slot": slot})
 
-    async def _named(self, op: str, slot: str, names: Iterable[str]) -> None:
+    async def _send_names(self, op: str, slot: str, names: Iterable[str]) -> None:
         split = [name.rpartition("@") for name in names]
         await self._everywhere(
             {
@@ -63,7 +63,7 @@ class Generations:
     ) -> dict[str, Any]:
         """Give every site an order and wait for all answers, except those of lost sites if the program goes on without them."""
 
-        async def told(site_link: SiteLink) -> Any:
+        async def tell_site(site_link: SiteLink) -> Any:
             try:
                 if site_link.mute:  # it was waited for already
                     raise site_link.refuse(site_link.late())
@@ -75,5 +75,5 @@ class Generations:
 
         # One that is lost and may not be is called, too: that is an error, and no checkpoint without what it keeps.
         site_links = [link for link in self._links.values() if link.alive or not self._spares(link)]
-        answers = await asyncio.gather(*map(told, site_links))
+        answers = await asyncio.gather(*map(tell_site, site_links))
         return {s.name: answer for s, answer in zip(site_links, answers, strict=True) if answer is not None}

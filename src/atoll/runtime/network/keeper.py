@@ -50,13 +50,13 @@ class Keeper:
         answer = {"op": "answer", "number": frame["number"]}
         if op == "known":
             step = self._host.journal.step(frame["request"]["id"], int(frame["position"]), int(frame["step"]))
-            return {**answer, "ran": self._known(frame), "step": step is not None}
+            return {**answer, "ran": self._find_known(frame), "step": step is not None}
         try:
             return {**answer, "names": self._generation(frame)}
         except Exception as error:
             return {**answer, "error": pack_error(self._host.executor.redact_error(error))}
 
-    def _known(self, frame: Any) -> Any:
+    def _find_known(self, frame: Any) -> Any:
         """Return what the journal has of a role's result, for a session that is not held again."""
         request = unpack_request({**frame["request"], "message": None}, self._registry)
         ran = self._host.replay(request, int(frame["position"]))

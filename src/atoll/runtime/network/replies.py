@@ -67,19 +67,19 @@ class _Entry:
     frame: Any = None
     left: int = 0  # indices whose reply was neither used nor dropped
 
-    def arrived(self, now: float) -> None:
+    def note_arrival(self, now: float) -> None:
         for index in self.indices:
             if not np.isfinite(self.started.arrives[index]):
                 self.started.arrives[index] = now
 
-    def lost(self, position: int, now: float) -> None:
+    def note_loss(self, position: int, now: float) -> None:
         self.frame = {"op": "lost", "id": self.started.request, "party": position}
         self.started.lost[self.indices] = now
 
-    def refused(self, position: int, why: str, now: float) -> None:
+    def note_refusal(self, position: int, why: str, now: float) -> None:
         """Count the reply as one that came and was rejected."""
         self.frame = {"op": "lost", "id": self.started.request, "party": position, "why": why}
-        self.arrived(now)
+        self.note_arrival(now)
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ class ReplyTable:
         entry = self._entries.get((request, position))
         return entry is not None and entry.frame is None
 
-    def arrived(self, request: str, position: int, frame: Any, now: float) -> None:
+    def take_reply(self, request: str, position: int, frame: Any, now: float) -> None:
         """Take a reply that is awaited.
 
         Raises:
@@ -155,17 +155,17 @@ class ReplyTable:
         if isinstance(said, PartialSum) and entry.request.wraps is None:
             self._measures.setdefault(request, {})[position] = measures(said.totals)
         entry.frame = frame
-        entry.arrived(now)
+        entry.note_arrival(now)
         self._advance(request)
         self.news.ring()
 
-    def refused(self, request: str, position: int, why: str, now: float) -> None:
+    def reject_reply(self, request: str, position: int, why: str, now: float) -> None:
         """Count a reply to a sum as rejected: the round goes on without it, and says why. A single reply counts as lost."""
         entry = self._entries[request, position]
         if entry.wanted == "folded":
-            entry.refused(position, why, now)
+            entry.note_refusal(position, why, now)
         else:
-            entry.lost(position, now)
+            entry.note_loss(position, now)
         self._advance(request)
         self.news.ring()
 
@@ -184,7 +184,7 @@ class ReplyTable:
             try:
                 found.running.add(entry.frame, found.like)
             except MessageError as error:
-                entry.refused(found.order[found.done], error.what, entry.started.arrives[entry.indices[0]])
+                entry.note_refusal(found.order[found.done], error.what, entry.started.arrives[entry.indices[0]])
                 self.refuse(found.order[found.done], error)
                 continue
             if found.running.begun:
@@ -227,11 +227,11 @@ class ReplyTable:
             self._entries.pop((request, position), None)
         return found.running
 
-    def lost(self, positions: set[int], now: float) -> None:
+    def note_losses(self, positions: set[int], now: float) -> None:
         """Note that these parties will not answer."""
         for (_, position), entry in self._entries.items():
             if position in positions and entry.frame is None:
-                entry.lost(position, now)
+                entry.note_loss(position, now)
         for request in list(self._sums):
             self._advance(request)
         self.news.ring()

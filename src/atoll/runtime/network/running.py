@@ -60,7 +60,7 @@ class Running:
         """Note that a party's reply is not in the sum."""
         self._sum.add(PartialSum({}, self._none, rejected={position: why}))
 
-    def folded(self) -> PartialSum:
+    def fold_sum(self) -> PartialSum:
         """Return the sum and who is in it."""
         return self._sum.result()
 

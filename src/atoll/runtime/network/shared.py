@@ -10,7 +10,7 @@ from atoll.core.requests.request import Request
 from atoll.core.requests.wire import pack_request
 from atoll.runtime.line import Channel, PackedMessage
 
-__all__ = ["Shared", "bare", "worded", "words"]
+__all__ = ["Shared", "bare", "restore_words", "words"]
 
 _COPIED = 1 << 26  # bytes of a message up to which its serialised form is kept as a whole while it is sent
 
@@ -49,10 +49,14 @@ def bare(request: Request, names: Sequence[str] = ()) -> dict[str, Any]:
     return _without_words(pack_request(request, list(names)))
 
 
-def worded(packed: Any, said: Any) -> dict[str, Any]:
+def restore_words(packed: Any, said: Any) -> dict[str, Any]:
     """Return a request with its messages again: the inverse of `bare` and `words`."""
     inner = packed["wraps"]
-    return {**packed, "message": said["message"], "wraps": None if inner is None else worded(inner, said["wraps"])}
+    return {
+        **packed,
+        "message": said["message"],
+        "wraps": None if inner is None else restore_words(inner, said["wraps"]),
+    }
 
 
 def _without_words(packed: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from ..sessions.direct import DirectLinks
 from ..sessions.site import Roles
 from .keeper import Keeper, without_state
 from .parked import Parking
-from .shared import worded
+from .shared import restore_words
 from .signs import Signs
 from .spent import Spent
 from .thread import TaskThread
@@ -77,9 +77,9 @@ class SiteEngine:
         self._work_thread = TaskThread() if work is None else work
         self._orders = 0
         self._unwanted: set[tuple[str, int]] = set()
-        self._roles = Roles(link, host, registry, self.parking, self.neighbours, self.broken)
+        self._roles = Roles(link, host, registry, self.parking, self.neighbours, self.break_off)
         self._signs = Signs(
-            self._heard, lambda: self._work_thread.busy or self._roles.busy, lambda: self._roles.playing
+            self._read_arrived, lambda: self._work_thread.busy or self._roles.busy, lambda: self._roles.playing
         )
         self._keeper = Keeper(host, registry, self.parking)
 
@@ -94,7 +94,11 @@ class SiteEngine:
         """
         self._broken = asyncio.get_running_loop().create_future()
         orders: asyncio.Queue[tuple[Any, Any]] = asyncio.Queue()
-        works = (self._work(orders), self._pulse(), self.neighbours.listen(self._roles.heard, self._roles.lost))
+        works = (
+            self._work(orders),
+            self._pulse(),
+            self.neighbours.listen(self._roles.take_message, self._roles.note_link_end),
+        )
         helpers = [asyncio.create_task(work) for work in works]
         reader = asyncio.create_task(self._read(orders))
         try:
@@ -112,7 +116,7 @@ class SiteEngine:
             self._roles.close()
             self._work_thread.close()
 
-    def broken(self, error: Exception) -> None:
+    def break_off(self, error: Exception) -> None:
         """End this site's part because of what another site did."""
         if self._broken is not None and not self._broken.done():
             self._broken.set_exception(error)
@@ -160,7 +164,7 @@ class SiteEngine:
                     await self.link.send(one)
                     self._signs.giving = False
 
-    def _heard(self) -> tuple[int, float]:
+    def _read_arrived(self) -> tuple[int, float]:
         """Return what has arrived so far: orders, and when the last piece of one came."""
         return self._orders, getattr(self.link, "heard", 0.0)
 
@@ -176,7 +180,7 @@ class SiteEngine:
     def _steps(self, frame: Any, body: Any) -> list[Callable[[], Awaitable[Any]]]:
         """Return the pieces of work in an order, each with an answer of its own."""
         if frame["op"] == "launch":
-            request = unpack_request(worded(frame["request"], body), self.registry)
+            request = unpack_request(restore_words(frame["request"], body), self.registry)
             positions = [int(p) for p in frame["positions"]]
             if request.recorded and len(positions) > 1:
                 waiting = deque(positions)

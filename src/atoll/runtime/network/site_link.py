@@ -67,15 +67,15 @@ class SiteLink:
 
     def asks(self, replies: int, limits: Limits | None) -> None:
         """Note that it will be asked for some replies, and how large they may be; ``None``: of any size."""
-        self._intake.asked(replies, limits)
+        self._intake.note_asked(replies, limits)
 
-    def unasked(self) -> None:
+    def count_unasked(self) -> None:
         """Count a frame that nobody asked for.
 
         Raises:
             MessageError: there are too many.
         """
-        self._intake.unasked()
+        self._intake.count_unasked()
 
     def post(self, frame: dict[str, Any], body: Any = None) -> None:
         """Send an order with its body; send nothing to a site that is given up."""
@@ -83,11 +83,11 @@ class SiteLink:
             self._resting, self.heard = False, time.monotonic()
         if not self.alive:
             return
-        self._poster.send(frame, self._sent)
+        self._poster.send(frame, self._check_sent)
         if body is not None:
-            self._poster.send(body, self._sent)
+            self._poster.send(body, self._check_sent)
 
-    def _sent(self, error: Exception | None) -> None:
+    def _check_sent(self, error: Exception | None) -> None:
         """Give up the site if an order could not be sent: its answer would never come. An end of the link is seen by whoever reads it."""
         if error is not None and not isinstance(error, LinkClosed | OSError):
             self._end(error)
@@ -103,7 +103,7 @@ class SiteLink:
             AtollError: the site's own error, the site went away, or its answer is malformed.
         """
         if not self.alive:
-            raise self.gone()
+            raise self.make_gone_error()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         number = next(self._numbers)
         self._answers[number] = future
@@ -116,10 +116,10 @@ class SiteLink:
         except Exception as error:
             raise self.refuse(error) from error
         if told is not None:
-            raise self._named(told)
+            raise self._name_error(told)
         return found  # type: ignore[return-value]  # it was read where nothing was told
 
-    def _named(self, error: Exception) -> Exception:
+    def _name_error(self, error: Exception) -> Exception:
         """Add the site's name to its own error."""
         if not isinstance(error, AtollError):
             return error
@@ -153,7 +153,7 @@ class SiteLink:
         """Return the seconds since anything from it arrived, a piece of a long message included, or since it was asked for something."""
         return time.monotonic() - max(self.heard, getattr(self.link, "heard", 0.0))
 
-    def gone(self) -> TaskError:
+    def make_gone_error(self) -> TaskError:
         """Return the error for a site whose process is gone."""
         return TaskError(
             "the site's job process went away",
@@ -174,7 +174,7 @@ class SiteLink:
             if self.alive:
                 await feed(self.link, self._take)
         except LinkClosed:
-            self._end(self.gone())
+            self._end(self.make_gone_error())
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a malformed frame, or a full disk: callers that wait must know
@@ -186,7 +186,7 @@ class SiteLink:
         if frame["op"] == "answer":
             future = self._answers.pop(frame["number"], None)
             if future is None:
-                self.unasked()
+                self.count_unasked()
             elif not future.done():
                 future.set_result(frame)
         elif frame["op"] == "pulse":
@@ -218,7 +218,7 @@ class SiteLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._on_end = lambda *_: None
-        self._end(self.gone())
+        self._end(self.make_gone_error())
         closing = self.link.close()
         if closing is not None:
             await closing

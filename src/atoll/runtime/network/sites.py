@@ -67,7 +67,7 @@ class Sites:
         """Return the parties of a site."""
         return {position for position, site in enumerate(self.placement) if site == site_link.name}
 
-    def grouped(self, positions: Iterable[int]) -> dict[SiteLink, list[int]]:
+    def group_parties(self, positions: Iterable[int]) -> dict[SiteLink, list[int]]:
         """Group parties by site."""
         found: dict[SiteLink, list[int]] = {}
         for position in positions:

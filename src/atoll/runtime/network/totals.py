@@ -12,7 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import ROLES, Total, Totals, finite
 from atoll.core.errors import MessageError
 
-from .frames import LONGEST, described, wrong
+from .frames import LONGEST, describe_value, wrong
 
 __all__ = ["form_of", "require_fit", "require_total"]
 
@@ -26,12 +26,12 @@ def require_total(name: str, total: Total, position: int) -> None:
         MessageError: the total is refused; the message says why.
     """
     if not isinstance(name, str) or len(name) > LONGEST or not name.isprintable():
-        raise wrong(f"a total called {described(name)}")
+        raise wrong(f"a total called {describe_value(name)}")
     words = isinstance(total.kind, str) and isinstance(total.role, str)
     if not words or total.kind not in _KINDS or total.role not in ROLES or type(total.n) is not int or total.n != 1:
-        raise wrong(f"{name!r} is a total of kind {described(total.kind)} of {described(total.n)} replies")
+        raise wrong(f"{name!r} is a total of kind {describe_value(total.kind)} of {describe_value(total.n)} replies")
     if not _real(total.weight):
-        raise wrong(f"{name!r} has the weight {described(total.weight)}")
+        raise wrong(f"{name!r} has the weight {describe_value(total.weight)}")
     _require_whole(name, total.kind, total.weight)
     if total.kind != "parts":
         _require_numbers(name, total.value)
@@ -41,9 +41,9 @@ def require_total(name: str, total: Total, position: int) -> None:
     part = total.value[0]
     known = isinstance(part.of, str) and part.of in _KINDS
     if type(part.sender) is not int or part.sender not in (-1, position) or not known:
-        raise wrong(f"a part of {name!r} is signed by {described(part.sender)}")
+        raise wrong(f"a part of {name!r} is signed by {describe_value(part.sender)}")
     if not _real(part.weight):
-        raise wrong(f"a part of {name!r} has the weight {described(part.weight)}")
+        raise wrong(f"a part of {name!r} has the weight {describe_value(part.weight)}")
     _require_whole(name, part.of, part.weight)
     if part.of == "parts":
         _require_finite(name, part.value)
@@ -62,7 +62,7 @@ def _require_numbers(name: str, value: Any) -> None:
     for path, leaf in T.items(value):
         array = isinstance(leaf, np.ndarray | np.generic)
         if not (leaf.dtype.kind in "biufc" if array else isinstance(leaf, Number)):
-            raise wrong(f"{_at(name, path)} holds {described(leaf)}, which is not a number")
+            raise wrong(f"{_at(name, path)} holds {describe_value(leaf)}, which is not a number")
     _require_finite(name, value)
 
 
@@ -115,7 +115,7 @@ def _require_alike(name: str, known: Any, value: Any) -> None:
     elif isinstance(known, list | tuple) and isinstance(value, list | tuple) and len(known) == len(value):
         pairs = [(i, *both) for i, both in enumerate(zip(known, value, strict=True))]
     elif isinstance(known, dict | list | tuple) or isinstance(value, dict | list | tuple):
-        raise _differs(name, described(value), described(known))
+        raise _differs(name, describe_value(value), describe_value(known))
     else:
         _require_same_sort(name, known, value)
         return

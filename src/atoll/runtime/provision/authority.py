@@ -11,7 +11,7 @@ from atoll.core.errors import ConfigError
 
 from .certificates import Subject, certificates_in, make_authority, make_certificate, pem_of
 from .files import make_folder, write
-from .keys import fits, load_key, make_key, sealed
+from .keys import fits, load_key, make_key, seal_key
 from .ledger import IssueLedger, LedgerEntry, moment
 from .passphrase import CA_VARIABLE
 from .revocations import make_list, read_list
@@ -62,7 +62,7 @@ class Authority:
         key = make_key()
         own = make_authority(project, key, days, now)
         make_folder(folder)
-        write(folder / "ca-key.pem", sealed(key, secret), private=True)
+        write(folder / "ca-key.pem", seal_key(key, secret), private=True)
         write(folder / "revoked.crl", make_list([], 1, own, key, now))
         write(folder / "issued.jsonl", b"")
         # The certificate is written last: without it there is no authority yet, and the next try starts afresh.
@@ -85,7 +85,7 @@ class Authority:
         Returns:
             The certificate, PEM.
         """
-        made = make_certificate(subject, public, self.certificate, self._unlocked(), days, now)
+        made = make_certificate(subject, public, self.certificate, self._unlock_key(), days, now)
         text = pem_of(made)
         make_folder(self.folder / "certificates")
         write(self.folder / "certificates" / f"{made.serial_number:x}.pem", text)
@@ -95,7 +95,7 @@ class Authority:
         self.ledger.add(LedgerEntry(event, *who, f"{made.serial_number:x}", *dates, subject.plays))  # type: ignore[arg-type]
         return text
 
-    def issued(self, entry: LedgerEntry) -> bytes:
+    def read_issued(self, entry: LedgerEntry) -> bytes:
         """Return the copy of an issued certificate, PEM."""
         return self._bytes(f"certificates/{entry.serial}.pem")
 
@@ -122,30 +122,30 @@ class Authority:
         """
         trusted = self.bundle if before is None else before
         last = read_list(self.revocation_list, trusted, str(self.folder / "revoked.crl"))
-        gone = [(int(serial, 16), datetime.fromisoformat(e.at)) for serial, e in self.ledger.revoked().items()]
-        made = make_list(gone, last.number + 1, self.certificate, self._unlocked(), now)
+        gone = [(int(serial, 16), datetime.fromisoformat(e.at)) for serial, e in self.ledger.list_revoked().items()]
+        made = make_list(gone, last.number + 1, self.certificate, self._unlock_key(), now)
         write(self.folder / "revoked.crl", made)
 
     def rotate(self, days: int, now: datetime) -> None:
         """Make a new key. Certificates of the old one stay valid: the bundle holds both, the new one first."""
         secret = self._passphrase()
-        self._unlocked()  # a person who cannot open the old key may not replace it
+        self._unlock_key()  # a person who cannot open the old key may not replace it
         key = make_key()
         own = make_authority(self.project, key, days, now)
         write(self.folder / f"ca-key-{self.certificate.serial_number:x}.pem", self._bytes("ca-key.pem"), private=True)
-        write(self.folder / "ca-key.pem", sealed(key, secret), private=True)
+        write(self.folder / "ca-key.pem", seal_key(key, secret), private=True)
         before = self.bundle  # even an expired authority may have signed the last list
         self.certificates = [own, *(c for c in self.certificates if c.not_valid_after_utc > now)]
         self.bundle, self._key = pem_of(*self.certificates), key
         write(self.folder / "ca.pem", self.bundle)
         self.sign_list(now, before)
 
-    def _unlocked(self) -> EllipticCurvePrivateKey:
+    def _unlock_key(self) -> EllipticCurvePrivateKey:
         if self._key is None:
             path = str(self.folder / "ca-key.pem")
             pem = self._bytes("ca-key.pem")
             key = load_key(pem, self._passphrase() if b"ENCRYPTED" in pem else None, path, CA_VARIABLE)
-            if not fits(pem_of(self.certificate), sealed(key)):
+            if not fits(pem_of(self.certificate), seal_key(key)):
                 raise ConfigError(
                     "the authority's key and certificate do not belong together",
                     where=path,

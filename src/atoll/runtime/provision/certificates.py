@@ -51,7 +51,7 @@ def make_authority(project: str, key: EllipticCurvePrivateKey, days: int, now: d
     name = _dn(project, "Atoll certificate authority")
     usage = _key_usage(key_cert_sign=True, crl_sign=True)
     return (
-        _begun(name, name, key.public_key(), key.public_key(), now, now + timedelta(days=days))
+        _begin_certificate(name, name, key.public_key(), key.public_key(), now, now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
@@ -94,7 +94,9 @@ def make_certificate(
     ]
     uses = [Use.SERVER_AUTH] if own else [Use.CLIENT_AUTH, *([Use.SERVER_AUTH] if subject.hosts else [])]
     return (
-        _begun(_dn(subject.name, subject.org, subject.plays), issuer.subject, public, key.public_key(), now, until)
+        _begin_certificate(
+            _dn(subject.name, subject.org, subject.plays), issuer.subject, public, key.public_key(), now, until
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
@@ -103,7 +105,7 @@ def make_certificate(
     )
 
 
-def _begun(
+def _begin_certificate(
     subject: Name,
     issuer: Name,
     public: EllipticCurvePublicKey,

@@ -13,7 +13,7 @@ from .sealing import encrypted_pem
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
-__all__ = ["decrypted", "fits", "load_key", "make_key", "public_pem", "sealed"]
+__all__ = ["decrypt_key", "fits", "load_key", "make_key", "public_pem", "seal_key"]
 
 
 def make_key() -> EllipticCurvePrivateKey:
@@ -24,7 +24,7 @@ def make_key() -> EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def sealed(key: EllipticCurvePrivateKey, passphrase: bytes | None = None) -> bytes:
+def seal_key(key: EllipticCurvePrivateKey, passphrase: bytes | None = None) -> bytes:
     """Return a key as PEM, encrypted if there is a passphrase."""
     from cryptography.hazmat.primitives import serialization as form
 
@@ -71,13 +71,13 @@ def load_key(pem: bytes, passphrase: bytes | None, where: str, variable: str = V
     return key
 
 
-def decrypted(pem: bytes, passphrase: bytes | None, where: str) -> bytes:
+def decrypt_key(pem: bytes, passphrase: bytes | None, where: str) -> bytes:
     """Return a key's PEM without encryption, for memory only.
 
     Raises:
         IdentityError: it cannot be read.
     """
-    return sealed(load_key(pem, passphrase, where))
+    return seal_key(load_key(pem, passphrase, where))
 
 
 def public_pem(key: EllipticCurvePublicKey) -> bytes:

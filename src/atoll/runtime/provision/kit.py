@@ -26,10 +26,10 @@ from atoll.core.errors import ConfigError, IdentityError
 from atoll.runs import yaml
 from atoll.runs.schema import Section
 from atoll.runtime.identity import Credentials, Peer, peer_of
-from atoll.runtime.transport.addresses import joined
+from atoll.runtime.transport.addresses import join_address
 
 from .passphrase import find_passphrase
-from .project import Name, Org, ServerConfig, checked
+from .project import Name, Org, ServerConfig, check_settings
 
 __all__ = ["Kit", "KitConfig", "Way", "loose_mode"]
 
@@ -50,7 +50,7 @@ class Way(NamedTuple):
     @property
     def address(self) -> str:
         """``host:port``."""
-        return joined(self.host, self.port)
+        return join_address(self.host, self.port)
 
 
 class KitConfig(Section):
@@ -112,7 +112,7 @@ class Kit:
                 where=str(folder),
                 remedy="give the folder that `atoll provision` made for this party, unzipped",
             )
-        config = checked(KitConfig, yaml.read(path / "kit.yaml"), str(path / "kit.yaml"), "copy the kit again")
+        config = check_settings(KitConfig, yaml.read(path / "kit.yaml"), str(path / "kit.yaml"), "copy the kit again")
         given = passphrase.encode() if isinstance(passphrase, str) else passphrase
         return cls(path, config, given if given is not None else find_passphrase())
 
@@ -229,7 +229,7 @@ class Kit:
                 or wrong.
             ConfigError: a file is missing.
         """
-        from .keys import decrypted, fits
+        from .keys import decrypt_key, fits
 
         if self.held is not None:
             return self.held
@@ -240,7 +240,7 @@ class Kit:
             raise IdentityError(
                 f"the private key may be read by others (mode {loose:04o})", where=str(path), remedy=f"chmod 600 {path}"
             )
-        key, certificate = decrypted(sealed, self.passphrase, str(path)), self.bytes_of("certificate.pem")
+        key, certificate = decrypt_key(sealed, self.passphrase, str(path)), self.bytes_of("certificate.pem")
         if not fits(certificate, key):
             raise IdentityError(
                 f"the private key does not belong to the certificate of {self.name!r}",

@@ -14,7 +14,7 @@ from atoll.runtime.identity import HELPER, SITES
 from .authority import Authority
 from .certificates import Subject
 from .files import make_folder, write
-from .keys import make_key, sealed
+from .keys import make_key, seal_key
 from .kit import KitConfig
 from .project import ProjectConfig
 from .readme import readme
@@ -31,7 +31,7 @@ def kit_files(project: ProjectConfig, name: str, authority: Authority, seal: Sea
     """Return file name -> content of a new kit, with a new key."""
     secret, key = seal(name), make_key()
     certificate = authority.issue(_subject(project, name), key.public_key(), project.validity.kits, now)
-    return {**_public_files(project, name, authority, certificate), "key.pem": sealed(key, secret)}
+    return {**_public_files(project, name, authority, certificate), "key.pem": seal_key(key, secret)}
 
 
 def renew_kit(
@@ -62,7 +62,7 @@ def renew_kit(
 def _as_sealed(folder: Path, seal: Seal) -> Seal:
     """Return the passphrase rule of a new key: an encrypted key is not followed by a plain one."""
 
-    def checked(name: str) -> bytes | None:
+    def check_sealed(name: str) -> bytes | None:
         secret, before = seal(name), folder / "key.pem"
         if secret is None and before.exists() and b"ENCRYPTED" in before.read_bytes()[:64]:
             raise ConfigError(
@@ -72,7 +72,7 @@ def _as_sealed(folder: Path, seal: Seal) -> Seal:
             )
         return secret
 
-    return checked
+    return check_sealed
 
 
 def newer(project: ProjectConfig, name: str, folder: Path, authority: Authority) -> list[str]:
@@ -150,7 +150,7 @@ def _public_key(authority: Authority, name: str) -> EllipticCurvePublicKey:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
     latest = authority.ledger.latest(name)
-    found = None if latest is None else x509.load_pem_x509_certificate(authority.issued(latest)).public_key()
+    found = None if latest is None else x509.load_pem_x509_certificate(authority.read_issued(latest)).public_key()
     if not isinstance(found, EllipticCurvePublicKey):
         raise ConfigError(f"{name!r} has no key yet", where="--same-key", remedy="renew it without --same-key")
     return found

@@ -78,13 +78,13 @@ class IssueLedger:
         found = [entry for entry in self._entries if entry.name == name and entry.event != "revoked"]
         return found[-1] if found else None
 
-    def revoked(self) -> dict[str, LedgerEntry]:
+    def list_revoked(self) -> dict[str, LedgerEntry]:
         """Return serial -> entry of every revocation."""
         return {entry.serial: entry for entry in self._entries if entry.event == "revoked"}
 
     def valid(self, name: str) -> list[LedgerEntry]:
         """Return the certificates of a party that are not revoked, oldest first."""
-        gone = self.revoked()
+        gone = self.list_revoked()
         own = (entry for entry in self._entries if entry.name == name and entry.event != "revoked")
         return [entry for entry in own if entry.serial not in gone]
 

@@ -42,11 +42,11 @@ def find_passphrase(
     if (said := os.environ.get(variable)) is not None and forget:
         forget_variable(variable)
     if file is None and said is not None:
-        return _checked(said, f"environment variable {variable}")
+        return _check_passphrase(said, f"environment variable {variable}")
     file = file if file is not None else os.environ.get(f"{variable}_FILE")
     if file is not None:
-        return _checked(_first_line(Path(file)), str(file))
-    return None if ask is None else _checked(ask(), "prompt")
+        return _check_passphrase(_first_line(Path(file)), str(file))
+    return None if ask is None else _check_passphrase(ask(), "prompt")
 
 
 def new_passphrase(
@@ -85,7 +85,7 @@ def _first_line(path: Path) -> str:
         ) from error
 
 
-def _checked(text: str, where: str) -> bytes:
+def _check_passphrase(text: str, where: str) -> bytes:
     if not text:
         raise ConfigError("the passphrase is empty", where=where, remedy="write the passphrase there")
     return text.encode()

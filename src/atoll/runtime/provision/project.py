@@ -194,7 +194,7 @@ class ProjectConfig(Section):
         # A kit's folder has its party's name, and some file systems ignore case.
         seen: dict[str, str] = {}
         problems = []
-        for loc, name in self._located():
+        for loc, name in self._locate_parties():
             place = Problem(loc, "", "").path
             first = seen.setdefault(name.lower(), place)
             if first != place:
@@ -210,7 +210,7 @@ class ProjectConfig(Section):
     def _apart(self) -> list[Problem]:
         """Refuse an organisation that would open what its own server must not see."""
         servers = {server.org: server.name for server in self.servers}
-        return self._paired() + [
+        return self._find_paired() + [
             Problem(
                 ("helpers", name, "org"),
                 f"={org!r} also runs the server {servers[org]!r}, and would see what a {found.role} keeps from it",
@@ -220,7 +220,7 @@ class ProjectConfig(Section):
             if (org := found.org or name) in servers and found.role.replace(" ", "-") in _KEEPERS
         ]
 
-    def _paired(self) -> list[Problem]:
+    def _find_paired(self) -> list[Problem]:
         """Refuse an organisation that would play both halves of a role that two play against each other."""
         seen: dict[tuple[str, str], str] = {}
         problems = []
@@ -231,7 +231,7 @@ class ProjectConfig(Section):
                 problems.append(Problem(("helpers", name, "org"), text, "let another organisation play it"))
         return problems
 
-    def _located(self) -> Iterator[tuple[Loc, Any]]:
+    def _locate_parties(self) -> Iterator[tuple[Loc, Any]]:
         for section in ("servers", "sites", "admins"):
             for i, party in enumerate(getattr(self, section)):
                 yield (section, i, "name"), party.name
@@ -260,10 +260,10 @@ def load_project(path: str | Path) -> ProjectConfig:
             mistake.
     """
     tree = yaml.read(path)
-    return checked(ProjectConfig, tree, str(path), "start with project:, servers: and sites:")
+    return check_settings(ProjectConfig, tree, str(path), "start with project:, servers: and sites:")
 
 
-def checked(kind: type[S], tree: Any, where: str, remedy: str) -> S:
+def check_settings(kind: type[S], tree: Any, where: str, remedy: str) -> S:
     """Return a mapping as settings.
 
     Raises:

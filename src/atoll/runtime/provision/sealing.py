@@ -40,19 +40,19 @@ def encrypted_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
     return f"-----BEGIN ENCRYPTED PRIVATE KEY-----\n{lines}\n-----END ENCRYPTED PRIVATE KEY-----\n".encode()
 
 
-def _tagged(tag: int, content: bytes) -> bytes:
+def _tag_content(tag: int, content: bytes) -> bytes:
     length = len(content)
     size = length.to_bytes((length.bit_length() + 7) // 8, "big")
     return bytes([tag]) + (bytes([length]) if length < 128 else bytes([0x80 | len(size)]) + size) + content
 
 
 def _sequence(*parts: bytes) -> bytes:
-    return _tagged(0x30, b"".join(parts))
+    return _tag_content(0x30, b"".join(parts))
 
 
 def _octets(content: bytes) -> bytes:
-    return _tagged(0x04, content)
+    return _tag_content(0x04, content)
 
 
 def _integer(value: int) -> bytes:
-    return _tagged(0x02, value.to_bytes(value.bit_length() // 8 + 1, "big"))
+    return _tag_content(0x02, value.to_bytes(value.bit_length() // 8 + 1, "big"))

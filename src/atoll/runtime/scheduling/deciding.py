@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 
 from atoll.core.errors import ConfigError, JobError
 
-from .waiting import Asking, SiteView, Waiting, listed
+from .waiting import Asking, SiteView, Waiting, list_sites
 from .wants import Action, Deploy, Offer, Refuse, Release, Wait
 
 __all__ = ["SchedulerState"]
@@ -108,11 +108,11 @@ class SchedulerState:
             waiting.absent = now if waiting.absent is None else waiting.absent
             waiting.why = f"waits for {view.absent} to connect{view.unknown}"
             if missing:
-                waiting.why = f"waits for its helper at {listed(missing)} to connect"
+                waiting.why = f"waits for its helper at {list_sites(missing)} to connect"
             if now < waiting.absent + waiting.want.patience:
                 return
             if missing:
-                why = f"for {waiting.want.patience:g} s {listed(missing)} did not connect"
+                why = f"for {waiting.want.patience:g} s {list_sites(missing)} did not connect"
                 yield self._refuse(job, waiting.forsaken(why))
                 return
             if len(view.present) < least:
@@ -134,7 +134,7 @@ class SchedulerState:
         elif any(asking.asks(sites) for asking in self._asking.values()):
             waiting.why = waiting.why or "waits until another job has asked the same sites"
         elif now >= waiting.retry:
-            waiting.why = f"asks {listed(sites)}"
+            waiting.why = f"asks {list_sites(sites)}"
             tickets = {site: self._tickets + number for number, site in enumerate(sites, 1)}
             self._tickets += len(sites)
             self._asking[job] = Asking(quorum, now + self._within, dict(tickets), helpers=frozenset(helpers))
@@ -146,7 +146,7 @@ class SchedulerState:
         asking, waiting = self._asking[job], self._queue[job]
         if asking.hopeless:
             del self._asking[job]
-            waiting.refused(now, "; ".join(asking.noes.values()))
+            waiting.note_refusal(now, "; ".join(asking.noes.values()))
             if all(site in waiting.barred for site in asking.noes):  # each refused for good: the job need not wait
                 waiting.retry = now
             let_go = [Release(job, site) for site in asking.sites]

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 
 from atoll.core.errors import ConfigError, nearest
 
-__all__ = ["placed"]
+__all__ = ["place_helpers"]
 
 
-def placed(
+def place_helpers(
     needed: Mapping[str, str], plays: Mapping[str, str], *, there: Collection[str] = (), before: Collection[str] = ()
 ) -> dict[str, str]:
     """Give every party a helper of its own, which plays its role: one of its name, else one that is connected, else the first by name.

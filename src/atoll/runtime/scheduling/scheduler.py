@@ -76,7 +76,7 @@ class Scheduler(SchedulerState):
         self._views.clear()
         return self._decide(now)
 
-    def arrived(
+    def add_site(
         self, site: str, now: float, holding: Collection[str] | None = None, *, helper: bool = False
     ) -> list[Action]:
         """Note that a site can be asked.
@@ -110,7 +110,7 @@ class Scheduler(SchedulerState):
         self._views.clear()
         return self._forget(site, now, "is not connected") + self._decide(now)
 
-    def offered(self, job: str, site: str, ticket: int, answer: Answer, now: float) -> list[Action]:
+    def take_answer(self, job: str, site: str, ticket: int, answer: Answer, now: float) -> list[Action]:
         """Take a site's answer. An answer to a withdrawn offer is ignored: the release follows the offer."""
         asking = self._asking.get(job)
         if asking is None or asking.pending.get(site) != ticket:
@@ -124,7 +124,7 @@ class Scheduler(SchedulerState):
             self._queue[job].barred[site] = answer.why
         return self._settle(job, now)
 
-    def ended(self, job: str, now: float) -> list[Action]:
+    def end_job(self, job: str, now: float) -> list[Action]:
         """End an attempt or an aborted job, at any stage. To continue a job, submit it again."""
         sites = self._deployed.pop(job, ())
         self._drop(job)

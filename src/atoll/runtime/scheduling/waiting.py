@@ -10,7 +10,7 @@ from atoll.core.errors import JobError, nearest
 
 from .wants import Want
 
-__all__ = ["Asking", "SiteView", "Waiting", "listed"]
+__all__ = ["Asking", "SiteView", "Waiting", "list_sites"]
 
 _FIRST, _LONGEST = 1.0, 60.0
 """Seconds until a refused job asks again: doubled with every refusal, up to a minute."""
@@ -70,15 +70,15 @@ class Waiting:
         present = [site for site in allowed if site in connected]
         away = set(allowed) - set(present)
         gone = {site for site in away if revoked(site)}
-        hint = f"; the certificate of {listed(gone)} was revoked" if gone else ""
+        hint = f"; the certificate of {list_sites(gone)} was revoked" if gone else ""
         hint += _unknown(set(allowed) - known - gone, known)
-        return SiteView(max(1, len(named)), allowed, present, listed(away), hint)
+        return SiteView(max(1, len(named)), allowed, present, list_sites(away), hint)
 
     def missing(self, connected: Set[str]) -> list[str]:
         """The helpers that cannot be asked."""
         return [site for site in self.want.helpers if site not in connected]
 
-    def refused(self, now: float, why: str) -> None:
+    def note_refusal(self, now: float, why: str) -> None:
         """Wait before asking again: longer every time, and differently for each job, so that two servers do not collide for ever."""
         seed = hashlib.sha256(f"{self.want.job}/{self.refusals}".encode()).digest()[0] / 256
         self.retry = now + min(_LONGEST, _FIRST * 2.0 ** min(self.refusals, 10)) * (0.5 + seed)
@@ -159,7 +159,7 @@ class Asking:
         return asked
 
 
-def listed(sites: Iterable[str], most: int = 5) -> str:
+def list_sites(sites: Iterable[str], most: int = 5) -> str:
     """``site 'a'``, ``sites 'a', 'b' and 7 more``."""
     names = sorted(sites)
     text = ", ".join(map(repr, names[:most]))
@@ -172,4 +172,4 @@ def _unknown(names: Set[str], known: Set[str]) -> str:
     if not names or not known:
         return ""
     hint = nearest(min(names), known)
-    return f"; the server knows no {listed(names)}{'.' if hint else ''}{hint}"
+    return f"; the server knows no {list_sites(names)}{'.' if hint else ''}{hint}"

@@ -37,7 +37,7 @@ class Want:
 
 @dataclass(frozen=True)
 class Offer:
-    """Ask a site whether it takes a job; a yes holds the resources there. The answer goes to ``Scheduler.offered`` with the ticket."""
+    """Ask a site whether it takes a job; a yes holds the resources there. The answer goes to ``Scheduler.take_answer`` with the ticket."""
 
     job: str
     site: str
@@ -55,7 +55,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Deploy:
-    """Start an attempt: every one of these sites holds the resources now. Call ``Scheduler.ended`` when it has ended."""
+    """Start an attempt: every one of these sites holds the resources now. Call ``Scheduler.end_job`` when it has ended."""
 
     job: str
     sites: tuple[str, ...]

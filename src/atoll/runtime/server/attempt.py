@@ -16,8 +16,8 @@ from atoll.runtime.line import Channel, PackedMessage
 
 from ..daemon.launch import JobProcess
 from ..daemon.relay import carry
-from .liveness import stalled
-from .outcomes import AttemptOutcome, aborted, crashed, failed, failed_at, finished
+from .liveness import watch_progress
+from .outcomes import AttemptOutcome, failed_at, make_aborted, make_crashed, make_failed, make_finished
 from .parties import AttemptSites, code_in_words
 from .site_session import Gone, SiteSession
 
@@ -74,18 +74,18 @@ class Attempt:
     def abort(self, who: str) -> None:
         """Stop it on a person's order."""
         if not self._aborted.done():
-            self._aborted.set_result(aborted(who))
+            self._aborted.set_result(make_aborted(who))
 
     async def run(self) -> AttemptOutcome:
         """Run it from deployment to the end of the last process."""
         before = self._progress()
         working = asyncio.create_task(self._work())
-        watching = asyncio.create_task(stalled(self.job, self._terms.patience, lambda: self._moved, self._cpu))
-        outcome = crashed("the server was stopped")
+        watching = asyncio.create_task(watch_progress(self.job, self._terms.patience, lambda: self._moved, self._cpu))
+        outcome = make_crashed("the server was stopped")
         try:
             ends: set[asyncio.Future[Any]] = {working, watching, self._aborted, self._parties.ending}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            outcome = await self._judged(working, watching)
+            outcome = await self._judge_end(working, watching)
         finally:
             tasks = (working, watching, *self._relays)
             for task in tasks:
@@ -95,7 +95,9 @@ class Attempt:
             outcome = self._aborted.result()
         return AttemptOutcome(outcome.kind, outcome.reason, outcome.error, bool(self._progress() - before))
 
-    async def _judged(self, working: asyncio.Task[AttemptOutcome], watching: asyncio.Task[JobError]) -> AttemptOutcome:
+    async def _judge_end(
+        self, working: asyncio.Task[AttemptOutcome], watching: asyncio.Task[JobError]
+    ) -> AttemptOutcome:
         """Decide which end counts: a person's order first, then what a site reported, then the end of the server's own process."""
         if self._aborted.done():
             return self._aborted.result()
@@ -107,30 +109,34 @@ class Attempt:
                 if working.done() and working.result().kind == "failed":
                     return working.result()
             return told
-        return working.result() if working.done() else failed(watching.result())
+        return working.result() if working.done() else make_failed(watching.result())
 
     async def _work(self) -> AttemptOutcome:
         try:
-            here = await self._deployed()
+            here = await self._deploy_sites()
             self._process = await self._launch([session.name for session in here])
             for session in here:
                 self._relays.append(asyncio.create_task(self._join(session, self._process.channel(session.name))))
             code = await self._process.wait()
             error = self._process.error()
         except AtollError as found:
-            return failed(found)
+            return make_failed(found)
         except (Gone, LinkClosed, OSError) as found:
-            return crashed(f"at the server: {found}")
+            return make_crashed(f"at the server: {found}")
         if error is not None:
             return failed_at("server", error)
-        return finished() if code == 0 else crashed(f"the job's process at the server ended with {code_in_words(code)}")
+        return (
+            make_finished()
+            if code == 0
+            else make_crashed(f"the job's process at the server ended with {code_in_words(code)}")
+        )
 
-    async def _deployed(self) -> list[SiteSession]:
+    async def _deploy_sites(self) -> list[SiteSession]:
         """Start the attempt at the sites; return those that have started, if the job can do without the others."""
         sessions = self._parties.sessions
         for session in sessions.values():
             session.deploy(self.job, self._deploying)
-        late = await self._parties.deployed(self._terms.patience)
+        late = await self._parties.wait_for_starts(self._terms.patience)
         clients = [name for name in sessions if name not in self._helpers]
         begun = len([name for name in clients if name not in late])
         if late and (begun < self._terms.floor(len(clients)) or not set(late).isdisjoint(self._helpers)):
@@ -165,7 +171,7 @@ class Attempt:
             await self._process.stop()
             await self._process.clear()
         # A machine that hangs does not report it: the job waits for it no longer than for anything else.
-        await self._parties.stopped(final, min(_STOPPING, self._terms.patience))
+        await self._parties.stop_processes(final, min(_STOPPING, self._terms.patience))
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _progress(self) -> set[str]:

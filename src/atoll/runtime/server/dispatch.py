@@ -24,7 +24,7 @@ from ..daemon.control import text, whole
 from .attempt import Attempt
 from .members import Members
 from .news import JobNews
-from .outcomes import AttemptOutcome, crashed, failed, state_after
+from .outcomes import AttemptOutcome, make_crashed, make_failed, state_after
 from .site_session import SiteSession
 from .site_sessions import SiteSessions
 
@@ -82,7 +82,7 @@ class Dispatcher:
             helpers = self.placed(terms, record.sites).values()
             self._do(self._scheduler.submit(terms.want(record.id, record.sites, helpers), time.monotonic()))
         except AtollError as error:
-            self._finish(record.id, failed(error))
+            self._finish(record.id, make_failed(error))
 
     def why(self, record: JobRecord) -> str:
         """Return why a job is in its state; why it waits is known here alone, and not written down whenever that changes."""
@@ -112,7 +112,7 @@ class Dispatcher:
         if attempt is not None:
             attempt.abort(who)
             return
-        self._do(self._scheduler.ended(job, time.monotonic()))
+        self._do(self._scheduler.end_job(job, time.monotonic()))
         self._move(job, JobState.ABORTED, who=who, reason=f"aborted by {who}")
 
     def resume(self, job: str, who: str, token: str) -> None:
@@ -126,23 +126,23 @@ class Dispatcher:
         self._news.tell(job)
         self.submit(record)
 
-    def joined(self, session: SiteSession) -> None:
+    def add_site(self, session: SiteSession) -> None:
         """Take a site's new line."""
         self.sessions.put(session)
         helper = bool(session.plays)
-        self._do(self._scheduler.arrived(session.name, time.monotonic(), session.holding, helper=helper))
+        self._do(self._scheduler.add_site(session.name, time.monotonic(), session.holding, helper=helper))
 
     def left(self, session: SiteSession) -> None:
         """Note that the line of a site is lost."""
         if self.sessions.remove(session):
             self._do(self._scheduler.left(session.name, time.monotonic()))
 
-    def offered(self, session: SiteSession, frame: Any) -> None:
+    def take_answer(self, session: SiteSession, frame: Any) -> None:
         """Take a site's answer to an offer."""
         why = visible(text(frame, "why"), LOG_WIDTH)  # for a store, a log and a terminal
         answer = Answer(frame.get("ok") is True, why, frame.get("never") is True)
         job, ticket = text(frame, "job"), whole(frame, "ticket")
-        self._do(self._scheduler.offered(job, session.name, ticket, answer, time.monotonic()))
+        self._do(self._scheduler.take_answer(job, session.name, ticket, answer, time.monotonic()))
 
     def know(self) -> None:
         """Take the project's sites anew."""
@@ -171,8 +171,8 @@ class Dispatcher:
     def _look(self) -> None:
         """Note which lines are cut: such a line is not lost, but its site cannot be asked meanwhile, and its work goes on."""
         now = time.monotonic()
-        for site, there in self.sessions.changed():
-            self._do(self._scheduler.arrived(site, now) if there else self._scheduler.left(site, now))
+        for site, there in self.sessions.take_changes():
+            self._do(self._scheduler.add_site(site, now) if there else self._scheduler.left(site, now))
 
     # ------------------------------------------------------------------ what to do
 
@@ -186,7 +186,7 @@ class Dispatcher:
                 case Deploy(job, sites):
                     self._spawn(self._attempt(job, sites))
                 case Refuse(job, error):
-                    self._spawn(self._written(job, failed(error)))
+                    self._spawn(self._write_outcome(job, make_failed(error)))
                 case Wait(job):
                     self._news.tell(job)
 
@@ -196,30 +196,30 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
     async def _attempt(self, job: str, sites: tuple[str, ...]) -> None:
-        outcome = crashed("the server was stopped")
+        outcome = make_crashed("the server was stopped")
         try:
             if not self._store.get(job).state.terminal:  # somebody may have aborted it just now
-                outcome = await self._carried(job, sites)
+                outcome = await self._carry_out(job, sites)
         except AtollError as error:
-            outcome = failed(error)
+            outcome = make_failed(error)
         except Exception as error:  # a defect must not stop the server, nor leave the job without an end
             _LOG.exception("job %s", job)
-            outcome = failed(
+            outcome = make_failed(
                 JobError(f"{type(error).__name__}: {error}", where="server", remedy="see the server's log")
             )
         finally:
             self._attempts.pop(job, None)
             if not self._closing:  # else the job goes on when the server is back, as after a crash
                 # Done before the job is queued again: a release must not follow the offers of the next attempt.
-                self._do(self._scheduler.ended(job, time.monotonic()))
-                await self._written(job, outcome)
+                self._do(self._scheduler.end_job(job, time.monotonic()))
+                await self._write_outcome(job, outcome)
 
-    async def _carried(self, job: str, sites: tuple[str, ...]) -> AttemptOutcome:
+    async def _carry_out(self, job: str, sites: tuple[str, ...]) -> AttemptOutcome:
         self._move(job, JobState.SCHEDULED, reason="sites have reserved what it asks for")
         record = self._move(job, JobState.DEPLOYING, sites=sites, reason=f"attempt at {', '.join(sites)}")
         gone = self.sessions.without(sites)
         if gone:
-            return crashed(f"site {', '.join(gone)} went away before the attempt began")
+            return make_crashed(f"site {', '.join(gone)} went away before the attempt began")
         attempt = await self._begin(
             record, [self.sessions[site] for site in sites], lambda late: self._runs(job, record.attempts, late)
         )
@@ -230,7 +230,7 @@ class Dispatcher:
         without = f", without {', '.join(late)}: nothing was heard from the job's process there" if late else ""
         self._move(job, JobState.RUNNING, reason=f"attempt {attempt}{without}")
 
-    async def _written(self, job: str, outcome: AttemptOutcome) -> None:
+    async def _write_outcome(self, job: str, outcome: AttemptOutcome) -> None:
         """Record the next attempt, or the end; on a full disk, try until there is room, for every job must end."""
         for pause in itertools.chain((0.0,), itertools.repeat(_AGAIN)):
             try:

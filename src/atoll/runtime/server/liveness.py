@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 from atoll.core.errors import JobError
 
-__all__ = ["stalled"]
+__all__ = ["watch_progress"]
 
 _WORKS = 0.01
 """Share of a core; a process that uses less waits and does not work."""
 
 
-async def stalled(job: str, patience: float, moved: Callable[[], int], cpu: Callable[[], float | None]) -> JobError:
+async def watch_progress(
+    job: str, patience: float, moved: Callable[[], int], cpu: Callable[[], float | None]
+) -> JobError:
     """Return once a job has shown no progress for too long: no byte has arrived from a site, and its own process did not work.
 
     The engine applies the rule to each site that owes a reply, and can say more; so this rule waits half as long again.

@@ -107,7 +107,7 @@ class Looking:
     def _one(self, frame: Any) -> str | None:
         """Return the id of the job that a request is about, if it is about one."""
         if frame.get("number") is not None:
-            return self._store.numbered(whole(frame, "number")).id
+            return self._store.find_numbered(whole(frame, "number")).id
         return None if frame.get("job") is None else self._store.get(str(frame["job"])).id
 
     def _list(self, frame: Any) -> tuple[list[dict[str, Any]], int]:
@@ -158,7 +158,7 @@ class Looking:
         """Return the files of a job's results, in pieces; and what lies among them and is not sent, with the reason."""
         del peer
         record = self._store.get(str(frame["job"]))
-        with self._held(record) as folder:
+        with self._open_folder(record) as folder:
             names, faults = self._files(record, folder)
             wanted = frame.get("files")
             for name in names if not isinstance(wanted, list) else [name for name in names if name in wanted]:
@@ -171,7 +171,7 @@ class Looking:
                 yield {"sha256": seen.hexdigest()}
             yield {"job": self._summary(record), "withheld": faults}
 
-    def _held(self, record: JobRecord) -> HeldFolder:
+    def _open_folder(self, record: JobRecord) -> HeldFolder:
         folder = self._result_folder(record.id)
         try:
             return HeldFolder.open(folder.parent, folder.name)

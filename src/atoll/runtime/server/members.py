@@ -10,7 +10,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.persistence.files import write_bytes
 from atoll.runtime.jobs.terms import JobTerms
 from atoll.runtime.provision.sites import Listing, SiteList
-from atoll.runtime.scheduling.placing import placed
+from atoll.runtime.scheduling.placing import place_helpers
 
 __all__ = ["Members"]
 
@@ -79,6 +79,6 @@ class Members:
                 remedy="leave it out: what the job needs beside its clients is found by role",
             )
         try:
-            return placed(terms.helpers or {}, helpers if before else self.plays, there=there, before=before)
+            return place_helpers(terms.helpers or {}, helpers if before else self.plays, there=there, before=before)
         except ConfigError as error:
             raise ConfigError(error.what, where=f"job {terms.name!r}, helpers", remedy=error.remedy) from error

@@ -12,7 +12,7 @@ from atoll.runtime.store.changes import visible
 from atoll.runtime.store.records import JobRecord
 from atoll.runtime.store.states import JobState, after_crash
 
-__all__ = ["AttemptOutcome", "aborted", "crashed", "failed", "failed_at", "finished", "state_after"]
+__all__ = ["AttemptOutcome", "failed_at", "make_aborted", "make_crashed", "make_failed", "make_finished", "state_after"]
 
 _LONGEST = 4000
 _END = {"finished": JobState.FINISHED, "failed": JobState.FAILED, "aborted": JobState.ABORTED}
@@ -36,12 +36,12 @@ class AttemptOutcome:
     progress: bool = False
 
 
-def finished() -> AttemptOutcome:
+def make_finished() -> AttemptOutcome:
     """Return the outcome of an attempt with a result."""
     return AttemptOutcome("finished")
 
 
-def failed(error: AtollError) -> AttemptOutcome:
+def make_failed(error: AtollError) -> AttemptOutcome:
     """Return the outcome of an attempt that would fail again."""
     return AttemptOutcome("failed", error.what, pack_error(error))
 
@@ -58,7 +58,7 @@ def failed_at(node: str, packed: Any) -> AttemptOutcome:
     # The server's process may report what happened at a site; then it names the site.
     said = place.removeprefix("the ").startswith(("server", "site ")) if node == "server" else node in place
     named = place if said else f"{node}: {place}" if place else node
-    return failed(type(found)(found.what, where=named, remedy=found.remedy or "see the log: atoll logs JOB"))
+    return make_failed(type(found)(found.what, where=named, remedy=found.remedy or "see the log: atoll logs JOB"))
 
 
 def _readable(packed: Any) -> AtollError:
@@ -76,12 +76,12 @@ def _readable(packed: Any) -> AtollError:
         return MessageError("it reported an unreadable error", remedy="use the same version of Atoll everywhere")
 
 
-def crashed(why: str) -> AttemptOutcome:
+def make_crashed(why: str) -> AttemptOutcome:
     """Return the outcome of an attempt whose process or daemon died; the next one continues from the last checkpoint."""
     return AttemptOutcome("crashed", why, pack_error(JobError(why, where="job", remedy="see the log: atoll logs JOB")))
 
 
-def aborted(who: str) -> AttemptOutcome:
+def make_aborted(who: str) -> AttemptOutcome:
     """Return the outcome of an attempt that a person stopped."""
     return AttemptOutcome("aborted", f"aborted by {who}")
 
@@ -100,7 +100,7 @@ def state_after(record: JobRecord, outcome: AttemptOutcome, most: int) -> tuple[
     state = after_crash(barren, most)
     if state is not JobState.FAILED:
         return state, AttemptOutcome("crashed", outcome.reason, None, outcome.progress)
-    return state, failed(
+    return state, make_failed(
         JobError(
             f"{barren} attempts in a row ended without a checkpoint; the last one: {outcome.reason}",
             where=f"job {record.id}",

@@ -9,7 +9,7 @@ from typing import Any
 
 from atoll.runtime.store.changes import visible
 
-from .outcomes import AttemptOutcome, crashed, failed_at
+from .outcomes import AttemptOutcome, failed_at, make_crashed
 from .site_session import SiteSession
 
 __all__ = ["AttemptSites"]
@@ -51,7 +51,7 @@ class AttemptSites:
         self.dismiss(site)
         self.sessions[site].stop(self._job, self._attempt, end=False)
 
-    async def deployed(self, patience: float) -> list[str]:
+    async def wait_for_starts(self, patience: float) -> list[str]:
         """Wait until every site has started its process; return those that have not and have been silent for ``patience`` seconds."""
         begun = await asyncio.gather(*(self._begun(name, patience) for name in self.sessions))
         return sorted(name for name, there in zip(self.sessions, begun, strict=True) if not there)
@@ -62,7 +62,7 @@ class AttemptSites:
             await _set(event, left)
         return event.is_set()
 
-    async def stopped(self, final: bool, within: float) -> None:
+    async def stop_processes(self, final: bool, within: float) -> None:
         """Stop every process, and wait until the sites confirm it; a site that is away gets the order when it is back.
 
         Args:
@@ -91,7 +91,7 @@ class AttemptSites:
                 if not getting.done():
                     if session.name in self._dismissed:
                         return
-                    self._end(crashed(f"site {session.name!r} is gone: {session.line.error}"))
+                    self._end(make_crashed(f"site {session.name!r} is gone: {session.line.error}"))
                     return
                 frame = getting.result()
                 if frame["op"] == "exited":
@@ -114,11 +114,11 @@ class AttemptSites:
         if frame.get("error") is not None:
             self._end(failed_at(place, frame["error"]))
         elif frame.get("why"):
-            self._end(crashed(visible(str(frame["why"]), _WORDS)))
+            self._end(make_crashed(visible(str(frame["why"]), _WORDS)))
         elif code != 0:
-            self._end(crashed(f"the job's process at {place} ended with {code_in_words(code)}"))
+            self._end(make_crashed(f"the job's process at {place} ended with {code_in_words(code)}"))
         else:
-            self._end(crashed(f"the job's process at {place} ended before the job"))
+            self._end(make_crashed(f"the job's process at {place} ended before the job"))
 
     def _end(self, outcome: AttemptOutcome) -> None:
         if not self.ending.done():

@@ -51,18 +51,20 @@ def require_kept(record: JobRecord, state: Path, sessions: Mapping[str, SiteSess
     """
     require_resumable(record.id, record.state)
     if not record.attempts:
-        raise _gone(record, "it never began, so there is nothing to resume from")
+        raise _make_gone_error(record, "it never began, so there is nothing to resume from")
     if not state.is_dir():
-        raise _gone(record, f"its folder is no longer at the server: {state}")
+        raise _make_gone_error(record, f"its folder is no longer at the server: {state}")
     if forgotten(record, now):
         days = (now - record.times[-1][1]) / 86400
-        raise _gone(record, f"it ended {days:.0f} days ago, and sites keep a job's state for {KEPT / 86400:.0f}")
+        raise _make_gone_error(
+            record, f"it ended {days:.0f} days ago, and sites keep a job's state for {KEPT / 86400:.0f}"
+        )
     for site in record.sites:
         if site in sessions and record.id not in sessions[site].kept:
-            raise _gone(record, f"site {site!r} no longer keeps anything of it")
+            raise _make_gone_error(record, f"site {site!r} no longer keeps anything of it")
 
 
-def _gone(record: JobRecord, what: str) -> JobError:
+def _make_gone_error(record: JobRecord, what: str) -> JobError:
     return JobError(
         f"the job cannot be resumed: {what}",
         where=f"job {record.id}",

@@ -30,7 +30,7 @@ from atoll.runtime.transport.own import own
 from ..daemon.control import CONTROL, FROM_SITE
 from ..daemon.incarnation import SiteTokens
 from ..daemon.launch import JobProcess, launch
-from ..daemon.monitor import Sample, monitored
+from ..daemon.monitor import Sample, serve_monitor
 from ..daemon.place import Place
 from .attempt import Attempt
 from .dispatch import Dispatcher
@@ -138,7 +138,7 @@ class Server:
         try:
             carrier = transport(self.kit.transport)
             listener = await carrier.listen(
-                self._address, self._credentials, board.accept, self._revoked, on_refused=self._refused
+                self._address, self._credentials, board.accept, self._revoked, on_refused=self._record_refusals
             )
         except OSError as error:
             self._store.close()
@@ -159,7 +159,7 @@ class Server:
             self._dispatcher.restart()
             self._spawn(clear(self.folder, self._store))
             self._spawn(watch(self._seen, self._dispatcher.sessions))
-            async with monitored(self._metrics, self._ill, self._measures):
+            async with serve_monitor(self._metrics, self._ill, self._measures):
                 await self._dispatcher.run()
         finally:
             await self._dispatcher.close()
@@ -187,7 +187,7 @@ class Server:
         peer = line.peer
         _LOG.info("%s is connected", peer)
         self._note(peer, "connected", line)
-        line.on_lost.append(lambda error: self._gone(line, error))
+        line.on_lost.append(lambda error: self._note_gone(line, error))
         if peer.role in SITES:
             line.on_open = lambda channel: self._spawn(self._site(line, channel))
         elif peer.role in MAY:
@@ -195,26 +195,26 @@ class Server:
         else:
             self._spawn(line.close(f"a {peer.role} may not connect here"))
 
-    def _gone(self, line: Line, error: Exception) -> None:
+    def _note_gone(self, line: Line, error: Exception) -> None:
         _LOG.info("%s has gone: %s", line.peer, error)
         self._note(line.peer, "left", line, why=visible(str(error), 1000))
 
     def _second(self, peer: Peer, first: str, other: str, refused: bool) -> None:
         """Record that a second process uses a kit."""
         details = {"first": first, "second": other, "refused": refused}
-        self._happened(AuditEvent(when=time.time(), who=str(peer), what="second process", details=details))
+        self._record_event(AuditEvent(when=time.time(), who=str(peer), what="second process", details=details))
 
-    def _refused(self, origin: str, why: str, count: int) -> None:
+    def _record_refusals(self, origin: str, why: str, count: int) -> None:
         """Record that connections were refused."""
         details = {"address": origin, "why": visible(why, 1000), "count": count}
-        self._happened(AuditEvent(when=time.time(), who="somebody", what="refused", details=details))
+        self._record_event(AuditEvent(when=time.time(), who="somebody", what="refused", details=details))
 
     def _note(self, peer: Peer, what: str, line: Line, **more: Any) -> None:
         """Record that a party came or went, and from where."""
         details = {"address": line.address, **more}
-        self._happened(AuditEvent(when=time.time(), who=str(peer), what=what, details=details))
+        self._record_event(AuditEvent(when=time.time(), who=str(peer), what=what, details=details))
 
-    def _happened(self, event: AuditEvent) -> None:
+    def _record_event(self, event: AuditEvent) -> None:
         """Record an event that nobody asked for; a full disk must not keep anybody out."""
         try:
             self._store.record(event, durable=False)
@@ -237,7 +237,7 @@ class Server:
             _LOG.warning("%s is refused: %s", line.peer, error)
             await line.close(f"refused: {error}")
             return
-        session = SiteSession(line, channel, holding, self._dispatcher.offered, self._log, kept, direct)
+        session = SiteSession(line, channel, holding, self._dispatcher.take_answer, self._log, kept, direct)
         try:
             self._members.meet(session.name, session.plays)
         except AtollError as error:  # it is needed only while the site is away
@@ -249,7 +249,7 @@ class Server:
         await remind(session, self._store, time.time())
         if line.lost.is_set():
             return
-        self._dispatcher.joined(session)
+        self._dispatcher.add_site(session)
         self._seen.note(session, time.time())
         try:
             await session.run()
@@ -276,9 +276,9 @@ class Server:
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._end_task)
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _end_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("a defect, which ends the work of this connection only", exc_info=task.exception())

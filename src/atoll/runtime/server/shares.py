@@ -78,7 +78,7 @@ class Quotas:
 
     def _of(self, person: str) -> int:
         if person not in self._kept:
-            self._kept[person] = self._store.kept(person)
+            self._kept[person] = self._store.count_kept(person)
         return self._kept[person]
 
 
@@ -103,12 +103,12 @@ class People:
         """Hold while a list is made without a pause; the person's next list waits in proportion."""
         lock = self._listing[person]
         await lock.acquire()
-        with self._released(lock):
+        with self._release_later(lock):
             yield
 
     @staticmethod
     @contextlib.contextmanager
-    def _released(lock: asyncio.Lock) -> Iterator[None]:
+    def _release_later(lock: asyncio.Lock) -> Iterator[None]:
         begin = time.perf_counter()
         try:
             yield

@@ -37,7 +37,7 @@ class SiteSessions(Mapping[str, SiteSession]):
         del self._sessions[session.name]
         return True
 
-    def changed(self) -> list[tuple[str, bool]]:
+    def take_changes(self) -> list[tuple[str, bool]]:
         """Return the sites that have become reachable or unreachable since the last call."""
         now = {site: session.connected for site, session in self._sessions.items()}
         found = [(site, there) for site, there in now.items() if there != self._reached.get(site)]

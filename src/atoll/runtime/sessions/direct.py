@@ -46,7 +46,7 @@ from typing import Any
 from atoll.core.errors import MessageError, TaskError
 from atoll.engines.link import LinkClosed, Poster, feed
 
-__all__ = ["DirectLinks", "NeighbourLost", "refused", "require_at"]
+__all__ = ["DirectLinks", "NeighbourLost", "make_refusal", "require_at"]
 
 
 class NeighbourLost(LinkClosed):
@@ -117,7 +117,7 @@ def require_at(site: str, role: str, places: Mapping[str, str]) -> None:
         )
 
 
-def refused(site: str, error: Exception) -> TaskError:
+def make_refusal(site: str, error: Exception) -> TaskError:
     """Return the error for a site that sends a malformed frame."""
     return TaskError(
         f"what it sent directly is not a message of a role: {type(error).__name__}: {error}",

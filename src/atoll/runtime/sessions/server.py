@@ -64,7 +64,7 @@ class LiveSession:
             raise MessageError(f"the session has no role {role[:80]!r}")
         return role
 
-    def heard(self, speaker: str, frame: Any) -> None:
+    def take_frame(self, speaker: str, frame: Any) -> None:
         """Handle a role's frame: a message, a report that it waits, or a report of direct messages.
 
         Raises:
@@ -158,7 +158,7 @@ class ServerSessions:
             raise RuntimeError("the engine is not open")
         return self._opened
 
-    def heard(self, site_link: SiteLink, frame: Any) -> None:
+    def take_frame(self, site_link: SiteLink, frame: Any) -> None:
         """Handle a role's frame: a message, a report that it waits, or a report of direct messages.
 
         Raises:
@@ -171,7 +171,7 @@ class ServerSessions:
         self._sites.require_home(site_link, live.roles[speaker][1], self._world.roster.name)
         if frame["op"] == "reached":  # what it has spent is written down before the step can be agreed
             self._note_events(frame.get("events"), live.roles[speaker][1])
-        live.heard(speaker, frame)
+        live.take_frame(speaker, frame)
 
     async def hold(self, roles: Cast, switch: Switch, start: float) -> dict[str, TaskResult]:
         """Run each role at its party; return what each gave.
@@ -179,7 +179,7 @@ class ServerSessions:
         Raises:
             SessionError: too few roles ended well; nothing of them is kept.
         """
-        known, found = await self._known(roles, switch)
+        known, found = await self._find_known(roles, switch)
         if known is not None:
             missing = {role for role in roles if role not in known}
             for role, ran in known.items():
@@ -207,7 +207,7 @@ class ServerSessions:
         await self._keep(roles, rans, switch.said, live.cut, sealed=sealed)
         return rans
 
-    async def _known(self, roles: Cast, switch: Switch) -> tuple[dict[str, TaskResult] | None, bool]:
+    async def _find_known(self, roles: Cast, switch: Switch) -> tuple[dict[str, TaskResult] | None, bool]:
         """Return the results of a session whose every role is in its site's journal, and whether all have their states of the last agreed step.
 
         A session is never repeated in part.
@@ -312,7 +312,7 @@ class ServerSessions:
         live.switch.sealed = set(live.keys) == set(live.roles)
         if not self._direct or live.switch.timed:  # what moves a role's clock at its site is reported with its messages
             return
-        direct = {role: reached(role, places, linked) for role in live.roles}
+        direct = {role: find_reach(role, places, linked) for role in live.roles}
         if any(direct.values()):
             live.direct, live.switch.chains = direct, Chains(live.roles, start)
         pairs = {" and ".join(sorted((places[r], there))) for r, at in direct.items() for there in at.values()}
@@ -325,15 +325,15 @@ class ServerSessions:
             said = {**base, "op": "hand", "source": source, "message": message, "time": arrival}
             site_link.post({**said, "channel": channel} if channel else said)
 
-        def stepped(number: int, known: float, lost: tuple[str, str] | None) -> None:
+        def send_step(number: int, known: float, lost: tuple[str, str] | None) -> None:
             site_link.post({**base, "op": "step", "number": number, "time": known, "lost": lost})
 
-        def gone(source: str, ending: str, time: float) -> None:
+        def send_end(source: str, ending: str, time: float) -> None:
             # Follows its last message; if messages go directly, its site reports it.
             if live.direct is None or role not in live.direct[source] or source in live.cut:
                 site_link.post({**base, "op": "gone", "source": source, "ending": ending, "time": time})
 
-        live.switch.attach(role, put, gone, stepped)
+        live.switch.attach(role, put, send_end, send_step)
 
     async def _role(self, session: int, role: str, roles: Cast, start: float, live: LiveSession) -> TaskResult:
         others = [other for other in roles if other != role]
@@ -403,7 +403,7 @@ def _moment_in(frame: Any) -> None:
         raise MessageError(f"a frame of time {frame['time']!r:.80}")
 
 
-def reached(role: str, places: Mapping[str, str], linked: Mapping[str, set[str]]) -> dict[str, str]:
+def find_reach(role: str, places: Mapping[str, str], linked: Mapping[str, set[str]]) -> dict[str, str]:
     """Return the roles that a role reaches directly and their sites: both sites must have the link."""
     mine = places[role]
     return {r: there for r, there in places.items() if there in linked[mine] and mine in linked[there]}

@@ -19,7 +19,7 @@ from atoll.core.time.prospect import Ending
 from atoll.engines.link import LinkClosed, Poster
 from atoll.engines.session import Actors, Key, answer_of, sendable
 
-from .direct import NeighbourLost, refused, require_at
+from .direct import NeighbourLost, make_refusal, require_at
 from .keys import SessionKeys
 
 if TYPE_CHECKING:
@@ -132,11 +132,11 @@ class Roles:
         """Hand over a message of another role, announce that one has ended, or stop a session."""
         self._inside(self._stop if frame["op"] == "stop" else self._hand, frame)
 
-    def heard(self, site: str, frame: Any) -> None:
+    def take_message(self, site: str, frame: Any) -> None:
         """Take a message of another site to a role here."""
         self._inside(self._hear, (site, frame))
 
-    def lost(self, site: str, error: Exception) -> None:
+    def note_link_end(self, site: str, error: Exception) -> None:
         """Note that the link to another site has ended."""
         self._inside(self._lose, (site, error))
 
@@ -206,7 +206,7 @@ class Roles:
         loop.run_until_complete(asyncio.gather(watcher, *asyncio.all_tasks(loop), return_exceptions=True))
         loop.close()
 
-    async def _said(self, frame: Mapping[str, Any], site: str | None = None) -> None:
+    async def _send_frame(self, frame: Mapping[str, Any], site: str | None = None) -> None:
         """Send it, and return once the frame may change; meanwhile the loop is not idle. If cancelled, it is still sent."""
         loop = self._loop
         if loop is None:
@@ -263,12 +263,12 @@ class Roles:
         except TaskError as error:
             self._break(error)
         except (KeyError, TypeError) as error:
-            self._break(refused(site, error))
+            self._break(make_refusal(site, error))
 
     def _lose(self, told: tuple[str, Exception]) -> None:
         site, error = told
         if not isinstance(error, LinkClosed):
-            self._break(refused(site, error))
+            self._break(make_refusal(site, error))
         elif any(site in account.reached.values() for account in self._accounts.values()):
             self._break(NeighbourLost(f"the link to site {site!r} ended in the middle of a session: {error}"))
 
@@ -338,7 +338,7 @@ class Roles:
                 account.note("sent", target, size if self._sealing.real else sealed_nbytes(size))
                 said |= {"op": "hand", "role": target}
             if waits:
-                await self._said(said, site)
+                await self._send_frame(said, site)
             else:
                 self._say(said, site)
 

@@ -111,14 +111,14 @@ class SiteAttempt:
         """Start the attempt."""
         self._task = asyncio.create_task(self._live(bundle))
 
-    def joined(self, channel: Channel) -> None:
+    def take_channel(self, channel: Channel) -> None:
         """Take the attempt's channel, which the server has opened."""
         if self._channel.done():
             channel.close("this attempt has its channel already")
         else:
             self._channel.set_result(channel)
 
-    def met(self, channel: Channel) -> None:
+    def take_peer_channel(self, channel: Channel) -> None:
         """Take the attempt's channel from another site."""
         if channel.peer.name in self._awaited and self._process is not None:
             self._awaited.discard(channel.peer.name)
@@ -159,7 +159,7 @@ class SiteAttempt:
             code = found.code or None  # not an error of the job's: the next attempt may succeed
         except (AtollError, LinkClosed, OSError) as found:
             _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
-            error = pack_error(found if isinstance(found, AtollError) else _wrapped(found))
+            error = pack_error(found if isinstance(found, AtollError) else _wrap_error(found))
         finally:
             for task in self._direct:
                 task.cancel()
@@ -218,7 +218,7 @@ class SiteAttempt:
     def _letter_key(self) -> LetterKey:
         """Return the site's key for the letters of this job, signed with its kit, which job processes do not get."""
         kit = self._post.kit
-        return LetterKey.made(
+        return LetterKey.make_key(
             kit.credentials(), project=kit.project, job=self.job, site=kit.name, state=self._place.record,
             revoked=self._post.neighbours.signed,
         )  # fmt: skip
@@ -272,7 +272,7 @@ class SiteAttempt:
         self._post.tell("log", job=self.job, lines=told)
 
 
-def _wrapped(error: Exception) -> JobError:
+def _wrap_error(error: Exception) -> JobError:
     return JobError(
         f"the job could not be started: {error}", where="site", remedy="see the site's log, then submit the job again"
     )

@@ -397,7 +397,7 @@ def look_at_database(database: SiteDatabase) -> str:
     for what, _, remedy in _QUESTIONS:
         if found[what]:
             named = ", ".join(found[what][:5]) + (f" and {len(found[what]) - 5} more" if len(found[what]) > 5 else "")
-            values = {"user": _quoted(database.user), "name": _quoted(database.name), "first": found[what][0]}
+            values = {"user": _quote_name(database.user), "name": _quote_name(database.name), "first": found[what][0]}
             raise PolicyError(
                 f"the role {database.user!r} {what}: {named}",
                 where=str(database),
@@ -410,7 +410,7 @@ def _tables(count: int) -> str:
     return f"{count} table{'' if count == 1 else 's'}"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 

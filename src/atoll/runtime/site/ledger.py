@@ -71,7 +71,7 @@ class SiteLedger:
         self._folder = folder
         self._records: dict[str, Record] = {}
         self._noted_file = folder / _NOTED
-        noted = self._noted()
+        noted = self._read_noted()
         if not noted and not self._lines:
             self._take_over(folder)
         self._require_whole(noted, ran, accept_lost)
@@ -81,7 +81,7 @@ class SiteLedger:
     def _lines(self) -> int:
         return int(self._ledger.head.partition(":")[0])
 
-    def _noted(self) -> str:
+    def _read_noted(self) -> str:
         """The end of the ledger as it was noted down last; empty if it was never."""
         try:
             found = self._noted_file.read_text(encoding="ascii").strip()
@@ -225,7 +225,7 @@ class SiteLedger:
         """
         for job in _jobs_in(folder):
             try:
-                old = _copied(folder, job)
+                old = _read_old_lines(folder, job)
             except (CheckpointError, OSError) as error:
                 _LOG.error("what job %s has spent is not in the site's ledger: %s", job, error)
                 continue
@@ -240,7 +240,7 @@ def _jobs_in(folder: Path) -> list[str]:
     return []
 
 
-def _copied(folder: Path, job: str) -> list[dict[str, Any]]:
+def _read_old_lines(folder: Path, job: str) -> list[dict[str, Any]]:
     """Return the lines of the ledger that a job of an older version has, which is read from a copy."""
     try:
         with HeldFolder.open(folder, "jobs", job, "state") as held:

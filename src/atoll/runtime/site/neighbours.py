@@ -24,7 +24,7 @@ from atoll.runtime.line import Channel, Line, LineLost, Settings, Switchboard, d
 from atoll.runtime.provision import Kit
 from atoll.runtime.provision.revocations import RevocationList, read_list
 from atoll.runtime.transport import Listener, Pipe, transport
-from atoll.runtime.transport.addresses import joined, split
+from atoll.runtime.transport.addresses import join_address, split
 
 __all__ = ["Neighbours", "partners", "require_named"]
 
@@ -117,7 +117,7 @@ class Neighbours:
                 remedy="stop the program that uses the port, or choose another port or address of this machine: --direct HOST:PORT",
             ) from error
         # Report the name that was given: certificates hold names, the system reports numbers.
-        self.address = joined(split(self._wanted)[0], split(self._listener.address)[1])
+        self.address = join_address(split(self._wanted)[0], split(self._listener.address)[1])
         _LOG.info("other sites may connect at %s", self.address)
 
     def learn(self, signed: bytes) -> None:

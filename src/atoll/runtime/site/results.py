@@ -52,7 +52,7 @@ class SiteResults:
     def _answer(self, job: str, frame: Any) -> dict[str, Any]:
         try:
             with self._one:
-                self._put(job, *self._named(frame), frame["value"], frame.get("at_once") is True)
+                self._put(job, *self._check_name(frame), frame["value"], frame.get("at_once") is True)
             return {"ok": True}
         except AtollError as error:
             return {"error": pack_error(error)}
@@ -63,7 +63,7 @@ class SiteResults:
             what = f"a job's process sent no result: {type(error).__name__}"
             return {"error": pack_error(MessageError(what, where="results", remedy="look at the job's own code"))}
 
-    def _named(self, frame: Any) -> tuple[str, str]:
+    def _check_name(self, frame: Any) -> tuple[str, str]:
         """The party and the name, if a result may be called so."""
         party, name = frame["party"], frame["name"]
         own = isinstance(party, str) and (self._helper or party.partition("/")[0] == self._site)

@@ -29,7 +29,7 @@ from atoll.runtime.worker.policies import demand_of_site
 from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from ..daemon.dialling import dialler
 from ..daemon.incarnation import KnownServer
-from ..daemon.monitor import Sample, monitored
+from ..daemon.monitor import Sample, serve_monitor
 from ..daemon.place import Place, clear_places
 from .attempt import Post, SiteAttempt
 from .ledger import SiteLedger
@@ -99,7 +99,7 @@ class Site:
         self._neighbours = Neighbours(
             kit.credentials(), kit.transport, direct, Settings(spool=folder / "spool", patience=_AWAY)
         )
-        self._neighbours.on_open = self._met
+        self._neighbours.on_open = self._take_peer_channel
         self._manager = ResourceManager(resources, gpus=gpus, site=kit.name)
         self._data = data
         self._confinement = confinement.hiding(kit.folder, folder)
@@ -136,7 +136,7 @@ class Site:
         """
         await self._neighbours.listen()
         try:
-            async with monitored(self._metrics, self._ill, self._measures):
+            async with serve_monitor(self._metrics, self._ill, self._measures):
                 await self._serve(on_connected)
         except LineRefused as refused:
             raise refused.error from None
@@ -148,7 +148,7 @@ class Site:
         # Sites that were cut off together must not come back all at once.
         backoff = Backoff(seed=int.from_bytes(hashlib.sha256(self.kit.name.encode()).digest()[:4]))
         while True:
-            line = await dial_line(self._dial, settings=settings, on_open=self._opened, backoff=backoff)
+            line = await dial_line(self._dial, settings=settings, on_open=self._take_channel, backoff=backoff)
             _LOG.info("site %r is connected to %s", self.kit.name, line.peer)
             self._line = line
             keeping = asyncio.create_task(self._keep_consent())
@@ -203,7 +203,7 @@ class Site:
                 if self._jobs:
                     _LOG.warning("the site's consent cannot be read: %s", error)
                 continue
-            closed = consent.closed(self._clock())
+            closed = consent.explain_closed(self._clock())
             for running in list(self._jobs.values()):
                 await running.reconsider(consent, closed)
 
@@ -246,7 +246,7 @@ class Site:
         before = [task for task in self._tasks if task.get_name() == job]
         task = asyncio.create_task(self._order(before, op, job, frame), name=job)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._end_task)
 
     def _meet(self, frame: Mapping[str, Any]) -> None:
         """Find whether the server is the one that this site knows."""
@@ -258,7 +258,7 @@ class Site:
         if token:
             self._tell("incarnation", now=token)
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _end_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, AtollError):
@@ -280,7 +280,7 @@ class Site:
             consent = self._consent()
         except AtollError as error:  # somebody may be writing it just now
             return Answer(False, f"site {self.kit.name!r} cannot read its consent: {error}")
-        closed = consent.closed(self._clock())
+        closed = consent.explain_closed(self._clock())
         if closed:
             return Answer(False, closed)
         self._manager.limit(consent.most, consent.jobs)
@@ -358,19 +358,19 @@ class Site:
         except OSError as error:
             _LOG.error("job %s has ended, and its files cannot be removed: %s", job, error)
 
-    def _opened(self, channel: Channel) -> None:
+    def _take_channel(self, channel: Channel) -> None:
         """Take the channel of an attempt, which the server opens."""
         for job, running in self._jobs.items():
             if channel.name == job_channel(job, running.attempt):
-                running.joined(channel)
+                running.take_channel(channel)
                 return
         channel.close("there is no such attempt here")
 
-    def _met(self, channel: Channel) -> None:
+    def _take_peer_channel(self, channel: Channel) -> None:
         """Take the channel of an attempt, which another site opens."""
         for job, running in self._jobs.items():
             if channel.name == direct_channel(job, running.attempt):
-                running.met(channel)
+                running.take_peer_channel(channel)
                 return
         channel.close("there is no such attempt here")
 

@@ -19,7 +19,7 @@ __all__ = [
     "DELETED",
     "LOG_LINES",
     "LOG_WIDTH",
-    "chained",
+    "chain_event",
     "clean",
     "conflict",
     "cut",
@@ -27,11 +27,11 @@ __all__ = [
     "first_record",
     "missing",
     "move_event",
-    "moved",
+    "move_record",
     "plain",
-    "restarted",
+    "restart_record",
     "resume_event",
-    "resumed",
+    "resume_record",
     "submit_event",
     "visible",
     "without_bundle",
@@ -83,13 +83,13 @@ def visible(text: str, width: int) -> str:
     return kept if len(kept) <= width else kept[: width - 1] + "…"
 
 
-def shortened(tree: Any) -> Any:
+def shorten_texts(tree: Any) -> Any:
     """Return a tree of plain data whose texts are cut to the width of a line: what others have said ends in a store, a log and a terminal."""
     if isinstance(tree, str):
         return visible(tree, LOG_WIDTH)
     if isinstance(tree, Mapping):
-        return {key[:LOG_WIDTH]: shortened(value) for key, value in tree.items()}
-    return [shortened(value) for value in tree] if isinstance(tree, list) else tree
+        return {key[:LOG_WIDTH]: shorten_texts(value) for key, value in tree.items()}
+    return [shorten_texts(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def cut(lines: Iterable[str], keep: int, width: int) -> list[str]:
@@ -135,7 +135,7 @@ def conflict(there: JobRecord, job: Submission) -> None:
         )
 
 
-def moved(
+def move_record(
     record: JobRecord,
     state: JobState,
     *,
@@ -159,19 +159,19 @@ def moved(
         attempts=record.attempts + (state is JobState.DEPLOYING),
         barren=barren,
         reason=visible(reason, LOG_WIDTH),
-        error=None if error is None else shortened(plain(error, f"job {record.id}, error")),
+        error=None if error is None else shorten_texts(plain(error, f"job {record.id}, error")),
         sites=record.sites if sites is None else tuple(map(clean, sites)),
         times=(*record.times, (state, now)),
     )
 
 
-def restarted(record: JobRecord, now: float) -> JobRecord:
+def restart_record(record: JobRecord, now: float) -> JobRecord:
     """Return the record as a server finds it after a crash of its own."""
     state = after_restart(record.state)
     return replace(record, state=state, reason=RESTARTED, times=(*record.times, (state, now)))
 
 
-def resumed(record: JobRecord, *, now: float, who: str) -> JobRecord:
+def resume_record(record: JobRecord, *, now: float, who: str) -> JobRecord:
     """Return the record of a job that a person resumes: its barren count restarts, all else continues.
 
     Raises:
@@ -213,11 +213,11 @@ def delete_event(record: JobRecord, *, now: float, who: str) -> AuditEvent:
     return AuditEvent(when=now, who=who, what=DELETED, job=record.id, details=details)
 
 
-def chained(event: AuditEvent, before: Head) -> AuditEvent:
+def chain_event(event: AuditEvent, before: Head) -> AuditEvent:
     """Return an event as the trail keeps it, behind its end."""
     made = replace(
         event, who=clean(event.who), what=clean(event.what), job=clean(event.job),
-        details=shortened(plain(event.details, f"event {event.what!r}")), number=before.number + 1,
+        details=shorten_texts(plain(event.details, f"event {event.what!r}")), number=before.number + 1,
     )  # fmt: skip
     return replace(made, hash=link(before.hash, made))
 

@@ -70,14 +70,16 @@ class Database:
         self._reserve = Reserve(path.with_name(f".{path.name}.reserve"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(path, wait)
-            with self._explained():
+            self._lock = _lock_file(path, wait)
+            with self._explain_errors():
                 self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
                 self._prepare(self._connection)
             self._reserve.fill()
         except OSError as error:
             self.close()
-            raise self._refused(f"it cannot be opened: {error.strerror or error}", "correct its permissions") from error
+            raise self._make_refusal(
+                f"it cannot be opened: {error.strerror or error}", "correct its permissions"
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -94,7 +96,7 @@ class Database:
             JobError: the disk is full or damaged; the old content is unchanged. A durable transaction that finds the
                 disk full makes room for the next one from a reserve.
         """
-        with self._guard, self._explained():
+        with self._guard, self._explain_errors():
             connection = self._open()
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
@@ -117,7 +119,7 @@ class Database:
         Raises:
             JobError: the file is damaged, or closed.
         """
-        with self._guard, self._explained():
+        with self._guard, self._explain_errors():
             yield self._open()
 
     def close(self) -> None:
@@ -131,7 +133,7 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise self._refused("the store is closed", "open it again")
+            raise self._make_refusal("the store is closed", "open it again")
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -139,9 +141,9 @@ class Database:
         kind = connection.execute("PRAGMA application_id").fetchone()[0]
         fresh = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if not fresh and kind != _APPLICATION:
-            raise self._refused("it is a database of something else", "name another folder")
+            raise self._make_refusal("it is a database of something else", "name another folder")
         if version > SCHEMA_VERSION:
-            raise self._refused(
+            raise self._make_refusal(
                 f"it has version {version}, and this Atoll knows versions to {SCHEMA_VERSION}", "install a newer Atoll"
             )
         # While this process lives, no other gets a lock on the file: a job could hold one for ever.
@@ -173,15 +175,15 @@ class Database:
             raise
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._refused(
+            raise self._make_refusal(
                 f"the store cannot be used: {error}", "free space, check the disk, or restore the folder from a backup"
             ) from error
 
-    def _refused(self, what: str, remedy: str) -> JobError:
+    def _make_refusal(self, what: str, remedy: str) -> JobError:
         return JobError(what, where=str(self.path), remedy=remedy)
 
 
@@ -189,7 +191,7 @@ def _full(error: BaseException | None) -> bool:
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
 
 
-def _locked(path: Path, wait: bool) -> IO[str] | None:
+def _lock_file(path: Path, wait: bool) -> IO[str] | None:
     """Lock a file next to the database; the system releases it when the process dies."""
     try:
         import fcntl

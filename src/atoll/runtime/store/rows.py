@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from .changes import chained, missing, submit_event
+from .changes import chain_event, missing, submit_event
 from .records import AuditEvent, JobFilter, JobRecord, literal
 from .states import JobState
 from .trail import EMPTY, Head, link
 
-__all__ = ["append", "chain_up", "events_of", "find", "get", "head_of", "insert", "listed", "matching", "update"]
+__all__ = ["append", "chain_up", "events_of", "find", "get", "head_of", "insert", "list_jobs", "matching", "update"]
 
 _COLUMNS = (
     "id", "name", "submitter", "org", "created", "state", "attempts", "barren", "reason", "error", "spec", "bundle", "sites",
@@ -27,7 +27,7 @@ def find(open_: sqlite3.Connection, where: str, values: Sequence[Any]) -> list[J
     return [_record(row) for row in rows]
 
 
-def listed(open_: sqlite3.Connection, wanted: JobFilter, limit: int | None) -> list[JobRecord]:
+def list_jobs(open_: sqlite3.Connection, wanted: JobFilter, limit: int | None) -> list[JobRecord]:
     """Return the newest jobs of a list, oldest first, without their ``spec``."""
     where, values = matching(wanted)
     names = ", ".join("'{}'" if name == "spec" else name for name in _COLUMNS)
@@ -80,7 +80,7 @@ def update(open_: sqlite3.Connection, new: JobRecord) -> None:
 def append(open_: sqlite3.Connection, event: AuditEvent) -> int:
     """Append an event; return its number."""
     before = head_of(open_)
-    made = chained(event, before)
+    made = chain_event(event, before)
     text = "INSERT INTO events (number, at, who, what, job, details, hash) VALUES (?, ?, ?, ?, ?, ?, ?)"
     open_.execute(text, (made.number, made.when, made.who, made.what, made.job, json.dumps(made.details), made.hash))
     return made.number

@@ -25,15 +25,15 @@ from .changes import (
     first_record,
     missing,
     move_event,
-    moved,
-    restarted,
+    move_record,
+    restart_record,
     resume_event,
-    resumed,
+    resume_record,
     without_bundle,
 )
 from .database import Database
 from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
-from .rows import append, events_of, find, get, head_of, insert, listed, matching, update
+from .rows import append, events_of, find, get, head_of, insert, list_jobs, matching, update
 from .states import ACTIVE, JobState
 from .trail import Head, altered_event
 
@@ -90,7 +90,7 @@ class SqliteStore:
         with self._database.reading() as open_:
             return get(open_, job)
 
-    def numbered(self, number: int) -> JobRecord:
+    def find_numbered(self, number: int) -> JobRecord:
         """See ``JobStore``."""
         with self._database.reading() as open_:
             found = find(open_, "WHERE number = ?", (number,)) if abs(number) < 1 << 62 else []
@@ -107,7 +107,7 @@ class SqliteStore:
     def jobs(self, wanted: JobFilter = ALL, *, limit: int | None = None) -> list[JobRecord]:
         """See ``JobStore``."""
         with self._database.reading() as open_:
-            return listed(open_, wanted, limit)
+            return list_jobs(open_, wanted, limit)
 
     def count(self, wanted: JobFilter = ALL) -> int:
         """See ``JobStore``."""
@@ -115,7 +115,7 @@ class SqliteStore:
         with self._database.reading() as open_:
             return int(open_.execute(f"SELECT count(*) FROM jobs {where}", values).fetchone()[0])  # noqa: S608
 
-    def kept(self, submitter: str) -> int:
+    def count_kept(self, submitter: str) -> int:
         """See ``JobStore``."""
         with self._database.reading() as open_:
             text = "SELECT bundle, count(*) FROM jobs WHERE submitter = ? GROUP BY bundle"
@@ -138,7 +138,7 @@ class SqliteStore:
         """See ``JobStore``."""
         with self._recording() as open_:
             old = get(open_, job)
-            new = moved(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
+            new = move_record(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
             update(open_, new)
             append(open_, move_event(old, new, who))
         return new
@@ -147,7 +147,7 @@ class SqliteStore:
         """See ``JobStore``."""
         with self._recording() as open_:
             old = get(open_, job)
-            new = resumed(old, now=now, who=who)
+            new = resume_record(old, now=now, who=who)
             update(open_, new)
             append(open_, resume_event(old, new, who, token))
         return new
@@ -175,7 +175,7 @@ class SqliteStore:
         with self._recording() as open_:
             active = ", ".join(f"'{state}'" for state in ACTIVE)
             for old in find(open_, f"WHERE state IN ({active}) ORDER BY number", ()):
-                new = restarted(old, now)
+                new = restart_record(old, now)
                 update(open_, new)
                 append(open_, move_event(old, new, "server"))
         with self._database.reading() as open_:

@@ -33,7 +33,7 @@ class JobStore(Protocol):
             JobError: there is none.
         """
 
-    def numbered(self, number: int) -> JobRecord:
+    def find_numbered(self, number: int) -> JobRecord:
         """Return a job by the number at the start of its id.
 
         Raises:
@@ -49,7 +49,7 @@ class JobStore(Protocol):
     def count(self, wanted: JobFilter = ALL) -> int:
         """Return how many jobs there are."""
 
-    def kept(self, submitter: str) -> int:
+    def count_kept(self, submitter: str) -> int:
         """Return the bytes of the bundles of a person's jobs; one that two of them share counts twice."""
 
     def move(

@@ -92,10 +92,10 @@ class TrailCheck:
             event = given if isinstance(given, AuditEvent) else AuditEvent(**given)
             right = link(self.head.hash, event)
             if event.number != self.head.number + 1 or event.hash != right:
-                raise _broken(f"event {event.number} does not follow event {self.head.number}")
+                raise _make_damage_error(f"event {event.number} does not follow event {self.head.number}")
             self.head = Head(event.number, right)
             if self.known is not None and self.known.number == event.number and self.known.hash != right:
-                raise _broken(f"event {event.number} is not the one that was noted")
+                raise _make_damage_error(f"event {event.number} is not the one that was noted")
 
     def end(self, head: Head) -> None:
         """Compare the end with what the server's process holds in its memory.
@@ -104,12 +104,14 @@ class TrailCheck:
             JobError: the trail ends elsewhere, or before an end that was noted.
         """
         if head != self.head:
-            raise _broken(f"it ends with event {self.head.number}, and the server has recorded event {head.number}")
+            raise _make_damage_error(
+                f"it ends with event {self.head.number}, and the server has recorded event {head.number}"
+            )
         if self.known is not None and self.known.number > head.number:
-            raise _broken(f"it ends with event {head.number}, and event {self.known.number} was noted")
+            raise _make_damage_error(f"it ends with event {head.number}, and event {self.known.number} was noted")
 
 
-def _broken(what: str) -> JobError:
+def _make_damage_error(what: str) -> JobError:
     return JobError(
         f"the trail is broken: {what}",
         where="audit trail",

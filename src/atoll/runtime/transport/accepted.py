@@ -65,11 +65,13 @@ class AcceptedConnections:
                 about = os.fstat(int(name))
                 if stat.S_ISSOCK(about.st_mode):
                     number = about.st_ino
-                    there[number] = self._known[number] if number in self._known else self._asked(int(name), number)
+                    there[number] = (
+                        self._known[number] if number in self._known else self._read_accepted(int(name), number)
+                    )
         self._known = there
         return [found for found in there.values() if found is not None]
 
-    def _asked(self, file: int, number: int) -> Accepted | None:
+    def _read_accepted(self, file: int, number: int) -> Accepted | None:
         copy = socket.socket(fileno=os.dup(file))  # the library may close its own at any moment
         with copy:
             if copy.family not in (socket.AF_INET, socket.AF_INET6):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll.core.errors import ConfigError
 
-__all__ = ["joined", "split"]
+__all__ = ["join_address", "split"]
 
 
 def split(address: str) -> tuple[str, int]:
@@ -23,6 +23,6 @@ def split(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def joined(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
     """Return the inverse of ``split``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

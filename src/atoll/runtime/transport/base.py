@@ -113,7 +113,7 @@ class Admission:
     roles: tuple[str, ...]
     on_refused: OnRefused = nowhere
 
-    def judged(self, certificate: bytes, me: Peer) -> Peer:
+    def judge_certificate(self, certificate: bytes, me: Peer) -> Peer:
         """Return the owner of a certificate if this end accepts it.
 
         Args:

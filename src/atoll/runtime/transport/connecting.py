@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from .ends import SecuredEnd
 
-__all__ = ["connected", "listening", "shake_hands"]
+__all__ = ["connect_socket", "listening", "shake_hands"]
 
 _BACKLOG = 1024  # connections that wait to be accepted
 
@@ -40,7 +40,7 @@ async def listening(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-async def connected(host: str, port: int) -> socket.socket:
+async def connect_socket(host: str, port: int) -> socket.socket:
     """Return a socket connected to the first address of a host that answers.
 
     Raises:

@@ -12,7 +12,7 @@ from .connecting import shake_hands
 from .ends import SecuredEnd
 from .throttle import AT_ONCE, PENALTY, THROTTLED, FailedHandshakes
 
-__all__ = ["CROWDED", "FAIR", "HANDSHAKE", "MOST", "QUIET", "Doorway", "Visitor", "secured"]
+__all__ = ["CROWDED", "FAIR", "HANDSHAKE", "MOST", "QUIET", "Doorway", "Visitor", "secure_socket"]
 
 HANDSHAKE = 15.0
 """Seconds that a handshake may take."""
@@ -24,7 +24,7 @@ CROWDED = "it sent nothing, and too many such connections wait"
 _SOON = 0.05
 
 
-async def secured(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[SecuredEnd, bytes]:
+async def secure_socket(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[SecuredEnd, bytes]:
     """Do the TLS handshake; return this end and the certificate that the other end presented.
 
     Args:
@@ -118,7 +118,7 @@ class Doorway:
         self._inside.discard(visitor)
         self._left.set()
 
-    def failed(self, visitor: Visitor) -> None:
+    def note_failure(self, visitor: Visitor) -> None:
         """Note that a visitor who spoke has shown no certificate that counts."""
         if visitor.spoke:
             self._failed.note(visitor.host)

@@ -9,7 +9,7 @@ from atoll.runtime.identity import Peer
 
 from .base import LARGEST, Buffer, PipeClosed
 from .ends import NOT_NOW, End, PlainEnd
-from .framing import after, framed
+from .framing import after, frame_block
 from .reading import TURN, Reader, resolve
 
 __all__ = ["FramedPipe", "local_pipe"]
@@ -47,8 +47,8 @@ class FramedPipe(Reader):
         """
         if self.ended is not None:
             raise PipeClosed(self.ended)
-        size = self._sized(parts)
-        left, self._left = [*self._left, *(framed(parts, size) if parts else ())], []
+        size = self._check_size(parts)
+        left, self._left = [*self._left, *(frame_block(parts, size) if parts else ())], []
         try:
             while left:
                 try:
@@ -74,7 +74,7 @@ class FramedPipe(Reader):
         """
         if self.ended is not None:
             return False
-        self._left = framed(parts, self._sized(parts))
+        self._left = frame_block(parts, self._check_size(parts))
         try:
             while self._left:
                 self._left = after(self._left, self._end.write(self._left))
@@ -85,7 +85,7 @@ class FramedPipe(Reader):
             return False
         return True
 
-    def _sized(self, parts: tuple[Buffer, ...]) -> int:
+    def _check_size(self, parts: tuple[Buffer, ...]) -> int:
         size = sum(len(part) for part in parts)
         if size > self._largest:
             raise PipeClosed(f"a block has {size} bytes; {self._largest} are allowed")

@@ -8,7 +8,7 @@ import numpy as np
 
 from .base import Buffer, PipeClosed
 
-__all__ = ["IncomingFrames", "after", "framed"]
+__all__ = ["IncomingFrames", "after", "frame_block"]
 
 _LENGTH = struct.Struct("<I")
 _SMALL = 1 << 14  # blocks shorter than this are joined before they are written
@@ -73,7 +73,7 @@ class IncomingFrames:
         self.places = (self._block, self._length)
 
 
-def framed(parts: tuple[Buffer, ...], size: int) -> list[Buffer]:
+def frame_block(parts: tuple[Buffer, ...], size: int) -> list[Buffer]:
     """Return what to write for a block of ``size`` bytes: a short block in one piece."""
     start = (_LENGTH.pack(size), *parts)
     return [b"".join(start)] if size < _SMALL else [b"".join(start[:-1]), start[-1]]

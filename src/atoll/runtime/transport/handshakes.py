@@ -75,13 +75,13 @@ class Handshakes:
         """Watch this port of this address."""
         self._accepted = AcceptedConnections(port, host) if has_files() else None
 
-    def begun(self) -> None:
+    def note_connection(self) -> None:
         """Note a connection, and end it if its host may not begin a handshake; gRPC calls this in one of its threads."""
         seen = self._in_time()
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._came, seen)
 
-    def called(self, peer: str) -> None:
+    def note_call(self, peer: str) -> None:
         """Note that a handshake is done; from here the server logs the party.
 
         Args:
@@ -93,7 +93,7 @@ class Handshakes:
             self._called.add(remote)
             self._pending.pop(remote, None)
 
-    def failed(self, peer: str) -> None:
+    def count_failure(self, peer: str) -> None:
         """Count a handshake that is done, by a party that may not come in.
 
         Args:
@@ -117,11 +117,11 @@ class Handshakes:
         if self._allowed <= 0 or self._accepted is None:
             return False
         with self._one:
-            self._seen(self._accepted)
+            self._update_seen(self._accepted)
         self._allowed -= time.monotonic() - began
         return True
 
-    def _seen(self, accepted: AcceptedConnections) -> list[Accepted]:
+    def _update_seen(self, accepted: AcceptedConnections) -> list[Accepted]:
         """Return what is open, and keep what of that no look has found before; end those whose host may not begin a handshake. Hold the lock."""
         there = accepted.look()
         new = [found for found in there if found.number not in self._met]
@@ -171,7 +171,7 @@ class Handshakes:
     def _look_at(self, accepted: AcceptedConnections) -> None:
         self._unseen = False
         with self._one:
-            there = self._seen(accepted)
+            there = self._update_seen(accepted)
             found, self._found = self._found, []
         self._take([*found, *there])
         with self._one:

@@ -134,7 +134,7 @@ class MemoryTransport(Transport):
             raise ConnectionRefusedError(f"nothing listens at {address}")
         certificate = admission.credentials.certificate
         try:
-            place.admission.judged(certificate, place.peer)
+            place.admission.judge_certificate(certificate, place.peer)
         except IdentityError as error:
             raise refusal(address, reason(error)) from error
         if place.peer.role not in admission.roles:

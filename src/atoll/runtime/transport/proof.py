@@ -19,7 +19,7 @@ from atoll.runtime.signatures import fits, require_issued, sign
 
 from .base import Admission
 
-__all__ = ["CERTIFICATE", "asked", "proof_of", "proven"]
+__all__ = ["CERTIFICATE", "draw_question", "proof_of", "proven"]
 
 _ASKED, CERTIFICATE, _SIGNATURE = "atoll-challenge-bin", "atoll-certificate-bin", "atoll-signature-bin"
 _PURPOSE = b"atoll listener 1\n"
@@ -28,7 +28,7 @@ _LENGTH = 32
 Metadata = tuple[tuple[str, bytes], ...]
 
 
-def asked() -> tuple[bytes, Metadata]:
+def draw_question() -> tuple[bytes, Metadata]:
     """Draw 32 random bytes; return them and the metadata that the dialler sends with its call."""
     number = secrets.token_bytes(_LENGTH)
     return number, ((_ASKED, number),)
@@ -62,7 +62,7 @@ def proven(admission: Admission, me: Peer, number: bytes, metadata: Mapping[str,
     Args:
         admission: whom this end accepts.
         me: this end.
-        number: the number that `asked` drew for this call.
+        number: the number that `draw_question` drew for this call.
         metadata: the answer.
 
     Raises:
@@ -72,7 +72,7 @@ def proven(admission: Admission, me: Peer, number: bytes, metadata: Mapping[str,
     certificate, signature = metadata.get(CERTIFICATE), metadata.get(_SIGNATURE)
     if not isinstance(certificate, bytes) or not isinstance(signature, bytes):
         raise _unproven("the other end does not prove its name", "run one version of Atoll at both ends")
-    peer = admission.judged(certificate, me)
+    peer = admission.judge_certificate(certificate, me)
     require_issued(certificate, admission.credentials.ca)
     if not fits(_PURPOSE, _text(number, me), signature, certificate):
         raise _unproven(

@@ -9,13 +9,13 @@ from atoll.core.errors import IdentityError
 from atoll.runtime.identity import peer_of
 
 from .accepted import remote_of
-from .addresses import joined, split
+from .addresses import join_address, split
 from .base import LARGEST, Accept, Admission, Listener, Pipe, PipeClosed, Transport
 from .calls import DialledPipe, GrpcPipe, aio, grpc, stay
 from .connecting import listening
 from .handshakes import Handshakes
 from .own import UNWELCOME, own
-from .proof import CERTIFICATE, asked, proof_of, proven
+from .proof import CERTIFICATE, draw_question, proof_of, proven
 from .refusals import reason, refusal
 from .refused import RefusalLog
 
@@ -60,19 +60,19 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
 
     async def _run(self, requests: Any, context: Any) -> None:
         del requests  # read from the context
-        self.handshakes.called(context.peer())
+        self.handshakes.note_call(context.peer())
         certificate = context.auth_context().get("x509_pem_cert", [b""])[0]
         try:
-            peer = self._admission.judged(certificate, self._me)
+            peer = self._admission.judge_certificate(certificate, self._me)
             proof = proof_of(self._admission.credentials, peer, dict(context.invocation_metadata() or ()))
         except IdentityError as error:
-            self.handshakes.failed(context.peer())
+            self.handshakes.count_failure(context.peer())
             host, port = remote_of(context.peer()) or (context.peer(), 0)
             self._refused.connection(host, port, str(error))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason(error))
         await context.send_initial_metadata(proof)
         pipe = GrpcPipe(peer, context)
-        pipe.address = joined(*(remote_of(context.peer()) or (context.peer(), 0)))
+        pipe.address = join_address(*(remote_of(context.peer()) or (context.peer(), 0)))
         self._pipes.add(pipe)
         try:
             await self._accept(pipe)
@@ -103,7 +103,9 @@ class GrpcTransport(Transport):
         made.server = server
         config = grpc.ssl_server_certificate_configuration([(mine.key, mine.certificate)], root_certificates=mine.ca)
         # gRPC calls this at each connection and is told that nothing has changed; the call itself is what matters.
-        proof = grpc.dynamic_ssl_server_credentials(config, made.handshakes.begun, require_client_authentication=True)
+        proof = grpc.dynamic_ssl_server_credentials(
+            config, made.handshakes.note_connection, require_client_authentication=True
+        )
         try:
             port = server.add_secure_port(address, proof)
         except RuntimeError as error:
@@ -111,7 +113,7 @@ class GrpcTransport(Transport):
             raise await _why_not(host, asked_for) from error
         made.handshakes.at(port, host)
         await server.start()
-        made.address = joined(host, port)
+        made.address = join_address(host, port)
         return made
 
     async def _dial(self, address: str, admission: Admission, server_name: str | None) -> Pipe:
@@ -122,7 +124,7 @@ class GrpcTransport(Transport):
         secured = grpc.ssl_channel_credentials(mine.ca, mine.key, mine.certificate)
         named = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
         channel = aio.secure_channel(address, secured, options=[*OPTIONS, *named])
-        number, question = asked()
+        number, question = draw_question()
         call = channel.stream_stream(_METHOD)(metadata=question)
         try:
             async with asyncio.timeout(_WAIT):

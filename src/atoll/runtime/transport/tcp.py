@@ -12,10 +12,10 @@ from typing import Any
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import peer_of
 
-from .addresses import joined, split
+from .addresses import join_address, split
 from .base import Accept, Admission, Listener, Pipe, PipeClosed, Transport
-from .connecting import connected, listening
-from .doorway import HANDSHAKE, Doorway, Visitor, secured
+from .connecting import connect_socket, listening
+from .doorway import HANDSHAKE, Doorway, Visitor, secure_socket
 from .ends import SecuredEnd
 from .framed import FramedPipe
 from .own import UNWELCOME, own
@@ -32,7 +32,7 @@ _WELCOME = b"welcome"
 
 class _Listening:
     def __init__(self, sockets: list[socket.socket], admission: Admission, accept: Accept) -> None:
-        self.address = joined(*sockets[0].getsockname()[:2])
+        self.address = join_address(*sockets[0].getsockname()[:2])
         self._context = server_context(admission.credentials)
         self._me = peer_of(admission.credentials.certificate)
         self._admission = admission
@@ -63,24 +63,24 @@ class _Listening:
                 continue
             visitor = Visitor(plain, *where[:2])
             self._doorway.enter(visitor)
-            self._start(self._admitted(visitor)).add_done_callback(lambda _, gone=visitor: self._left(gone))  # type: ignore[misc]
+            self._start(self._admit_visitor(visitor)).add_done_callback(lambda _, gone=visitor: self._end_visit(gone))  # type: ignore[misc]
 
-    def _left(self, visitor: Visitor) -> None:
+    def _end_visit(self, visitor: Visitor) -> None:
         """Clean up after a visitor; as a callback, because a task may end before its first step."""
         self._doorway.leave(visitor)
         visitor.sock.close()  # TLS has made it a socket of its own
 
-    async def _admitted(self, visitor: Visitor) -> None:
+    async def _admit_visitor(self, visitor: Visitor) -> None:
         sock: socket.socket = visitor.sock
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._doorway.pause(visitor)
             sock = tls = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            end, certificate = await secured(tls, visitor)
-            pipe = await self._welcomed(end, certificate, visitor)
+            end, certificate = await secure_socket(tls, visitor)
+            pipe = await self._welcome_peer(end, certificate, visitor)
         except OSError as error:
             sock.close()
-            self._doorway.failed(visitor)
+            self._doorway.note_failure(visitor)
             self._refuse(visitor, str(error) or "it ended during the handshake")
         except BaseException:
             sock.close()
@@ -94,11 +94,11 @@ class _Listening:
     def _refuse(self, visitor: Visitor, why: str) -> None:
         self._refused.connection(visitor.host, visitor.port, why)
 
-    async def _welcomed(self, end: SecuredEnd, certificate: bytes, visitor: Visitor) -> FramedPipe | None:
+    async def _welcome_peer(self, end: SecuredEnd, certificate: bytes, visitor: Visitor) -> FramedPipe | None:
         try:
-            peer = self._admission.judged(certificate, self._me)
+            peer = self._admission.judge_certificate(certificate, self._me)
         except IdentityError as error:
-            self._doorway.failed(visitor)
+            self._doorway.note_failure(visitor)
             self._refuse(visitor, str(error))
             pipe = FramedPipe(end, self._me)  # only to say why
             try:
@@ -107,7 +107,7 @@ class _Listening:
                 await pipe.close()
             return None
         pipe = FramedPipe(end, peer)
-        pipe.address = joined(visitor.host, visitor.port)
+        pipe.address = join_address(visitor.host, visitor.port)
         await pipe.send(_WELCOME)
         return pipe
 
@@ -132,16 +132,16 @@ class TcpTransport(Transport):
         host, port = split(address)
         me = own(admission.credentials)
         context = client_context(admission.credentials)
-        plain = await connected(host, port)
+        plain = await connect_socket(host, port)
         sock: ssl.SSLSocket | None = None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock = context.wrap_socket(plain, server_hostname=server_name or host, do_handshake_on_connect=False)
-            end, certificate = await secured(sock)
-            peer = admission.judged(certificate, me)
+            end, certificate = await secure_socket(sock)
+            peer = admission.judge_certificate(certificate, me)
         except ssl.SSLError as error:
             (sock or plain).close()
-            raise _refused(address, f"the handshake failed: {error}") from error
+            raise _make_refusal(address, f"the handshake failed: {error}") from error
         except BaseException:
             (sock or plain).close()
             raise
@@ -160,7 +160,7 @@ class TcpTransport(Transport):
         return pipe
 
 
-def _refused(address: str, why: str) -> IdentityError:
+def _make_refusal(address: str, why: str) -> IdentityError:
     return IdentityError(
         f"no connection to {address}: {why}",
         where="connecting",

@@ -22,7 +22,7 @@ def server_context(credentials: Credentials) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     context.num_tickets = 0  # no session resumption: each connection proves who it is
-    return _loaded(context, credentials)
+    return _load_context(context, credentials)
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
@@ -31,10 +31,10 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
     Raises:
         IdentityError: certificate, key and authority cannot be read, or do not belong together.
     """
-    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), credentials)
+    return _load_context(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), credentials)
 
 
-def _loaded(context: ssl.SSLContext, credentials: Credentials) -> ssl.SSLContext:
+def _load_context(context: ssl.SSLContext, credentials: Credentials) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_verify_locations(cadata=credentials.ca.decode("ascii"))

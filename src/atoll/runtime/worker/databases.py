@@ -63,7 +63,7 @@ class SiteDatabase:
         with self.path.open("rb") as file:
             return _WAL in file.read(20)[18:20]
 
-    def shown(self) -> tuple[Path, ...]:
+    def list_shown(self) -> tuple[Path, ...]:
         """What a sandbox shows of it, read-only: the file with what lies beside it of the same database.
 
         A writer may replace an SQLite file's write-ahead log at any time, and a reader must find the new one: then it is the file's folder.

@@ -56,7 +56,7 @@ class Hello:
             "parties": list(self.parties),
             "sizes": np.asarray(self.sizes, dtype=np.int64),
             "card": None if self.card is None else self.card.packed(),
-            "letters": None if self.letters is None else self.letters.packed(),
+            "letters": None if self.letters is None else self.letters.pack(),
             "scales": list(self.scales),
         }
 
@@ -118,7 +118,7 @@ class Rendezvous:
             "card": None if self.card is None else self.card.packed(),
             "seed": self.seed,
             "secret": self.secret,
-            "letters": {site: signed.packed() for site, signed in self.letters.items()},
+            "letters": {site: signed.pack() for site, signed in self.letters.items()},
         }
 
     @staticmethod

@@ -30,7 +30,7 @@ def leaving(error: Exception) -> AtollError:
     if known is not None:
         return known  # type: ignore[no-any-return]  # it was asked before: one line in the log is enough
     found = error if isinstance(error, AtollError) else _of_kind(error)
-    what, where, remedy = (_marked(text, error) for text in (found.what, found.where, found.remedy))
+    what, where, remedy = (_mark_repeated(text, error) for text in (found.what, found.where, found.remedy))
     told = tuple(None if text is None else redacted(text) for text in (what, where, remedy))
     if told == (what, where, remedy):
         return found
@@ -46,7 +46,7 @@ def _of_kind(error: Exception) -> TaskError:
     return TaskError(what, remedy="see the log of the site")
 
 
-def _marked(text: str | None, error: BaseException) -> str | None:
+def _mark_repeated(text: str | None, error: BaseException) -> str | None:
     """Mark what an error repeats of the errors that it comes from, unless these are Atoll's own."""
     if text is None:
         return None

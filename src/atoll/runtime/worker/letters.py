@@ -45,13 +45,13 @@ class SignedKey:
     certificate: bytes
     signature: bytes
 
-    def packed(self) -> dict[str, bytes]:
+    def pack(self) -> dict[str, bytes]:
         """Return it as a message."""
         return {"public": self.public, "certificate": self.certificate, "signature": self.signature}
 
     @staticmethod
     def unpack(tree: Any, where: str) -> SignedKey:
-        """Return the inverse of ``packed``.
+        """Return the inverse of ``pack``.
 
         Raises:
             MessageError: it has the wrong form.
@@ -87,7 +87,7 @@ class LetterKey:
     private: bytes = field(repr=False)
 
     @classmethod
-    def made(
+    def make_key(
         cls, credentials: Credentials, *, project: str, job: str, site: str, state: Path, revoked: bytes
     ) -> LetterKey:
         """Return the key of a job, drawn at its first attempt and signed again in each, as a kit may have been renewed.
@@ -104,7 +104,7 @@ class LetterKey:
             IdentityError: the kit's key cannot sign.
             CheckpointError: the key cannot be kept.
         """
-        private = _drawn(state)
+        private = _read_or_draw(state)
         public = public_of(private)
         signed = SignedKey(
             public, credentials.certificate, sign(_PURPOSE, _text(project, job, site, public), credentials)
@@ -114,10 +114,10 @@ class LetterKey:
     def order(self) -> dict[str, Any]:
         """Return what a job's process receives; it reads the private key itself."""
         words = {"project": self.project, "job": self.job, "site": self.site, "ca": self.ca, "revoked": self.revoked}
-        return {**words, "signed": self.signed.packed()}
+        return {**words, "signed": self.signed.pack()}
 
     @classmethod
-    def ordered(cls, order: Mapping[str, Any], state: Path) -> LetterKey:
+    def read_order(cls, order: Mapping[str, Any], state: Path) -> LetterKey:
         """Return the inverse of ``order``."""
         words = {name: order[name] for name in ("project", "job", "site", "ca", "revoked")}
         signed = SignedKey.unpack(order["signed"], "order")
@@ -173,7 +173,7 @@ class SiteKeys:
         if site == self._own.site:
             return self._own.signed.public
         if (site, role) not in self._verified:
-            self._verified[site, role] = self._trusted(site, role)
+            self._verified[site, role] = self._find_trusted(site, role)
         return self._verified[site, role]
 
     def organisation(self, party: str) -> str:
@@ -184,7 +184,7 @@ class SiteKeys:
         """The site of a party, and what it plays: a helper's; else its own name, or what stands before the stroke. No site's name has one."""
         return self._helpers.get(party, (party.partition("/")[0], ""))
 
-    def _trusted(self, site: str, role: str) -> bytes:
+    def _find_trusted(self, site: str, role: str) -> bytes:
         own, told = self._own, self._told.get(site)
         if told is None:
             raise LetterError(
@@ -213,7 +213,7 @@ class SiteKeys:
         return told.public
 
 
-def _drawn(folder: Path) -> bytes:
+def _read_or_draw(folder: Path) -> bytes:
     """Return the private key in a folder, drawn if there is none."""
     import secrets
 

@@ -129,7 +129,7 @@ def named_code(tree: Any, files: Iterable[PurePath]) -> Iterator[str]:
         tree: its settings.
         files: what travels, relative to the folder of its modules.
     """
-    yield from _named(tree)
+    yield from _find_named(tree)
     yield from _modules(files)
 
 
@@ -148,18 +148,18 @@ def require_names(allow: Iterable[str], names: Iterable[str], where: str) -> Non
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
 
 
-def _named(tree: Any) -> Iterator[str]:
+def _find_named(tree: Any) -> Iterator[str]:
     """Yield what a job's settings name as ``module:name``; a program's arguments are plain data, and its own name is a word."""
     if isinstance(tree, str) and _CODE.fullmatch(tree):
         yield tree
     elif isinstance(tree, list):
         for value in tree:
-            yield from _named(value)
+            yield from _find_named(value)
     elif isinstance(tree, dict):
         yield from _script(tree)
         for key, value in tree.items():
             if key != "arguments":
-                yield from _named(value)
+                yield from _find_named(value)
 
 
 def _script(tree: dict[Any, Any]) -> Iterator[str]:

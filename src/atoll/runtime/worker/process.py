@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
         return run(_attend(sock, order), virtual=False)
     except (SystemExit, KeyboardInterrupt) as left:  # of a task that the job's code has started, or an import
         traceback.print_exception(left)
-        _tell(Path(order["error"]), _shortened(pack_error(exit_error(left))))
+        _tell(Path(order["error"]), _shorten_error(pack_error(exit_error(left))))
         return 1
 
 
@@ -120,7 +120,7 @@ async def _attend(sock: socket.socket, order: Mapping[str, Any]) -> int:
                 line, _site(order, opened) if order["role"] == "site" else _server(order, source, opened)
             )
     except Exception as error:
-        return _failed(error, line, Path(order["error"]), str(order["role"]))
+        return _report_failure(error, line, Path(order["error"]), str(order["role"]))
     finally:
         await line.close(within=5.0)
     return 0
@@ -144,16 +144,16 @@ async def _while_there(line: Line, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(working, lost, return_exceptions=True)
 
 
-def _failed(error: Exception, line: Line, told: Path, role: str) -> int:
+def _report_failure(error: Exception, line: Line, told: Path, role: str) -> int:
     """Report an error, unless the daemon is gone; return the exit code."""
     if line.lost.is_set() or isinstance(error, LinkClosed):
         return FRONT_GONE
     if not isinstance(error, AtollError):
         _print_trace(error, role)
-    explained = _explained(error)
+    explained = _explain_error(error)
     if explained is not error:
         explained.__cause__ = error
-    _tell(told, _shortened(pack_error(leaving(explained) if role == "site" else explained)))
+    _tell(told, _shorten_error(pack_error(leaving(explained) if role == "site" else explained)))
     return 1
 
 
@@ -165,7 +165,7 @@ def _print_trace(error: Exception, role: str) -> None:
         traceback.print_exception(error)
 
 
-def _shortened(error: dict[str, str | None]) -> dict[str, str | None]:
+def _shorten_error(error: dict[str, str | None]) -> dict[str, str | None]:
     """Shorten an error to what a frame may hold and people read; the log has all of it."""
     return {key: value if value is None else value[:_LONGEST] for key, value in error.items()}
 
@@ -181,7 +181,7 @@ def _tell(told: Path, error: Any) -> None:
             file.truncate(len(content))
 
 
-def _explained(error: Exception) -> AtollError:
+def _explain_error(error: Exception) -> AtollError:
     if isinstance(error, AtollError):
         return error
     if isinstance(error, MemoryError):
@@ -210,7 +210,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         return {site: channels[name] for name, site in names.items() if name in channels}
 
     state = Path(order["state"])
-    letters = None if order["letters"] is None else LetterKey.ordered(order["letters"], Path(order["record"]))
+    letters = None if order["letters"] is None else LetterKey.read_order(order["letters"], Path(order["record"]))
     async with alive(channels["server"]):
         source = None if order["source"] is None else Path(order["source"])
         await asyncio.to_thread(_require_allowed, order, source)
@@ -219,7 +219,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
             for one in every_job(await asyncio.to_thread(job.made, checking=True)):
                 require_names(order["allow"], one.names(), f"consent of site {name!r}")
     await _until({CHANNEL}, channels, opened)
-    ledger = await DaemonLedger.opened(channels[CHANNEL], str(order["id"]))
+    ledger = await DaemonLedger.open_ledger(channels[CHANNEL], str(order["id"]))
     named = DaemonResults(Path(order["results"]), str(order["id"]), ledger.ask)
 
     def load() -> SiteData:

@@ -110,11 +110,11 @@ async def _hello(site: str, channel: Any, patience: float, on_lost: OnLost, help
     if narrow is not None:
         narrow(QUIET)
     try:
-        frame = await _heard(channel, patience)
+        frame = await _read_frame(channel, patience)
     except (LinkClosed, TimeoutError) as error:
         if on_lost == "drop" and not helper:
             return None
-        raise _lost(where, error, patience, "before it had loaded its data") from error
+        raise _make_loss_error(where, error, patience, "before it had loaded its data") from error
     except MessageError as error:
         raise MessageError(f"its greeting cannot be read: {error.what}", where=where, remedy=error.remedy) from error
     raise_if_error(frame, where)
@@ -123,7 +123,7 @@ async def _hello(site: str, channel: Any, patience: float, on_lost: OnLost, help
     return hello
 
 
-async def _heard(channel: Any, patience: float) -> Any:
+async def _read_frame(channel: Any, patience: float) -> Any:
     """Return the next frame that is not a sign of life; each sign restarts the wait."""
     while True:
         frame = await asyncio.wait_for(channel.recv(), patience)
@@ -131,7 +131,7 @@ async def _heard(channel: Any, patience: float) -> Any:
             return frame
 
 
-def _lost(where: str, error: Exception, patience: float, when: str) -> JobError:
+def _make_loss_error(where: str, error: Exception, patience: float, when: str) -> JobError:
     why = f"no progress for {patience:g} s" if isinstance(error, TimeoutError) else f"its job process ended: {error}"
     return JobError(
         f"the site was lost {when}: {why}",
@@ -204,10 +204,10 @@ async def until_ready(
 
     async def wait(site: str, channel: Any) -> None:
         try:
-            frame = await _heard(channel, patience)
+            frame = await _read_frame(channel, patience)
         except (LinkClosed, TimeoutError) as error:
             if on_lost == "fail" or site in helpers:
-                raise _lost(f"site {site!r}", error, patience, "before the work began") from error
+                raise _make_loss_error(f"site {site!r}", error, patience, "before the work began") from error
             lost.add(site)
             return
         raise_if_error(frame, f"site {site!r}")

@@ -136,7 +136,7 @@ def paths_of(given: Mapping[str, Any], name: str, helper: bool = False) -> tuple
         named.append(str(settings["folder"]))
     if settings.get("database"):
         with contextlib.suppress(AtollError):  # again
-            named += map(str, database_of(str(settings["database"])).shown())
+            named += map(str, database_of(str(settings["database"])).list_shown())
     return tuple(Path(path) for path in dict.fromkeys(named))
 
 

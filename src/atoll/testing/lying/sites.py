@@ -62,7 +62,7 @@ class LyingSites(LyingServer, Rehearsal):
         wanted = "fold" if push == "sum" else push  # the server reads every summand
         started = self._replies.begin(request, positions, self._drop, wanted)
         left_out = set[int]()
-        for site_link, here in self.sites.grouped(dict.fromkeys(positions.tolist())).items():
+        for site_link, here in self.sites.group_parties(dict.fromkeys(positions.tolist())).items():
             for position in here:
                 mine = self.sent(request, position)
                 if mine is None or not site_link.alive:
@@ -75,15 +75,15 @@ class LyingSites(LyingServer, Rehearsal):
                 frame = {"op": "launch", "request": bare(mine, names), "positions": [position], "push": wanted}
                 site_link.post({**frame, "body": True}, words(mine))
         if left_out:
-            self._replies.lost(left_out, self.world.clock.now())
+            self._replies.note_losses(left_out, self.world.clock.now())
         return started
 
-    def _heard(self, site_link: SiteLink, frame: Any) -> None:
+    def _take_frame(self, site_link: SiteLink, frame: Any) -> None:
         """Take a reply to a request that went out under another id as one to the honest request."""
         for (request, position), other in self._sent_as.items():
             if frame.get("id") == other and frame.get("party") == position and self._replies.awaits(request, position):
                 frame = {**frame, "id": request}
-        super()._heard(site_link, frame)
+        super()._take_frame(site_link, frame)
 
     # ------------------------------------------------------------------ orders
 
@@ -118,12 +118,12 @@ class LyingSites(LyingServer, Rehearsal):
         process.kill()
         await asyncio.to_thread(process.join)
         await old.close()
-        self._replies.lost(self.sites.at(old), world.clock.now())  # of another sum that is under way
+        self._replies.note_losses(self.sites.at(old), world.clock.now())  # of another sum that is under way
         folder = None if world.folder is None else world.folder / "sites" / name
         make = partial(site_of, world.executor(vectorised=False), world.registry, folder, True, self._pulse)
         self._started[name] = len(self.processes)
         self.sites.links[name] = await self.link(name, make)
-        self.sites.site_links[name] = SiteLink(name, self.sites.links[name], self._heard, self._ended)
+        self.sites.site_links[name] = SiteLink(name, self.sites.links[name], self._take_frame, self._end_site)
 
     async def open(self, world: RunContext) -> None:
         """Start the sites."""

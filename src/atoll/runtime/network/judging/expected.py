@@ -12,7 +12,7 @@ from atoll.core.algebra.aggregate import Part, Total, Totals
 from atoll.core.message import Limits
 from atoll.core.requests.request import weight_bound
 
-from ..frames import described, wrong
+from ..frames import describe_value, wrong
 from ..totals import require_fit
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ def _require_metric(name: str, total: Total, form: ReplyForm) -> None:
     """Accept a metric that the program registered: a number."""
     if form.metrics is not None and name not in form.metrics:
         names = ", ".join(sorted(form.metrics)) or "none"
-        raise wrong(f"{described(name)}, which nobody asked for; the metrics are: {names}")
+        raise wrong(f"{describe_value(name)}, which nobody asked for; the metrics are: {names}")
     if total.role != "metric" or not _is_plain(name):
         raise wrong(
-            f"{described(name)} ({total.role}) is not a metric; its name needs letters, digits, '_', '-' or '.'"
+            f"{describe_value(name)} ({total.role}) is not a metric; its name needs letters, digits, '_', '-' or '.'"
         )
     part = total.value[0].value if total.kind == "parts" else total.value
     if isinstance(part, dict | list | tuple) or np.shape(part) != ():
-        raise wrong(f"the metric {name!r} is {described(part)} and must be a number")
+        raise wrong(f"the metric {name!r} is {describe_value(part)} and must be a number")
 
 
 def _is_plain(name: str) -> bool:
@@ -109,7 +109,7 @@ def limits_of(request: Request, known: Limits) -> Limits:
         for part in (required, *more)
         for total in part.values()
     ]
-    size = sum(_doubled(tree) for tree in trees) + _MARGIN
+    size = sum(_double_bytes(tree) for tree in trees) + _MARGIN
     leaves = sum(len(T.leaves(tree)) for tree in trees)
     return Limits(
         max_bytes=min(known.max_bytes, size),
@@ -119,7 +119,7 @@ def limits_of(request: Request, known: Limits) -> Limits:
     )
 
 
-def _doubled(tree: Any) -> int:
+def _double_bytes(tree: Any) -> int:
     """Return the bytes of a tree if each number took 16 bytes: real numbers of any width are taken."""
     wide = sum(16 * int(np.size(leaf)) for leaf in T.leaves(tree))
     return wide + M.nbytes(tree) - sum(int(getattr(leaf, "nbytes", 0)) for leaf in T.leaves(tree))

@@ -35,7 +35,7 @@ class Intake:
         self._pulses, self._counted = _PULSES, time.monotonic()
         self._narrow()
 
-    def asked(self, replies: int, limits: Limits | None) -> None:
+    def note_asked(self, replies: int, limits: Limits | None) -> None:
         """Note that it is asked for some replies, of a size that the request bounds; bounds never shrink, because a late reply is no fault."""
         self._asked += replies
         wider = DEFAULT_LIMITS if limits is None else limits
@@ -44,7 +44,7 @@ class Intake:
             self._limits = limits
             self._narrow()
 
-    def unasked(self) -> None:
+    def count_unasked(self) -> None:
         """Count a frame that nobody asked for.
 
         Raises:

@@ -62,11 +62,11 @@ def _value(total: Total) -> Any:
     """Return the value of one reply itself: a mean's summand has the weight in it."""
     if total.kind == "parts":
         part = total.value[0]
-        return part.value if part.of in ("parts", "sum", "vote") else _divided(part.value, part.weight)
-    return _divided(total.value, total.weight) if total.kind == "mean" else total.value
+        return part.value if part.of in ("parts", "sum", "vote") else _divide_leaves(part.value, part.weight)
+    return _divide_leaves(total.value, total.weight) if total.kind == "mean" else total.value
 
 
-def _divided(value: Any, weight: Any) -> Any:
+def _divide_leaves(value: Any, weight: Any) -> Any:
     return T.map(lambda leaf: np.asarray(leaf) / float(weight), value) if float(weight) > 0 else value
 
 

@@ -34,6 +34,6 @@ def examine(kit: Kit, work: Path, patience: float = 5.0) -> Iterator[Finding]:
         yield check_own_port(kit)
         yield check_handles(kit)
     elif any(finding.state == "problem" and finding.step in ("files", "key") for finding in paper):
-        yield Finding.skipped("server", "not tried: this kit cannot prove who it is")
+        yield Finding.skip_step("server", "not tried: this kit cannot prove who it is")
     else:
         yield from check_reach(kit, patience)

@@ -44,7 +44,7 @@ class Finding:
         return cls(step, "warning", said, remedy)
 
     @classmethod
-    def skipped(cls, step: str, why: str) -> Finding:
+    def skip_step(cls, step: str, why: str) -> Finding:
         """Return a finding that nothing could be checked."""
         return cls(step, "skipped", why)
 

@@ -70,7 +70,7 @@ def check_handles(kit: Kit) -> Finding:
     found, sites = allowed_handles(), len(SiteList(kit.sites_file).among(frozenset()))
     node = f"server {kit.name!r}"
     if found is None:
-        return Finding.skipped("open files", f"{node}: this system has no limit that could be asked for")
+        return Finding.skip_step("open files", f"{node}: this system has no limit that could be asked for")
     said = f"{node}: {found.hard} files and connections at once are allowed here, enough for about {found.sites} sites"
     if found.sites < sites:
         remedy = "raise the hard limit of open files (ulimit -Hn, or LimitNOFILE= of a service)"

@@ -39,7 +39,7 @@ def check_paper(kit: Kit, now: datetime | None = None) -> Step:
     if kit.role == "server":
         yield attempt("server names", lambda: _hosts(kit))
     if kit.role == "server" or kit.revoked_file.is_file():
-        yield attempt("revocation list", lambda: _revoked(kit))
+        yield attempt("revocation list", lambda: _check_revoked(kit))
 
 
 def certificate_of(kit: Kit) -> Certificate:
@@ -79,8 +79,8 @@ def describe_authority(kit: Kit) -> str:
             own.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):
             continue
-        others = "".join(f"; ca.pem also trusts {_named(other)}" for other in known if other is not authority)
-        said = f"{_named(authority)} signed the certificate; its own ends on {authority.not_valid_after_utc:%Y-%m-%d}"
+        others = "".join(f"; ca.pem also trusts {_name_authority(other)}" for other in known if other is not authority)
+        said = f"{_name_authority(authority)} signed the certificate; its own ends on {authority.not_valid_after_utc:%Y-%m-%d}"
         return f"{said}{others}. Compare the fingerprint with other sites by telephone"
     raise IdentityError(
         f"the certificate of {kit.name!r} is not signed by the authority in ca.pem",
@@ -89,7 +89,7 @@ def describe_authority(kit: Kit) -> str:
     )
 
 
-def _named(authority: Certificate) -> str:
+def _name_authority(authority: Certificate) -> str:
     """Return an authority's name and its fingerprint, as ``openssl x509 -fingerprint -sha256`` prints it."""
     from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -122,7 +122,7 @@ def check_authority(kit: Kit, work: Path) -> Finding:
         known = authorities_of(kit)
         fault = find_fault(certificate_of(kit), known)
     except AtollError as error:
-        return Finding.skipped(step, f"{node}: not compared: {error.what}")
+        return Finding.skip_step(step, f"{node}: not compared: {error.what}")
     if fault:
         renew = f"atoll provision PROJECT --rotate-ca, then --renew {kit.name}"
         return Finding.problem(step, f"{node}: {fault}", f"{_APART}, and make both anew: {renew}")
@@ -196,7 +196,7 @@ def _hosts(kit: Kit) -> str:
     return f"the certificate names {', '.join(there)}"
 
 
-def _revoked(kit: Kit) -> str:
+def _check_revoked(kit: Kit) -> str:
     found = read_list(kit.bytes_of("revoked.crl"), kit.bytes_of("ca.pem"), str(kit.revoked_file))
     if peer_of(kit.bytes_of("certificate.pem")).serial in found.serials:
         raise IdentityError(

@@ -19,7 +19,7 @@ from atoll.runtime.transport import Pipe, PipeClosed, transport
 from .finding import Finding, Step
 from .handshake import advice, greet, plain_words
 from .paper import authorities_of, find_fault
-from .talk import check_talk, compared
+from .talk import check_talk, compare_answers
 from .visit import visit
 
 __all__ = ["check_reach"]
@@ -41,7 +41,7 @@ def check_reach(kit: Kit, patience: float = 5.0) -> Step:
 def _not_needed(finding: Finding) -> Finding:
     if finding.state != "problem":
         return finding
-    return Finding.skipped(finding.step, f"{finding.said}; not needed, another address works")
+    return Finding.skip_step(finding.step, f"{finding.said}; not needed, another address works")
 
 
 def _way(kit: Kit, way: Way, patience: float) -> Step:
@@ -109,7 +109,7 @@ def _handshake(kit: Kit, way: Way, node: str, plain: socket.socket, patience: fl
     if admission.state == "ok" and kit.role in ("admin", "auditor"):
         yield from check_talk(kit, way.address, node, patience)
     elif admission.state == "ok":
-        yield from compared(told, node)
+        yield from compare_answers(told, node)
 
 
 def _admission(kit: Kit, address: str, node: str, patience: float, told: dict[str, Any]) -> Finding:

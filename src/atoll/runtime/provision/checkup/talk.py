@@ -17,7 +17,7 @@ from atoll.runtime.transport import transport
 
 from .finding import Finding
 
-__all__ = ["SKEW", "check_talk", "compared"]
+__all__ = ["SKEW", "check_talk", "compare_answers"]
 
 SKEW = 60.0
 """Seconds between two clocks; beyond that, certificates and logs begin to mislead."""
@@ -40,7 +40,7 @@ def check_talk(kit: Kit, address: str, node: str, patience: float) -> list[Findi
     return [_clock(skew, node), _version(told, node)]
 
 
-def compared(told: Mapping[str, Any], node: str) -> list[Finding]:
+def compare_answers(told: Mapping[str, Any], node: str) -> list[Finding]:
     """Return what a server says about itself on a visit without a line.
 
     Args:
@@ -49,7 +49,7 @@ def compared(told: Mapping[str, Any], node: str) -> list[Finding]:
     """
     clock = told.get("clock")
     if not isinstance(clock, float) or not math.isfinite(clock):
-        return [Finding.skipped("clock skew", f"{node} does not say its time")]
+        return [Finding.skip_step("clock skew", f"{node} does not say its time")]
     return [_clock(clock - told["here"], node), _version({"atoll": told.get("atoll", "?")}, node)]
 
 
@@ -86,7 +86,7 @@ def _version(told: dict[str, Any], node: str) -> Finding:
     own = versions()["atoll"]
     if "error" in told:
         error = unpack_error(told["error"])
-        return Finding.skipped("version", f"{node} does not say its version: {getattr(error, 'what', error)}")
+        return Finding.skip_step("version", f"{node} does not say its version: {getattr(error, 'what', error)}")
     theirs = str(told.get("atoll", "?"))
     if theirs.split(".")[:2] != own.split(".")[:2]:
         remedy = f'install the same version at both ends: pip install "atoll[net]=={theirs}"'

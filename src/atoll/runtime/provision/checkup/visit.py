@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 
 from atoll.runtime.line.hello import LineHello, parts_of
-from atoll.runtime.transport.proof import asked
+from atoll.runtime.transport.proof import draw_question
 
 __all__ = ["take_leave", "visit"]
 
@@ -44,7 +44,7 @@ def take_leave(wrapped: ssl.SSLSocket, transport: str, host: str, heard: bytes =
             pass
         return
     wrapped.sendall(_call(host, hello))
-    for kind, flags in _answered(wrapped, heard):
+    for kind, flags in _read_frames(wrapped, heard):
         if kind in (_RESET, _AWAY) or (kind == _HEADERS and flags & _END_STREAM):
             return
 
@@ -54,7 +54,7 @@ def _call(host: str, message: bytes) -> bytes:
     headers = {
         b":method": b"POST", b":scheme": b"https", b":path": _METHOD, b":authority": host.encode(),
         b"content-type": b"application/grpc", b"te": b"trailers",
-        **{name.encode(): base64.b64encode(value) for name, value in asked()[1]},  # as gRPC writes names that end in -bin
+        **{name.encode(): base64.b64encode(value) for name, value in draw_question()[1]},  # as gRPC writes names that end in -bin
     }  # fmt: skip
     # Literal fields without indexing, new names (RFC 7541, section 6.2.2); lengths below 127 take one byte.
     block = b"".join(b"\0%c%b%c%b" % (len(name), name, len(value), value) for name, value in headers.items())
@@ -71,7 +71,7 @@ def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
     return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
 
 
-def _answered(wrapped: ssl.SSLSocket, seen: bytes) -> Iterator[tuple[int, int]]:
+def _read_frames(wrapped: ssl.SSLSocket, seen: bytes) -> Iterator[tuple[int, int]]:
     """Yield type and flags of the frames that arrive."""
     while len(seen) < _MOST and (more := wrapped.recv(1 << 12)):
         seen += more
