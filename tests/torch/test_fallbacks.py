@@ -148,14 +148,14 @@ def test_an_update_that_differs_at_one_point_only_has_flipped(
 ) -> None:
     """A pseudo-label at its threshold flips there alone; what nudges of one millionth do not show, others a hundredth away do."""
     model = seeded(lambda: nn.Linear(6, 4))
-    training, sent, found, looked = LocalTraining(model, ALGORITHM), broadcast_of(model), decide._found, []
+    training, sent, found, looked = LocalTraining(model, ALGORITHM), broadcast_of(model), decide._run_alone, []
 
     def flipped(runner: Any, chosen: Any, pool: Any, broadcast: Any, *rest: Any) -> Any:
         looked.append(broadcast is sent)
         for at, got, summed in found(runner, chosen, pool, broadcast, *rest):
             yield at, T.scale(got, 1.5) if everywhere or looked[-1] else got, summed
 
-    monkeypatch.setattr(decide, "_found", flipped)
+    monkeypatch.setattr(decide, "_run_alone", flipped)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         training.many_sum(shards_of([8, 6, 6], (6,)), sent, None, keys_of(3))

@@ -14,9 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from atoll.algorithms import FedAvg
 from atoll.learn.algorithm import Stragglers
 from atoll.learn.local.update import batch_rows, count_steps
-from atoll.torch.blocks.decide import StepCost, block_size, favoured, unroll_of
+from atoll.torch.blocks.decide import StepCost, block_size, favour_mode, unroll_of
 from atoll.torch.blocks.schedule import cut_blocks, pad_width, schedule
-from atoll.torch.tracing.fuse import fuse_updates, mutated
+from atoll.torch.tracing.fuse import find_mutated, fuse_updates
 
 aten = torch.ops.aten
 SHAPES = {"matrix": ((4, 3), (5, 4), (5, 3)), "block": ((2, 4, 3), (2, 5, 4), (2, 5, 3))}
@@ -40,7 +40,7 @@ def test_an_update_becomes_one_accumulating_product(update: Any, shapes: str, ow
     assert fuse_updates(gm, owned) == 1
     targets = {node.target for node in gm.graph.nodes}
     assert targets & {aten.addmm.default, aten.addmm_.default, aten.baddbmm.default, aten.baddbmm_.default}
-    assert mutated(gm) == owned
+    assert find_mutated(gm) == owned
     gm.recompile()
     want = update(w, a, b)
     torch.testing.assert_close(gm(w, a, b), want)
@@ -67,7 +67,7 @@ def test_what_is_added_to_a_gradient_goes_into_the_weight_first(update: Any, sha
     targets = {node.target for node in gm.graph.nodes}
     assert not targets & {aten.mm.default, aten.bmm.default}  # no gradient is made
     assert targets & {aten.addmm_.default, aten.baddbmm_.default}
-    assert mutated(gm) == owned
+    assert find_mutated(gm) == owned
     gm.recompile()
     want = update(w, a, b)
     torch.testing.assert_close(gm(w, a, b), want)
@@ -95,7 +95,7 @@ def test_a_weight_that_is_read_later_is_not_overwritten(fn: Any) -> None:
     w, a, b = (torch.randn(s, generator=draw) for s in SHAPES["matrix"])
     gm = make_fx(fn, tracing_mode="fake")(w, a, b)
     assert fuse_updates(gm, {0}) == 1
-    assert mutated(gm) == set()
+    assert find_mutated(gm) == set()
     gm.recompile()
     for got, want in zip(gm(w, a, b), fn(w, a, b), strict=True):
         torch.testing.assert_close(got, want)
@@ -159,11 +159,11 @@ def test_the_rules_of_choice() -> None:
     # The three workloads of the benchmarks, by hand: products and convolutions of one step of ten examples.
     linear = StepCost(2 * 2 * 10 * 60 * 10, 2e4, False)
     mlp = StepCost(2 * 2 * 10 * (784 * 196 + 196 * 62) + 2 * 10 * 196 * 62, 3e6, False)
-    assert favoured(linear, cpu) == "vector"
-    assert favoured(mlp, cpu) == "single"
-    assert favoured(StepCost(1e4, 1e4, True), cpu) == "single"
-    assert favoured(StepCost(2e6, 1e6, False), cpu) == ""
-    assert favoured(mlp, torch.device("cuda")) == "vector"
+    assert favour_mode(linear, cpu) == "vector"
+    assert favour_mode(mlp, cpu) == "single"
+    assert favour_mode(StepCost(1e4, 1e4, True), cpu) == "single"
+    assert favour_mode(StepCost(2e6, 1e6, False), cpu) == ""
+    assert favour_mode(mlp, torch.device("cuda")) == "vector"
     assert block_size(linear, 25, cpu) == 25
     assert block_size(linear, 100, cpu) == 50
     assert block_size(StepCost(1e6, 1e6, False), 100, cpu) == 8

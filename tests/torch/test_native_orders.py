@@ -105,7 +105,7 @@ def test_rows_read_where_they_are_train_to_the_same_bits(monkeypatch: pytest.Mon
     fetched = _training().many_sum([islands.shard(int(p)) for p in positions], broadcast_of(_linear()), None, keys)
     training = _training()
     training.many_sum(rows, broadcast_of(_linear()), None, keys)
-    monkeypatch.setattr(source.RowSource, "_fetched", None)
+    monkeypatch.setattr(source.RowSource, "_fetch_pool", None)
     read = training.many_sum(rows, broadcast_of(_linear()), None, keys)
     for name, total in fetched.totals.items():
         np.testing.assert_equal(total.value, read.totals[name].value)

@@ -18,7 +18,7 @@ from torch import nn
 import atoll
 from atoll.core.errors import DataError
 from atoll.torch.learner import seeded
-from atoll.torch.models import copied, shaped
+from atoll.torch.models import copy_module, shape_module
 
 LR, ROUNDS, WIDTH = 0.2, 4, 16
 rng = np.random.default_rng(0)
@@ -233,7 +233,7 @@ class _Bilinear(nn.Module):
 
 
 def ordinary(model: nn.Module) -> nn.Module:
-    made = copied(model).train()
+    made = copy_module(model).train()
     optimiser = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], lr=LR)
     x = torch.tensor(X).to(next(made.parameters()).dtype)
     for _ in range(ROUNDS):
@@ -256,7 +256,7 @@ def trained(model: Any, engine: str = "inline") -> Any:
 @pytest.mark.parametrize("engine", ["inline", pytest.param("batched", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_one_client_is_an_ordinary_loop(name: str, engine: str) -> None:
-    model = seeded(lambda: shaped(MODELS[name](), torch.tensor(X)), 0)
+    model = seeded(lambda: shape_module(MODELS[name](), torch.tensor(X)), 0)
     got, want = trained(model, engine).model, ordinary(model)
     ours = dict(got.named_buffers()) | dict(got.named_parameters())
     for key, value in (dict(want.named_buffers()) | dict(want.named_parameters())).items():

@@ -22,7 +22,7 @@ from atoll.learn.profiles import divergence, selection_probabilities
 from atoll.torch import FunctionalModule, evaluate, params_of, profile, profile_many
 from atoll.torch import profile as profile_function
 from atoll.torch.blocks.pool import pool_of
-from atoll.torch.evaluate import _seen
+from atoll.torch.evaluate import _run_layer
 from tests.support.torch_toys import Dropped, Images, Recurrent, broadcast_of, seeded, shards_of
 
 CPU = torch.device("cpu")
@@ -262,7 +262,7 @@ def odd(model: nn.Module, layer: str, x: np.ndarray[Any, Any]) -> float:
     """How far a layer's elements are from Gaussians: mean absolute skewness plus excess kurtosis."""
     pool = pool_of({"x": x, "y": np.zeros(len(x), int)}, np.array([0, len(x)]), CPU, torch.float32)
     with torch.no_grad():
-        z = np.concatenate([found for _, found in _seen(network(model), params_of(model), pool, layer)])
+        z = np.concatenate([found for _, found in _run_layer(network(model), params_of(model), pool, layer)])
     z = (z - z.mean(0)) / z.std(0)
     return float(np.abs((z**3).mean(0)).mean() + np.abs((z**4).mean(0) - 3).mean())
 

@@ -30,7 +30,7 @@ from torch import nn
 
 from atoll.core.errors import CompositionError, ConfigError, nearest
 
-from .models import array_of, copied
+from .models import array_of, copy_module
 from .network import FunctionalModule, Held
 from .tracing.keyed import Bounded
 
@@ -76,7 +76,7 @@ class Written:
         if self.names:
             return f"a training pass changes the buffer {self.names[0]!r}"
         loose = next(iter(self.loose), None)
-        return "" if loose is None else f"a training pass changes the attribute {_joined(*loose)!r}"
+        return "" if loose is None else f"a training pass changes the attribute {_join_names(*loose)!r}"
 
     def begin(self, module: nn.Module) -> None:
         """Undo what earlier passes left in the model beside its buffers: every client begins with the model as it was given."""
@@ -107,9 +107,9 @@ class BufferRules:
     def __hash__(self) -> int:
         return hash(self.mode)
 
-    def known(self, network: FunctionalModule) -> Written:
+    def find_rules(self, network: FunctionalModule) -> Written:
         """Return what was found, or what the model's layers and its own word tell before a step was seen."""
-        return self.found or self._ruled(network, _Seen(structural_writes(network.training)))
+        return self.found or self._make_rules(network, _Seen(structural_writes(network.training)))
 
     def look(self, network: FunctionalModule, x: Tensor) -> Written:
         """Return what a step writes, found on two of these rows, or on made-up rows of their form if there are none.
@@ -119,10 +119,10 @@ class BufferRules:
             Exception: what the model raises on these rows.
         """
         if self.found is None:
-            seen = _seen(network, x)
+            seen = _watch_step(network, x)
             if seen is None:
-                return self.known(network)
-            self.found = self._ruled(network, seen)
+                return self.find_rules(network)
+            self.found = self._make_rules(network, seen)
         return self.found
 
     def all_of(self, network: FunctionalModule) -> Written:
@@ -130,12 +130,12 @@ class BufferRules:
         if self.found is None:
             kept = set(network.training.state_dict(keep_vars=True))
             names = [name for name, value in network.training.named_buffers() if name in kept and _moves(value)]
-            self.found = self._ruled(network, _Seen(names))
+            self.found = self._make_rules(network, _Seen(names))
         return self.found
 
     def notes(self, network: FunctionalModule) -> list[str]:
         """Return how each buffer that training writes travels, as sentences."""
-        plan = self.known(network)
+        plan = self.find_rules(network)
         told = {
             "averaged over the clients": [name for name, rule in plan.sent.items() if rule == "averaged"],
             "counted by the server": [name for name, rule in plan.sent.items() if rule == "counted"],
@@ -146,7 +146,7 @@ class BufferRules:
         made = "made again from their weights at the server"
         told = {w: [n for n in names if w == made or n not in network.spectral] for w, names in told.items()}
         found = [f"Buffers {what}: {', '.join(names)}." for what, names in told.items() if names]
-        loose = ", ".join(_joined(*place) for place in plan.loose)
+        loose = ", ".join(_join_names(*place) for place in plan.loose)
         return (
             [
                 *found,
@@ -156,7 +156,7 @@ class BufferRules:
             else found
         )
 
-    def _ruled(self, network: FunctionalModule, seen: _Seen) -> Written:
+    def _make_rules(self, network: FunctionalModule, seen: _Seen) -> Written:
         told = _told_rules(network.training)
         sent, local, anew = dict[str, str](), list[str](), list[str]()
         for name, value in fixed_tensors(network.training):
@@ -203,7 +203,7 @@ class Holding:
     @property
     def withheld(self) -> tuple[str, ...]:
         """Return the buffers that stay at the clients, so that the server cannot measure the model."""
-        return tuple(name for name in self.rules.known(self.network).local if name not in self.network.spectral)
+        return tuple(name for name in self.rules.find_rules(self.network).local if name not in self.network.spectral)
 
     def held(self, params: Tree, state: Tree) -> tuple[Tree, bool]:
         """Return a model as the client with this private state has it, with its own buffers, and whether training has made them.
@@ -229,7 +229,7 @@ class Holding:
         if missing:
             raise _withheld(missing, self.network.title)
 
-    def exported(self, module: nn.Module, params: Tree) -> nn.Module:
+    def export_module(self, module: nn.Module, params: Tree) -> nn.Module:
         """Return the module; without the buffers that clients keep, it refuses to predict until they are loaded."""
         missing = tuple(name for name in self.withheld if name not in params)
         if missing:
@@ -251,7 +251,7 @@ class Withheld:
     def guard(self, module: nn.Module) -> None:
         """Watch a model."""
         module.register_forward_pre_hook(self)
-        module.register_load_state_dict_post_hook(self.loaded)  # type: ignore[no-untyped-call]
+        module.register_load_state_dict_post_hook(self.note_loaded)  # type: ignore[no-untyped-call]
 
     def __call__(self, module: nn.Module, given: Any) -> None:
         """Refuse a pass in evaluation mode."""
@@ -260,7 +260,7 @@ class Withheld:
         elif self.names:
             raise _withheld(self.names, self.title)
 
-    def loaded(self, module: nn.Module, keys: Any) -> None:
+    def note_loaded(self, module: nn.Module, keys: Any) -> None:
         """Take note of a state dict."""
         del module
         self.names = tuple(name for name in self.names if name in keys.missing_keys)
@@ -283,7 +283,7 @@ def fixed_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def structural_writes(module: nn.Module) -> list[str]:
     """Return the buffers of layers that are known to keep running statistics of their training inputs."""
     return [
-        _joined(prefix, name)
+        _join_names(prefix, name)
         for prefix, layer in module.named_modules()
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
         for name, _ in layer.named_buffers(recurse=False)
@@ -308,7 +308,7 @@ def _told_rules(module: nn.Module) -> dict[str, str]:
                     where="Training.model",
                     remedy=f"use one of {', '.join(known)}" if known else "register the buffer, or leave the rule out",
                 )
-            found[_joined(prefix, name)] = rule
+            found[_join_names(prefix, name)] = rule
     return found
 
 
@@ -332,7 +332,7 @@ def require_known(plan: Written, written: Iterable[str], title: str) -> None:
         )
 
 
-def _joined(*names: str) -> str:
+def _join_names(*names: str) -> str:
     return ".".join(name for name in names if name)
 
 
@@ -352,7 +352,7 @@ class _Seen:
     loose: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
-def _seen(network: FunctionalModule, x: Tensor) -> _Seen | None:
+def _watch_step(network: FunctionalModule, x: Tensor) -> _Seen | None:
     """Return what a training step writes; ``None`` if there are no rows, and the model takes none that are made up."""
     rows = x[:2] if len(x) > 1 else x[[0, 0]] if len(x) else x.new_zeros((2, *x.shape[1:]))
     with warnings.catch_warnings():  # training says them
@@ -399,7 +399,9 @@ def _step(network: FunctionalModule, rows: Tensor, *, moved: bool) -> _Seen:
         now, (own, version) = held[name].detach(), given[name]
         if (now.shape, now.dtype) != (first.shape, first.dtype):
             if name in kept:
-                raise _reformed(network, name, f"turns the buffer {name!r} from {_form(first)} into {_form(now)}")
+                raise _make_form_error(
+                    network, name, f"turns the buffer {name!r} from {_form(first)} into {_form(now)}"
+                )
             seen.reshaped.add(name)
         elif held[name] is own and own._version == version and _same(now, first):
             continue
@@ -410,7 +412,7 @@ def _step(network: FunctionalModule, rows: Tensor, *, moved: bool) -> _Seen:
         if name in before or (prefix, place) in attributes:
             continue
         if name in kept:
-            raise _reformed(network, name, f"makes the buffer {name!r}, which has no value before")
+            raise _make_form_error(network, name, f"makes the buffer {name!r}, which has no value before")
         seen.loose[prefix, place] = _Absent()
     return seen
 
@@ -418,7 +420,7 @@ def _step(network: FunctionalModule, rows: Tensor, *, moved: bool) -> _Seen:
 def _trial(network: FunctionalModule) -> nn.Module:
     """Return a copy of the model in training mode, whose own attributes may change."""
     try:
-        return copied(network.training)
+        return copy_module(network.training)
     except Exception:  # it was used, and holds what cannot be copied
         return network.training
 
@@ -428,7 +430,7 @@ def _attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
     found = dict[tuple[str, str], Any]()
     for prefix, layer in module.named_modules():
         own = () if layer._forward_pre_hooks else vars(layer).items()  # hooks make tensors of parameters
-        numbers = {key: _copied(v) for key, v in own if isinstance(v, int | float | Tensor) and key not in _MODULES}
+        numbers = {key: _copy_value(v) for key, v in own if isinstance(v, int | float | Tensor) and key not in _MODULES}
         empty = {key: v for key, v in layer._buffers.items() if v is None and key in layer._non_persistent_buffers_set}
         found |= {(prefix, key): value for key, value in (numbers | empty).items()}
     return found
@@ -438,7 +440,7 @@ _MODULES = frozenset(vars(nn.Module()))
 """Attributes of every module."""
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
@@ -459,7 +461,7 @@ def _form(value: Tensor) -> str:
     return f"{_kind(value)} of shape {tuple(value.shape)}"
 
 
-def _reformed(network: FunctionalModule, name: str, what: str) -> CompositionError:
+def _make_form_error(network: FunctionalModule, name: str, what: str) -> CompositionError:
     return CompositionError(
         f"the first training step of {network.title} {what}: a server could not average it",
         where="Training.model",

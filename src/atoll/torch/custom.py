@@ -33,7 +33,7 @@ from .backend import device_of
 from .buffers import BufferRules, Holding, require_known
 from .evaluate import evaluate, layer_of, profile
 from .learner import example_of, loss_of_task
-from .models import array_of, init, is_lazy, load, params_of, shaped
+from .models import array_of, init, is_lazy, load, params_of, shape_module
 from .network import FunctionalModule
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class _CustomLearner(Holding, Reporting):
         lazy = not isinstance(loop.model, nn.Module) or is_lazy(loop.model)
         self.example = example_of(data) if lazy else None
         self.model = (
-            shaped(loop.model, self.example, 0)
+            shape_module(loop.model, self.example, 0)
             if isinstance(loop.model, nn.Module)
             else init(loop.model, Rng.of(0), self.example)
         )
@@ -160,8 +160,8 @@ class _CustomLearner(Holding, Reporting):
         return evaluate(self.network, params, data)
 
     def export(self, params: Tree) -> nn.Module:
-        """Return a copy of the module with these parameters, in evaluation mode; see `Holding.exported`."""
-        return self.exported(load(self.model, params).eval(), params)
+        """Return a copy of the module with these parameters, in evaluation mode; see `Holding.export_module`."""
+        return self.export_module(load(self.model, params).eval(), params)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         broadcast, client = message["broadcast"], island.state

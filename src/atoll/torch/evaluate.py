@@ -98,7 +98,7 @@ def pullback(
     pool = _inputs_alone(network, x)
     given = network.tensors(params)
     leaves = {name: value.requires_grad_() for name, value in given.items() if value.is_floating_point()}
-    outputs = network.outputs(leaves, _fixed(network, given), pool.x, training=False)
+    outputs = network.outputs(leaves, _freeze_rest(network, given), pool.x, training=False)
     weight = torch.as_tensor(np.asarray(slope)).to(outputs)
     found = torch.autograd.grad((outputs * weight).sum(), list(leaves.values()), allow_unused=True)
     pairs = zip(leaves.items(), found, strict=True)
@@ -119,13 +119,13 @@ def run_over(
 ) -> Iterator[tuple[slice, Tensor]]:
     """Run the model over a pool, some rows at a time."""
     given = network.tensors(params)
-    fixed = _fixed(network, given)
+    fixed = _freeze_rest(network, given)
     for begin in range(0, len(pool.x), _ROWS):
         rows = slice(begin, begin + _ROWS)
         yield rows, network.outputs(given, fixed, pool.x[rows], training=False)
 
 
-def _fixed(network: FunctionalModule, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _freeze_rest(network: FunctionalModule, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is not given of a model that is evaluated: counters, other buffers (copies, which a pass may change), and parameters that are not trained."""
     buffers = {n: given[n] if n in given else b.clone() for n, b in network.evaluation.named_buffers()}
     return {**{n: p for n, p in network.evaluation.named_parameters() if not p.requires_grad}, **buffers}
@@ -158,7 +158,7 @@ def _metrics(network: FunctionalModule, outputs: Tensor, columns: Mapping[str, T
     losses, share = network.row_losses(outputs, columns)
     there = columns[LABELLED] != 0 if share is not None else None
 
-    def counted(values: Tensor) -> Tensor:
+    def count_values(values: Tensor) -> Tensor:
         found = means_of_rows(values, there)
         return found if share is None else found * share
 
@@ -166,7 +166,7 @@ def _metrics(network: FunctionalModule, outputs: Tensor, columns: Mapping[str, T
     if share is not None:
         yield "n", share
     for name, values in _hits(network.measured.task, outputs, columns["y"]):
-        yield name, counted(values)
+        yield name, count_values(values)
 
 
 def _hits(task: str, outputs: Tensor, targets: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -316,7 +316,7 @@ def elements(part: nn.Module, output: Any) -> Tensor:
     )
 
 
-def _seen(
+def _run_layer(
     network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str
 ) -> Iterator[tuple[slice, Any]]:
     """Run the model over a pool; yield ``(rows, elements as float64)``."""
@@ -351,12 +351,12 @@ def _moments(network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool
         blank = pool.x.new_zeros((1, *pool.x.shape[1:]))
         columns = {"x": blank, "y": pool.y.new_zeros((1, *pool.y.shape[1:]))}
         one = Pool(columns, np.zeros(1), np.array([0, 1]))
-        (width,) = [found.shape[1] for _, found in _seen(network, params, one, layer)]
+        (width,) = [found.shape[1] for _, found in _run_layer(network, params, one, layer)]
         return {name: np.zeros((clients, width), np.float32) for name in ("mean", "var")}
     owner = np.repeat(np.arange(clients), pool.sizes)
     count = np.zeros((clients, 1))
     mean = square = np.zeros((clients, 0))
-    for rows, found in _seen(network, params, pool, layer):
+    for rows, found in _run_layer(network, params, pool, layer):
         if not mean.size:
             mean, square = (np.zeros((clients, found.shape[1])) for _ in range(2))
         here, begins, sizes = np.unique(owner[rows], return_index=True, return_counts=True)

@@ -36,7 +36,7 @@ from .blocks.source import rows_of
 from .buffers import BufferRules, Holding
 from .evaluate import evaluate, evaluate_many, layer_of, profile, profile_many, pullback, score
 from .local import LocalTraining
-from .models import array_of, init, is_lazy, load, params_of, precision_of, shaped
+from .models import array_of, init, is_lazy, load, params_of, precision_of, shape_module
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +57,7 @@ __all__ = [
     "add_reports",
     "sent_reports",
     "states_after",
-    "surveyed",
+    "survey_cohort",
     "with_reports",
 ]
 
@@ -67,7 +67,7 @@ __all__ = [
 Asked = Mapping[str, Mapping[str, Any]]
 
 
-def surveyed(network: FunctionalModule, params: Any, cohort: Cohort, rows: Any, asked: Asked) -> dict[str, Parts]:
+def survey_cohort(network: FunctionalModule, params: Any, cohort: Cohort, rows: Any, asked: Asked) -> dict[str, Parts]:
     """Return reports of one model on each of many clients' rows, with a leading client axis.
 
     Args:
@@ -195,10 +195,10 @@ def states_after(
         if errors:
             raise PassError(errors) from None
         parts = [(batch.positions, batch.states) for batch in batches]
-    return _joined([part for part in parts if part[1] is not None], len(keys))
+    return _join_states([part for part in parts if part[1] is not None], len(keys))
 
 
-def _joined(parts: list[tuple[NDArray[np.int64], Tree]], count: int) -> Privates:
+def _join_states(parts: list[tuple[NDArray[np.int64], Tree]], count: int) -> Privates:
     """Return stacked states of parts of a cohort, ``(positions, states)`` each, in its order; none if there is no part."""
     if not parts:
         return Privates(None, count)
@@ -313,7 +313,7 @@ def adapt(model: nn.Module, settings: LearnerSettings, data: Any) -> TorchLearne
         DataError: the model does not fit the data.
     """
     example = example_of(data) if is_lazy(model) else None
-    made = TorchLearner(shaped(model, example, 0), settings, getattr(data, "task", ""), example)
+    made = TorchLearner(shape_module(model, example, 0), settings, getattr(data, "task", ""), example)
     made.check(data)
     return made
 
@@ -454,7 +454,7 @@ class TorchLearner(Holding, Reporting):
     def buffers(self) -> Tree:
         """Return the buffers that travel with the parameters: those that a training step writes; empty if they stay local or there are none. See `atoll.torch.buffers`."""
         network = self.training.network
-        sent, own = self.training.buffers.known(network).sent, dict(self.training.network.frozen)
+        sent, own = self.training.buffers.find_rules(network).sent, dict(self.training.network.frozen)
         return {name: array_of(own[name]) for name in sent}
 
     @property
@@ -504,8 +504,8 @@ class TorchLearner(Holding, Reporting):
         return {**own_model(self.algorithm, params, state), **own}
 
     def export(self, params: Tree) -> nn.Module:
-        """Return a copy of the module with these parameters, in evaluation mode; see `Holding.exported`."""
-        return self.exported(load(self.model, params).eval(), params)
+        """Return a copy of the module with these parameters, in evaluation mode; see `Holding.export_module`."""
+        return self.export_module(load(self.model, params).eval(), params)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         plan, state = self.plan(message["phase"]), island.state
@@ -536,7 +536,7 @@ class TorchLearner(Holding, Reporting):
             try:
                 training, states, epochs = self._before_last(cohort, message)
             except PassError as found:
-                yield TrainedBatch.failed(found.errors)
+                yield TrainedBatch.make_failed(found.errors)
                 yield from self._train_others(cohort, message, found.errors)
                 return
             told = self._told_many(cohort, message, asked)
@@ -558,7 +558,7 @@ class TorchLearner(Holding, Reporting):
             except Exception as error:
                 errors[i] = error
         if errors:
-            yield TrainedBatch.failed(errors)
+            yield TrainedBatch.make_failed(errors)
         places = np.array(list(secrets), dtype=np.int64)
         if not len(places):
             return
@@ -619,14 +619,14 @@ class TorchLearner(Holding, Reporting):
     def _told_many(self, cohort: Cohort, message: Tree, asked: dict[str, Any]) -> dict[str, Parts]:
         """Return the reports that do not come from training."""
         others = {name: options for name, options in asked.items() if name not in TRAINED}
-        return self._surveyed(_model_of(message), cohort, others) if others else {}
+        return self._survey_rows(_model_of(message), cohort, others) if others else {}
 
-    def _surveyed(self, params: Tree, cohort: Cohort, asked: Asked) -> dict[str, Parts]:
+    def _survey_rows(self, params: Tree, cohort: Cohort, asked: Asked) -> dict[str, Parts]:
         """Return reports of a model on each client's rows, with its own buffers where clients keep some."""
         if not self.withheld:
-            return surveyed(self.network, params, cohort, rows_of(cohort), asked)
+            return survey_cohort(self.network, params, cohort, rows_of(cohort), asked)
         made = [
-            surveyed(self.network, self.held(params, cohort.state(i))[0], one, rows_of(one), asked)
+            survey_cohort(self.network, self.held(params, cohort.state(i))[0], one, rows_of(one), asked)
             for i, one in enumerate(cohort.part(np.array([i])) for i in range(len(cohort)))
         ]
         return {
@@ -655,7 +655,7 @@ class TorchLearner(Holding, Reporting):
     def _report_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         asked = self._asked_for_survey(message)
         with one_thread():
-            told = self._surveyed(message["params"], cohort, asked)
+            told = self._survey_rows(message["params"], cohort, asked)
         yield Batch(np.arange(len(cohort)), dict(told))
 
     def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, Privates | None, int | None]:

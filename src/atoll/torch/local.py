@@ -275,14 +275,14 @@ class LocalTraining(ClientTraining):
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs, unfit, secrets):
             own = keys[positions]
             try:
-                chosen = self._chosen(pool, broadcast, states, own)
+                chosen = self._choose_mode(pool, broadcast, states, own)
             except CompositionError:
                 raise
             except Exception:
                 chosen = Choices("each", reason="on none of these clients could it be tried")
             yield from runner.blocks(chosen, positions, pool, broadcast, states, own)
         if unfit:
-            yield TrainedBatch.failed(unfit)
+            yield TrainedBatch.make_failed(unfit)
 
     def many_sum(
         self,
@@ -347,7 +347,7 @@ class LocalTraining(ClientTraining):
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             made.sizes[positions] = pool.sizes
             own = keys if len(positions) == len(keys) else keys[positions]
-            chosen = self._chosen(pool, broadcast, states, own)
+            chosen = self._choose_mode(pool, broadcast, states, own)
             if not runner.add_up(made, chosen, positions, pool, broadcast, states, own):
                 return False
         made.kept = np.arange(len(keys))
@@ -397,7 +397,7 @@ class LocalTraining(ClientTraining):
             try:
                 pool = self._fitting(source, positions, "the cohort's data", broadcast)
             except Exception:
-                found = {} if unfit is None else self._refused(source, positions)
+                found = {} if unfit is None else self._find_refused(source, positions)
                 if unfit is None or not found:
                     raise
                 unfit.update(found)
@@ -422,7 +422,7 @@ class LocalTraining(ClientTraining):
         self.check(pool, where, broadcast)
         return pool
 
-    def _refused(self, source: RowSource, positions: NDArray[np.int64]) -> dict[int, Exception]:
+    def _find_refused(self, source: RowSource, positions: NDArray[np.int64]) -> dict[int, Exception]:
         """Return the clients whose rows cannot be fetched or do not fit the model, and why."""
         found: dict[int, Exception] = {}
         for position in positions:
@@ -432,7 +432,7 @@ class LocalTraining(ClientTraining):
                 found[int(position)] = error
         return found
 
-    def _chosen(self, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
+    def _choose_mode(self, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
         """Return the recorded decision, or make one on these clients."""
         if self._choices is None:
             self._choices = decide(self._open_runner(), pool, broadcast, states, keys)

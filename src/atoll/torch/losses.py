@@ -183,7 +183,7 @@ class Objective:
         labels that exist, ``l_i`` its mean over those, and ``w_i`` 0 for padding, it is ``sum_i w_i s_i l_i / sum_i w_i
         s_i``, and 0 if no label exists.
         """
-        values = self.called(inputs)
+        values = self.call_loss(inputs)
         if self.form != "rows":
             return values
         there = inputs.labelled if self.counts_labels else None
@@ -198,7 +198,7 @@ class Objective:
 
     def of_rows(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:
         """Return the loss of each row, and the share of its labels that exist (``None``: all); one number for all rows counts for every row."""
-        values = self.called(inputs)
+        values = self.call_loss(inputs)
         there = inputs.labelled if self.signature.takes_target else None
         if self.form != "rows" and values.dim() == 0:
             values = values.expand(len(inputs.columns["x"]))
@@ -212,7 +212,7 @@ class Objective:
         Raises:
             NotImplementedError: the loss function returns one number for all rows.
         """
-        values = self.called(inputs)
+        values = self.call_loss(inputs)
         if self.form != "rows":
             raise NotImplementedError(f"the loss {self.name!r} returns one number for all rows")
         there = inputs.labelled if self.counts_labels else None
@@ -220,7 +220,7 @@ class Objective:
             return means_of_rows(values)
         return torch.where(_share(there, values) > 0, means_of_rows(values, there), 0.0)
 
-    def called(self, inputs: LossInputs) -> Tensor:
+    def call_loss(self, inputs: LossInputs) -> Tensor:
         """Return what the loss function returns for a mini-batch."""
         given = [inputs.of(name) for name in self.signature.places]
         made: Tensor = self.fn(*given, **{name: inputs.of(name) for name in self.signature.names})
@@ -309,7 +309,7 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return _nll(F.log_softmax(outputs, 1), targets)
 
 
-def _named() -> dict[str, Objective]:
+def _list_objectives() -> dict[str, Objective]:
     def elementwise(name: str, fn: Callable[[Tensor, Tensor], Tensor], task: str) -> Objective:
         return Objective(name, lambda outputs, targets: fn(*_like(outputs, targets)), task)
 
@@ -325,7 +325,7 @@ def _named() -> dict[str, Objective]:
     }
 
 
-LOSSES: dict[str, Objective] = _named()
+LOSSES: dict[str, Objective] = _list_objectives()
 """``cross_entropy`` and ``nll`` (log-probabilities) over classes; ``multiclass_hinge``; ``mse``, ``l1``; ``bce`` on logits with 0/1
 labels; ``hinge`` = ``max(0, 1 - y s)`` and its square with -1/+1 labels."""
 

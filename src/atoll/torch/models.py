@@ -22,13 +22,13 @@ __all__ = [
     "NamedInputs",
     "array_of",
     "buffers_of",
-    "copied",
+    "copy_module",
     "init",
     "is_lazy",
     "load",
     "params_of",
     "precision_of",
-    "shaped",
+    "shape_module",
     "spectral_layers",
     "spectral_units",
 ]
@@ -67,7 +67,7 @@ def load(module: nn.Module, tree: Mapping[str, np.ndarray]) -> nn.Module:
     Raises:
         DataError: a name that the module does not have, a missing parameter, or another shape.
     """
-    made = copied(module)
+    made = copy_module(module)
     named = dict(made.named_parameters()) | dict(made.named_buffers())
     for name, value in tree.items():
         if name not in named:
@@ -170,7 +170,7 @@ def is_lazy(module: nn.Module) -> bool:
     return any(is_uninitialized(tensor) for tensor in (*module.parameters(), *module.buffers()))
 
 
-def copied(module: nn.Module) -> nn.Module:
+def copy_module(module: nn.Module) -> nn.Module:
     """Return a deep copy of a model, whose tensors may have no shape yet, or be attributes that a hook computes from parameters (`torch.nn.utils.weight_norm`)."""
     known = dict[int, Any]()
     for tensor in (*module.parameters(), *module.buffers()):
@@ -182,7 +182,7 @@ def copied(module: nn.Module) -> nn.Module:
     return deepcopy(module, known)
 
 
-def shaped(module: nn.Module, x: torch.Tensor | None, key: int | None = None) -> nn.Module:
+def shape_module(module: nn.Module, x: torch.Tensor | None, key: int | None = None) -> nn.Module:
     """Return a model whose tensors have shapes: the model itself, or a copy of a lazy one after a pass without gradients.
 
     Args:
@@ -195,7 +195,7 @@ def shaped(module: nn.Module, x: torch.Tensor | None, key: int | None = None) ->
     """
     if not is_lazy(module):
         return module
-    made, why = copied(module), "there are no rows whose form is known"
+    made, why = copy_module(module), "there are no rows whose form is known"
     modes = {layer: layer.training for layer in made.modules()}
     try:
         if x is not None:
@@ -229,8 +229,8 @@ def init(model: nn.Module | Callable[[], nn.Module], rng: Rng, x: torch.Tensor |
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.key >> 1)
         if not isinstance(model, nn.Module):
-            return shaped(model(), x)
-        made = copied(model)
+            return shape_module(model(), x)
+        made = copy_module(model)
         for layer in made.modules():
             reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
             if callable(reset):

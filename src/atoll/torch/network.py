@@ -16,7 +16,7 @@ from atoll.core.errors import AtollError, CompositionError, DataError
 from atoll.learn.local.own_loss import LossSignature
 
 from .losses import LossInputs, Objective, form_of, objective_of
-from .models import copied, params_of, shaped, spectral_layers, spectral_units
+from .models import copy_module, params_of, shape_module, spectral_layers, spectral_units
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class FunctionalModule:
         loss: Any,
     ) -> Any:
         """Return what one of the losses returns for a mini-batch, as it is."""
-        return self.objective(loss).called(self._inputs(params, frozen, columns, weights, broadcast, mode))
+        return self.objective(loss).call_loss(self._inputs(params, frozen, columns, weights, broadcast, mode))
 
     def example_losses(
         self,
@@ -279,7 +279,7 @@ class FunctionalModule:
         inputs = self._inputs(params, frozen, columns, None, broadcast, mode)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]), mode:
-                values = self.loss.called(inputs)
+                values = self.loss.call_loss(inputs)
         except AtollError:
             raise
         except Exception:
@@ -341,7 +341,7 @@ def _ties_of(module: nn.Module) -> dict[str, str]:
 
 def _copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
     try:
-        made = copied(shaped(module, None))
+        made = copy_module(shape_module(module, None))
     except DataError:
         raise
     except Exception as error:

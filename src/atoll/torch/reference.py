@@ -167,7 +167,7 @@ class _Oracle:
         leaves, loss = self._at(params)
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         self.losses.append(float(loss.detach()))
-        return _filled(leaves, found)
+        return _fill_missing(leaves, found)
 
     def loss(self, params: Tree) -> Tensor:
         with self.mode:
@@ -182,14 +182,14 @@ class _Oracle:
         if not bent:  # the gradient is constant
             return {name: torch.zeros_like(value) for name, value in vectors.items()}
 
-        def turned(i: int) -> Tree:
+        def turn_vector(i: int) -> Tree:
             along = [vectors[name][i] for name in bent]
-            return _filled(
+            return _fill_missing(
                 leaves,
                 torch.autograd.grad([*bent.values()], [*leaves.values()], along, retain_graph=True, allow_unused=True),
             )
 
-        return T.map(lambda *parts: torch.stack(parts), *(turned(i) for i in range(len(T.leaves(vectors)[0]))))
+        return T.map(lambda *parts: torch.stack(parts), *(turn_vector(i) for i in range(len(T.leaves(vectors)[0]))))
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
         leaves, loss = self._at(params)
@@ -198,7 +198,7 @@ class _Oracle:
             along = sum((g * vector[n]).sum() for n, g in zip(leaves, slopes, strict=True) if g is not None)
         if not isinstance(along, Tensor) or not along.requires_grad:  # the gradient is constant
             return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        return _filled(leaves, torch.autograd.grad(along, list(leaves.values()), allow_unused=True))
+        return _fill_missing(leaves, torch.autograd.grad(along, list(leaves.values()), allow_unused=True))
 
     def clipped(self, params: Tree, clipping: Clipping) -> Tree:
         examples = Examples(self.network, dict(self.frozen), self.batch, None, self.sent, self.mode.seed)
@@ -226,7 +226,7 @@ class _Oracle:
         return self.network.batch_loss(params, self.frozen, self.batch, None, self.sent, self.mode, self.chosen)
 
 
-def _filled(leaves: dict[str, Tensor], found: Any) -> Tree:
+def _fill_missing(leaves: dict[str, Tensor], found: Any) -> Tree:
     pairs = zip(leaves.items(), found, strict=True)
     return {name: torch.zeros_like(leaf) if g is None else g.detach() for (name, leaf), g in pairs}
 

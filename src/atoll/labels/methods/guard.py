@@ -20,7 +20,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, Helped, Labelled, LocalWo
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import LossSignature, OwnLoss
 from atoll.learn.wrapped import Wrapped
-from atoll.torch.tracing.keyed import scrambled
+from atoll.torch.tracing.keyed import scramble_positions
 
 from ..losses import cross_entropy_of_rows, mean_of
 from ..views.defaults import strong
@@ -146,7 +146,7 @@ PLAIN = "plain"
 
 def held_out(index: Any, share: float) -> Any:
     """Return which rows are held out, by their numbers at their party, booleans: the same rows in every round."""
-    drawn = scrambled(index, torch.zeros_like(index) + 0x5851F42D, torch.zeros_like(index) + 0x14057B7E, 0)
+    drawn = scramble_positions(index, torch.zeros_like(index) + 0x5851F42D, torch.zeros_like(index) + 0x14057B7E, 0)
     return drawn < int(share * (1 << 32))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from atoll.torch.tracing.keyed import row_keys, scrambled
+from atoll.torch.tracing.keyed import row_keys, scramble_positions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ def children_of_rows(keys: Tensor, count: int) -> Tensor:
 def words(keys: Tensor, call: int | Tensor, n: int) -> Tensor:
     """Return ``n`` whole numbers in ``[0, 2^32)`` a row, ``(B, n)``."""
     position = torch.arange(n, device=keys.device, dtype=torch.int64)
-    return scrambled(position, ((keys >> 32) & _MASK).unsqueeze(-1), (keys & _MASK).unsqueeze(-1), call)
+    return scramble_positions(position, ((keys >> 32) & _MASK).unsqueeze(-1), (keys & _MASK).unsqueeze(-1), call)
 
 
 def units(keys: Tensor, call: int, n: int) -> Tensor:

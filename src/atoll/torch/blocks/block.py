@@ -237,7 +237,7 @@ class Block:
                 left.append([leaf[slots:] for leaf in local])
                 local = [leaf[:slots] for leaf in local]
             local = self._steps(pool, course, plan, local, sent, losses[:slots] if clients else losses)
-        local = [_settled(leaf) for leaf in local]  # a block of clients without examples takes no step
+        local = [_settle_tensor(leaf) for leaf in local]  # a block of clients without examples takes no step
         if left:
             local = [torch.cat([leaf, *(part[i] for part in left[::-1])]) for i, leaf in enumerate(local)]
         counts = torch.from_numpy(course.steps).to(device=device, dtype=dtype)
@@ -341,7 +341,7 @@ class Block:
             given = local
             *local, loss = program([*local, *rest])
             if strides is not None:
-                local = [_restrided(leaf, stride) for leaf, stride in zip(local, strides, strict=True)]
+                local = [_restride_tensor(leaf, stride) for leaf, stride in zip(local, strides, strict=True)]
             if program is not before:
                 self._borrowed &= {i for i, leaf in enumerate(local) if leaf.data_ptr() == given[i].data_ptr()}
             losses += loss
@@ -377,7 +377,7 @@ class Block:
         if name in self.programs:
             return self.programs[name]
         # Contiguous stand-ins: what the program will get from its own buffers.
-        examples = [_settled(leaf) for leaf in local]
+        examples = [_settle_tensor(leaf) for leaf in local]
         made = self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
         ahead, layers = "ahead" in self.code, "layers" in self.code
         if (ahead or layers) and not made.compiled:
@@ -392,7 +392,7 @@ class Block:
         taken: list[Tensor] = []
         for i, leaf in enumerate(local):
             if i not in program.overwrites or i not in self._borrowed:
-                taken.append(_settled(leaf))
+                taken.append(_settle_tensor(leaf))
                 continue
             self._borrowed.remove(i)
             taken.append(self._buffer(i, leaf).copy_(leaf))
@@ -404,13 +404,13 @@ class Block:
         own = self._own.get(place)
         if own is None or own.shape != leaf.shape or (dense and not own.is_contiguous()):
             own = self._own[place] = torch.empty_like(
-                leaf if dense else _settled(leaf),
+                leaf if dense else _settle_tensor(leaf),
                 memory_format=torch.contiguous_format if dense else torch.preserve_format,
             )
         return own
 
 
-def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
+def _restride_tensor(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Return the tensor with the strides that the next call expects: generated code does not check them."""
     if tensor.stride() == stride:
         return tensor
@@ -418,7 +418,7 @@ def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
     return made.copy_(tensor)
 
 
-def _settled(tensor: Tensor) -> Tensor:
+def _settle_tensor(tensor: Tensor) -> Tensor:
     """Return the tensor in a dense layout of its own: a broadcast axis is written out, image filters keep channels last."""
     if tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
         return tensor

@@ -98,7 +98,7 @@ class Runner:
             errors = self._errors_of(made.rejected, positions, pool, broadcast, states, keys)
             if errors:
                 made = _without(made, errors)
-                yield TrainedBatch.failed(errors)
+                yield TrainedBatch.make_failed(errors)
             waiting.append(made)
             if sum(len(batch.positions) for batch in waiting) >= _GROUP:
                 yield _join(waiting)
@@ -334,7 +334,7 @@ class Runner:
             if made:
                 yield _join(made)
             if errors:
-                yield TrainedBatch.failed(errors)
+                yield TrainedBatch.make_failed(errors)
 
     def _errors_of(
         self,

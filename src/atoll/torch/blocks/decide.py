@@ -39,7 +39,7 @@ __all__ = [
     "best_of",
     "block_size",
     "decide",
-    "favoured",
+    "favour_mode",
     "recurrent_flops",
     "step_cost",
     "unroll_of",
@@ -92,7 +92,7 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: 
     # The others run like this. If this way raises too, a block hides a client's exception: a model may depend on the
     # size of its batches.
     try:
-        batches = _run(runner, chosen, _clipped(pool, runner.algorithm), broadcast, states, keys, np.array([first]))
+        batches = _run(runner, chosen, _clip_pool(pool, runner.algorithm), broadcast, states, keys, np.array([first]))
     except Exception:
         return chosen
     hidden = not any(batch.rejected for batch in batches)
@@ -115,9 +115,9 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     )
     steps, uneven = count_many(algorithm, sizes, keys), is_uneven(algorithm, sizes, keys)
     if cells > _RECURRENT and runner.network.device.type == "cpu" and runner.algorithm.example_steps is None:
-        return _recurrent(runner, cells, _clipped(pool, algorithm), broadcast, states, keys, (steps, uneven))
+        return _recurrent(runner, cells, _clip_pool(pool, algorithm), broadcast, states, keys, (steps, uneven))
     # Trials use the first few mini-batches of each client: one with thousands costs no more than the others.
-    pool = _clipped(pool, algorithm)
+    pool = _clip_pool(pool, algorithm)
     biggest = int(np.argmax(pool.sizes))
     try:
         cost = _look(runner, pool, broadcast, states, keys, biggest)
@@ -125,7 +125,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
         _blame(runner, pool, broadcast, states, keys, np.array([biggest]))
         return _each(runner, f"it cannot be traced ({_short(error)})")
     device, calls = runner.network.device, cost.calls
-    mode = favoured(cost, device)
+    mode = favour_mode(cost, device)
     reason = f"{cost.flops / 1e6:.2f} MFLOP a step"
     exact = not runner.network.padded and runner.algorithm.example_steps is None
     if exact:
@@ -135,7 +135,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
         mode, reason = _vectorise(runner, pool, broadcast, states, keys, mode, block, reason)
     block = 1 if mode == "single" else block
     widths = program_widths(algorithm, sizes, steps, mode, exact)
-    runner.seconds_a_client = _taken(steps, block) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
+    runner.seconds_a_client = _estimate_steps(steps, block) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
     programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
     drawn = runner.algorithm.example_steps is not None
     native = not exact and _native(runner, cost, calls, 2 if drawn else len(widths))
@@ -151,7 +151,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     )
     chosen = Choices(mode, block, tuple(sorted(name for name, wanted in code.items() if wanted)), shapes, reason=reason)
     try:
-        verified = _verified(runner, chosen, pool, broadcast, states, keys)
+        verified = _verify_choices(runner, chosen, pool, broadcast, states, keys)
     except Exception:
         _blame(runner, pool, broadcast, states, keys, np.arange(len(keys)))
         raise
@@ -161,7 +161,7 @@ def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys:
     return verified
 
 
-def _taken(steps: NDArray[np.int64], block: int) -> float:
+def _estimate_steps(steps: NDArray[np.int64], block: int) -> float:
     """Return the steps that a client takes on average if clients of similar length share a block, which ends with its longest."""
     longest = np.sort(steps)[::-1][::block]
     return float(np.repeat(longest, block)[: len(steps)].mean())
@@ -186,7 +186,7 @@ def _blame(
         raise _UnsoundError(errors | among(at for at in range(len(keys)) if at not in errors))
 
 
-def _clipped(pool: Pool, algorithm: Counted) -> Pool:
+def _clip_pool(pool: Pool, algorithm: Counted) -> Pool:
     """Return the pool with a few mini-batches of each client; a partial one stays partial."""
     sizes, batch = pool.sizes, algorithm.batch_size
     kept = np.minimum(sizes, _ROWS if batch is None else _BATCHES * batch + sizes % batch)
@@ -335,7 +335,7 @@ def _recurrent(
     reason = f"recurrent layers of {cells / 1e6:.0f} MFLOP a step"
     chosen = Choices("single", code=("steps",), shapes=Shapes(widths=widths, uneven=uneven), reason=reason)
     try:
-        verified = _verified(runner, chosen, pool, broadcast, states, keys)
+        verified = _verify_choices(runner, chosen, pool, broadcast, states, keys)
     except Exception:
         _blame(runner, pool, broadcast, states, keys, np.arange(len(keys)))
         raise
@@ -367,7 +367,7 @@ def _compile(runner: Runner, programs: int) -> bool:
     return can_compile(device)
 
 
-def _verified(
+def _verify_choices(
     runner: Runner, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
 ) -> Choices:
     """Compare clients with the reference; a model whose examples depend on each other within a batch fails here."""
@@ -408,7 +408,7 @@ def _apart(
     members: NDArray[np.int64],
 ) -> str:
     """Return the first aggregate of a client that is further from the reference than rounding carries, or ``""``."""
-    for at, got, summed in _found(runner, chosen, pool, broadcast, states, keys, members):
+    for at, got, summed in _run_alone(runner, chosen, pool, broadcast, states, keys, members):
 
         def reference(sent: Tree, at: int = at, summed: bool = summed) -> dict[str, Tree]:
             reply = runner.training._train_one(pool, at, sent, states[at], int(keys[at])).reply
@@ -429,7 +429,7 @@ def _apart(
     return ""
 
 
-def _found(
+def _run_alone(
     runner: Runner,
     chosen: Choices,
     pool: Pool,
@@ -589,7 +589,7 @@ def block_size(cost: StepCost, clients: int, device: torch.device) -> int:
     return -(-clients // blocks)
 
 
-def favoured(cost: StepCost, device: torch.device) -> str:
+def favour_mode(cost: StepCost, device: torch.device) -> str:
     """Return the mode that arithmetic alone settles, or ``""`` if a trial must decide."""
     if device.type != "cpu":
         return "vector"

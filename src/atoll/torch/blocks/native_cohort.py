@@ -239,7 +239,7 @@ def make_cohort(
         },
     )
     code = compile({"start": start, "step": step, "finish": finish}, layout)
-    return None if code is None else NativeCohort(update, weighted, code.timed(began), columns)
+    return None if code is None else NativeCohort(update, weighted, code.time_from(began), columns)
 
 
 def _columns(examples: Any, per: str) -> list[NativeColumn]:
@@ -325,14 +325,14 @@ class Natives:
         algorithm, place = self._algorithm, pool.place
         draws = Draws.of(pool.work(algorithm), place, pool.sizes, keys)
         sent, sent_layout = flatten(without_buffers(broadcast))
-        sent = self._placed(sent)
+        sent = self._place_leaves(sent)
         left: list[NDArray[np.int64]] = []
         whole = algorithm.batch_size is None
         for width, members in _by_width(draws.batches, chosen, whole):
             some = draws.part(members)
             own = states if some is draws else states[members]
             private, layout = own.leaves(lambda: facet(algorithm, Stateful).client_init(broadcast["params"]))
-            stacked = self._placed(private)
+            stacked = self._place_leaves(private)
             kind = (width, chosen.shapes.uneven or some.partial(width))
             code = self._code(kind, pool.form, (sent, sent_layout), (stacked, layout)) if width else None
             if code is None:
@@ -353,7 +353,7 @@ class Natives:
         for width in chosen.shapes.widths or ():
             self._code((width, True), pool.form, sent, private)
 
-    def _placed(self, leaves: list[Any]) -> list[Any]:
+    def _place_leaves(self, leaves: list[Any]) -> list[Any]:
         """Return leaves as native code reads them; suitable leaves stay as they are."""
         return [leaf if readable(leaf) else _contiguous(self._network, leaf) for leaf in leaves]
 
@@ -465,4 +465,4 @@ def make_native(
     graph = simple_graph(step, [columns[i].example for i in inputs], len(local))
     writes = [*((i, "=") for i in range(len(local))), (last, "+=")]
     code = compile({"step": graph}, MemoryLayout(columns, {"step": inputs}, {"step": writes}))
-    return None if code is None else NativeSteps(code.timed(began))
+    return None if code is None else NativeSteps(code.time_from(began))

@@ -38,7 +38,7 @@ __all__ = [
     "TrainedBatch",
     "columns_of",
     "names_of",
-    "numbered",
+    "number_rows",
     "pool_of",
 ]
 
@@ -177,24 +177,24 @@ def pool_of(
     return Pool({**made, **more}, labels, offsets)
 
 
-def numbered(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def number_rows(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the number of each row within its client's rows."""
     return np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
 
 
 def _input(array: NDArray[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Convert inputs: bytes and booleans are measurements (pixels), wider integers are ids."""
-    tensor = _shared(array)
+    tensor = _share_array(array)
     ids = not tensor.is_floating_point() and tensor.dtype not in (torch.uint8, torch.bool)
     return tensor.to(device=device, dtype=torch.int64 if ids else dtype)
 
 
 def _target(array: NDArray[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    tensor = _shared(array)
+    tensor = _share_array(array)
     return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else torch.int64)
 
 
-def _shared(array: NDArray[Any]) -> torch.Tensor:
+def _share_array(array: NDArray[Any]) -> torch.Tensor:
     if array.dtype.kind not in "fiub":
         raise DataError(
             f"a column of type {array.dtype} cannot become a tensor",
@@ -279,7 +279,7 @@ class TrainedBatch(Batch):
     losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     @staticmethod
-    def failed(errors: dict[int, Exception]) -> TrainedBatch:
+    def make_failed(errors: dict[int, Exception]) -> TrainedBatch:
         """Return a batch of no client, with the exceptions of some."""
         return TrainedBatch(np.zeros(0, np.int64), {}, errors=errors)
 

@@ -12,7 +12,7 @@ import torch
 from atoll.learn.local.own_loss import LABELLED
 
 from ..native.orders import readable
-from .pool import Form, Pool, PoolPlace, columns_of, names_of, numbered, pool_of
+from .pool import Form, Pool, PoolPlace, columns_of, names_of, number_rows, pool_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,10 +46,10 @@ class RowSource:
         if locate is not None and network.device.type == "cpu" and not made_here:
             found = locate(positions, extra)
         if found is None or not _ready(found.columns, network.dtype):
-            return self._fetched(positions, network, extra)
+            return self._fetch_pool(positions, network, extra)
         place = PoolPlace(tuple(found.columns), found.first, found.order)
         names = ("x", "y", *extra)
-        return StoredPool(names, place, found.sizes, lambda: self._fetched(positions, network, extra))
+        return StoredPool(names, place, found.sizes, lambda: self._fetch_pool(positions, network, extra))
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class RowSource:
         hidden = LABELLED not in first and any(LABELLED in names_of(self._shards[i]) for i in range(self.count))
         return (*first, LABELLED) if hidden else first
 
-    def _fetched(self, positions: NDArray[np.int64], network: FunctionalModule, extra: tuple[str, ...]) -> Pool:
+    def _fetch_pool(self, positions: NDArray[np.int64], network: FunctionalModule, extra: tuple[str, ...]) -> Pool:
         wanted = tuple(name for name in extra if name != "index")
         if callable(self._shards):
             *stacked, offsets = self._shards(positions, *((wanted,) if wanted else ()))
@@ -74,7 +74,7 @@ class RowSource:
             np.cumsum([len(own["x"]) for own in each], out=offsets[1:])
             columns = {name: np.concatenate([own[name] for own in each]) for name in ("x", "y", *wanted)}
         if "index" in extra:
-            columns["index"] = numbered(offsets)
+            columns["index"] = number_rows(offsets)
         columns = {name: columns[name] for name in ("x", "y", *extra)}
         return pool_of(columns, offsets, network.device, network.dtype)
 

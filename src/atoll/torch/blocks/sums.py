@@ -123,14 +123,14 @@ def in_rows(pieces: list[tuple[NDArray[np.int64], Totals]]) -> tuple[NDArray[np.
     at = np.concatenate([positions for positions, _ in pieces])
     order = np.argsort(at, kind="stable")
 
-    def joined(*leaves: Any) -> Any:
+    def join_leaves(*leaves: Any) -> Any:
         return leaves[0] if len(leaves) == 1 else np.concatenate(leaves)[order]
 
     totals = {}
     for name, first in pieces[0][1].items():
         each = [found[name] for _, found in pieces]
-        value = T.map(joined, *(total.value for total in each))
-        totals[name] = replace(first, value=value, weight=joined(*(total.weight for total in each)))
+        value = T.map(join_leaves, *(total.value for total in each))
+        totals[name] = replace(first, value=value, weight=join_leaves(*(total.weight for total in each)))
     return at[order], totals
 
 

@@ -14,7 +14,7 @@ from atoll.learn.local.examples import Clipping
 from ..network import ExampleWay
 from ..tracing.compiler import notice
 from ..tracing.keyed import Bounded
-from .sums import Examples, by_norms, gradients_of, one_by_one, summed
+from .sums import Examples, by_norms, gradients_of, one_by_one, sum_gradients
 from .tape import Tape, UntapedError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def way_of(network: FunctionalModule, columns: Mapping[str, Tensor], broadcast: 
     """
     form = form_of(columns)
     if form not in network.ways and len(columns["y"]):
-        network.ways[form] = _tried(network, columns, broadcast)
+        network.ways[form] = _try_ways(network, columns, broadcast)
         reason = network.ways[form].reason
         if reason:
             title = network.title
@@ -57,7 +57,7 @@ def way_of(network: FunctionalModule, columns: Mapping[str, Tensor], broadcast: 
     return network.ways.get(form, ExampleWay(None))
 
 
-def _tried(network: FunctionalModule, columns: Mapping[str, Tensor], broadcast: Tree) -> ExampleWay:
+def _try_ways(network: FunctionalModule, columns: Mapping[str, Tensor], broadcast: Tree) -> ExampleWay:
     count = len(columns["y"])
     rows = torch.arange(_ROWS, device=columns["y"].device) % count
     some = {name: column[rows] for name, column in columns.items()}
@@ -74,7 +74,7 @@ def _tried(network: FunctionalModule, columns: Mapping[str, Tensor], broadcast: 
             return ExampleWay(None, not _vectorised(examples, params), str(error).splitlines()[0])
         if network.drops() or {"rng", "keys"} & set(network.loss.signature.names):
             return ExampleWay(axes)  # random numbers differ between an example alone and in a mini-batch
-        wanted, _ = summed(examples, params, clipping, gradients_of(examples, params, loops=True))
+        wanted, _ = sum_gradients(examples, params, clipping, gradients_of(examples, params, loops=True))
         off = max(float((made[name] - wanted[name]).abs().max()) for name in params)
         wrong = off > _CLOSE * max(float(value.abs().max()) for value in wanted.values()) + 1e-12
         alone = wrong and not _vectorised(examples, params)

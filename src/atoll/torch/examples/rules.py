@@ -32,7 +32,7 @@ class Slopes:
         self.values = values
         self._scaled: tuple[Tensor, Tensor] | None = None
 
-    def scaled(self, factors: Tensor) -> Tensor:
+    def scale(self, factors: Tensor) -> Tensor:
         """Return the slopes times each example's factor; 0 where the factor is, even if a slope is not finite."""
         if self._scaled is None or self._scaled[0] is not factors:
             spread = factors.reshape(-1, *[1] * (self.values.dim() - 1))
@@ -58,9 +58,9 @@ class Gradients:
     inputs: Tensor | None = None
     table: tuple[Tensor, int] | None = None
 
-    def weighted(self, factors: Tensor) -> Tensor:
+    def sum_weighted(self, factors: Tensor) -> Tensor:
         """Return ``sum_i factors_i G_i``; an example with factor 0 adds nothing, even if its gradient is not finite."""
-        scaled = self.slopes.scaled(factors)
+        scaled = self.slopes.scale(factors)
         if self.table is not None:
             indices, rows = self.table
             flat = scaled.reshape(-1, scaled.shape[-1])
@@ -100,12 +100,12 @@ class _Found:
             slopes = Slopes(_without(made, indices, use.settings[1]))
             self.tables.setdefault(use.weight, []).append((indices, slopes))
             return
-        inputs, made = _unfolded(use, slope) if use.kind == "convolution" else _laid(use, slope)
+        inputs, made = _unfold_patches(use, slope) if use.kind == "convolution" else _laid(use, slope)
         slopes = Slopes(made)
         if use.bias:
             self.wholes.setdefault(use.bias, []).append(slopes if made.dim() == 2 else Slopes(made.sum(1)))
         if use.weight and use.kind == "convolution" and use.settings[4] > 1:
-            whole = _grouped(inputs, made, use.settings[4], params[use.weight])
+            whole = _group_gradients(inputs, made, use.settings[4], params[use.weight])
             self.wholes.setdefault(use.weight, []).append(Slopes(whole.flatten(1)))
         elif use.weight:
             self.matrices.setdefault(use.weight, []).append((inputs, slopes))
@@ -114,14 +114,14 @@ class _Found:
         """Return a parameter's gradients; ``None`` if it was not used. Uses of different kinds, such as of a table that is a last layer too, are made and added."""
         kinds = [name in kind for kind in (self.matrices, self.tables, self.wholes)]
         if kinds == [True, False, False]:
-            return _matrix(value, *_joined(self.matrices[name]))
+            return _matrix(value, *_join_uses(self.matrices[name]))
         if kinds == [False, True, False]:
-            return _table(value, *_joined(self.tables[name]))
+            return _table(value, *_join_uses(self.tables[name]))
         if kinds == [False, False, True] and len(self.wholes[name]) == 1:
             return _whole(value, self.wholes[name][0])
         made = [slopes.values for slopes in self.wholes.get(name, ())]
-        made += [_product(*_joined(self.matrices[name]))] if name in self.matrices else []
-        made += [_scattered(*_joined(self.tables[name]), value)] if name in self.tables else []
+        made += [_product(*_join_uses(self.matrices[name]))] if name in self.matrices else []
+        made += [_scatter_slopes(*_join_uses(self.tables[name]), value)] if name in self.tables else []
         return _whole(value, Slopes(sum(made[1:], start=made[0]))) if made else None
 
 
@@ -141,7 +141,7 @@ def parts_of(uses: Sequence[Use], slopes: Sequence[Tensor | None], params: dict[
     return {name: part for name, part in made.items() if part is not None}
 
 
-def _joined(pairs: list[tuple[Tensor, Slopes]]) -> tuple[Tensor, Slopes]:
+def _join_uses(pairs: list[tuple[Tensor, Slopes]]) -> tuple[Tensor, Slopes]:
     """Return the inputs and slopes of several uses of one parameter, as further positions of one use."""
     if len(pairs) == 1:
         return pairs[0]
@@ -166,7 +166,7 @@ def _laid(use: Use, slope: Tensor) -> tuple[Tensor, Tensor]:
     return _rows_first(use.given, use.axis, 1), _rows_first(slope, use.axis, 1)
 
 
-def _unfolded(use: Use, slope: Tensor) -> tuple[Tensor, Tensor]:
+def _unfold_patches(use: Use, slope: Tensor) -> tuple[Tensor, Tensor]:
     """Return a convolution's patches ``(rows, positions, d)`` and slopes ``(rows, positions, p)``."""
     kernel, stride, padding, dilation, _ = use.settings
     x = use.given
@@ -178,7 +178,7 @@ def _unfolded(use: Use, slope: Tensor) -> tuple[Tensor, Tensor]:
     return patches.transpose(1, 2), slope.flatten(2).transpose(1, 2)
 
 
-def _grouped(patches: Tensor, slopes: Tensor, groups: int, weight: Tensor) -> Tensor:
+def _group_gradients(patches: Tensor, slopes: Tensor, groups: int, weight: Tensor) -> Tensor:
     """Return each example's gradient of a convolution whose channels are in groups."""
     rows, positions = slopes.shape[:2]
     a = patches.reshape(rows, positions, groups, -1)
@@ -225,7 +225,7 @@ def _product(inputs: Tensor, slopes: Slopes) -> Tensor:
     return (_positions(slopes.values, slopes).transpose(1, 2) @ _positions(inputs, slopes)).flatten(1)
 
 
-def _scattered(indices: Tensor, slopes: Slopes, value: Tensor) -> Tensor:
+def _scatter_slopes(indices: Tensor, slopes: Slopes, value: Tensor) -> Tensor:
     """Return each example's gradient of a table, ``(rows, size)``."""
     e = slopes.values
     hot = (indices.unsqueeze(-1) == torch.arange(value.shape[0], device=value.device)).to(e.dtype)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..network import FunctionalModule
 
-__all__ = ["Examples", "by_norms", "differentiated", "gradient_of", "gradients_of", "one_by_one", "summed"]
+__all__ = ["Examples", "by_norms", "differentiate_pass", "gradient_of", "gradients_of", "one_by_one", "sum_gradients"]
 
 # A gradient as a function, for tracing.
 #
@@ -69,7 +69,7 @@ def gradient_of(fn: Callable[[Tree], Tensor], at: Tree, *, again: bool = False) 
         return gradient, _close(value, level)
 
 
-def differentiated(
+def differentiate_pass(
     passed: Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, list[Tensor], Any]],
 ) -> tuple[Tensor, list[Tensor | None], Any]:
     """Return values, and the derivatives of their sum by tensors inside the computation; under ``vmap`` too.
@@ -95,10 +95,10 @@ def differentiated(
         def close(leaf: Any) -> Any:
             return _close(leaf, level) if isinstance(leaf, Tensor) else leaf
 
-        return close(values), [close(leaf) for leaf in found], _closed(rest, close)
+        return close(values), [close(leaf) for leaf in found], _close_tensors(rest, close)
 
 
-def _closed(rest: Any, close: Callable[[Any], Any]) -> Any:
+def _close_tensors(rest: Any, close: Callable[[Any], Any]) -> Any:
     """Return a list of records with every tensor closed."""
     for record in rest:
         for name, value in vars(record).items():
@@ -155,7 +155,7 @@ def by_norms(
         UntapedError: the model uses a parameter in another way.
     """
 
-    def passed(open: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[Tensor], Any]:  # noqa: A002
+    def pass_forward(open: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[Tensor], Any]:  # noqa: A002
         mode = Bounded(examples.seed, strict=True)
         tape = Tape(params, mode, open, len(examples), axes)
         with mode, tape:
@@ -165,11 +165,11 @@ def by_norms(
         examples.network.looks_up = examples.network.looks_up or mode.looked
         return losses, [use.made for use in tape.uses], tape.uses
 
-    losses, slopes, uses = differentiated(passed)
+    losses, slopes, uses = differentiate_pass(pass_forward)
     parts = parts_of(uses, slopes, params)
     factors = _factors({name: part.norms for name, part in parts.items()}, list(params), clipping, examples.weights)
     total = {
-        name: parts[name].weighted(factors[name]) if name in parts else torch.zeros_like(value)
+        name: parts[name].sum_weighted(factors[name]) if name in parts else torch.zeros_like(value)
         for name, value in params.items()
     }
     return total, losses
@@ -192,7 +192,7 @@ def one_by_one(
     losses: list[Tensor] = []
     for begin in range(0, len(examples), step):
         some = examples.part(slice(begin, begin + step))
-        made, lost = summed(some, params, clipping, gradients_of(some, params, begin, loops=loops))
+        made, lost = sum_gradients(some, params, clipping, gradients_of(some, params, begin, loops=loops))
         total = {name: total[name] + leaf for name, leaf in made.items()} if total else made
         losses.append(lost)
     if not losses:
@@ -202,7 +202,7 @@ def one_by_one(
     return total, torch.cat(losses)
 
 
-def summed(
+def sum_gradients(
     examples: Examples, params: dict[str, Tensor], clipping: Clipping, made: tuple[dict[str, Tensor], Tensor]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the clipped sum of gradients ``(rows, ...)``, and the losses that were made with them."""
@@ -213,7 +213,7 @@ def summed(
         for name, leaf in flat.items()
     }
     factors = _factors({name: part.norms for name, part in parts.items()}, list(params), clipping, examples.weights)
-    return {name: part.weighted(factors[name]) for name, part in parts.items()}, losses
+    return {name: part.sum_weighted(factors[name]) for name, part in parts.items()}, losses
 
 
 def gradients_of(

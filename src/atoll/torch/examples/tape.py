@@ -21,7 +21,7 @@ from ..tracing.recurrent import RECURRENT
 if TYPE_CHECKING:
     from ..tracing.keyed import Keyed
 
-__all__ = ["ARGUMENTS", "Tape", "UntapedError", "Use", "attended", "plain"]
+__all__ = ["ARGUMENTS", "Tape", "UntapedError", "Use", "attend_heads", "plain"]
 
 # ``nn.MultiheadAttention`` in layers that a tape knows.
 
@@ -36,14 +36,14 @@ ARGUMENTS = (
 
 
 def plain(given: dict[str, Any]) -> bool:
-    """Tell whether a call has a form that `attended` computes: queries of shape ``(length, rows, width)``, no added keys."""
+    """Tell whether a call has a form that `attend_heads` computes: queries of shape ``(length, rows, width)``, no added keys."""
     added = ("bias_k", "bias_v", "static_k", "static_v")
     return (
         given["query"].dim() == 3 and all(given.get(name) is None for name in added) and not given.get("add_zero_attn")
     )
 
 
-def attended(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+def attend_heads(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """Return ``softmax(q k' / sqrt(d) + mask) v`` of all heads through the output layer, and the weights.
 
     A projection of queries and keys that differ goes through the whole input layer twice, of which half is used, so that its parameters stay whole.
@@ -51,7 +51,7 @@ def attended(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     query, key, value = given["query"], given["key"], given["value"]
     heads, width = given["num_heads"], query.shape[-1]
     length, rows, _ = query.shape
-    q, k, v = _projected(given, query, key, value, width)
+    q, k, v = _project_inputs(given, query, key, value, width)
 
     def split(x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], rows, heads, -1).permute(1, 2, 0, 3)
@@ -60,10 +60,10 @@ def attended(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
     if mask is not None:
-        mask = _added(mask, scores.dtype)
+        mask = _make_addend(mask, scores.dtype)
         scores = scores + (mask if mask.dim() == 2 else mask.reshape(rows, heads, *mask.shape[1:]))
     if padding is not None:
-        scores = scores + _added(padding, scores.dtype)[:, None, None, :]
+        scores = scores + _make_addend(padding, scores.dtype)[:, None, None, :]
     weights = F.dropout(torch.softmax(scores, -1), given.get("dropout_p", 0.0), given.get("training", True))
     mixed = (weights @ v).permute(2, 0, 1, 3).reshape(length, rows, width)
     made = F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"])
@@ -72,7 +72,7 @@ def attended(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     return made, weights.mean(1) if given.get("average_attn_weights", True) else weights
 
 
-def _projected(
+def _project_inputs(
     given: dict[str, Any], query: Tensor, key: Tensor, value: Tensor, width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     weight: Any = given.get("in_proj_weight")
@@ -88,7 +88,7 @@ def _projected(
     return whole[..., :width], other[..., width : 2 * width], third[..., 2 * width :]
 
 
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def _make_addend(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask to add to scores; a boolean one forbids where it is true."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
@@ -180,7 +180,7 @@ class Tape(TorchFunctionMode):
             named = {**dict(zip(ARGUMENTS, args, strict=False)), **given}
             if plain(named):
                 with self:
-                    return attended(named)
+                    return attend_heads(named)
         rule = _RULES.get(name)
         if rule is None:
             raise UntapedError(f"{name or func} of a parameter")

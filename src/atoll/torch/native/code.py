@@ -136,7 +136,7 @@ class NativeCode:
         self.used = used
         self.seconds = seconds
 
-    def timed(self, began: float) -> NativeCode:
+    def time_from(self, began: float) -> NativeCode:
         """Return the same, whose seconds of tracing count from a moment before `compile`."""
         self.seconds["trace"] = time.perf_counter() - began - self.seconds["compile"]
         return self
@@ -288,4 +288,4 @@ def make_function(gm: GraphModule) -> NativeFunction | None:
     numbers = range(len(given) + len(results))
     writes = [(i, "=") for i in numbers[len(given) :]]
     code = compile({"step": graph}, MemoryLayout(columns, {"step": numbers[: len(given)]}, {"step": writes}))
-    return None if code is None else NativeFunction(code.timed(began), results)
+    return None if code is None else NativeFunction(code.time_from(began), results)

@@ -19,11 +19,11 @@ from .writer import (
     Value,
     dtype_of,
     leaves_of,
-    lifted,
+    lift_matrix,
     loops,
     meta,
     nest,
-    permuted,
+    permute_axes,
     plain,
     text_of,
 )
@@ -40,10 +40,10 @@ prims: Any = torch.ops.prims
 
 def pointwise(w: KernelScript, node: Node) -> Value:
     """Translate an operation entry by entry."""
-    return _joined(w, node, POINTWISE[cast(Any, node.target)])
+    return _join_values(w, node, POINTWISE[cast(Any, node.target)])
 
 
-def _joined(w: KernelScript, node: Node, text: str) -> Value:
+def _join_values(w: KernelScript, node: Node, text: str) -> Value:
     if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("rounding_mode") is not None:
         raise Unsupported(f"{node.target} with {dict(node.kwargs)}")
     shape, made = tuple(node.meta["val"].shape), node.meta["val"].dtype
@@ -83,13 +83,13 @@ def _power(w: KernelScript, node: Node) -> Value:
 def _exponent(w: KernelScript, node: Node) -> Value:
     if node.meta["val"].dtype != torch.float32:
         raise Unsupported(f"a power of {node.meta['val'].dtype}")
-    return _joined(w, node, "__builtin_powf({0}, {1})")
+    return _join_values(w, node, "__builtin_powf({0}, {1})")
 
 
 def _remainder(w: KernelScript, node: Node) -> Value:
     if node.meta["val"].dtype != torch.int64 or node.args[1] == 0:
         raise Unsupported("a remainder of other than whole numbers")
-    return _joined(w, node, "(({0} % {1} + {1}) % {1})")
+    return _join_values(w, node, "(({0} % {1} + {1}) % {1})")
 
 
 def _clamp(w: KernelScript, node: Node) -> Value:
@@ -168,16 +168,16 @@ def _in_place(w: KernelScript, node: Node) -> Value:
     """Translate an operation in place, on a value that nothing else reads, or on a weight whose readers are all done."""
     first = node.args[0]
     if node.meta.get("updates"):
-        return _updated(w, node)
+        return _update_weight(w, node)
     if not isinstance(first, Node) or len(first.users) > 1:
         raise Unsupported(f"{node.target} on a value that is read elsewhere")
-    return _joined(w, node, _IN_PLACE[node.target])
+    return _join_values(w, node, _IN_PLACE[node.target])
 
 
-def _updated(w: KernelScript, node: Node) -> Value:
+def _update_weight(w: KernelScript, node: Node) -> Value:
     """Change a weight where it is; values that only this operation reads are computed on the way."""
     to = w.leaf(node.args[0])
-    value = _joined(w, node, _IN_PLACE[node.target])
+    value = _join_values(w, node, _IN_PLACE[node.target])
     if not plain(to, to.shape):
         raise Unsupported("an update of a view")
     w.settle({arg for arg in node.all_input_nodes if len(arg.users) == 1})
@@ -187,7 +187,7 @@ def _updated(w: KernelScript, node: Node) -> Value:
     return to
 
 
-def _copied(w: KernelScript, node: Node) -> Value:
+def _copy_into(w: KernelScript, node: Node) -> Value:
     """Translate a copy into memory: the old value stays for those that read it before, as later ones name the copy. A view would need both."""
     first = node.args[0]
     if not isinstance(first, Node) or any(user.target in _SHARING for user in first.users):
@@ -196,7 +196,7 @@ def _copied(w: KernelScript, node: Node) -> Value:
     return w.spread(w.cast(w.get(node.args[1], made.dtype), made.dtype), tuple(made.shape))
 
 
-def _undefined(w: KernelScript, node: Node) -> Value:
+def _make_undefined(w: KernelScript, node: Node) -> Value:
     """Translate new memory: zeros, since what is in it is never read."""
     made = node.meta["val"]
     return Expr(literal(0, made.dtype), [], tuple(made.shape), made.dtype)
@@ -225,8 +225,8 @@ ELEMENTWISE: dict[Any, Callable[[KernelScript, Node], Value]] = {
     **dict.fromkeys((prims.iota.default, aten.arange.default, aten.arange.start_step), _positions),
     prims.broadcast_in_dim.default: _broadcast,
     **dict.fromkeys(_IN_PLACE, _in_place),
-    aten.copy_.default: _copied,
-    aten.empty_permuted.default: _undefined,
+    aten.copy_.default: _copy_into,
+    aten.empty_permuted.default: _make_undefined,
     aten.clamp.default: _clamp,
     aten.clamp.Tensor: _clamp,
     aten.pow.Tensor_Scalar: _power,
@@ -256,7 +256,7 @@ def _product(w: KernelScript, node: Node) -> Value:
         begin = w.get(node.args[0], torch.float32) if "add" in name else Expr("0.0f", [], shape, torch.float32)
         w.loop(to, begin)
     a, b = w.operand(node.args[-2]), w.leaf(node.args[-1])
-    a, b, to_at = (leaf if leaf.at.dim() == 3 else lifted(leaf) for leaf in (a, b, to))
+    a, b, to_at = (leaf if leaf.at.dim() == 3 else lift_matrix(leaf) for leaf in (a, b, to))
     _multiply(w, a, b, to_at)
     return to
 
@@ -330,7 +330,7 @@ def _fold(w: KernelScript, out: NativeLeaf, source: Value, axes: list[int], name
     kept = [d for d in range(len(source.shape)) if d not in axes]
     rows = bool(kept) and kept[-1] == len(source.shape) - 1
     order = [*axes, *kept] if rows else [*kept, *axes]
-    turned = permuted(source, order)
+    turned = permute_axes(source, order)
     places = {id(leaf): w.place(leaf, list(leaf.at.stride())) for leaf in leaves_of(turned)}
     text = text_of(turned, places)
     fold = _FOLDS.get(name, "({0} + {1})")
@@ -340,7 +340,7 @@ def _fold(w: KernelScript, out: NativeLeaf, source: Value, axes: list[int], name
     if rows:
         begin = nest([math.prod(out.shape)], [f"{out.name}[i0] = {first};"])
         w.write(
-            lambda: [*loops(shape[split:-1], split), "{", *row.stacked(out, place, turned, split, name), "}"],
+            lambda: [*loops(shape[split:-1], split), "{", *row.stack_axes(out, place, turned, split, name), "}"],
             [*begin, *nest(shape, [f"{place} = {fold.format(place, text)};"])],
         )
         return
@@ -348,7 +348,7 @@ def _fold(w: KernelScript, out: NativeLeaf, source: Value, axes: list[int], name
     if shape and name in ("sum", "mean"):
         plain.append("#pragma omp simd reduction(+:acc)")
     plain += [*loops(shape[-1:], len(shape) - 1), f"acc = {fold.format('acc', text)};", f"{place} = acc;", "}"]
-    w.write(lambda: [*loops(shape[:split]), "{", *row.folded(out, place, turned, split, name), "}"], plain)
+    w.write(lambda: [*loops(shape[:split]), "{", *row.fold_axes(out, place, turned, split, name), "}"], plain)
 
 
 def _variance(w: KernelScript, node: Node) -> Value:

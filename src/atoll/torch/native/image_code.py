@@ -566,7 +566,7 @@ _POOL = (*[_ADDRESS] * 3, *[_NUMBER] * 3)
 def convolving() -> ctypes.CDLL | None:
     """Return the convolutions, for all shapes; ``None`` if nothing can be compiled."""
     made = library_of(f"{HEAD}\n{CORRELATION}")
-    return made and _declared(
+    return made and _declare_functions(
         made, convolve=(_ADDRESS,) * 5, convolve_weights=(_ADDRESS,) * 5, convolve_inputs=(_ADDRESS,) * 4
     )
 
@@ -575,7 +575,7 @@ def convolving() -> ctypes.CDLL | None:
 def normalising(size: int = 2, stride: int = 2) -> ctypes.CDLL | None:
     """Return group normalisation, and maximum pooling by windows of a size and stride; ``None`` if nothing can be compiled."""
     made = library_of("\n".join((HEAD, MOMENTS, f"constexpr i64 K = {size}, S = {stride};", POOLING, TOGETHER)))
-    return made and _declared(
+    return made and _declare_functions(
         made,
         pool=_POOL,
         unpool=_POOL,
@@ -586,7 +586,7 @@ def normalising(size: int = 2, stride: int = 2) -> ctypes.CDLL | None:
     )
 
 
-def _declared(library: ctypes.CDLL, **functions: tuple[type, ...]) -> ctypes.CDLL:
+def _declare_functions(library: ctypes.CDLL, **functions: tuple[type, ...]) -> ctypes.CDLL:
     for name, arguments in functions.items():
         function = getattr(library, name)
         function.restype, function.argtypes = None, list(arguments)

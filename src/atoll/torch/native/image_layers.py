@@ -20,7 +20,7 @@ __all__ = [
     "convolutions",
     "count_layers",
     "norms",
-    "padded",
+    "pad_rows",
     "pool_of",
     "pools",
     "replace_convolutions",
@@ -54,7 +54,7 @@ class Live:
         return self.rows if count == self.width else count
 
 
-def padded(tensor: Tensor, rows: int) -> Tensor:
+def pad_rows(tensor: Tensor, rows: int) -> Tensor:
     """Fill the rows from a number on with zeros, in place, and return the tensor."""
     if rows < len(tensor):
         tensor[rows:].zero_()
@@ -138,7 +138,7 @@ def _functions(size: int, stride: int) -> tuple[Callable[..., Any], Callable[...
     if made is None:
         return None
 
-    def pooled(x: Tensor) -> tuple[Tensor, Tensor]:
+    def pool_images(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.contiguous()
         *planes, height, width = x.shape
         shape = (*planes, (height - size) // stride + 1, (width - size) // stride + 1)
@@ -146,13 +146,13 @@ def _functions(size: int, stride: int) -> tuple[Callable[..., Any], Callable[...
         made.pool(x.data_ptr(), largest.data_ptr(), places.data_ptr(), x.shape[:-2].numel(), height, width)
         return largest, places
 
-    def unpooled(slope: Tensor, x: Tensor, places: Tensor) -> Tensor:
+    def unpool_slope(slope: Tensor, x: Tensor, places: Tensor) -> Tensor:
         slope, (height, width) = slope.contiguous(), x.shape[-2:]
         by = x.new_empty(x.shape)
         made.unpool(slope.data_ptr(), places.data_ptr(), by.data_ptr(), x.shape[:-2].numel(), height, width)
         return by
 
-    return pooled, unpooled
+    return pool_images, unpool_slope
 
 
 # Graph pass on traced programs: group normalisation, and the ReLU, sum and pooling after it, as one operation of native code each way.
@@ -261,7 +261,7 @@ def _replace(gm: GraphModule, chain: _Chain, made: ctypes.CDLL, live: Live) -> N
             call = _normalise(made, shape, eps, live)
             fused = gm.graph.call_function(call, (*norm.args[:3], chain.other))
         else:
-            call = _pooled(made, shape, eps, live, tuple(chain.pool.shape))
+            call = _make_pooled(made, shape, eps, live, tuple(chain.pool.shape))
             fused = gm.graph.call_function(call, norm.args[:3])
         for number in range(3 if chain.pool is None else 4):
             results[number] = gm.graph.call_function(_getitem, (fused, number))
@@ -312,7 +312,7 @@ def _normalise(
 ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     numbers = (ctypes.c_int64 * len(shape))(*shape)
 
-    def normalised(
+    def normalise_batch(
         x: Tensor, weight: Tensor | None, bias: Tensor | None, other: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         x, other = x.contiguous(), None if other is None else other.contiguous()
@@ -320,9 +320,9 @@ def _normalise(
         numbers[0] = rows = live.of(shape.images)
         to = [_at(t) for t in (x, weight, bias, other, y, kept[0], kept[1])]
         made.normalise(numbers, eps, *to)
-        return padded(y, rows), kept[0], kept[1]
+        return pad_rows(y, rows), kept[0], kept[1]
 
-    return normalised
+    return normalise_batch
 
 
 def _norm_slopes(
@@ -342,7 +342,7 @@ def _norm_slopes(
     return normalised_slopes
 
 
-def _pooled(
+def _make_pooled(
     made: ctypes.CDLL, shape: _NormShape, eps: float, live: Live, pooled: tuple[int, ...]
 ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
     numbers = (ctypes.c_int64 * len(shape))(*shape)
@@ -355,7 +355,7 @@ def _pooled(
         kept = x.new_empty(2, shape.images, shape.groups)
         numbers[0] = rows = live.of(shape.images)
         made.normalise_pool(numbers, eps, *(_at(t) for t in (x, weight, bias, y, places, kept[0], kept[1])))
-        return padded(y, rows), kept[0], kept[1], places
+        return pad_rows(y, rows), kept[0], kept[1], places
 
     return normalised_pooled
 
@@ -381,7 +381,7 @@ def _room(
     shape: _NormShape, x: Tensor, rows: int, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return memory for the slopes by input, weight and bias."""
-    by_input = padded(torch.empty_like(x), rows) if wanted[0] else None
+    by_input = pad_rows(torch.empty_like(x), rows) if wanted[0] else None
     sums = [x.new_zeros(shape.channels) if one else None for one in wanted[1:]]
     return by_input, sums[0], sums[1]
 
@@ -468,14 +468,14 @@ def _value(node: Any) -> Tensor | None:
 def _convolve(made: ctypes.CDLL, shape: _ConvolutionShape, live: Live) -> Callable[..., Tensor]:
     numbers, sizes = (ctypes.c_int64 * len(shape))(*shape), (shape.images, shape.outputs, shape.high, shape.wide)
 
-    def convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def convolve_images(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x, weight = x.contiguous(), weight.contiguous()
         y = x.new_empty(sizes)
         numbers[0] = rows = live.of(shape.images)
         made.convolve(numbers, x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr())
-        return padded(y, rows)
+        return pad_rows(y, rows)
 
-    return convolved
+    return convolve_images
 
 
 def _convolution_slopes(
@@ -497,7 +497,7 @@ def _convolution_slopes(
         if by_input:
             by[0] = inputs = torch.empty_like(x)
             made.convolve_inputs(numbers, slope.data_ptr(), weight.data_ptr(), inputs.data_ptr())
-            padded(inputs, rows)
+            pad_rows(inputs, rows)
         return by[0], by[1], by[2]
 
     return convolved_slopes

@@ -10,7 +10,18 @@ import torch
 from torch.fx import Node
 
 from .operations import C_TYPES, literal
-from .writer import Expr, KernelScript, NativeLeaf, Unsupported, Value, dtype_of, leaves_of, loops, permuted, text_of
+from .writer import (
+    Expr,
+    KernelScript,
+    NativeLeaf,
+    Unsupported,
+    Value,
+    dtype_of,
+    leaves_of,
+    loops,
+    permute_axes,
+    text_of,
+)
 
 __all__ = ["LOOKUPS", "SEVERAL"]
 
@@ -117,17 +128,17 @@ def _joined_along(w: KernelScript, node: Node) -> Value:
     return to
 
 
-def _flipped(w: KernelScript, node: Node) -> Value:
+def _flip_axes(w: KernelScript, node: Node) -> Value:
     """Translate axes in reverse: slices are copied from the last to the first."""
     made, axes = node.meta["val"], cast(Any, node.args[1])
     given = w.cast(w.get(node.args[0], made.dtype), made.dtype)
     given = given if isinstance(given, NativeLeaf) and given.name and given.at.is_contiguous() else w.store(given)
     for axis in axes:
-        given = _reversed(w, given, int(axis) % made.dim())
+        given = _reverse_axis(w, given, int(axis) % made.dim())
     return given
 
 
-def _reversed(w: KernelScript, given: NativeLeaf, axis: int) -> NativeLeaf:
+def _reverse_axis(w: KernelScript, given: NativeLeaf, axis: int) -> NativeLeaf:
     to, size = w.new(given.shape, given.dtype), given.shape[axis]
     before, after = math.prod(given.shape[:axis]), math.prod(given.shape[axis + 1 :])
     source = f"{given.name} + {given.at.storage_offset()}"
@@ -138,7 +149,7 @@ def _reversed(w: KernelScript, given: NativeLeaf, axis: int) -> NativeLeaf:
     return to
 
 
-def _padded(w: KernelScript, node: Node) -> Value:
+def _pad_entries(w: KernelScript, node: Node) -> Value:
     """Translate a frame of one number around the entries."""
     made, sides = node.meta["val"], cast(Any, node.args[1])
     number: Any = node.args[2] if len(node.args) > 2 else 0
@@ -169,7 +180,7 @@ def _put_between(w: KernelScript, node: Node) -> Value:
     return to
 
 
-def _sampled(w: KernelScript, node: Node) -> Value:
+def _sample_images(w: KernelScript, node: Node) -> Value:
     """Images between their pixels; see the template ``sampled``."""
     if tuple(node.args[2:5]) != (0, 0, True) or node.meta["val"].dtype != torch.float32:
         raise Unsupported("images sampled in another way")
@@ -199,7 +210,7 @@ def _largest(w: KernelScript, node: Node) -> list[NativeLeaf]:
     )
     axis %= len(source.shape)
     kept = [d for d in range(len(source.shape)) if d != axis]
-    turned = permuted(source, [*kept, axis])
+    turned = permute_axes(source, [*kept, axis])
     shape = tuple(source.shape[d] for d in kept)
     largest, at = w.new(shape, source.dtype), w.new(shape, torch.int64)
     places = {id(leaf): w.place(leaf, list(leaf.at.stride())) for leaf in leaves_of(turned)}
@@ -248,11 +259,11 @@ LOOKUPS: dict[Any, Callable[[KernelScript, Node], Value]] = {
     aten.gather.default: _gather,
     aten.scatter.value: _scatter,
     aten.cat.default: _joined_along,
-    aten.flip.default: _flipped,
+    aten.flip.default: _flip_axes,
     aten.index.Tensor: _rows,
     aten.index_select.default: _rows,
     aten.slice_scatter.default: _put_between,
-    aten.constant_pad_nd.default: _padded,
-    aten.grid_sampler_2d.default: _sampled,
+    aten.constant_pad_nd.default: _pad_entries,
+    aten.grid_sampler_2d.default: _sample_images,
     aten.argmax.default: _number_of_largest,
 }

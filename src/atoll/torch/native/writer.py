@@ -25,12 +25,12 @@ __all__ = [
     "Value",
     "dtype_of",
     "leaves_of",
-    "lifted",
+    "lift_matrix",
     "loops",
-    "merged",
+    "merge_axes",
     "meta",
     "nest",
-    "permuted",
+    "permute_axes",
     "plain",
     "text_of",
 ]
@@ -123,7 +123,7 @@ def meta(shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Tens
     return made if strides is None else made.as_strided(shape, strides)
 
 
-def lifted(leaf: NativeLeaf) -> NativeLeaf:
+def lift_matrix(leaf: NativeLeaf) -> NativeLeaf:
     """Return a matrix as a stack of one."""
     return NativeLeaf(leaf.name, leaf.at.unsqueeze(0), leaf.dtype)
 
@@ -139,12 +139,12 @@ def leaves_of(value: Value) -> list[NativeLeaf]:
     return [value] if isinstance(value, NativeLeaf) else [leaf for part in value.parts for leaf in leaves_of(part)]
 
 
-def permuted(value: Value, order: list[int]) -> Value:
+def permute_axes(value: Value, order: list[int]) -> Value:
     """Return the value with its axes in another order."""
     if isinstance(value, NativeLeaf):
         return NativeLeaf(value.name, value.at.permute(order), value.dtype)
     shape = tuple(value.shape[d] for d in order)
-    return Expr(value.text, [permuted(part, order) for part in value.parts], shape, value.dtype)
+    return Expr(value.text, [permute_axes(part, order) for part in value.parts], shape, value.dtype)
 
 
 def plain(leaf: NativeLeaf, shape: tuple[int, ...]) -> bool:
@@ -159,7 +159,7 @@ def text_of(value: Value, places: dict[int, str]) -> str:
     return value.text.format(*[text_of(part, places) for part in value.parts])
 
 
-def merged(shape: tuple[int, ...], strides: list[tuple[int, ...]]) -> tuple[list[int], list[list[int]]]:
+def merge_axes(shape: tuple[int, ...], strides: list[tuple[int, ...]]) -> tuple[list[int], list[list[int]]]:
     """Fuse neighbouring axes that every operand passes with one stride; drop axes of one entry."""
     axes = [d for d, n in enumerate(shape) if n != 1]
     sizes = [shape[d] for d in axes]
@@ -213,7 +213,7 @@ class KernelScript:
             return self.leaf(arg)
         strides = max((leaf.at.stride() for leaf in leaves_of(value)), key=lambda s: sum(n > 0 for n in s))
         order = sorted(range(len(strides)), key=lambda d: -strides[d])
-        made = self.store(permuted(value, order))
+        made = self.store(permute_axes(value, order))
         return NativeLeaf(made.name, made.at.permute([order.index(d) for d in range(len(order))]), made.dtype)
 
     def new(self, shape: tuple[int, ...], dtype: torch.dtype) -> NativeLeaf:
@@ -270,7 +270,7 @@ class KernelScript:
         """``to[i] = value[i]`` for all i, over as few axes as the strides allow."""
         value = self.spread(value, to.shape)
         leaves = [to, *leaves_of(value)]
-        self.along(to, value, *merged(to.shape, [leaf.at.stride() for leaf in leaves]), how)
+        self.along(to, value, *merge_axes(to.shape, [leaf.at.stride() for leaf in leaves]), how)
 
     def along(self, to: NativeLeaf, value: Value, sizes: list[int], strides: list[list[int]], how: str) -> None:
         """Write that statement in loops of these sizes, given the strides of ``to`` and of the value's leaves."""
@@ -284,7 +284,7 @@ class KernelScript:
         if len(sizes) == 1:
             general = _either(lambda: row.any(to, value, how), nest(["n"], [text]))
         self.write(
-            lambda: [*loops(sizes[:-1]), "{", *row.moved(to, value, how), "}"], nest(sizes, [text]), sizes, general
+            lambda: [*loops(sizes[:-1]), "{", *row.move_lanes(to, value, how), "}"], nest(sizes, [text]), sizes, general
         )
 
     def write(
@@ -355,7 +355,7 @@ class LaneRow:
         self._count = self._sizes[-1] if self._sizes else 1
         self._axis = f"i{len(self._sizes) - 1}"
 
-    def moved(self, to: NativeLeaf, value: Value, how: str) -> list[str]:
+    def move_lanes(self, to: NativeLeaf, value: Value, how: str) -> list[str]:
         """``to[i] = value[i]`` or ``to[i] += value[i]``.
 
         Raises:
@@ -363,26 +363,26 @@ class LaneRow:
         """
         if to.dtype != torch.float32 or self._steps[id(to)] != 1:
             raise Mixed
-        return self._along(lambda part: self._moved(to, value, how, part))
+        return self._along(lambda part: self._move_part(to, value, how, part))
 
-    def _moved(self, to: NativeLeaf, value: Value, how: str, part: str) -> str:
+    def _move_part(self, to: NativeLeaf, value: Value, how: str, part: str) -> str:
         there = f"&{self._places[id(to)]}"
-        before = f"{_called('load', part)}({there}) + " if how == "+=" else ""
-        return f"{_called('store', part)}({there}, {before}{self._wide(value, part)});"
+        before = f"{_name_function('load', part)}({there}) + " if how == "+=" else ""
+        return f"{_name_function('store', part)}({there}, {before}{self._wide(value, part)});"
 
     def any(self, to: NativeLeaf, value: Value, how: str) -> list[str]:
-        """Do what `moved` does, over ``n`` entries instead of the row's own number."""
+        """Do what `move_lanes` does, over ``n`` entries instead of the row's own number."""
         if to.dtype != torch.float32 or self._steps[id(to)] != 1 or self._count < _SHORTEST:
             raise Mixed
-        whole, rest = (self._moved(to, value, how, part) for part in ("", _SOME))
+        whole, rest = (self._move_part(to, value, how, part) for part in ("", _SOME))
         return [
             f"int {self._axis} = 0;",
             f"for (; {self._axis} + L <= n; {self._axis} += L) {{ {whole} }}",
             f"if ({self._axis} < n) {{ const Some some(n - {self._axis}); {rest} }}",
         ]
 
-    def folded(self, to: NativeLeaf, place: str, value: Value, split: int, name: str) -> list[str]:
-        """Fold everything from the axis ``split`` on into one entry; see `moved`."""
+    def fold_axes(self, to: NativeLeaf, place: str, value: Value, split: int, name: str) -> list[str]:
+        """Fold everything from the axis ``split`` on into one entry; see `move_lanes`."""
         if to.dtype != torch.float32:
             raise Mixed
         first, step, end = _FOLDS[name]
@@ -394,8 +394,8 @@ class LaneRow:
         around = loops(self._sizes[split:-1], split)
         return [f"V acc = wide({first});", *around, "{", *self._along(line), "}", f"{place} = {end}(acc);"]
 
-    def stacked(self, to: NativeLeaf, place: str, value: Value, split: int, name: str) -> list[str]:
-        """Fold the axes before ``split`` entry by entry of a row; see `moved`."""
+    def stack_axes(self, to: NativeLeaf, place: str, value: Value, split: int, name: str) -> list[str]:
+        """Fold the axes before ``split`` entry by entry of a row; see `move_lanes`."""
         if to.dtype != torch.float32:
             raise Mixed
         first, step, _ = _FOLDS[name]
@@ -429,7 +429,7 @@ class LaneRow:
                 return place, False
             if value.dtype != torch.float32 or self._steps[id(value)] != 1 or not value.name:
                 raise Mixed
-            return f"{_called('load', part)}(&{place})", True
+            return f"{_name_function('load', part)}(&{place})", True
         parts = [self._text(some, part) for some in value.parts]
         texts = [text for text, _ in parts]
         if not any(wide for _, wide in parts):
@@ -440,7 +440,7 @@ class LaneRow:
         return text.format(*texts), True
 
 
-def _called(verb: str, part: str) -> str:
+def _name_function(verb: str, part: str) -> str:
     """Return the name of a function for a part of a vector: ``""`` for all lanes, ``"_part<T>"`` for ``T``, or those that `Some` holds."""
     return f"some.{verb}" if part == _SOME else f"{verb}{part}"
 

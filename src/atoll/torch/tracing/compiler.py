@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from atoll.core.errors import AtollError
 from atoll.native import cpp_compiler, private_cache
 
-from .fuse import fold_constants, fuse_updates, mutated, tidy
+from .fuse import find_mutated, fold_constants, fuse_updates, tidy
 
 __all__ = ["Program", "Unrecordable", "can_compile", "make_program", "notice", "record", "trace"]
 
@@ -57,7 +57,7 @@ def record(
         Unrecordable: a result depends on values.
     """
     mode = _Recorder(table or {})
-    given = [mode.given(tensor, i) for i, tensor in enumerate(inputs)]
+    given = [mode.make_input(tensor, i) for i, tensor in enumerate(inputs)]
     with torch.no_grad(), mode:
         made = fn(*given)
     mode.graph.output(tuple(mode.node(tensor) for tensor in made))
@@ -99,7 +99,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return what avoids loading PyTorch's compiler: there is nothing to guard against it."""
         return False
 
-    def given(self, tensor: Tensor, i: int) -> Tensor:
+    def make_input(self, tensor: Tensor, i: int) -> Tensor:
         """Return an input: zeros of its layout."""
         zeros = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
         return _Shell.around(zeros, self.graph.placeholder(f"x{i}"))
@@ -272,7 +272,7 @@ def _make_program(
             return _make_program(fn, inputs, compiled=False, owned=owned)
     made = Program(gm, call)
     made.seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
-    made.overwrites = mutated(gm)
+    made.overwrites = find_mutated(gm)
     return made
 
 

@@ -13,15 +13,15 @@ from torch.fx.node import map_arg
 __all__ = [
     "Terms",
     "exposed",
+    "find_mutated",
     "fold_constants",
     "fuse_updates",
     "halves_of",
-    "mutated",
     "mutates",
-    "parted",
-    "summed",
+    "part_sum",
     "tidy",
-    "written",
+    "write_node",
+    "write_sum",
 ]
 
 # Gradients with something added: the product is set apart from the rest, so that it can accumulate into the weight.
@@ -36,7 +36,7 @@ Terms = list[tuple[int, Node]]
 """Summands with their signs."""
 
 
-def parted(toward: Node, is_product: Callable[[Node], bool]) -> tuple[int, Node, Terms] | None:
+def part_sum(toward: Node, is_product: Callable[[Node], bool]) -> tuple[int, Node, Terms] | None:
     """Return the sign and the node of the only product in a sum, and the other summands; ``None`` if there is no sum, no product, or several.
 
     Several products, as of a recurrent layer's steps, stay one sum: each would round the weight once more.
@@ -61,16 +61,16 @@ def _terms(node: Node, sign: int) -> Terms:
     return [*_terms(left, sign), *_terms(right, sign * _SIGNS[node.target])]  # type: ignore[arg-type]
 
 
-def summed(graph: Graph, terms: Terms) -> tuple[int, Node]:
+def write_sum(graph: Graph, terms: Terms) -> tuple[int, Node]:
     """Write the sum of terms before the insertion point; return its sign and its node."""
     terms = sorted(terms, key=lambda term: -term[0])  # one that is added first, if there is any
     outer, made = terms[0]
     for sign, node in terms[1:]:
-        made = written(graph, aten.add.Tensor if sign == outer else aten.sub.Tensor, made, node)
+        made = write_node(graph, aten.add.Tensor if sign == outer else aten.sub.Tensor, made, node)
     return outer, made
 
 
-def written(graph: Graph, target: Any, *args: Any) -> Node:
+def write_node(graph: Graph, target: Any, *args: Any) -> Node:
     """Add an operation before the insertion point, and note the layout of its result."""
     made = graph.call_function(target, args)
     # A term may be smaller than the weight, such as a number.
@@ -177,7 +177,7 @@ def fuse_updates(gm: GraphModule, owned: set[int]) -> int:
     return fused
 
 
-def mutated(gm: GraphModule) -> set[int]:
+def find_mutated(gm: GraphModule) -> set[int]:
     """Return the numbers of the inputs that a program overwrites."""
     inputs = {node: i for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
     return {inputs[n.args[0]] for n in gm.graph.nodes if mutates(n) and n.args[0] in inputs}
@@ -217,15 +217,19 @@ def _set_apart(graph: Graph) -> set[Node]:
     """Write ``W ± lr (P + r)`` as ``(W ± lr r) ± lr P`` where ``P`` is a product; return the nodes of the first halves."""
     made = set()
     for node in list(graph.nodes):
-        for weight, gradient, factor in _scaled(node):
-            found = parted(gradient, lambda side, weight=weight: _accumulates(side, weight) is not None)  # type: ignore[misc]
+        for weight, gradient, factor in _find_scaled(node):
+            found = part_sum(gradient, lambda side, weight=weight: _accumulates(side, weight) is not None)  # type: ignore[misc]
             if found is None:
                 continue
             (sign, product, rest), target = found, node.target
             with graph.inserting_before(node):
-                outer, other = summed(graph, rest)
-                first = written(graph, _opposite(target, outer), weight, written(graph, aten.mul.Tensor, other, factor))
-                last = written(graph, _opposite(target, sign), first, written(graph, aten.mul.Tensor, product, factor))
+                outer, other = write_sum(graph, rest)
+                first = write_node(
+                    graph, _opposite(target, outer), weight, write_node(graph, aten.mul.Tensor, other, factor)
+                )
+                last = write_node(
+                    graph, _opposite(target, sign), first, write_node(graph, aten.mul.Tensor, product, factor)
+                )
             last.meta = dict(node.meta)
             node.replace_all_uses_with(last)
             _erase(graph, node)
@@ -254,14 +258,14 @@ def _match(node: Node) -> tuple[Node, Node, tuple[Any, float], bool] | None:
     Returns:
         ``(W, product, (lr, sign), whether W matches the transposed product)``.
     """
-    for weight, gradient, factor in _scaled(node):
+    for weight, gradient, factor in _find_scaled(node):
         found = _accumulates(gradient, weight)
         if found is not None:
             return weight, found[0], (factor, -1.0 if node.target is aten.sub.Tensor else 1.0), found[1]
     return None
 
 
-def _scaled(node: Node) -> Iterator[tuple[Node, Node, Any]]:
+def _find_scaled(node: Node) -> Iterator[tuple[Node, Node, Any]]:
     """Yield ``(W, gradient, lr)`` of ``W - lr * gradient`` and ``W + lr * gradient``."""
     if node.target not in (aten.sub.Tensor, aten.add.Tensor) or len(node.args) < 2 or node.kwargs:
         return

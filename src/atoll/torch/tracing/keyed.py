@@ -29,7 +29,7 @@ __all__ = [
     "Keyed",
     "UnboundedIndexError",
     "row_keys",
-    "scrambled",
+    "scramble_positions",
     "step_seeds",
     "uniform",
 ]
@@ -76,10 +76,10 @@ def uniform(seed: Tensor, call: int, shape: tuple[int, ...]) -> Tensor:
         shape: of the result.
     """
     position = torch.arange(math.prod(shape), device=seed.device, dtype=torch.int64).reshape(shape)
-    return scrambled(position, seed[0], seed[1], call)
+    return scramble_positions(position, seed[0], seed[1], call)
 
 
-def scrambled(position: Tensor, a: Tensor, b: Tensor, call: int | Tensor) -> Tensor:
+def scramble_positions(position: Tensor, a: Tensor, b: Tensor, call: int | Tensor) -> Tensor:
     """The numbers of `uniform` at given positions, under seeds that are broadcast against them.
 
     Args:
@@ -106,7 +106,7 @@ def row_keys(seed: Tensor, rows: Tensor, view: int = 0) -> Tensor:
         int64, ``(rows,)``.
     """
     a, b = seed[..., 0], seed[..., 1]
-    return (scrambled(2 * rows, a, b, view) << 32) | scrambled(2 * rows + 1, a, b, view)
+    return (scramble_positions(2 * rows, a, b, view) << 32) | scramble_positions(2 * rows + 1, a, b, view)
 
 
 class Keyed(TorchFunctionMode):
