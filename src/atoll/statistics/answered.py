@@ -78,7 +78,7 @@ def row_hashes(table: DataTable) -> Hashes:
             part = _words_of(values[start : start + _CHUNK])
             mixed = np.full(len(part), salt, np.uint64)
             for k in range(part.shape[1]):
-                mixed = _mixed(mixed ^ part[:, k])
+                mixed = _mix_words(mixed ^ part[:, k])
             made[start : start + _CHUNK] += mixed
     return made
 
@@ -89,7 +89,7 @@ def _words_of(values: NDArray[Any]) -> Hashes:
         # Trailing zeros are no letters, so that a wider column of the same texts is the same.
         letters = np.ascontiguousarray(values).view(np.uint32).reshape(len(values), -1).astype(np.uint64)
         places = np.arange(1, letters.shape[1] + 1, dtype=np.uint64) * _MULTIPLIER | np.uint64(1)
-        spread = _mixed(letters * places) * (letters > 0)
+        spread = _mix_words(letters * places) * (letters > 0)
         return np.asarray(spread.sum(axis=1, dtype=np.uint64))[:, None]
     if values.dtype.kind in "Mm":
         return np.asarray(values.astype("datetime64[us]").astype(np.int64).view(np.uint64).reshape(len(values), -1))
@@ -97,7 +97,7 @@ def _words_of(values: NDArray[Any]) -> Hashes:
     return np.where(np.isnan(flat), np.nan, flat).view(np.uint64)
 
 
-def _mixed(words: Hashes) -> Hashes:
+def _mix_words(words: Hashes) -> Hashes:
     """Spread every bit over all (the finaliser of SplitMix64)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
@@ -181,7 +181,7 @@ class AnswerRecord:
         if self.least <= 1:
             return
         version = _version(self.kept, self.hashes)
-        known = _known(self.kept, version)
+        known = _list_known(self.kept, version)
         fresh = [one for one in sets if _key(one.packed()) not in known]  # what was told once tells nothing more
         require_apart(self.kept, fresh, self.hashes, self.least, self.party)
         for k, one in enumerate(sets if alone else ()):
@@ -230,7 +230,7 @@ def with_entry(record: Any, request: str, made: Sequence[RowSets], hashes: Hashe
     """
     known = record or {"entries": [], "tables": {}}
     version = _version(known, hashes)
-    there = _known(known, version)
+    there = _list_known(known, version)
     sets = list({_key(one): one for one in (each.packed() for each in made) if _key(one) not in there}.values())
     if not sets:
         return dict(known)
@@ -246,7 +246,7 @@ def _version(record: Any, hashes: Hashes) -> str:
     return str(len((record or {"tables": {}})["tables"]))
 
 
-def _known(record: Any, version: str) -> set[Any]:
+def _list_known(record: Any, version: str) -> set[Any]:
     """Keys of the sets that are in the record."""
     entries = (record or {"entries": []})["entries"]
     return {_key(one) for entry in entries if entry["version"] == version for one in entry["sets"]}
@@ -292,7 +292,7 @@ def _close(record: Any, sets: Sequence[RowSets], hashes: Hashes, least: int) -> 
         for packed in entry["sets"]:
             old = RowSets.unpacked(packed)
             for new in sets:
-                pair = (new.labels, old.labels) if places is None else _aligned(new.labels, old.labels, *places)
+                pair = (new.labels, old.labels) if places is None else _align_tables(new.labels, old.labels, *places)
                 for name, before in _isolating(new, old, *pair, least):
                     yield name, before, str(entry["request"])
 
@@ -343,22 +343,22 @@ def _counts(
 
 def _places(hashes: Hashes, others: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Places of the rows of two tables among the rows of both, and their number; a row that a table has twice is in two places."""
-    keys = np.concatenate([_numbered(hashes), _numbered(others)])
+    keys = np.concatenate([_number_hashes(hashes), _number_hashes(others)])
     unique, place = np.unique(keys, return_inverse=True)
     return place[: len(hashes)], place[len(hashes) :], len(unique)
 
 
-def _numbered(hashes: Hashes) -> Hashes:
+def _number_hashes(hashes: Hashes) -> Hashes:
     """Hashes of rows and of how many rows of the same content stand before them."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     first = np.searchsorted(ordered, ordered)
     made = np.empty_like(hashes)
-    made[order] = _mixed(ordered + (np.arange(len(ordered)) - first).astype(np.uint64) * _MULTIPLIER)
+    made[order] = _mix_words(ordered + (np.arange(len(ordered)) - first).astype(np.uint64) * _MULTIPLIER)
     return made
 
 
-def _aligned(
+def _align_tables(
     mine: NDArray[Any], theirs: NDArray[Any], here: NDArray[np.int64], there: NDArray[np.int64], size: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Labels of both tables over the rows of both."""

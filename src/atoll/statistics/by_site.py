@@ -33,13 +33,13 @@ async def by_site(fed: Federation, job: Statistics) -> Summary:
     """Ask each site once for what it can tell alone, once for what needs common bins or means, and for exact quantiles a few times more."""
     state = await fed.restore({"least": None, "sites": [], "described": [], "binned": [], "exact": None})
     job, state["least"] = await job.resolved(fed, state["least"])
-    plan = job.plan.packed()
+    plan = job.plan.pack()
     if len(fed.records) < 1:
         first = await fed.ask_all(fed.parties, described, {"plan": plan}, quorum=job.least(len(fed.parties)))
         state = {**state, "sites": list(first.senders.names), "described": list(first.values)}
         fed.record({"contact": "moments", "parties": len(first.senders)})
         await fed.checkpoint(state)
-    replies = [SiteReply.unpacked(*pair) for pair in zip(state["sites"], state["described"], strict=True)]
+    replies = [SiteReply.unpack(*pair) for pair in zip(state["sites"], state["described"], strict=True)]
     kinds, whole = kinds_of_all(replies), _whole(replies)
     withheld = [f"{name}: no reply" for name in fed.parties.names if name not in state["sites"]]
     withheld += _withheld(replies, kinds, job.least_rows)
@@ -54,7 +54,7 @@ async def by_site(fed: Federation, job: Statistics) -> Summary:
             await fed.checkpoint(state)
         for reply, told in zip(replies, state["binned"], strict=True):
             withheld += reply.with_bins(told, edges)
-        parts = [Relations.unpacked(told["relations"]) for told in state["binned"] if told["relations"] is not None]
+        parts = [Relations.unpack(told["relations"]) for told in state["binned"] if told["relations"] is not None]
         for part in parts:
             related = part if related is None else related.merge(part)
         whole = _whole(replies)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .disclosure import hidden, public_edges, shown
+from .disclosure import hidden, public_edges, show_counts
 from .histogram import edges_of
 from .moments import CentralMoments, Relations
 from .replies import _of, number
@@ -74,7 +74,7 @@ class _Sums:
         self._sizes = np.asarray(survey["tops"]).sum(
             axis=2
         )  # with a minimum count, those of parties with enough values
-        told = self._told(np.asarray(survey["rows"]))
+        told = self._list_told(np.asarray(survey["rows"]))
         wanted = [
             (k, name, rank)
             for k in told
@@ -86,7 +86,7 @@ class _Sums:
         moments, central = await self._moments(survey, told, values)
         return self._summary(survey, told, moments, values, central)
 
-    def _told(self, rows: NDArray[np.int64]) -> list[int]:
+    def _list_told(self, rows: NDArray[np.int64]) -> list[int]:
         """The cells of enough rows; in each family others are left out too where the rest would give a small one away."""
         small = np.zeros(len(rows), bool)
         for family in dict.fromkeys(family for family, _ in self.agreed.keys):
@@ -98,7 +98,7 @@ class _Sums:
         """One secure sum, or what a checkpoint has of it. Later sums need every party of the first."""
         if name in self.state:
             return dict(self.state[name])
-        asked = {"plan": self.plan.packed(), "kinds": dict(self.agreed.kinds), **message}
+        asked = {"plan": self.plan.pack(), "kinds": dict(self.agreed.kinds), **message}
         parties = self.fed.parties.named(*self.state["sites"]) if self.state["sites"] else self.fed.parties
         quorum = len(parties) if self.state["sites"] else self.job.least(len(parties))
         found = await self.fed.sum(parties, task, asked, reducer=self.job.reducer, quorum=quorum)
@@ -237,7 +237,7 @@ class _Sums:
         values: Mapping[Target, float],
         central: Mapping[str, Any],
     ) -> Summary:
-        rows, withheld = np.asarray(survey["rows"]).tolist(), self.agreed.unlisted(self.plan)
+        rows, withheld = np.asarray(survey["rows"]).tolist(), self.agreed.list_untold(self.plan)
         withheld += [f"{name}: no reply" for name in self.fed.parties.names if name not in self.state["sites"]]
         parts: dict[tuple[str, str], RowsSummary] = {}
         for k, key in enumerate(self.agreed.keys):
@@ -291,7 +291,11 @@ class _Sums:
             if kind != "number":
                 *counts, present, missing = np.asarray(survey[f"values {name}"])[k].tolist()
                 named = dict(
-                    zip(map(str, self.plan.categories.get(name, ())), shown(counts, least)[0].tolist(), strict=True)
+                    zip(
+                        map(str, self.plan.categories.get(name, ())),
+                        show_counts(counts, least)[0].tolist(),
+                        strict=True,
+                    )
                 )
                 if 0 < present < least:
                     continue
@@ -309,7 +313,7 @@ class _Sums:
             }
             bins = None
             if name in central["edges"]:
-                counts, small = shown(np.asarray(central[f"bins {name}"])[k], least)
+                counts, small = show_counts(np.asarray(central[f"bins {name}"])[k], least)
                 bins = BinCounts(np.asarray(central["edges"][name]), counts, int(small.sum()))
             made[name] = number(one, quantiles or None, bins)
         return made

@@ -16,24 +16,24 @@ from atoll.data.table import DataTable
 
 from .answered import AnswerRecord, RowSets, base_sets
 from .columns import TableColumn, table_of
-from .disclosure import coarsen, hidden, shown
+from .disclosure import coarsen, hidden, show_counts
 from .histogram import counts_in
 from .moments import CentralMoments, Relations
 from .plan import Cell, StatisticsPlan
-from .sketch import Sketch, refined
+from .sketch import Sketch, refine_counts
 
 __all__ = ["binned", "described", "next_bits", "remember"]
 
 
-def _promised(message: Any) -> Disclosure:
+def _read_promise(message: Any) -> Disclosure:
     return Disclosure(int(message["plan"]["min_count"]))
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def described(island: Any, message: Any) -> Tree:
     """One party's moments, sketches and categories, of all rows, of each group and of each period."""
-    plan, table, columns, cells, record, withheld = _asked(island, message)
-    told = [_Cell(cell, plan, columns, len(table), island.rules).told(record) for cell in cells]
+    plan, table, columns, cells, record, withheld = _read_request(island, message)
+    told = [_Cell(cell, plan, columns, len(table), island.rules).make_reply(record) for cell in cells]
     record.keep(island)
     for cell, one in zip(cells, told, strict=True):
         withheld += [[cell.family, cell.label, name] for name in one.pop("withheld")]
@@ -44,11 +44,11 @@ def described(island: Any, message: Any) -> Tree:
     return {"rows": len(table), "kinds": kinds, "cells": told, "withheld": withheld, "unlisted": unlisted}
 
 
-def _asked(
+def _read_request(
     island: Any, message: Any
 ) -> tuple[StatisticsPlan, DataTable, dict[str, TableColumn], list[Cell], AnswerRecord, list[Any]]:
     """The plan, the table, its columns, the cells that may be shown, the record of answers with them, and what is withheld."""
-    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
+    plan, table = StatisticsPlan.unpack(message["plan"]), table_of(island.data)
     columns = plan.columns_of(table)
     cells, withheld = visible(plan.cells_of(table), plan.min_count, len(table))
     record = AnswerRecord.opened(island, plan.request, plan.min_count, table)
@@ -92,7 +92,7 @@ class _Cell:
     ) -> None:
         self.cell, self.plan, self.columns, self.of, self.rules = cell, plan, columns, of, rules
 
-    def told(self, record: AnswerRecord) -> dict[str, Any]:
+    def make_reply(self, record: AnswerRecord) -> dict[str, Any]:
         plan, rows = self.plan, self.cell.rows
         numbers = {name: column for name, column in self.columns.items() if column.kind == "number"}
         values = {name: column.numbers(rows) for name, column in numbers.items()}
@@ -107,8 +107,8 @@ class _Cell:
             "label": self.cell.label,
             "rows": self.cell.size(self.of),
             "numbers": kept,
-            "moments": moments.packed(),
-            "sketches": [Sketch.of(coarse[name], plan.digits).packed() for name in kept] if plan.digits else [],
+            "moments": moments.pack(),
+            "sketches": [Sketch.of(coarse[name], plan.digits).pack() for name in kept] if plan.digits else [],
             "ends": [None if tell or not len(coarse[name]) else [float(coarse[name].min()), float(coarse[name].max())] for name, tell in zip(kept, tells, strict=True)],
             "categories": told,
             "withheld": [name for name in numbers if name not in kept] + [name for name, one in told.items() if one["withheld"]],
@@ -127,7 +127,7 @@ class _Cell:
         names = list(column.coded[0])
         agreed = self.plan.categories.get(column.name)
         if not column.listable and column.kind != "words":
-            return _told([], np.zeros(0, np.int64), present, missing, 0)
+            return _make_counts([], np.zeros(0, np.int64), present, missing, 0)
         if agreed is not None:
             place = {name: k for k, name in enumerate(names)}
             counts = np.array([counts[place[name]] if name in place else 0 for name in agreed], dtype=np.int64)
@@ -136,15 +136,15 @@ class _Cell:
             least = max(self.plan.min_count, 1 if column.listable else 2)
             ranked = np.lexsort((np.array(names, dtype=np.str_), -counts)).tolist()
             order = [k for k in ranked if counts[k] >= least][: self.plan.words]
-            return _told([names[k] for k in order], counts[order], present, missing, len(names) - len(order))
-        told, small = shown([*counts, present - int(counts.sum())], self.plan.min_count)
+            return _make_counts([names[k] for k in order], counts[order], present, missing, len(names) - len(order))
+        told, small = show_counts([*counts, present - int(counts.sum())], self.plan.min_count)
         told, small = told[:-1], small[:-1]
         if not record.lists(self._sets(column, [name for name, n in zip(names, told.tolist(), strict=True) if n])):
             told, small = np.zeros_like(told), told >= 0
         if agreed is None:
             keep = np.flatnonzero(told > 0)
             names, told = [names[k] for k in keep.tolist()], told[keep]
-        return _told(names, told, present, missing, int(small.sum()))
+        return _make_counts(names, told, present, missing, int(small.sum()))
 
     def _sets(self, column: TableColumn, listed: list[str]) -> RowSets:
         """The rows of each value that is listed."""
@@ -177,7 +177,9 @@ def _few(column: TableColumn, values: NDArray[Any], least: int) -> bool:
     return 0 < int(rows.sum()) < least
 
 
-def _told(names: list[str], counts: NDArray[np.int64], present: int, missing: int, withheld: int) -> dict[str, Any]:
+def _make_counts(
+    names: list[str], counts: NDArray[np.int64], present: int, missing: int, withheld: int
+) -> dict[str, Any]:
     return {
         "values": names,
         "counts": counts.astype(np.int64),
@@ -187,13 +189,13 @@ def _told(names: list[str], counts: NDArray[np.int64], present: int, missing: in
     }
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def binned(island: Any, message: Any) -> Tree:
     """One party's histograms over common bins, and sums for correlations around the common means.
 
     With a minimum count, bins count coarse values, so that no bin, and no difference of bins of other edges, holds fewer of them.
     """
-    plan, table, columns, cells, record, _ = _asked(island, message)
+    plan, table, columns, cells, record, _ = _read_request(island, message)
     told = []
     for cell in cells:
         counts: dict[str, Any] = {}
@@ -209,7 +211,7 @@ def binned(island: Any, message: Any) -> Tree:
     related: Tree = None
     if means and cells and not cells[0].family:
         sums = Relations.of([columns[name].numbers(cells[0].rows) for name in means], list(means.values()))
-        related = sums.hiding(plan.min_count).packed()
+        related = sums.hiding(plan.min_count).pack()
     return {"cells": told, "relations": related}
 
 
@@ -234,10 +236,10 @@ def _bins(
     return counts, 0
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def next_bits(island: Any, message: Any) -> Tree:
     """How many of one party's values have which next bits, for each column, cell and prefix that is asked about."""
-    plan, _, columns, visible_cells, record, _ = _asked(island, message)
+    plan, _, columns, visible_cells, record, _ = _read_request(island, message)
     record.keep(island)
     cells = {(cell.family, cell.label): cell for cell in visible_cells}
     rows = []
@@ -246,5 +248,5 @@ def next_bits(island: Any, message: Any) -> Tree:
         values = columns[name].numbers(cell.rows) if cell is not None and name in columns else np.zeros(0)
         if plan.min_count > 1 and len(values):
             values = coarsen(values, plan.min_count * columns[name].per_row)
-        rows.append(refined(values, int(prefix), int(message["known"]), int(message["bits"])))
+        rows.append(refine_counts(values, int(prefix), int(message["known"]), int(message["bits"])))
     return {"counts": np.array(rows, dtype=np.int64)}

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["coarsen", "discrete_laplace", "hidden", "noise_std", "public_edges", "rate_of", "reach", "shown"]
+__all__ = ["coarsen", "discrete_laplace", "hidden", "noise_std", "public_edges", "rate_of", "reach", "show_counts"]
 
 
 def hidden(counts: ArrayLike, least: int) -> NDArray[np.bool_]:
@@ -49,7 +49,7 @@ def hidden(counts: ArrayLike, least: int) -> NDArray[np.bool_]:
     return small
 
 
-def shown(counts: ArrayLike, least: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def show_counts(counts: ArrayLike, least: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The counts with 0 in the cells that must not be shown, and which these are."""
     rows = np.asarray(counts, dtype=np.int64)
     small = hidden(rows, least)

@@ -153,13 +153,13 @@ class CentralMoments:
 
     # ------------------------------------------------------------------ on the wire
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         """The moments as a message."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
-    def unpacked(cls, message: Any) -> CentralMoments:
-        """The inverse of `packed`."""
+    def unpack(cls, message: Any) -> CentralMoments:
+        """The inverse of `pack`."""
         return cls(**{f.name: np.asarray(message[f.name]) for f in fields(cls)})
 
 
@@ -291,11 +291,11 @@ class Relations:
         flat = (self.both < 2) | (variance <= rounding) | (variance.T <= rounding.T)
         return np.where(flat, np.nan, np.clip(found, -1.0, 1.0))
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         """The sums as a message."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
-    def unpacked(cls, message: Any) -> Relations:
-        """The inverse of `packed`."""
+    def unpack(cls, message: Any) -> Relations:
+        """The inverse of `pack`."""
         return cls(**{f.name: np.asarray(message[f.name]) for f in fields(cls)})

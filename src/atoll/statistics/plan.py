@@ -182,7 +182,7 @@ class StatisticsPlan:
     extremes: bool = True
     min_count: int = 1
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         """The plan as a message."""
         made = asdict(self)
         lists = {name: [*made[name]] for name in ("columns", "text", "by")}
@@ -195,8 +195,8 @@ class StatisticsPlan:
         }
 
     @classmethod
-    def unpacked(cls, message: Any) -> StatisticsPlan:
-        """The inverse of `packed`."""
+    def unpack(cls, message: Any) -> StatisticsPlan:
+        """The inverse of `pack`."""
         return cls(**message)
 
     @property
@@ -226,7 +226,7 @@ def agreed_parts(island: Any, message: Any) -> tuple[StatisticsPlan, DataTable, 
     Raises:
         DataError: a column is of another kind here.
     """
-    plan, table = StatisticsPlan.unpacked(message["plan"]), table_of(island.data)
+    plan, table = StatisticsPlan.unpack(message["plan"]), table_of(island.data)
     columns, cells = plan.columns_of(table), plan.cells_of(table, plan.categories)
     columns = {name: column.as_kind(message["kinds"].get(name, column.kind)) for name, column in columns.items()}
     kinds = {name: column.kind for name, column in columns.items()}

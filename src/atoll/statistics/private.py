@@ -47,12 +47,12 @@ EXPONENTS = 40
 WholeNumbers = dict[str, NDArray[np.int64]]
 
 
-def _promised(message: Any) -> Disclosure:
+def _read_promise(message: Any) -> Disclosure:
     del message
     return Disclosure(private=True)
 
 
-def _asked(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, TableColumn], list[Cell]]:
+def _read_request(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, TableColumn], list[Cell]]:
     """The plan, the rows, the columns and the agreed cells; the ledger has the cost before anything is looked at.
 
     Raises:
@@ -77,7 +77,7 @@ def _numbers(column: TableColumn, cell: Cell) -> NDArray[np.float64]:
 
 def _ranges(island: Any, message: Any) -> WholeNumbers:
     """Counts of values by sign and power of two, of each column without a range."""
-    _, _, columns, cells = _asked(island, message)
+    _, _, columns, cells = _read_request(island, message)
     rate = rate_of(float(message["share"]), 1)
     found: WholeNumbers = {}
     for name in message["unknown"]:
@@ -92,7 +92,7 @@ def _ranges(island: Any, message: Any) -> WholeNumbers:
 
 def _sums(island: Any, message: Any) -> WholeNumbers:
     """Counts, sums, sums of squares and histograms of numbers; counts of agreed categories; for each cell."""
-    plan, of, columns, cells = _asked(island, message)
+    plan, of, columns, cells = _read_request(island, message)
     share = float(message["share"])
     counting, summing = rate_of(share, 1), rate_of(share, (1 << FINE) + 1)
     found: WholeNumbers = {}
@@ -105,7 +105,7 @@ def _sums(island: Any, message: Any) -> WholeNumbers:
         if column.kind == "number":
             _put_numbers(name, column, cells, message, put, counting, summing)
         elif column.kind == "category":
-            counted = [_agreed(column, cell, plan, of) for cell in cells]
+            counted = [_count_agreed(column, cell, plan, of) for cell in cells]
             put(f"{name} values", counted, counting)
     return found
 
@@ -130,7 +130,7 @@ def _put_numbers(
     put(f"{name} bins", rows["bins"], counting)
 
 
-def _agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> list[int]:
+def _count_agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> list[int]:
     """Counts of the agreed values, of any other value and of none: a row is in one of them."""
     counts, present, missing = column.counted(cell.rows, of)
     place = {name: k for k, name in enumerate(column.coded[0])}
@@ -138,32 +138,32 @@ def _agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> l
     return [*told, present - sum(told), missing]
 
 
-def _summed(arrays: Mapping[str, NDArray[np.int64]]) -> dict[str, Sum]:
+def _make_sums(arrays: Mapping[str, NDArray[np.int64]]) -> dict[str, Sum]:
     return {name: Sum(value, role="side") for name, value in arrays.items()}
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def noised_ranges_told(island: Any, message: Any) -> Any:
     """Return the noised counts by power of two."""
     return _ranges(island, message)
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def noised_ranges(island: Any, message: Any) -> dict[str, Sum]:
     """Add the noised counts by power of two to a secure sum."""
-    return _summed(_ranges(island, message))
+    return _make_sums(_ranges(island, message))
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def noised_told(island: Any, message: Any) -> Any:
     """Return the noised counts and sums."""
     return _sums(island, message)
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def noised_sums(island: Any, message: Any) -> dict[str, Sum]:
     """Add the noised counts and sums to a secure sum."""
-    return _summed(_sums(island, message))
+    return _make_sums(_sums(island, message))
 
 
 # ---------------------------------------------------------------- the program with differential privacy
@@ -212,7 +212,7 @@ class _Private:
     async def _contact(self, name: str, alone: Any, summed: Any, message: Mapping[str, Any]) -> dict[str, Arrays]:
         """The noised numbers of each site, or under ``""`` of all together if only sums may be seen."""
         if name not in self.state["told"]:
-            asked = {"plan": self.plan.packed(), "kinds": dict(self.agreed.kinds), **message}
+            asked = {"plan": self.plan.pack(), "kinds": dict(self.agreed.kinds), **message}
             quorum = self.job.least(len(self.fed.parties))
             if self.job.reducer.secure:
                 found = await self.fed.sum(self.fed.parties, summed, asked, reducer=self.job.reducer, quorum=quorum)
@@ -252,7 +252,7 @@ class _Private:
         self, told: Mapping[str, Arrays], ranges: Mapping[str, Sequence[float]], share: float, families: int
     ) -> Summary:
         whole = _total(told)
-        withheld = self.agreed.unlisted(self.plan)
+        withheld = self.agreed.list_untold(self.plan)
         withheld += [f"min and max of {name}: they are values of single rows" for name in self.agreed.numbers]
         withheld += [
             f"{name}: a row has any number of words" for name, kind in self.agreed.kinds.items() if kind == "words"

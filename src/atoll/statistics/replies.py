@@ -43,13 +43,13 @@ class CellReply:
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
-    def unpacked(cls, message: Any) -> CellReply:
+    def unpack(cls, message: Any) -> CellReply:
         """The cell of a reply."""
-        names, moments = list(message["numbers"]), CentralMoments.unpacked(message["moments"])
+        names, moments = list(message["numbers"]), CentralMoments.unpack(message["moments"])
         return cls(
             int(message["rows"]),
             {name: moments.take(np.array([k])) for k, name in enumerate(names)},
-            {name: Sketch.unpacked(one) for name, one in zip(names, message["sketches"], strict=False)},
+            {name: Sketch.unpack(one) for name, one in zip(names, message["sketches"], strict=False)},
             {
                 name: (int(one["count"]), int(one["missing"]), dict(zip(one["values"], np.asarray(one["counts"]).tolist(), strict=True)))
                 for name, one in message["categories"].items()
@@ -109,9 +109,9 @@ class SiteReply:
     unlisted: list[str] = field(default_factory=list)
 
     @classmethod
-    def unpacked(cls, site: str, message: Any) -> SiteReply:
+    def unpack(cls, site: str, message: Any) -> SiteReply:
         """A site's reply."""
-        cells = {(one["family"], one["label"]): CellReply.unpacked(one) for one in message["cells"]}
+        cells = {(one["family"], one["label"]): CellReply.unpack(one) for one in message["cells"]}
         return cls(
             site, dict(message["kinds"]), cells, [tuple(one) for one in message["withheld"]], list(message["unlisted"])
         )
@@ -201,11 +201,11 @@ def kinds_of_all(replies: Iterable[SiteReply]) -> dict[str, str]:
 def together(cells: Sequence[CellReply]) -> CellReply:
     """The union of the same cell of several sites."""
     made = CellReply(sum(cell.rows for cell in cells))
-    made.moments = _each(cells, "moments", _united)
+    made.moments = _each(cells, "moments", _unite_moments)
     made.ends = {name: (min(lows), max(highs)) for name, (lows, highs) in _ranges(cells).items() if lows}
     made.sketches = _each(cells, "sketches", lambda parts: Sketch.union(parts, parts[0].digits))
-    made.bins = _each(cells, "bins", _summed)
-    made.categories = _each(cells, "categories", _added)
+    made.bins = _each(cells, "bins", _sum_bins)
+    made.categories = _each(cells, "categories", _add_counts)
     return made
 
 
@@ -214,7 +214,7 @@ def _each(cells: Sequence[CellReply], what: str, union: Callable[[list[Any]], An
     return {name: union([getattr(cell, what)[name] for cell in cells if name in getattr(cell, what)]) for name in names}
 
 
-def _united(parts: list[CentralMoments]) -> CentralMoments:
+def _unite_moments(parts: list[CentralMoments]) -> CentralMoments:
     """The moments of all; without extremes if one of the parts does not tell its own."""
     whole = CentralMoments.union(parts)
     hides = any(part.count[0] and not np.isfinite(part.low[0]) for part in parts)
@@ -232,11 +232,11 @@ def _ranges(cells: Sequence[CellReply]) -> dict[str, tuple[list[float], list[flo
     return found
 
 
-def _summed(parts: list[BinCounts]) -> BinCounts:
+def _sum_bins(parts: list[BinCounts]) -> BinCounts:
     return BinCounts(parts[0].edges, sum(part.counts for part in parts), sum(part.withheld for part in parts))  # type: ignore[arg-type]
 
 
-def _added(parts: list[tuple[int, int, dict[str, int]]]) -> tuple[int, int, dict[str, int]]:
+def _add_counts(parts: list[tuple[int, int, dict[str, int]]]) -> tuple[int, int, dict[str, int]]:
     values: dict[str, int] = {}
     for _, _, each in parts:
         for name, count in each.items():

@@ -27,7 +27,7 @@ __all__ = [
     "middle_of",
     "number_of",
     "positions_of",
-    "refined",
+    "refine_counts",
 ]
 
 Keys = NDArray[np.int64]
@@ -97,7 +97,7 @@ class Sketch:
             if part.dtype.kind == "f" and not (np.isfinite(part.min()) and np.isfinite(part.max())):
                 part = part[np.isfinite(part)]
             if len(part):
-                made = made.merge(_counted(keys_of(part) >> (52 - digits), digits))
+                made = made.merge(_count_leading(keys_of(part) >> (52 - digits), digits))
         return made
 
     def merge(self, other: Sketch) -> Sketch:
@@ -153,17 +153,17 @@ class Sketch:
 
     # ------------------------------------------------------------------ on the wire
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         """The sketch as a message."""
         return {"buckets": self.buckets, "counts": self.counts, "digits": self.digits}
 
     @classmethod
-    def unpacked(cls, message: Any) -> Sketch:
-        """The inverse of `packed`."""
+    def unpack(cls, message: Any) -> Sketch:
+        """The inverse of `pack`."""
         return cls(np.asarray(message["buckets"]), np.asarray(message["counts"]), int(message["digits"]))
 
 
-def _counted(leading: Keys, digits: int) -> Sketch:
+def _count_leading(leading: Keys, digits: int) -> Sketch:
     low, high = int(leading.min()), int(leading.max())
     if high - low < 1 << 17:
         counts = np.bincount(leading - low)
@@ -199,7 +199,7 @@ def between(low: float, high: float, weight: float) -> float:
     return high - (high - low) * (1.0 - weight) if weight >= 0.5 else low + (high - low) * weight
 
 
-def refined(values: NDArray[Any], prefix: int, known: int, bits: int) -> NDArray[np.int64]:
+def refine_counts(values: NDArray[Any], prefix: int, known: int, bits: int) -> NDArray[np.int64]:
     """Count the next bits of the values whose keys begin with ``prefix``, ``(2^bits,)``.
 
     Args:

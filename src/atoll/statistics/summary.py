@@ -221,7 +221,7 @@ def sections_of(summary: Summary) -> list[Section]:
         _drift(summary),
         *(_family(name, parts) for name, parts in summary.groups.items()),
         _correlations(summary),
-        _said(summary),
+        _make_section(summary),
     ]
     found = [section for section in made if section.get("tables") or section.get("figures")]
     if found:
@@ -302,7 +302,8 @@ def _drift(summary: Summary) -> Section:
     ]
     head = ["site", "column", "PSI", "Kolmogorov-Smirnov", "Jensen-Shannon", "drift"]
     rows = [
-        [site, column, _shown(one.psi), _shown(one.ks), _shown(one.js), one.verdict] for site, column, one in ranked
+        [site, column, _format_value(one.psi), _format_value(one.ks), _format_value(one.js), one.verdict]
+        for site, column, one in ranked
     ]
     return {
         "title": "Drift",
@@ -346,10 +347,10 @@ def _correlations(summary: Summary) -> Section:
     return {"title": "Correlations", "tables": [], "figures": [figure]}
 
 
-def _said(summary: Summary) -> Section:
+def _make_section(summary: Summary) -> Section:
     rows = [["withheld", line] for line in summary.withheld]
     rows += [[f"error of {name}", text] for name, text in summary.errors.items()]
-    rows += [[name, _shown(value)] for name, value in (summary.privacy or {}).items()]
+    rows += [[name, _format_value(value)] for name, value in (summary.privacy or {}).items()]
     return {"title": "What to know", "tables": [{"head": ["", ""], "rows": rows}] if rows else []}
 
 
@@ -369,14 +370,14 @@ def _numbers(columns: Sequence[tuple[str, ColumnSummary]], first: str) -> dict[s
     ]
     rows = []
     for name, one in columns:
-        inner = [_shown((one.quantiles or {}).get(share)) for share in shares]
-        told = [_shown(value) for value in (one.count, one.missing, one.mean, one.std, one.skewness, one.min)]
+        inner = [_format_value((one.quantiles or {}).get(share)) for share in shares]
+        told = [_format_value(value) for value in (one.count, one.missing, one.mean, one.std, one.skewness, one.min)]
         values = ", ".join(f"{label} {count:,}" for label, count in list((one.values or {}).items())[:_TOP])
-        rows.append([name, *told, *inner, _shown(one.max), values])
+        rows.append([name, *told, *inner, _format_value(one.max), values])
     return {"head": head, "rows": rows}
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None or value != value:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -29,7 +29,7 @@ from .disclosure import coarsen, reach
 from .histogram import counts_in
 from .moments import Relations
 from .plan import Cell, StatisticsPlan, agreed_parts
-from .sketch import keys_of, refined
+from .sketch import keys_of, refine_counts
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -68,11 +68,11 @@ def resolution(rows: int, parties: int) -> int:
     return _MOST - max(1, rows).bit_length() - max(1, parties).bit_length()
 
 
-def _promised(message: Any) -> Disclosure:
+def _read_promise(message: Any) -> Disclosure:
     return Disclosure(int(message["plan"]["min_count"]))
 
 
-def _asked(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, TableColumn], list[Cell]]:
+def _read_request(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, TableColumn], list[Cell]]:
     """The plan, the rows, the agreed columns and the agreed cells of a party.
 
     Raises:
@@ -94,14 +94,14 @@ def _whole(values: Any) -> Sum:
 @task
 def named(island: Any, message: Any) -> Any:
     """The kinds of one party's columns, and nothing of its rows."""
-    plan = StatisticsPlan.unpacked(message["plan"])
+    plan = StatisticsPlan.unpack(message["plan"])
     return {name: column.told_kind(plan.min_count) for name, column in plan.columns_of(table_of(island.data)).items()}
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def surveyed(island: Any, message: Any) -> Sums:
     """Rows, values and missing values of each cell, the first bits of the values' keys, and counts of the agreed categories."""
-    plan, of, columns, cells = _asked(island, message)
+    plan, of, columns, cells = _read_request(island, message)
     numbers = _numbers(columns)
     counts = np.zeros((2, len(cells), len(numbers)), np.int64)
     tops = np.zeros((len(cells), len(numbers), 1 << STEP), np.int64)
@@ -119,11 +119,11 @@ def surveyed(island: Any, message: Any) -> Sums:
         found["reach"] = _whole(far)
     for name, column in columns.items():
         if column.kind != "number":
-            found[f"values {name}"] = _whole([_agreed(column, cell, plan, of) for cell in cells])
+            found[f"values {name}"] = _whole([_count_agreed(column, cell, plan, of) for cell in cells])
     return found
 
 
-def _agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> list[int]:
+def _count_agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> list[int]:
     """Counts of the agreed values, of rows with any value, and of rows with none; of values that are nearly all different, none are counted."""
     counts, present, missing = column.counted(cell.rows, of)
     place = {name: k for k, name in enumerate(column.coded[0])} if column.listable else {}
@@ -131,68 +131,68 @@ def _agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> l
     return [*(int(counts[place[name]]) if name in place else 0 for name in map(str, agreed)), present, missing]
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def next_sums(island: Any, message: Any) -> Sums:
     """How many values have which next bits, for each target: place of a cell, column, and the known bits."""
-    plan, _, columns, cells = _asked(island, message)
+    plan, _, columns, cells = _read_request(island, message)
     known, bits = int(message["known"]), int(message["bits"])
-    values = {(k, name): _ordered(columns[name], cells[k], plan) for k, name, _ in message["targets"]}
-    rows = [refined(values[k, name], int(prefix), known, bits) for k, name, prefix in message["targets"]]
+    values = {(k, name): _order_values(columns[name], cells[k], plan) for k, name, _ in message["targets"]}
+    rows = [refine_counts(values[k, name], int(prefix), known, bits) for k, name, prefix in message["targets"]]
     return {"counts": _whole(np.array(rows, dtype=np.int64).reshape(-1, 1 << bits))}
 
 
-def _ordered(column: TableColumn, cell: Cell, plan: StatisticsPlan) -> NDArray[Any]:
+def _order_values(column: TableColumn, cell: Cell, plan: StatisticsPlan) -> NDArray[Any]:
     """The values of a cell as ranks and bins see them."""
     values = column.numbers(cell.rows)
     return coarsen(values, plan.min_count * column.per_row) if plan.min_count > 1 else values
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def first_sums(island: Any, message: Any) -> Sums:
     """Sums of ``(x - centre) / scale`` of each cell and column, in fixed point."""
-    _, _, columns, cells = _asked(island, message)
+    _, _, columns, cells = _read_request(island, message)
     found = np.zeros((len(cells), len(message["centres"][0]) if len(cells) else 0), np.int64)
     for k, cell in enumerate(cells):
         for j, column in enumerate(_numbers(columns)):
-            v = _scaled(column, cell, message, k, j)
-            found[k, j] = _fixed(v.sum(), message["bits"])
+            v = _scale_values(column, cell, message, k, j)
+            found[k, j] = _to_fixed_point(v.sum(), message["bits"])
     return {"sums": _whole(found)}
 
 
-@task(discloses=_promised)
+@task(discloses=_read_promise)
 def central_sums(island: Any, message: Any) -> Sums:
     """Sums of squares and cubes around the common means, histograms over common bins, and sums for correlations."""
-    plan, _, columns, cells = _asked(island, message)
+    plan, _, columns, cells = _read_request(island, message)
     numbers, bits = _numbers(columns), message["bits"]
     found = np.zeros((2, len(cells), len(numbers)), np.int64)
     edges = {name: np.asarray(row) for name, row in message["edges"].items()}
     made: Sums = {}
     for k, cell in enumerate(cells):
         for j, column in enumerate(numbers):
-            v = _scaled(column, cell, message, k, j)
-            found[:, k, j] = _fixed((v * v).sum(), bits), _fixed((v * v * v).sum(), bits)
+            v = _scale_values(column, cell, message, k, j)
+            found[:, k, j] = _to_fixed_point((v * v).sum(), bits), _to_fixed_point((v * v * v).sum(), bits)
     made["powers"] = _whole(found)
     for name, row in edges.items():
-        made[f"bins {name}"] = _whole([counts_in(_ordered(columns[name], cell, plan), row) for cell in cells])
+        made[f"bins {name}"] = _whole([counts_in(_order_values(columns[name], cell, plan), row) for cell in cells])
     if message["correlations"]:
         single = [j for j, column in enumerate(numbers) if column.single]
         related = Relations.of(
-            [_bounded(numbers[j], cells[0], plan.min_count) for j in single],
+            [_clip_values(numbers[j], cells[0], plan.min_count) for j in single],
             [float(message["centres"][0][j]) for j in single],
             [float(message["scales"][0][j]) for j in single],
         )
         made["both"] = _whole(related.both)
         for name in ("sums", "squares", "products"):
-            made[f"related {name}"] = _whole(_fixed(getattr(related, name), bits))
+            made[f"related {name}"] = _whole(_to_fixed_point(getattr(related, name), bits))
     return made
 
 
-def _scaled(column: TableColumn, cell: Cell, message: Any, k: int, j: int) -> NDArray[np.float64]:
-    values = _bounded(column, cell, int(message["plan"]["min_count"]))
+def _scale_values(column: TableColumn, cell: Cell, message: Any, k: int, j: int) -> NDArray[np.float64]:
+    values = _clip_values(column, cell, int(message["plan"]["min_count"]))
     return (values[np.isfinite(values)] - float(message["centres"][k][j])) / float(message["scales"][k][j])
 
 
-def _bounded(column: TableColumn, cell: Cell, least: int) -> NDArray[np.float64]:
+def _clip_values(column: TableColumn, cell: Cell, least: int) -> NDArray[np.float64]:
     """The values of a cell as moments see them: with a minimum count, none beyond the party's own bound."""
     values = column.numbers(cell.rows).astype(np.float64)
     if least <= 1:
@@ -211,7 +211,7 @@ def _exponent(values: NDArray[np.float64], least: int) -> int:
     return min(1024, 16 * math.ceil(math.frexp(most)[1] / 16)) if most else LOWEST
 
 
-def _fixed(values: Any, bits: int) -> NDArray[np.int64]:
+def _to_fixed_point(values: Any, bits: int) -> NDArray[np.int64]:
     return np.rint(np.asarray(values, dtype=np.float64) * 2.0 ** int(bits)).astype(np.int64)
 
 
@@ -235,7 +235,7 @@ class AgreedColumns:
         """The columns of numbers, in order."""
         return [name for name, kind in self.kinds.items() if kind == "number"]
 
-    def unlisted(self, plan: StatisticsPlan) -> list[str]:
+    def list_untold(self, plan: StatisticsPlan) -> list[str]:
         """What is not told because its values are not agreed, in words."""
         rows = [name for name, kind in self.kinds.items() if kind != "number" and name not in plan.categories]
         return [f"values of {name}: they are not agreed; give categories={{{name!r}: [...]}}" for name in rows]
@@ -253,9 +253,9 @@ async def agreed_columns(fed: Federation, job: Statistics, kinds: Mapping[str, s
         DataError: the parties have different columns.
     """
     plan = job.plan
-    found: dict[str, str] = dict(kinds) or _said(job)
+    found: dict[str, str] = dict(kinds) or _describe_kinds(job)
     if not found:
-        told = await fed.ask_all(fed.parties, named, {"plan": plan.packed()})
+        told = await fed.ask_all(fed.parties, named, {"plan": plan.pack()})
         sites = dict(zip(told.senders.names, map(dict, told.values), strict=True))
         first = next(iter(sites.values()), {})
         found = {name: settle_kind(one.get(name, "") for one in sites.values()) or "" for name in first}
@@ -273,13 +273,13 @@ async def agreed_columns(fed: Federation, job: Statistics, kinds: Mapping[str, s
 
 def _refuse(site: str, kinds: Mapping[str, str], other: str, theirs: Mapping[str, str]) -> None:
     raise DataError(
-        f"the columns of {site} are {_shown(kinds)}, and of {other} {_shown(theirs)}",
+        f"the columns of {site} are {_format_kinds(kinds)}, and of {other} {_format_kinds(theirs)}",
         where="statistics",
         remedy="name columns= that all parties have, of one kind",
     )
 
 
-def _said(job: Statistics) -> dict[str, str]:
+def _describe_kinds(job: Statistics) -> dict[str, str]:
     """The kinds of the columns that the settings name; they follow from the settings."""
     found: dict[str, str] = {}
     for name in job.columns:
@@ -290,5 +290,5 @@ def _said(job: Statistics) -> dict[str, str]:
     return found
 
 
-def _shown(kinds: Any) -> str:
+def _format_kinds(kinds: Any) -> str:
     return ", ".join(f"{name} ({kind.replace('?', ', empty')})" for name, kind in kinds.items())

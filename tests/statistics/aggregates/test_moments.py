@@ -85,4 +85,4 @@ def test_a_constant_column_has_no_skewness() -> None:
 
 def test_a_message_takes_them_there_and_back() -> None:
     found = CentralMoments.of([np.arange(5.0), np.array([np.nan, 1.0])])
-    close(CentralMoments.unpacked(found.packed()), found)
+    close(CentralMoments.unpack(found.pack()), found)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.statistics import Sketch
-from atoll.statistics.sketch import BITS, keys_of, middle_of, number_of, positions_of, refined
+from atoll.statistics.sketch import BITS, keys_of, middle_of, number_of, positions_of, refine_counts
 
 numbers = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60)
 
@@ -51,7 +51,7 @@ def test_rounds_find_the_value_at_a_rank(values: list[float], data: st.DataObjec
     known = 19
     while known < BITS:
         bits = min(11, BITS - known)
-        counts = refined(x, prefix, known, bits)
+        counts = refine_counts(x, prefix, known, bits)
         place = int(np.searchsorted(below + np.cumsum(counts), rank, side="right"))
         below += int(counts[:place].sum())
         prefix, known = (prefix << bits) | place, known + bits

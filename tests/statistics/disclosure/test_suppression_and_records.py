@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from atoll.core.errors import PolicyError
 from atoll.data import DataTable
 from atoll.statistics.answered import AnswerRecord, RowSets, base_sets, require_apart, row_hashes, with_entry
-from atoll.statistics.disclosure import hidden, shown
+from atoll.statistics.disclosure import hidden, show_counts
 from atoll.statistics.plan import Cell
 
 
 @given(counts=st.lists(st.integers(0, 30), max_size=8), least=st.integers(1, 20))
 def test_hidden_cells_do_not_follow_from_the_total(counts: list[int], least: int) -> None:
     rows = np.array(counts, dtype=np.int64)
-    told, small = shown(rows, least)
+    told, small = show_counts(rows, least)
     assert ((told == 0) | (told >= least)).all()
     assert (told[~small] == rows[~small]).all()
     if (
