@@ -275,7 +275,7 @@ def test_every_method_stops_before_its_budget_is_exceeded(method):
     once = PrivacyLoss.of(Gaussian(noise_multiplier=4.0))
     fits = budget.affords(3.0, PrivacyLoss(), once, 16)
     assert 1 <= fits < 16
-    assert budget.counted(once.times(fits)) <= 3.0 * (1 + 1e-9) < budget.counted(once.times(fits + 1))
+    assert budget.measure_epsilon(once.times(fits)) <= 3.0 * (1 + 1e-9) < budget.measure_epsilon(once.times(fits + 1))
     with pytest.raises(ConfigError, match="adversary='nobody'"):
         Budget(3.0, adversary="nobody", method=method)
 
@@ -300,8 +300,8 @@ def test_each_accountant_stops_a_training_before_its_budget_is_exceeded(method):
     run = atoll.simulate(job, clients, engine="inline")
     once = PrivacyLoss.of(Gaussian(unit="example", noise_multiplier=3.0))
     fits = len(run.metrics)
-    assert budget.counted(once.times(fits)) <= 2.0 < budget.counted(once.times(fits + 1))
-    assert run.metrics[-1]["epsilon"] == pytest.approx(budget.counted(once.times(fits)), rel=1e-9)
+    assert budget.measure_epsilon(once.times(fits)) <= 2.0 < budget.measure_epsilon(once.times(fits + 1))
+    assert run.metrics[-1]["epsilon"] == pytest.approx(budget.measure_epsilon(once.times(fits)), rel=1e-9)
     assert f"counted by {method}" in run.reason
     with pytest.raises(atoll.AtollError, match=f"60 rounds exceed the privacy budget, and {fits} fit"):
         atoll.simulate(job.replace(budget=Budget(2.0, 1e-3, method=method)), clients, engine="inline")

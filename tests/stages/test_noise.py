@@ -306,7 +306,7 @@ def test_a_server_sees_who_takes_part_and_counts_by_replacing_one():
         assert loss.epsilon(1e-5, method, "model") == pytest.approx(1.993, abs=1e-3)
         assert loss.epsilon(1e-5, method, "model", "replace-one") == pytest.approx(4.377, abs=1e-3)
     assert "neighbours replace-one, adversary server" in budget.terms(loss)
-    assert Demand(budget=budget).counted(loss) == pytest.approx(4.377, abs=1e-3)
+    assert Demand(budget=budget).measure_epsilon(loss) == pytest.approx(4.377, abs=1e-3)
 
 
 def test_a_trusted_server_is_none_that_a_party_is_protected_from():

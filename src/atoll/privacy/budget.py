@@ -92,7 +92,7 @@ class Budget(Checked):
         """A party's epsilon."""
         return float(self.clients.get(party, self.epsilon))
 
-    def counted(self, loss: PrivacyLoss) -> float:
+    def measure_epsilon(self, loss: PrivacyLoss) -> float:
         """Epsilon of a loss, as this budget counts."""
         return loss.epsilon(self.delta, self.method, self.adversary, self.neighbours)
 
@@ -116,9 +116,9 @@ class Budget(Checked):
             loss = tally.of(party)
             for event in planned[party]:
                 loss = loss + PrivacyLoss.of(event)
-            after = self.counted(loss)
+            after = self.measure_epsilon(loss)
             if after > self.of(party) * (1 + 1e-12):
-                before = self.counted(tally.of(party))
+                before = self.measure_epsilon(tally.of(party))
                 return (
                     f"the privacy budget of {party} is epsilon={self.of(party):g} at delta={self.delta:g}: "
                     f"{before:.4g} is spent, and another release would make it {after:.4g} ({self.terms(loss)})"
@@ -136,7 +136,7 @@ class Budget(Checked):
         """
 
         def after(times: int) -> float:
-            return self.counted(before + once.times(times))
+            return self.measure_epsilon(before + once.times(times))
 
         limit = epsilon * (1 + 1e-9)
         if most and after(most) <= limit:  # as in every training whose noise was found from its epsilon

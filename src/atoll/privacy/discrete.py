@@ -294,11 +294,11 @@ class DiscreteSampler:
                 edges = self._padded[piece]
                 rest = np.flatnonzero(self._several[cells] | (edges == words))
                 piece += edges < words
-            piece[rest] = self._found(words[rest], source)
+            piece[rest] = self._find_places(words[rest], source)
         out += self.first
         return out
 
-    def _found(self, words: NDArray[np.uint64], source: Source) -> NDArray[np.int64]:
+    def _find_places(self, words: NDArray[np.uint64], source: Source) -> NDArray[np.int64]:
         """How many thresholds are not above each number that begins with one of these words."""
         place: NDArray[np.int64] = np.searchsorted(self.high, words, side="left").astype(np.int64)
         last = max(0, len(self.high) - 1)
@@ -400,7 +400,7 @@ class _Lattice:
         """The norm in which neighbours are apart, of a vector of ones."""
         raise NotImplementedError
 
-    def rounded(self, tree: Tree) -> Tree:
+    def round_tree(self, tree: Tree) -> Tree:
         """Return a tree whose leaves of NumPy in float64 are on the lattice, rounded towards zero; other leaves stay: what rounds them to float32 rounds their noise too."""
 
         def one(leaf: Any) -> Any:

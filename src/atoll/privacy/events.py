@@ -188,13 +188,13 @@ def skellam_law(variance: float, reach: int) -> Array:
         ratio = 1.0 / (2.0 * k / variance + ratio)
         if k <= reach:
             ratios[k - 1] = ratio
-    return _normalised(np.concatenate([[0.0], np.cumsum(np.log(ratios))]))
+    return _normalise_profile(np.concatenate([[0.0], np.cumsum(np.log(ratios))]))
 
 
 @lru_cache(maxsize=64)
 def discrete_gaussian_law(variance: float, reach: int) -> Array:
     """``ln P(k)`` for ``k = -reach .. reach``, with ``P(k) ~ exp(-k^2 / (2 variance))``."""
-    return _normalised(-(np.arange(reach + 1.0) ** 2) / (2.0 * variance))
+    return _normalise_profile(-(np.arange(reach + 1.0) ** 2) / (2.0 * variance))
 
 
 @checked_call
@@ -213,7 +213,7 @@ def skellam_divergence(order: float, variance: float, shift: int = 1) -> float:
     return max(0.0, float(top + np.log(np.exp(terms - top).sum())) / (order - 1.0))
 
 
-def _normalised(half: Array) -> Array:
+def _normalise_profile(half: Array) -> Array:
     whole = np.concatenate([half[:0:-1], half])
     top = whole.max()
     found: Array = whole - (top + math.log(np.exp(whole - top).sum()))

@@ -79,14 +79,14 @@ def optimal(bands: int, rounds: int) -> tuple[float, ...]:
 
 def _error(c: Vector, rounds: int) -> tuple[float, Vector]:
     """``E(c)`` and its gradient: with ``v`` the solution of ``C' v = dE/dw``, ``dw`` contributes ``-sum_i v_i w_(i-j)`` to the derivative by ``c_j``."""
-    w, shares = _solved(c, np.ones(rounds)), np.arange(rounds, 0, -1) / rounds
+    w, shares = _solve_system(c, np.ones(rounds)), np.arange(rounds, 0, -1) / rounds
     spread, length = float((shares * w * w).sum()), float(c @ c)
-    back = _solved(c, (2 * shares * w)[::-1])[::-1]
+    back = _solve_system(c, (2 * shares * w)[::-1])[::-1]
     moved = np.array([-float(back[j:] @ w[: rounds - j]) if j < rounds else 0.0 for j in range(len(c))])
     return length * spread, 2 * c * spread + length * moved
 
 
-def _solved(c: Vector, right: Vector) -> Vector:
+def _solve_system(c: Vector, right: Vector) -> Vector:
     """Solve ``C x = right``."""
     signal: Any = need("scipy.signal", "dp", "coefficients of least error", where="atoll.privacy")
     made: Vector = signal.lfilter([1.0], c, right)

@@ -67,19 +67,19 @@ def profile(event: Event, adversary: str, neighbours: str, added: bool) -> Profi
         found: Array = np.exp(np.minimum(e, 0.0)) * base(np.abs(e))
         return found
 
-    def removed(e: Array) -> Array:
+    def compute_removed(e: Array) -> Array:
         share = np.expm1(e) / rate
         inside = share > -1
         return np.where(inside, rate * gap(np.log1p(np.where(inside, share, 0.0))), 0.0)
 
-    def mirrored(of: Profile) -> Profile:
+    def mirror_profile(of: Profile) -> Profile:
         return lambda e: np.exp(e) * of(-e)
 
     if rate == 1:
         return gap
     if neighbours == "replace-one":
-        return lambda e: np.exp(np.minimum(e, 0.0)) * removed(np.abs(e))
-    return mirrored(removed) if added else removed
+        return lambda e: np.exp(np.minimum(e, 0.0)) * compute_removed(np.abs(e))
+    return mirror_profile(compute_removed) if added else compute_removed
 
 
 def reach(of: Profile, tail: float) -> float:
@@ -144,11 +144,11 @@ def _lattice(event: Lattice) -> Profile:
         )
     losses, first, second = _tails(isinstance(event, Skellam), event.variance, int(event.sensitivity))
 
-    def found(e: Array) -> Array:
+    def compute_delta(e: Array) -> Array:
         at = np.searchsorted(losses, e, side="right")
         return np.maximum(first[at] - np.exp(e) * second[at], 0.0)
 
-    return found
+    return compute_delta
 
 
 @lru_cache(maxsize=32)

@@ -187,11 +187,11 @@ class Demand(Checked, ReplyDemand):
         names = ("epsilon", "delta", "method", "adversary", "neighbours")
         return {"unit": self.unit, **{name: getattr(self.budget, name) for name in names}}
 
-    def counted(self, loss: PrivacyLoss) -> float:
+    def measure_epsilon(self, loss: PrivacyLoss) -> float:
         """Epsilon of a loss, as the budget counts."""
         if self.budget is None:
             raise ConfigError("there is no budget", where="Demand", remedy="give Demand(budget=Budget(...))")
-        return self.budget.counted(at_unit(loss, self.unit))
+        return self.budget.measure_epsilon(at_unit(loss, self.unit))
 
     def settle(self, task: str, events: Sequence[Event]) -> None:
         """Keep a reply from leaving that is not protected.
@@ -300,13 +300,13 @@ class LedgerGuard:
         most = sum((loss_of(unpack_event(dict(one))) for one in event.most), PrivacyLoss())
         others = self.account.open(party, besides=job)
         own = worst(self.account.spent(party, job), most)
-        whole, limit = demand.counted(others + own), demand.budget.of(party)
+        whole, limit = demand.measure_epsilon(others + own), demand.budget.of(party)
         if whole <= limit * (1 + 1e-9):
             return
-        before = demand.counted(others)
+        before = demand.measure_epsilon(others)
         raise PolicyError(
             f"{event.name} may make the epsilon of {party} {whole:.4g}, and its budget is {limit:g} at delta={demand.budget.delta:g}: "
-            f"{before:.4g} is spent or promised to other jobs, and this job alone costs {demand.counted(own):.4g} "
+            f"{before:.4g} is spent or promised to other jobs, and this job alone costs {demand.measure_epsilon(own):.4g} "
             f"({demand.budget.terms(others + own)})",
             where=f"privacy of {party}",
             remedy="use more noise or fewer rounds, or ask the party for a larger budget: `atoll privacy ledger` shows it what is left",
@@ -332,7 +332,7 @@ class LedgerGuard:
             own = self.account.spent(party, job) + loss
             if job not in self.account.closed and _within(own, self.account.admitted.get(party, {}).get(job)):
                 continue  # it was counted when the job was admitted
-            whole, limit = demand.counted(self.account.open(party, besides=job) + own), demand.budget.of(party)
+            whole, limit = demand.measure_epsilon(self.account.open(party, besides=job) + own), demand.budget.of(party)
             if whole > limit * (1 + 1e-9):
                 raise PolicyError(
                     f"another release would make the epsilon of {party} {whole:.4g}, and its budget is {limit:g} at delta={demand.budget.delta:g}",
@@ -452,16 +452,16 @@ def _entries(
     whole = sum(losses.values(), PrivacyLoss())
     groups: dict[Epsilons, list[str]] = {}
     for adversary in ADVERSARIES:
-        groups.setdefault(_spent(whole, delta, adversary, neighbours), []).append(adversary)
+        groups.setdefault(_measure_spent(whole, delta, adversary, neighbours), []).append(adversary)
     made = []
     for spent, whom in groups.items():
         counts = terms if terms.get("unit") == unit and terms.get("adversary") in whom and records == 1 else {}
         made.append(
             StatementEntry(
                 party, unit, tuple(whom), _meant(whole, whom, neighbours), delta, spent, sum(n for _, n in whole.releases),
-                tuple(_unprotected(whole)),
-                {job: _spent(loss, delta, whom[0], neighbours) for job, loss in losses.items()},
-                float(counts["epsilon"]) if counts else None, _left(account, party, counts) if counts else None,
+                tuple(_list_unprotected(whole)),
+                {job: _measure_spent(loss, delta, whom[0], neighbours) for job, loss in losses.items()},
+                float(counts["epsilon"]) if counts else None, _compute_left(account, party, counts) if counts else None,
             )
         )  # fmt: skip
     return made
@@ -474,7 +474,7 @@ def _meant(loss: PrivacyLoss, whom: Sequence[str], neighbours: str) -> str:
     return found.pop() if len(found) == 1 else neighbours
 
 
-def _left(account: LedgerAccount, party: str, terms: Mapping[str, Any]) -> float:
+def _compute_left(account: LedgerAccount, party: str, terms: Mapping[str, Any]) -> float:
     """What of a budget is neither spent nor promised."""
     loss = at_unit(account.open(party), str(terms["unit"]))
     taken = loss.epsilon(terms["delta"], terms["method"], terms["adversary"], terms["neighbours"])
@@ -490,7 +490,7 @@ def _of_group(loss: PrivacyLoss, records: int) -> PrivacyLoss:
     return made
 
 
-def _spent(loss: PrivacyLoss, delta: float, adversary: str, neighbours: str) -> Epsilons:
+def _measure_spent(loss: PrivacyLoss, delta: float, adversary: str, neighbours: str) -> Epsilons:
     found: list[float | None] = []
     for method in ("rdp", "pld"):
         try:
@@ -502,7 +502,7 @@ def _spent(loss: PrivacyLoss, delta: float, adversary: str, neighbours: str) -> 
     return Epsilons(*found)
 
 
-def _unprotected(loss: PrivacyLoss) -> Sequence[str]:
+def _list_unprotected(loss: PrivacyLoss) -> Sequence[str]:
     return [event.what or "a release" for event, _ in loss.releases if isinstance(event, NonPrivate)]
 
 

@@ -32,7 +32,7 @@ __all__ = [
     "Randomiser",
     "Rows",
     "SparseVector",
-    "chosen",
+    "choose_places",
     "require_positive",
     "response",
 ]
@@ -278,7 +278,7 @@ class FedSel(Randomiser, WithMemory):
         count = min(self.entries, rows.shape[1])
         each = self.epsilon / self.entries  # as the ledger has it: a value with fewer entries costs less
         for row, out, draw in zip(rows, found, draws, strict=True):
-            at = chosen(np.abs(np.nan_to_num(row)), self.fraction, count, self.share * each, draw)
+            at = choose_places(np.abs(np.nan_to_num(row)), self.fraction, count, self.share * each, draw)
             out[at] = response(row[at], self.limit, (1 - self.share) * each, draw)
         return found
 
@@ -290,7 +290,7 @@ class FedSel(Randomiser, WithMemory):
         return tuple(RandomisedResponse(unit=self.unit, epsilon=part, count=self.entries) for part in parts)
 
 
-def chosen(sizes: Rows, fraction: float, count: int, epsilon: float, draw: np.random.Generator) -> np.ndarray:
+def choose_places(sizes: Rows, fraction: float, count: int, epsilon: float, draw: np.random.Generator) -> np.ndarray:
     """Choose ``count`` different places by perturbed sampling, each ``epsilon``-private; ``sizes`` are magnitudes, ``(entries,)``."""
     left = np.arange(len(sizes))
     found = np.empty(count, np.int64)

@@ -66,7 +66,7 @@ class GaussianNoise(Stage, Guarding):
         """Add independent noise to each client's update."""
         rows, like = lay_out(block)
         lattice = GaussianLattice(self.scale(context))
-        noisy = clip_rows(np.asarray(rows, np.float64), _bounded(context.sensitivity), 2, lattice.step)
+        noisy = clip_rows(np.asarray(rows, np.float64), _require_bound(context.sensitivity), 2, lattice.step)
         for row, secret in zip(noisy, context.secrets(), strict=True):
             row += lattice.draw(words_of(secret.generator()), len(row))
         noisy *= lattice.step
@@ -75,7 +75,7 @@ class GaussianNoise(Stage, Guarding):
     def scale(self, context: StageContext) -> float:
         """The standard deviation of one client's noise."""
         together = context.replies if context.hidden or self.trusted else 1
-        return self.multiplier * _bounded(context.sensitivity) / math.sqrt(together)
+        return self.multiplier * _require_bound(context.sensitivity) / math.sqrt(together)
 
     def covers(self, other: Stage) -> bool:
         """Whether this stage adds at least as much noise for the same unit, without more trust."""
@@ -85,13 +85,13 @@ class GaussianNoise(Stage, Guarding):
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
         """Return one Gaussian release, and that the server sees replies with less noise if it is ``trusted``."""
-        _bounded(sensitivity)
+        _require_bound(sensitivity)
         noise = Gaussian(unit=self.unit, noise_multiplier=self.multiplier, between="add-remove")
         shown = NonPrivate(unit=self.unit, what="updates that only the others' trust protects", seen_by="server")
         return (noise, shown) if self.trusted else (noise,)
 
 
-def _bounded(sensitivity: float | None) -> float:
+def _require_bound(sensitivity: float | None) -> float:
     if sensitivity is None:
         raise CompositionError(
             "nothing bounds what one client can change, so no noise is enough",

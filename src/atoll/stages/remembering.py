@@ -173,9 +173,9 @@ class Shift(Around):
 
     def fresh(self, value: Tree) -> Tree:
         """Return a zero shift."""
-        return {"shift": T.map(lambda leaf: np.zeros_like(numpy_leaf(leaf))[()], self._learned(value))}
+        return {"shift": T.map(lambda leaf: np.zeros_like(numpy_leaf(leaf))[()], self._pick_learned(value))}
 
-    def _learned(self, value: Tree) -> Tree:
+    def _pick_learned(self, value: Tree) -> Tree:
         if self.learns is None:
             return value
         if not isinstance(value, dict) or self.learns not in value:
@@ -196,7 +196,7 @@ class Shift(Around):
         value = T.map(numpy_leaf, block)
         step = self.a if self.a is not None else self._step(T.map(lambda leaf: leaf[0], value))
         sent = self.stage.encode_block(self._around(value, memory["shift"], -1.0), context)
-        understood = self._learned(self.stage.decode_block(sent, context.public))
+        understood = self._pick_learned(self.stage.decode_block(sent, context.public))
         return sent, {"shift": T.add(memory["shift"], T.scale(understood, step))}
 
     def _step(self, value: Tree) -> float:

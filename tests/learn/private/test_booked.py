@@ -69,7 +69,7 @@ def drawn(monkeypatch):
 
     noting(LaplaceLattice, "laplace")
     noting(GaussianLattice, "gaussian")
-    report, choose = local_stages.response, local_stages.chosen
+    report, choose = local_stages.response, local_stages.choose_places
 
     def reporting(values, limit, epsilon, draw):
         seen.extend([("response", epsilon)] * len(values))
@@ -80,7 +80,7 @@ def drawn(monkeypatch):
         return choose(sizes, fraction, count, epsilon, draw)
 
     monkeypatch.setattr(local_stages, "response", reporting)
-    monkeypatch.setattr(local_stages, "chosen", choosing)
+    monkeypatch.setattr(local_stages, "choose_places", choosing)
     return seen
 
 

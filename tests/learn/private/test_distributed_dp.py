@@ -163,10 +163,10 @@ def test_who_knows_the_seed_does_not_know_the_noise() -> None:
 
 @pytest.mark.parametrize("bits", [12, 16, 24, 32])
 def test_grids_follow_from_bits_and_sums_do_not_wrap(bits: int) -> None:
-    from atoll.stages.coded.rotation import flattened
+    from atoll.stages.coded.rotation import bound_entry
 
     stage = stage_of(job(privacy=DistributedDP(**SHARED, bits=bits)))
-    assert stage.wraps(PARTIES, 650, flattened(650, 2.0**-40 / PARTIES)) <= 2.0**-40
+    assert stage.wraps(PARTIES, 650, bound_entry(650, 2.0**-40 / PARTIES)) <= 2.0**-40
     coarser = stage_of(job(privacy=DistributedDP(**SHARED, bits=bits - 2)))
     assert stage.step <= coarser.step < stage.clip / 2
 

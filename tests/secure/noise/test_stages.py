@@ -29,7 +29,7 @@ from atoll.secure.keystream import Keystream
 from atoll.secure.noise import DiscreteGaussianNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
 from atoll.secure.noise.rounding import conditional, in_steps, mean_square, unconditional
 from atoll.stages import Rotation
-from atoll.stages.coded.rotation import flattened
+from atoll.stages.coded.rotation import bound_entry
 from atoll.testing import Timetable, check_stage, live
 
 KINDS = (DiscreteGaussianNoise, SkellamNoise, SkellamMixtureNoise)
@@ -268,11 +268,11 @@ def test_words_of_few_bits_wrap_as_seldom_as_stated():
         return live(world(secret_seed=9), asking(stages, quorum=8, reducer=SecureAggregation())).result[0]
 
     wide, narrow = (stages_of(SkellamNoise, step=1e-3, bits=bits) for bits in (32, 14))
-    bound = narrow[-1].wraps(10, SIZE, flattened(SIZE, 1e-9))
+    bound = narrow[-1].wraps(10, SIZE, bound_entry(SIZE, 1e-9))
     assert bound < 1e-6
     assert np.allclose(found(wide), found(narrow), atol=1e-9)
     few = [Rotation(), replace(narrow[-1], bits=9)]
-    assert few[-1].wraps(10, SIZE, flattened(SIZE, 1e-9)) == 1.0
+    assert few[-1].wraps(10, SIZE, bound_entry(SIZE, 1e-9)) == 1.0
     assert not np.allclose(found(wide), found(few), atol=0.1)
 
 

@@ -33,7 +33,7 @@ def told(version=1, **counts):
 
 
 def steered(before, said, needed=9):
-    return BOUNDS.steered(before, said, BOUNDS.spread(before, said), needed)
+    return BOUNDS.steer_bounds(before, said, BOUNDS.spread(before, said), needed)
 
 
 @pytest.mark.parametrize(

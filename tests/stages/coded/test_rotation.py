@@ -13,7 +13,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.context import StageContext
 from atoll.stages import Clip, GaussianNoise, Rotation
-from atoll.stages.coded.rotation import flattened
+from atoll.stages.coded.rotation import bound_entry
 from atoll.testing import check_stage
 
 
@@ -64,9 +64,9 @@ def test_a_spike_is_spread_and_entries_stay_below_their_bound():
         spike[key] = 1.0
         dense = np.sign(np.sin(np.arange(size) + key)) / math.sqrt(size)
         worst = max(worst, np.abs(rotated(spike, key)).max(), np.abs(rotated(dense, key)).max())
-    assert worst < flattened(size, 1e-6)
-    assert flattened(size, 1e-6) < 0.35
-    assert flattened(1, 0.5) == 1.0
+    assert worst < bound_entry(size, 1e-6)
+    assert bound_entry(size, 1e-6) < 0.35
+    assert bound_entry(1, 0.5) == 1.0
 
 
 def test_a_bound_passes_through():

@@ -23,7 +23,7 @@ from atoll.core.requests.stage import Guarding, WithMemory
 from atoll.privacy import spent
 from atoll.privacy.discrete import clip_rows
 from atoll.stages import FedSel, LocalGaussian, LocalLaplace, RandomisedSigns
-from atoll.stages.local import chosen, response
+from atoll.stages.local import choose_places, response
 
 STAGES = [
     LocalLaplace(bound=1.0, epsilon=1.5),
@@ -100,7 +100,7 @@ def test_signs_are_unbiased_over_the_places():
 def test_the_choice_of_a_large_entry_has_odds_of_epsilon_exactly(epsilon):
     draw, n, d = Secret(1).generator(), 60_000, 10
     sizes = np.arange(d, dtype=float)  # 8 and 9 are the largest fifth
-    found = np.bincount([chosen(sizes, 0.2, 1, epsilon, draw)[0] for _ in range(n)], minlength=d) / n
+    found = np.bincount([choose_places(sizes, 0.2, 1, epsilon, draw)[0] for _ in range(n)], minlength=d) / n
     grown = math.exp(epsilon)
     law = np.where(np.arange(d) >= 8, grown, 1.0) / (8 + 2 * grown)
     assert stats.chisquare(found * n, law * n).pvalue > 1e-3
@@ -108,8 +108,8 @@ def test_the_choice_of_a_large_entry_has_odds_of_epsilon_exactly(epsilon):
 
 def test_several_choices_are_different_and_all_entries_can_be_chosen():
     draw = Secret(2).generator()
-    assert sorted(chosen(np.ones(6), 0.5, 6, 1.0, draw).tolist()) == list(range(6))
-    assert len(set(chosen(np.arange(50.0), 0.1, 7, 4.0, draw).tolist())) == 7
+    assert sorted(choose_places(np.ones(6), 0.5, 6, 1.0, draw).tolist()) == list(range(6))
+    assert len(set(choose_places(np.arange(50.0), 0.1, 7, 4.0, draw).tolist())) == 7
 
 
 def test_fedsel_keeps_what_it_did_not_report():

@@ -85,4 +85,4 @@ class OutputPerturbation(ClientMechanism, Private):
         """Return the entry, clipped and with noise; in float64 on a lattice, so that no last bits tell it."""
         length = T.norm(entry)
         factor = self.tau / (self.tau + (length - self.tau) * (length > self.tau))
-        return T.add(self._lattice(entry).rounded(T.scale(entry, factor)), noise)
+        return T.add(self._lattice(entry).round_tree(T.scale(entry, factor)), noise)

@@ -124,7 +124,7 @@ class ExampleSteps:
     def round_sum(self, total: Tree) -> Tree:
         """Return a sum as it is before noise is added: on the lattice, if it is one of NumPy in float64."""
         exact = all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype == np.float64 for leaf in T.leaves(total))
-        return self.lattice(total).rounded(total) if exact else total
+        return self.lattice(total).round_tree(total) if exact else total
 
     def rate_of(self, examples: int) -> float:
         """Return the probability that an example is in a mini-batch of a client with ``examples`` examples."""

@@ -19,7 +19,7 @@ from atoll.privacy.discrete import SkellamLaw
 from atoll.secure.noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
 from atoll.secure.noise.excess import MOST_PARTS
 from atoll.stages import Clip, Rotation
-from atoll.stages.coded.rotation import flattened
+from atoll.stages.coded.rotation import bound_entry
 
 from ..algorithm import Compressing
 from ..capabilities import EQUAL_REPLIES, PLAIN_MEAN, SUMMED
@@ -238,7 +238,7 @@ class DistributedDP(Mechanism):
         clip, kind = self.clip if bound is None else bound, _KINDS[self.law]
         multiplier, moved = noise * math.sqrt(taking.values), 2 if self.neighbours == "replace-one" else 1
         parties, entries = max(taking.clients, self.least or 1), taking.entries or _UNKNOWN
-        flat = flattened(entries, _ODDS / parties) if taking.entries else 1.0
+        flat = bound_entry(entries, _ODDS / parties) if taking.entries else 1.0
         spread = multiplier * moved * clip
         finest = 1.05 * spread / math.sqrt(self.sharing * SkellamLaw.largest)
         step = max(finest, 2 * (parties * flat * clip + spread * math.sqrt(parties / self.sharing)) / 2.0**self.bits)

@@ -184,7 +184,7 @@ class LatticeNoise(Stage, Worded, Guarding):
         Args:
             parties: replies in the sum ``n``.
             entries: entries of the vector.
-            largest: how large an entry of an update of length 1 is at most: 1, or ``stages.coded.rotation.flattened`` behind a rotation.
+            largest: how large an entry of an update of length 1 is at most: 1, or ``stages.coded.rotation.bound_entry`` behind a rotation.
         """
         room = 2.0 ** (self.bits - 1) - parties * (largest * self.clip / self.step + 1)
         if room <= 0:

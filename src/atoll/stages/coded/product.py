@@ -154,7 +154,7 @@ class ProductQuantizer(Stage, WithMemory, Worded, Fitting):
         return np.pad(rows, ((0, 0), (0, over))).reshape(len(leaf), -1, self.block)
 
     @staticmethod
-    def _joined(blocks: Any, form: Any) -> Any:
+    def _join_blocks(blocks: Any, form: Any) -> Any:
         """The inverse of ``_cut``; ``form`` is the leaf's template."""
         shape = form.shape[2:]
         return blocks.reshape(len(blocks), -1)[:, : math.prod(shape)].reshape(len(blocks), *shape).astype(form.dtype)
@@ -259,7 +259,7 @@ class ProductQuantizer(Stage, WithMemory, Worded, Fitting):
         blocks, others, leaves = iter(rows), iter(rest), []
         for form in T.leaves(like):
             whole = not self.words_of(form.shape[2:])
-            leaves.append(np.asarray(next(others), form.dtype) if whole else self._joined(next(blocks), form))
+            leaves.append(np.asarray(next(others), form.dtype) if whole else self._join_blocks(next(blocks), form))
         return T.rebuild(like, leaves)
 
     # ------------------------------------------------------------------ promises

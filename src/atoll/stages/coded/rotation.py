@@ -17,7 +17,7 @@ from atoll.core.requests.stage import Guarding, Stage
 from ..remembering import one_of
 from ..rows import lay_out, put_back
 
-__all__ = ["Rotation", "flattened"]
+__all__ = ["Rotation", "bound_entry"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _RADIX = 6
@@ -30,7 +30,7 @@ class Rotation(Stage, Guarding):
     ``D`` flips signs by the round's public seed. ``H`` is the Walsh-Hadamard transform over ``sqrt(2^k)``; ``H_1`` acts on the first ``2^k`` entries,
     ``H_2`` on the last, with the largest ``2^k`` of at most ``d``, so no entries are added (if ``d`` is a power of two, ``H_1`` is all). ``U`` is orthogonal: it
     keeps lengths, sums undo it exactly up to rounding, and no entry of a rotated vector of length ``c`` is likely to be much above ``c / sqrt(d)``, see
-    `flattened`. Stages that code every entry on one scale, or add noise in words of few bits, then lose little. Ailon, Chazelle 2009; Suresh, Yu, Kumar,
+    `bound_entry`. Stages that code every entry on one scale, or add noise in words of few bits, then lose little. Ailon, Chazelle 2009; Suresh, Yu, Kumar,
     McMahan 2017; Kairouz, Liu, Steinke 2021, section 4 (which pads to a power of two instead).
     """
 
@@ -45,7 +45,7 @@ class Rotation(Stage, Guarding):
     def encode_block(self, block: Tree, context: StageContext) -> Tree:
         """Rotate each client's update in a block."""
         rows, like = lay_out(block)
-        return put_back(_rotated(rows, context.public), like)
+        return put_back(_rotate_rows(rows, context.public), like)
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
         """Rotate the sum back."""
@@ -56,7 +56,7 @@ class Rotation(Stage, Guarding):
         """Rotate each client's vector back."""
         del memory
         rows, like = lay_out(block)
-        return put_back(_rotated(rows, public, back=True), like)
+        return put_back(_rotate_rows(rows, public, back=True), like)
 
     def sensitivity(self, before: float | None) -> float | None:
         """Return that before it: lengths stay the same."""
@@ -67,7 +67,7 @@ class Rotation(Stage, Guarding):
         return type(other) is type(self)
 
 
-def flattened(entries: int, odds: float) -> float:
+def bound_entry(entries: int, odds: float) -> float:
     """How large an entry of a rotated vector of length 1 is at most, except with probability ``odds``: ``sqrt(2 ln(2 d / odds) / d)``, at most 1.
 
     Each entry is a sum of ``d`` terms of random signs, so it is sub-Gaussian (Hoeffding). ``d`` is the length of the transform.
@@ -76,7 +76,7 @@ def flattened(entries: int, odds: float) -> float:
     return min(1.0, math.sqrt(2 * math.log(4 * length / odds) / length))
 
 
-def _rotated(rows: Array, key: int, *, back: bool = False) -> Array:
+def _rotate_rows(rows: Array, key: int, *, back: bool = False) -> Array:
     """``U x`` of each row, or ``U^T x``, in a floating dtype of the rows."""
     size = rows.shape[1]
     if size < 2:

@@ -45,7 +45,7 @@ from ..packed import packed_bytes, wire_scale
 from ..rows import numpy_leaf, template_of
 from .words import Layers, coded, lifted, of_version, under, untouched
 
-__all__ = ["Bounds", "SPARE", "ScalarQuantizer", "begun", "bits_for", "check_words", "exceeded", "wrapped_around"]
+__all__ = ["Bounds", "SPARE", "ScalarQuantizer", "begin_fit", "bits_for", "check_words", "exceeded", "wrapped_around"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SPARE = 10
@@ -101,7 +101,7 @@ def wrapped_around(checks: Array, decoded: Array, bits: int, run: int, place: in
 _HOLD = 8
 
 
-def begun(spread: float, word: int) -> dict[str, Any]:
+def begin_fit(spread: float, word: int) -> dict[str, Any]:
     """The parameters of the first fit."""
     return {"spread": float(spread), "word": int(word), "hold": 0}
 
@@ -115,14 +115,14 @@ def exceeded(known: Tree, told: Mapping[str, int], share: float) -> bool:
     """Whether more than a share was clamped or overflowed under these parameters."""
     if told["version"] != known["version"]:
         return False
-    return _clamped(told) > share or (_overflowed(told) or 0.0) > share
+    return _compute_clamped(told) > share or (_compute_overflowed(told) or 0.0) > share
 
 
-def _clamped(told: Mapping[str, int]) -> float:
+def _compute_clamped(told: Mapping[str, int]) -> float:
     return told["clamped"] / max(1, told["coded"])
 
 
-def _overflowed(told: Mapping[str, int]) -> float | None:
+def _compute_overflowed(told: Mapping[str, int]) -> float | None:
     """The share of sums that wrapped around; ``None`` if it is not known."""
     return None if told.get("unchecked") or "overflowed" not in told else told["overflowed"] / max(1, told["words"])
 
@@ -152,16 +152,16 @@ class Bounds:
             return before
         if self.wrapped(known, told):
             return min(self.most_spread, 2 * before) if int(known["word"]) >= self.most_word else before
-        clamped = _clamped(told)
+        clamped = _compute_clamped(told)
         factor = 1.5 if clamped > self.share else 0.9 if clamped < self.share / 4 else 1.0
         return min(self.most_spread, max(self.least_spread, before * factor))
 
     def wrapped(self, known: Tree, told: Mapping[str, int] | None) -> bool:
         """Whether so many sums overflowed under these parameters that their mean is no guide."""
         current = told is not None and told["version"] == known["version"]
-        return told is not None and current and (_overflowed(told) or 0.0) > self.share
+        return told is not None and current and (_compute_overflowed(told) or 0.0) > self.share
 
-    def steered(self, known: Tree, told: Mapping[str, int] | None, spread: float, needed: int) -> dict[str, Any]:
+    def steer_bounds(self, known: Tree, told: Mapping[str, int] | None, spread: float, needed: int) -> dict[str, Any]:
         """The next factor and word length.
 
         Args:
@@ -172,7 +172,7 @@ class Bounds:
         """
         word, hold = int(known["word"]), int(known["hold"])
         if told is not None and told["version"] == known["version"]:
-            lost = _overflowed(told)
+            lost = _compute_overflowed(told)
             if lost is None:
                 word, hold = self.most_word, 0
             elif lost > self.share:
@@ -298,7 +298,7 @@ class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
         """Return scale and zero point of each layer, for ``spread`` times its range. A layer of zeros has that of the widest layer."""
         del rng
         made = self._for_range(example, self.spread)
-        return made if self.adapt is None else {**made, **begun(self.spread, self.word)}
+        return made if self.adapt is None else {**made, **begin_fit(self.spread, self.word)}
 
     def stale(self, known: Tree, told: Mapping[str, int] | None) -> bool:
         """Whether more than the share ``adapt`` was clamped or overflowed under these parameters."""
@@ -315,9 +315,9 @@ class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
             made: dict[str, Tree] = {"scale": wider, "zero": known["zero"]}
         else:
             made = self._for_range(example, spread)
-        return {**made, **bounds.steered(known, told, spread, self._needed(example, made["scale"], told))}
+        return {**made, **bounds.steer_bounds(known, told, spread, self._count_bits(example, made["scale"], told))}
 
-    def _needed(self, example: Tree, scales: Tree, told: Mapping[str, int] | None) -> int:
+    def _count_bits(self, example: Tree, scales: Tree, told: Mapping[str, int] | None) -> int:
         """Bits of a word that holds twice the last sum in codes of this scale, with its sign; see `bits_for`."""
         if told is None:
             return self.word
@@ -330,11 +330,11 @@ class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
         arrays = T.map(numpy_leaf, example)
         peak = max((float(np.abs(leaf).max(initial=0)) for leaf in T.leaves(arrays)), default=0.0) or 1.0
 
-        def found(leaf: Any) -> dict[str, Tree]:
+        def fit_leaf(leaf: Any) -> dict[str, Tree]:
             low, high = (spread * float(f(leaf, initial=0)) for f in (np.min, np.max))
             return self.over(low, high) if high > low else self.over(-spread * peak, spread * peak)
 
-        rows = [found(leaf) for leaf in T.leaves(arrays)]
+        rows = [fit_leaf(leaf) for leaf in T.leaves(arrays)]
         return {key: T.rebuild(arrays, [row[key] for row in rows]) for key in ("scale", "zero")}
 
     def over(self, low: float, high: float) -> dict[str, Tree]:
@@ -391,7 +391,7 @@ class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
         for (leaf, scale, zero), like in rows:
             leaf = np.asarray(leaf)
             if leaf.dtype.kind in "ui":
-                leaf = float(scale) * self._lifted(leaf, int(zero), n, self._word_of(public))
+                leaf = float(scale) * self._lift_words(leaf, int(zero), n, self._word_of(public))
             leaves.append(leaf.astype(like.dtype))
         return T.rebuild(parts["codes"], leaves)
 
@@ -399,7 +399,7 @@ class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
         """Bits of a word under these parameters."""
         return int(public.get("word", self.word))
 
-    def _lifted(self, words: Any, zero: int, n: int, word: int) -> Any:
+    def _lift_words(self, words: Any, zero: int, n: int, word: int) -> Any:
         if self.lift == "unsigned":
             return lifted(words, word, centred=False) - n * zero
         return lifted(words.astype(np.int64) - n * zero, word)
@@ -440,7 +440,7 @@ class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
         made = {"words": words, "coded": n * words, "clamped": int(np.asarray(parts["clamped"]).sum())}
         if exact and n * self.top < 1 << 32 and all(np.asarray(leaf).dtype == np.uint32 for leaf, _, _ in rows):
             wrong = (
-                self._lifted(leaf, int(z), n, word) != np.asarray(leaf).astype(np.int64) - n * int(z)
+                self._lift_words(leaf, int(z), n, word) != np.asarray(leaf).astype(np.int64) - n * int(z)
                 for leaf, _, z in rows
             )
             made["overflowed"] = sum(int(one.sum()) for one in wrong)
@@ -450,7 +450,7 @@ class ScalarQuantizer(Stage, Worded, Fitting, Estimated):
             known = zip(parts["checks"], places, rows, strict=True)
             made["overflowed"] = sum(
                 wrapped_around(
-                    check, self._lifted(np.asarray(leaf), int(z), n, word) + n * int(z), word, self.checked, at
+                    check, self._lift_words(np.asarray(leaf), int(z), n, word) + n * int(z), word, self.checked, at
                 )
                 for check, at, (leaf, _, z) in known
             )
