@@ -155,7 +155,7 @@ def test_a_reply_of_unknown_size_is_taken_to_be_the_largest_download():
 
 def test_a_size_by_decree_counts_for_models_only():
     fleet = Fleet(BatchRate(1e9), Throughput(1.0), model_bytes=1e3, model_over=10)
-    assert fleet.charged([0, 10, 11, 5000]).tolist() == [0, 10, 1000, 1000]
+    assert fleet.charge_bytes([0, 10, 11, 5000]).tolist() == [0, 10, 1000, 1000]
     assert fleet.forecast(some([0]), planned(1, down=400, up=9)) == pytest.approx([1009.0])
 
 

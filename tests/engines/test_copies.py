@@ -17,7 +17,7 @@ def settle(copies, worker, people=PEOPLE, slots=("a",)):
 def held(copies, worker, people=PEOPLE, slots=("a",)):
     """Asked by a request that then fails: whoever it concerns is nobody's afterwards."""
     with copies.lend(list(slots), people) as loan:
-        return loan.held(worker, people).tolist()
+        return loan.find_held(worker, people).tolist()
 
 
 def test_a_request_that_is_kept_makes_holders():
@@ -31,8 +31,8 @@ def test_holders_are_found_in_any_order_and_in_part():
     copies = Copies()
     settle(copies, 7, np.array([3, 0]))
     with copies.lend(["a"], np.array([2, 3, 0])) as loan:
-        assert loan.held(7, np.array([0, 2])).tolist() == [True, False]
-        assert loan.held(7, np.array([3])).tolist() == [True]
+        assert loan.find_held(7, np.array([0, 2])).tolist() == [True, False]
+        assert loan.find_held(7, np.array([3])).tolist() == [True]
 
 
 def test_a_copy_counts_where_every_slot_has_it():

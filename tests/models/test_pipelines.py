@@ -10,7 +10,7 @@ import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.data import Dataset, Islands
 from atoll.models.estimators import FitTransformers
-from atoll.models.estimators.fitting import listed, principal, quartered, spread, stand_in_rows
+from atoll.models.estimators.fitting import make_listed_block, make_quartile_block, principal, spread, stand_in_rows
 from atoll.reducers import SecureAggregation
 from atoll.secure import FixedPoint
 
@@ -120,9 +120,9 @@ def test_stand_in_rows_have_what_was_asked_for() -> None:
     root = draw.normal(size=(3, 3))
     blocks = [
         principal((0, 1, 2), np.array([1.0, 2.0, 3.0]), root @ root.T),
-        quartered(3, np.array([-1.0, 0.5, 4.0])),
+        make_quartile_block(3, np.array([-1.0, 0.5, 4.0])),
         spread(4, 7.0, 2.0),
-        listed(5, np.arange(9.0)),
+        make_listed_block(5, np.arange(9.0)),
     ]
     rows = stand_in_rows(blocks, 7)
     assert len(rows) == 9

@@ -119,7 +119,9 @@ def test_server_steps_contract_by_the_spread_of_the_counts():
     # Specification of the survey, section 5, case 2: a proximal step brings Z nearer by 1 - min n_j / max n_j at least.
     _, tasks, _ = problem(MANY)
     total, zero, counts = np.random.default_rng(0).normal(size=(6, 4)), np.zeros((6, 4)), np.bincount(MANY)
-    after = [MultiTaskADMM(dim=6, tasks=tasks, inner=k)._minimised(zero, total, counts) for k in (1, 2, 3, 4, 300)]
+    after = [
+        MultiTaskADMM(dim=6, tasks=tasks, inner=k)._minimise_shared(zero, total, counts) for k in (1, 2, 3, 4, 300)
+    ]
     off = np.array([np.linalg.norm(z - after[-1]) for z in after[:-1]])
     assert off[-1] > 1e-6
     assert (off[1:] <= (1 - counts.min() / counts.max()) * off[:-1]).all()

@@ -205,7 +205,7 @@ def prospects_of(fleet: Rules, parties: Parties, plans: Sequence[Plan], until: f
     def carry(source: int, target: int, nbytes: int) -> float:
         if wired[source] and wired[target]:
             return fleet.transfer(names[source], names[target], nbytes)
-        size = float(fleet.charged(nbytes))
+        size = float(fleet.charge_bytes(nbytes))
         sending = 0.0 if wired[source] else size / up[source] + fleet.latency
         receiving = 0.0 if wired[target] else size / down[target] + fleet.latency
         return float(sending + receiving)

@@ -16,7 +16,7 @@ from .availability import Windows
 from .distributions import Equal
 from .fleet import Fleet
 from .rules import Backhaul, BatchRate, Battery, Cycles, DeviceMemory, Power, Shannon, Throughput
-from .traces import Recorded, check_version, digest, packed, read_arrays, unpacked, write_arrays
+from .traces import Recorded, check_version, digest, pack_crashes, read_arrays, unpack_crashes, write_arrays
 from .traits import GivenTraits
 
 __all__ = ["FORMAT", "VERSION", "load_fleet", "write_fleet"]
@@ -113,7 +113,7 @@ def _columns_of(value: GivenTraits | Windows | Recorded) -> Arrays:
         return {"values": np.asarray(value.values, dtype="<f8")}
     if isinstance(value, Windows):
         return dict(zip(("who", "begin", "end"), value.columns, strict=True))
-    bits, points = packed(value.crashed, value.point)
+    bits, points = pack_crashes(value.crashed, value.point)
     return {"shape": np.array(value.crashed.shape, dtype="<i8"), "crashed": bits, "points": points}
 
 
@@ -136,7 +136,7 @@ def _restore(said: Any, path: str, arrays: Arrays, trace: dict[str, Any]) -> Any
         settings["windows"] = np.column_stack([column("who"), column("begin"), column("end")])
     elif part is Recorded:
         turns, devices = (int(n) for n in column("shape"))
-        crashed, point = unpacked(column("crashed"), column("points"), turns, devices)
+        crashed, point = unpack_crashes(column("crashed"), column("points"), turns, devices)
         settings |= {"crashed": crashed, "point": point, **trace}
     elif part is Fleet and isinstance(settings["regions"], list):
         settings["regions"] = [settings["regions"][i] for i in column("regions")]

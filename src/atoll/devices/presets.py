@@ -23,7 +23,7 @@ _NOTE = 256
 """Bytes of a message without a model: SAFA's note to continue takes about 65, a linear model of 12 inputs 384."""
 
 
-def _known(task: str, studies: Mapping[str, Study], preset: str) -> Study:
+def _find_study(task: str, studies: Mapping[str, Study], preset: str) -> Study:
     if task not in studies:
         raise ConfigError(
             f"task={task!r}.{nearest(task, studies)}", where=preset, remedy=f"use one of {', '.join(studies)}"
@@ -94,7 +94,7 @@ def safa(
         model_over: messages of at most this many bytes contain no model, such as a note to continue. The thesis' tables charge a model each way even then: 0.
         seed: seed of speeds and crashes.
     """
-    of = _known(task, _SAFA, "safa")
+    of = _find_study(task, _SAFA, "safa")
     speed = Exponential(1.0, of.minimum)
     compute = BatchRate(speed, of.batch, of.scale) if compat else BatchRate(speed)
     trace = GeneratedTrace(crash, seed=seed)
@@ -150,7 +150,7 @@ def mec(
         model_over: messages of at most this many bytes contain no model, such as a profile of ``8 q`` bytes.
         seed: seed of traits and drop-outs.
     """
-    of = _known(task, _MEC, "mec")
+    of = _find_study(task, _MEC, "mec")
     crash = probability(drop_out, "drop_out", "mec")
     if isinstance(crash, Equal) and crash.value > 0.0:
         crash = Normal(crash.value, 0.05)

@@ -435,7 +435,7 @@ class Rules(Checked):
         for name, trait in self.traits.items():
             trait.check_regions(names, name)
 
-    def charged(self, nbytes: Any) -> NDArray[np.float64]:
+    def charge_bytes(self, nbytes: Any) -> NDArray[np.float64]:
         """Bytes as the model of devices counts them."""
         real = np.asarray(nbytes, dtype=np.float64)
         return real if self.model_bytes is None else np.where(real > self.model_over, self.model_bytes, real)
@@ -444,9 +444,9 @@ class Rules(Checked):
         """The parts of each device's response time, if nothing fails."""
         population, positions, wired = self.places(parties)
         n = len(positions)
-        down = np.full(n, self.charged(plan.down))
+        down = np.full(n, self.charge_bytes(plan.down))
         largest = np.max(plan.down, initial=0)
-        reply = float(self.charged(plan.up if plan.up > 0 else largest))
+        reply = float(self.charge_bytes(plan.up if plan.up > 0 else largest))
         speed = self.trait("speed", parties)
         traits = {name: self.column(name, population, positions) for name in self.link.traits}
         rate_down, rate_up = self.link.rates(traits)
@@ -488,7 +488,7 @@ class Rules(Checked):
 
     def transfer(self, source: str, target: str, nbytes: int) -> float:
         """Seconds from one server to another."""
-        return 0.0 if self.backhaul is None else self.backhaul.seconds(source, target, float(self.charged(nbytes)))
+        return 0.0 if self.backhaul is None else self.backhaul.seconds(source, target, float(self.charge_bytes(nbytes)))
 
     def record(self, turns: int, devices: int) -> Recorded:
         """The trace as arrays, for turns 0 (before the first round) to ``turns``: enough for a training of this many rounds.

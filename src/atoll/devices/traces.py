@@ -32,10 +32,10 @@ __all__ = [
     "check_version",
     "digest",
     "load_trace",
-    "packed",
+    "pack_crashes",
     "read_arrays",
     "read_trace",
-    "unpacked",
+    "unpack_crashes",
     "write_arrays",
     "write_trace",
 ]
@@ -119,15 +119,17 @@ _REMEDY = "give a file that Recorded.save wrote"
 _FIELDS = {"format": str, "version": int, "turns": int, "devices": int, "within": str, "digest": str}
 
 
-def packed(crashed: NDArray[np.bool_], point: NDArray[np.float64]) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+def pack_crashes(
+    crashed: NDArray[np.bool_], point: NDArray[np.float64]
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """The crashes as bits, and the points of the crashes in order."""
     return np.packbits(crashed), np.asarray(point[crashed], dtype="<f8")
 
 
-def unpacked(
+def unpack_crashes(
     bits: NDArray[np.uint8], points: NDArray[np.float64], turns: int, devices: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """The inverse of ``packed``.
+    """The inverse of ``pack_crashes``.
 
     Raises:
         ValueError: the numbers of points and crashes differ.
@@ -141,12 +143,12 @@ def unpacked(
 
 
 def write_trace(path: Path, crashed: NDArray[np.bool_], point: NDArray[np.float64], within: str) -> Path:
-    """Write a trace to a file; see ``packed``.
+    """Write a trace to a file; see ``pack_crashes``.
 
     Raises:
         CheckpointError: the file cannot be written.
     """
-    bits, points = packed(crashed, point)
+    bits, points = pack_crashes(crashed, point)
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -174,7 +176,7 @@ def read_trace(path: Path) -> tuple[NDArray[np.bool_], NDArray[np.float64], Lite
     if not sized or header["digest"] != _digest_trace(bits, points):
         raise _refuse_file(path, "the file is damaged: its contents do not match its header")
     try:
-        crashed, point = unpacked(bits, points, turns, devices)
+        crashed, point = unpack_crashes(bits, points, turns, devices)
     except ValueError as error:
         raise _refuse_file(path, f"the file is damaged: {error}") from error
     return crashed, point, header["within"]

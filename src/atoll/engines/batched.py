@@ -65,19 +65,19 @@ class Crew:
         try:
             _send(self._sockets[i], frame)
         except OSError as error:
-            raise self._gone(i) from error
+            raise self._make_end_error(i) from error
 
     def collect(self, i: int) -> Any:
         """Wait for worker ``i``."""
         try:
             frame = _recv(self._sockets[i])
         except OSError as error:
-            raise self._gone(i) from error
+            raise self._make_end_error(i) from error
         if frame is None:
-            raise self._gone(i)
+            raise self._make_end_error(i)
         return frame
 
-    def _gone(self, i: int) -> TaskError:
+    def _make_end_error(self, i: int) -> TaskError:
         return TaskError(
             f"a worker ended during its work ({self._workers.describe(i)()})",
             where="engine",
@@ -211,10 +211,10 @@ class Batched(Inline):
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run the task at each party, and a wrapped task in blocks."""
         if request.wraps is not None:
-            self._planned(request, positions)
+            self._plan_processes(request, positions)
         return await super().run(request, positions)
 
-    def _planned(self, request: Request, positions: NDArray[np.int64]) -> int:
+    def _plan_processes(self, request: Request, positions: NDArray[np.int64]) -> int:
         """How many processes share a cohort. The wrapped task decides, since a half costs little."""
         alone = self._world is None or self.host.executor.single
         asked = request.wraps or request
@@ -229,7 +229,7 @@ class Batched(Inline):
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Add up a cohort, here or with the workers."""
-        workers = self._planned(request, positions)
+        workers = self._plan_processes(request, positions)
         if workers == 1 or len(positions) < 2 * workers:
             return await self.host.fold(request, positions)
         if request.wraps is not None and self.host.journal:

@@ -87,7 +87,7 @@ class Loan:
         self.alone: dict[str, bool] = {}
         self.placed: list[tuple[NDArray[np.int64], int]] | None = None
 
-    def held(self, worker: int, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def find_held(self, worker: int, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether a worker has the copies of these clients in every slot; they are some of the request's clients."""
         rows = [self._row[position] for position in positions.tolist()]
         found = np.ones(len(positions), dtype=bool)
@@ -272,14 +272,14 @@ class KeepingWorker(Worker):
             return await super()._work(frame, request, events)
         positions, kept = np.asarray(frame["positions"]), frame["kept"]
         fresh = positions[~np.asarray(kept["held"])]
-        tables = {slot: self._filled(slot, fresh, states) for slot, states in frame["tables"].items()}
+        tables = {slot: self._fill_table(slot, fresh, states) for slot, states in frame["tables"].items()}
         folded = await self.executor.fold(request, positions, tables, None, collector(events))
         for slot, left in folded.left.items():
             if slot in tables:  # only the engine keeps named results
                 tables[slot].put_all(left)
         return {"folded": pack_folded(folded)}
 
-    def _filled(self, slot: str, fresh: Any, states: Any) -> StateTable:
+    def _fill_table(self, slot: str, fresh: Any, states: Any) -> StateTable:
         """A slot's table with the states received for some clients; clients without one have no state."""
         table = self._tables.setdefault(slot, StateTable(self._allowance))
         table.discard(fresh)
@@ -522,14 +522,14 @@ class Ray(Remote):
             link.teach(
                 {
                     at: one
-                    for at, one in _named(request)
+                    for at, one in _list_named(request)
                     if not at.startswith("atoll.") or ("@" in at and at not in known)
                 }
             )
 
     def _frame_of_fold(self, i: int, request: Request, part: NDArray[np.int64], loan: Loan) -> dict[str, Any]:
         """A request for sums, with the states that the actor lacks."""
-        held = loan.held(self._ids[i], part)
+        held = loan.find_held(self._ids[i], part)
         frame = self._frame("fold", request, part[~held])
         names = [self.host.executor.roster.name(p) for p in part.tolist()] if request.mail else []
         frame["request"] = pack_request(request, names)
@@ -639,12 +639,12 @@ async def _value_of(reference: Any) -> Any:
         else:
             waiting.set_exception(error)
 
-    def arrived(future: Any) -> None:  # runs in a thread of Ray
+    def hand_value(future: Any) -> None:  # runs in a thread of Ray
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(hand, future)
 
     idle = loop.idle if isinstance(loop, WatchedLoop) else None
-    reference.future().add_done_callback(arrived)
+    reference.future().add_done_callback(hand_value)
     if idle is not None:
         idle.helpers += 1  # as for an open socket: the loop waits for an event from outside
     try:
@@ -654,9 +654,9 @@ async def _value_of(reference: Any) -> Any:
             idle.helpers -= 1
 
 
-def _named(request: Request) -> list[tuple[str, Any]]:
+def _list_named(request: Request) -> list[tuple[str, Any]]:
     """The tasks and stage classes that a request names."""
-    found: list[tuple[str, Any]] = [] if request.wraps is None else _named(request.wraps)
+    found: list[tuple[str, Any]] = [] if request.wraps is None else _list_named(request.wraps)
     found.append((request.task.address, request.task))
     stages: list[Any] = list(request.uplink.stages)
     while stages:

@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["ENGINES"]
 
 
-def _batched(workers: int | None) -> Any:
+def _make_batched(workers: int | None) -> Any:
     from .batched import Batched
 
     return Batched(workers)
@@ -40,7 +40,7 @@ def _socket(workers: int | None) -> Any:
 
 
 ENGINES: dict[str, Callable[[int | None], Any]] = {
-    "batched": _batched,
+    "batched": _make_batched,
     "inline": _inline,
     "processes": _processes,
     "ray": _ray,

@@ -121,7 +121,7 @@ class WorkerChannel:
                     if self.on_pass is not None:
                         self.on_pass(frame)
                 else:
-                    self._answered(frame)
+                    self._take_answer(frame)
         except (LinkClosed, OSError):
             error = TaskError(
                 f"a worker ended during its work ({self._describe()})",
@@ -131,7 +131,7 @@ class WorkerChannel:
             self._error = error
             self._fail(error)
 
-    def _answered(self, frame: Any) -> None:
+    def _take_answer(self, frame: Any) -> None:
         future = self._answers.pop(frame["id"])
         if not future.done():  # it is done if the caller was cancelled
             future.set_result(frame)
@@ -399,13 +399,13 @@ class Remote(Memory):
             said = {**base, "op": "hand", "source": source, "message": message, "time": arrival}
             queue.put_nowait({**said, "channel": channel} if channel else said)
 
-        def gone(source: str, ending: str, time: float) -> None:
+        def send_end(source: str, ending: str, time: float) -> None:
             queue.put_nowait({**base, "op": "gone", "source": source, "ending": ending, "time": time})
 
-        def stepped(number: int, known: float, lost: tuple[str, str] | None) -> None:
+        def send_step(number: int, known: float, lost: tuple[str, str] | None) -> None:
             queue.put_nowait({**base, "op": "step", "number": number, "time": known, "lost": lost})
 
-        switch.attach(role, put, gone, stepped)
+        switch.attach(role, put, send_end, send_step)
         with contextlib.suppress(LinkClosed):
             while True:
                 await channel.link.send(await queue.get())

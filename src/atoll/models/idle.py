@@ -167,9 +167,9 @@ class IdleLearner(Reporting):
             sizes = np.array([len(cohort.shard(i)) for i in range(len(cohort))], dtype=np.int64)
         else:
             sizes = np.asarray(known)[cohort.positions]
-        yield Batch(np.arange(len(cohort)), self._answered(message).rows(sizes))
+        yield Batch(np.arange(len(cohort)), self._answer_message(message).rows(sizes))
 
-    def _answered(self, message: Tree) -> _Answers:
+    def _answer_message(self, message: Tree) -> _Answers:
         """Return the answers to a message, cached per message if they are small enough."""
         if self.model.parameters > _SMALL:
             return _Answers(self, message)
@@ -219,7 +219,7 @@ class _Answers:
                 missing[:] = True
             self._learn(np.unique(sizes[missing]))
             places = self._places(sizes)
-        return {name: _taken(block, places) for name, block in self._table.items()}
+        return {name: _take_rows(block, places) for name, block in self._table.items()}
 
     def _places(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row of each size, if there is one."""
@@ -234,18 +234,18 @@ class _Answers:
         pairs = zip(sizes.tolist(), batches.tolist(), strict=True)
         replies = [self._learner._reply(self._contact, n, steps, None, rng)[0] for n, steps in pairs]
         made = {name: stack_replies([reply[name] for reply in replies]) for name in replies[0]}
-        self._table = {name: _joined(self._table[name], made[name]) for name in self._table} or made
+        self._table = {name: _join_blocks(self._table[name], made[name]) for name in self._table} or made
         self._sizes = np.concatenate([self._sizes, sizes])
         self._order = np.argsort(self._sizes)
 
 
-def _joined(above: Aggregate, below: Aggregate) -> Aggregate:
+def _join_blocks(above: Aggregate, below: Aggregate) -> Aggregate:
     """Return a block with the rows of both."""
     value = T.map(lambda *leaves: np.concatenate(leaves), above.value, below.value)
     return above.with_value(value, np.concatenate([np.atleast_1d(block.weight) for block in (above, below)]))
 
 
-def _taken(block: Aggregate, places: NDArray[np.int64]) -> Aggregate:
+def _take_rows(block: Aggregate, places: NDArray[np.int64]) -> Aggregate:
     """Return a block in which client ``i`` has row ``places[i]`` of ``block``."""
     weight = block.weight[places] if np.ndim(block.weight) else block.weight
     return block.with_value(T.map(lambda leaf: leaf[places], block.value), weight)

@@ -165,7 +165,7 @@ class LinearLearner(Reporting):
 
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
         """Return the mean loss and its gradient."""
-        x, y = _labelled(x, y)
+        x, y = _pick_labelled(x, y)
         if not len(y):  # a mini-batch without labels: only the penalty
             return self._penalty(params), {"weight": self.model.l2 * params["weight"], "bias": 0.0 * params["bias"]}
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
@@ -176,7 +176,7 @@ class LinearLearner(Reporting):
 
     def clipped(self, params: Tree, x: Any, y: Any, clipping: Clipping) -> Tree:
         """Return the sum of the examples' gradients, each clipped; without making any, since that of an example is ``x s^T + l2 W`` and ``s``."""
-        x, y = _labelled(x, y)
+        x, y = _pick_labelled(x, y)
         weight, bias, l2 = params["weight"], params["bias"], self.model.l2
         if not len(y):
             return {"weight": np.zeros_like(weight), "bias": np.zeros_like(bias)}
@@ -200,7 +200,7 @@ class LinearLearner(Reporting):
 
     def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
         """Return the Hessian of the mean loss times a vector."""
-        x, y = _labelled(x, y)
+        x, y = _pick_labelled(x, y)
         if not len(y):
             return {"weight": self.model.l2 * vector["weight"], "bias": 0.0 * vector["bias"]}
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
@@ -268,7 +268,7 @@ class LinearLearner(Reporting):
         return measure_client(self, island, message)
 
 
-def _labelled(x: Any, y: Any) -> tuple[Any, Any]:
+def _pick_labelled(x: Any, y: Any) -> tuple[Any, Any]:
     """Return the rows of a mini-batch with unmasked targets."""
     if not isinstance(y, np.ma.MaskedArray):
         return x, y

@@ -124,15 +124,15 @@ class MatrixRegressionLearner(Reporting):
         data = known_rows(island.data, "a matrix")
         x, y = np.asarray(data.x, np.float64), np.asarray(data.y, np.float64)
 
-        def sampled(params: Tree, rows: Any, targets: Any) -> tuple[float, Tree]:
+        def sample_loss(params: Tree, rows: Any, targets: Any) -> tuple[float, Tree]:
             loss, gradient = self.loss_gradient(params, rows, targets)
             share = len(y) / len(targets)
             return loss * share, {"X": gradient["X"] * share}
 
-        def curved(params: Tree, rows: Any, targets: Any, vector: Tree) -> Tree:
+        def apply_curvature(params: Tree, rows: Any, targets: Any, vector: Tree) -> Tree:
             return {"X": self.curvature(params, rows, targets, vector)["X"] * (len(y) / len(targets))}
 
-        made = trained(self.algorithm, island, message, (x, y), sampled, curved)
+        made = trained(self.algorithm, island, message, (x, y), sample_loss, apply_curvature)
         return self._with_reports(made, asked, len(y))
 
     def _measure(self, island: Any, message: Tree) -> Any:

@@ -28,7 +28,7 @@ def _nn() -> Any:
     return nn
 
 
-def _described(make: Callable[[], Any], **settings: Any) -> Callable[[], Any]:
+def _describe_factory(make: Callable[[], Any], **settings: Any) -> Callable[[], Any]:
     """Let a factory say how a configuration makes it, so that a run from Python says so too."""
     make.__dict__["settings"] = settings
     return make
@@ -43,7 +43,7 @@ def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
         nn = _nn()
         return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))  # type: ignore[no-any-return]
 
-    return _described(make, name="logistic", features=features, classes=classes)
+    return _describe_factory(make, name="logistic", features=features, classes=classes)
 
 
 @checked_call
@@ -65,7 +65,7 @@ def mlp(features: int, outputs: int, hidden: Sequence[int] = (64,)) -> Callable[
             layers += [nn.Linear(before, after), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))  # type: ignore[no-any-return]
 
-    return _described(make, name="mlp", features=features, outputs=outputs, hidden=list(hidden))
+    return _describe_factory(make, name="mlp", features=features, outputs=outputs, hidden=list(hidden))
 
 
 @checked_call
@@ -98,4 +98,4 @@ def cnn(
         layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(depth * (height // 2) * (width // 2), dense), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(dense, outputs))  # type: ignore[no-any-return]
 
-    return _described(make, name="cnn", shape=list(shape), outputs=outputs, channels=list(channels), dense=dense)
+    return _describe_factory(make, name="cnn", shape=list(shape), outputs=outputs, channels=list(channels), dense=dense)

@@ -232,7 +232,7 @@ class RunningScript:
             if op == "data":
                 self._say({"op": "data", **rows()})
             elif op == "failed":
-                raise self._failed(str(frame["error"]), str(frame["place"]))
+                raise self._make_failure(str(frame["error"]), str(frame["place"]))
             elif op == "reply" and frame["id"] == task["id"]:
                 return frame
             elif op == "reply":
@@ -244,7 +244,7 @@ class RunningScript:
         try:
             self._frames.send(frame)
         except OSError as error:
-            raise self._gone() from error
+            raise self._make_end_error() from error
 
     def _next(self) -> Any:
         """Wait for a message, as long as the script makes progress."""
@@ -252,7 +252,7 @@ class RunningScript:
         look = min(_LOOK, self._order.patience / 4)
         while not select.select([self._frames.socket], [], [], look)[0]:
             if self._process.poll() is not None and not select.select([self._frames.socket], [], [], 0)[0]:
-                raise self._gone()
+                raise self._make_end_error()
             if self._effort.moved() or self.output.bytes != written:
                 quiet, written = time.monotonic(), self.output.bytes
             if time.monotonic() - quiet > self._order.patience:
@@ -260,7 +260,7 @@ class RunningScript:
         try:
             return self._frames.recv(self._order.patience)
         except (EOFError, ConnectionError) as error:
-            raise self._gone() from error
+            raise self._make_end_error() from error
         except TimeoutError as error:
             raise self._hung() from error
         except MessageError as error:
@@ -268,7 +268,7 @@ class RunningScript:
                 f"it sent what is no message: {error.what}", "speak to Atoll by atoll.client alone"
             ) from error
 
-    def _gone(self) -> TaskError:
+    def _make_end_error(self) -> TaskError:
         """Return the error for a script that has ended, or has closed the conversation."""
         try:
             code = self._process.wait(_GRACE)
@@ -292,7 +292,7 @@ class RunningScript:
             remedy="see its output in the log; the loop over fed.rounds() must run until it ends by itself",
         )
 
-    def _failed(self, error: str, place: str) -> TaskError:
+    def _make_failure(self, error: str, place: str) -> TaskError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
         self.output.finish()

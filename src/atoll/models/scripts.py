@@ -217,7 +217,7 @@ def body_of(model: Any, settings: LearnerSettings, data: Any) -> ScriptBody:
     if isinstance(model, str):
         model = load_object(model)
     if callable(model) and not hasattr(model, "learner") and not _is_module(model):
-        factory, model = model, _made(model)
+        factory, model = model, _make_template(model)
     if _is_module(model):
         made = load_object(_MODULES)(model if factory is None else factory, model, settings, data)
         return ScriptBody(made[0], None, "torch", *made[1:])
@@ -232,7 +232,7 @@ def _is_module(model: Any) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def _made(factory: Any) -> Any:
+def _make_template(factory: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         return factory()
@@ -475,7 +475,7 @@ class ScriptLearner(Reporting):
             reply = self._once(island, task)
         if self.script.between == "restart":
             self.crowd.end(island.name)
-        return self._checked(reply, model if kind == "train" else {}, f"{self.script.script} at {island.name}")
+        return self._check_reply(reply, model if kind == "train" else {}, f"{self.script.script} at {island.name}")
 
     def _once(self, island: Island, task: Tree) -> Tree:
         running = self.crowd.at(island.name, lambda: self._start(island.name, task))
@@ -492,7 +492,7 @@ class ScriptLearner(Reporting):
         }  # fmt: skip
         return RunningScript(self.order.at(client), client, hello, 2 * M.nbytes(task))
 
-    def _checked(self, reply: Tree, like: Tree, where: str) -> Tree:
+    def _check_reply(self, reply: Tree, like: Tree, where: str) -> Tree:
         """Refuse a reply of another form: it comes from a process that may say anything."""
         wrong = ""
         model, examples, metrics = (reply.get(name) for name in ("model", "examples", "metrics"))

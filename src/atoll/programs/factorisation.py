@@ -150,7 +150,7 @@ def user_step(island: Any, message: Tree) -> dict[str, Aggregate]:
     In clear form, the reply is ``(rho x + pi, u)``, as in the paper; in aggregate form, the change of ``A_i = u^T u`` and ``B_i = (rho x + pi)^T u``.
     """
     items, rho, weight = message["items"], message["rho"], message["weight"]
-    ratings, mask = _rated(island, len(items))
+    ratings, mask = _read_ratings(island, len(items))
     state = island.state or _fresh(*items.shape)
     x = rating_step(ratings, mask, items @ state["u"], state["dual"], rho)
     u = group_lasso_row(items, x + state["dual"] / rho, rho, weight)
@@ -176,7 +176,7 @@ def _fresh(items: int, rank: int) -> dict[str, Array]:
     return {"u": zeros(rank), "dual": zeros(items), "square": zeros((rank, rank)), "cross": zeros((items, rank))}
 
 
-def _rated(island: Any, items: int) -> tuple[Array, Array]:
+def _read_ratings(island: Any, items: int) -> tuple[Array, Array]:
     """Return the ratings and the mask of a user: rows ``(item, rating)``, or all items in order.
 
     Raises:
@@ -357,8 +357,8 @@ class MatrixFactorisation:
             single = {name: part.value for name, part in replies.items()}
             sums = {} if clear else {"A": found["A"], "B": found["B"]}
             self.observe(ServerView(number, state["items"], single, sums))
-        state = self._absorbed(state, found.value, replies)
-        fresh = self._minimised(state["items"], state["A"], state["B"])
+        state = self._absorb_replies(state, found.value, replies)
+        fresh = self._minimise_items(state["items"], state["A"], state["B"])
         moved = self.rho * float(np.sqrt(max(np.trace(state["A"]), 0.0)) * np.linalg.norm(fresh - state["items"]))
         facts = {"primal": float(found["gap"]) ** 0.5, "dual": moved, "objective": state["facts"]["objective"]}
         norms = state["norms"]
@@ -368,7 +368,7 @@ class MatrixFactorisation:
         done = bool(max(facts["primal"], moved) < self.tolerance)
         return {**state, "items": fresh, "round": number, "done": done, "norms": norms, "facts": facts}
 
-    def _absorbed(self, state: Tree, value: Tree, replies: Tree) -> Tree:
+    def _absorb_replies(self, state: Tree, value: Tree, replies: Tree) -> Tree:
         """Return ``A`` and ``B`` with this round's replies: sums of changes, or of the last reply of every user."""
         if not replies:
             return {**state, "A": state["A"] + value["A"], "B": state["B"] + value["B"]}
@@ -377,7 +377,7 @@ class MatrixFactorisation:
         messages = np.array([users[name]["message"] for name in sorted(users)])
         return {**state, "users": users, "A": profiles.T @ profiles, "B": messages.T @ profiles}
 
-    def _minimised(self, items: Array, square: Array, cross: Array) -> Array:
+    def _minimise_items(self, items: Array, square: Array, cross: Array) -> Array:
         """Return ``inner`` proximal gradient steps on ``item_weight ||V||_* + (rho/2) <V A, V> - <B, V>``."""
         top = self.rho * float(np.linalg.norm(square, 2))
         if top == 0.0:

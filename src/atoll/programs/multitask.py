@@ -133,7 +133,7 @@ class MultiTaskADMM:
                     some, multitask_step, message, reducer=self.reducer, at=(number, j), quorum=len(some)
                 )
                 total[:, j] += found["change"]
-            state = {"Z": self._minimised(state["Z"], total, counts), "S": total, "round": number}
+            state = {"Z": self._minimise_shared(state["Z"], total, counts), "S": total, "round": number}
             fed.record({"round": number, "change": float(np.abs(total).max())})
             if fed.durable:
                 await fed.checkpoint(state)
@@ -162,7 +162,7 @@ class MultiTaskADMM:
         groups = [(j, chosen[of[chosen] == j]) for j in range(int(of.max()) + 1)]
         return [(j, fed.parties[which]) for j, which in groups if len(which) >= least]
 
-    def _minimised(self, z: Array, total: Array, counts: Array) -> Array:
+    def _minimise_shared(self, z: Array, total: Array, counts: Array) -> Array:
         if self.regulariser == "ridge":
             return np.asarray(total / (2.0 * self.weight + self.rho * counts))
         most = self.rho * float(counts.max())

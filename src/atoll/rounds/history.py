@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from atoll.core.requests.party import Parties
 
-__all__ = ["History", "Participation", "jain", "named", "participation"]
+__all__ = ["History", "Participation", "jain", "participation", "record_participants"]
 
 
 _SELECTED, _REPLIED = "selected_clients", "replied_clients"
 
 
-def named(asked: Parties, replied: Parties) -> dict[str, list[int]]:
+def record_participants(asked: Parties, replied: Parties) -> dict[str, list[int]]:
     """A round's record of who took part: positions of the parties asked, and of those whose replies were taken."""
     return {_SELECTED: asked.positions.tolist(), _REPLIED: replied.positions.tolist()}
 

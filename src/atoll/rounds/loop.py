@@ -269,10 +269,10 @@ async def run_rounds(
     fed.announce("run_ends", reason=str(reason))
     if state["model"] is None:
         state = {**state, "model": (await course.model(_watch(fed), state["course"], len(fed.records)))[0]}
-    return _ended(fed, job, state, str(reason))
+    return _end_run(fed, job, state, str(reason))
 
 
-def _ended(fed: Federation, job: Repeated, state: Tree, reason: str) -> Ended:
+def _end_run(fed: Federation, job: Repeated, state: Tree, reason: str) -> Ended:
     """Return the best round's model with ``keep_best``, else the last one."""
     history = History(fed.records)
     chosen = state["best"] if job.keep_best else None

@@ -12,7 +12,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.capability import CENTRAL_SERVER, REPLIES_ONLY, SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.validation import Checked
-from atoll.rounds.history import named
+from atoll.rounds.history import record_participants
 
 from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDING
 from ..metrics import FunctionMetric, HumanTime, ScoreMetric, pack_metric
@@ -126,7 +126,7 @@ class Evaluation(Checked):
 
     def list_participants(self, asked: Parties, replied: Parties) -> dict[str, list[int]]:
         """Return the participants of a round, if ``participants`` is set."""
-        return named(asked, replied) if self.participants else {}
+        return record_participants(asked, replied) if self.participants else {}
 
     def time_round(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Return how long a round would take on real devices, if ``human_time`` is set."""

@@ -18,7 +18,7 @@ from atoll.data.missing import known_rows
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.opaque import OpaqueLearner
 
-__all__ = ["EstimatorLearner", "Transformers", "dense", "flat", "fresh", "quietly", "seeded", "split"]
+__all__ = ["EstimatorLearner", "Transformers", "dense", "flat", "fresh", "quietly", "seed_estimator", "split"]
 
 # scikit-learn pipelines: fitted transformers, and an estimator that is trained.
 
@@ -87,7 +87,7 @@ def fresh(model: Any) -> Any:
     return importlib.import_module("sklearn.base").clone(model)
 
 
-def seeded(model: Any, rng: Rng) -> Any:
+def seed_estimator(model: Any, rng: Rng) -> Any:
     """Return the same estimator with a random state from a stream, if it has one."""
     if "random_state" in model.get_params():
         model.set_params(random_state=rng.key % (1 << 31))
@@ -175,7 +175,7 @@ class EstimatorLearner(OpaqueLearner):
             return values.reshape(-1)
         return values.reshape(-1) if self.outputs == 1 else values.reshape(len(values), -1)
 
-    def made(self, params: Tree) -> Any:
+    def make_estimator(self, params: Tree) -> Any:
         """Return a fresh estimator with these parameters."""
         return self.write(copy.deepcopy(self.template), params)
 
@@ -186,7 +186,7 @@ class EstimatorLearner(OpaqueLearner):
 
     def export(self, params: Tree) -> Any:
         """Return a fitted estimator of the user's own class: a whole pipeline if one was given."""
-        made = self.made(params)
+        made = self.make_estimator(params)
         return made if self.before is None else self.before.pipeline(made)
 
     @property
@@ -199,7 +199,7 @@ class EstimatorLearner(OpaqueLearner):
 
         Two classes have one column: the log-odds or margin of the second.
         """
-        model, rows = self.made(params), self.inputs(x)
+        model, rows = self.make_estimator(params), self.inputs(x)
         if self.classes is None:
             return np.asarray(model.predict(rows), dtype=np.float64).reshape(len(rows), -1)
         if len(self.classes) == 2 and hasattr(model, "decision_function"):

@@ -11,7 +11,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
-from .base import EstimatorLearner, fresh, quietly, seeded
+from .base import EstimatorLearner, fresh, quietly, seed_estimator
 
 __all__ = ["FittedLearner"]
 
@@ -58,7 +58,7 @@ class FittedLearner(EstimatorLearner):
                 stacklevel=2,
             )
             return None, memory
-        model = seeded(fresh(self.template), rng)
+        model = seed_estimator(fresh(self.template), rng)
         whole = self.classes is None or len(places) == len(self.classes)
         if model.get_params().get("warm_start"):
             self._start(model, params, whole, places)

@@ -33,11 +33,11 @@ __all__ = [
     "FitTransformers",
     "Needed",
     "StandInBlock",
-    "listed",
+    "make_listed_block",
+    "make_quartile_block",
     "needs_of",
-    "positioned",
+    "position_columns",
     "principal",
-    "quartered",
     "spread",
     "stand_in_rows",
 ]
@@ -66,7 +66,7 @@ class StandInBlock:
     fill: Callable[[int], Rows]
 
 
-def listed(column: int, values: Rows) -> StandInBlock:
+def make_listed_block(column: int, values: Rows) -> StandInBlock:
     """A column with these values and no others."""
     return StandInBlock((column,), len(values), lambda rows: np.resize(values, rows)[:, None])
 
@@ -95,7 +95,7 @@ def _pairs(columns: tuple[int, ...], mean: Rows, directions: Rows, share: Callab
     return StandInBlock(columns, 2 * len(directions) + 1, fill)
 
 
-def quartered(column: int, quartiles: Rows) -> StandInBlock:
+def make_quartile_block(column: int, quartiles: Rows) -> StandInBlock:
     """A column with these three quartiles, where there are ``4 k + 1`` rows."""
 
     def fill(rows: int) -> Rows:
@@ -232,7 +232,7 @@ def _places(columns: Any, width: int | None) -> tuple[int, ...]:
     return tuple(np.atleast_1d(chosen).tolist())
 
 
-def positioned(step: Any, names: Sequence[str]) -> Any:
+def position_columns(step: Any, names: Sequence[str]) -> Any:
     """Return a step whose columns are positions: a name is replaced by its position in the data.
 
     Raises:
@@ -317,7 +317,7 @@ class FitTransformers(Checked, Job):
                 remedy="give tables with one column a feature",
             )
         names = tuple(getattr(getattr(seen, "about", None), "features", ()))
-        steps = [positioned(copy.deepcopy(step), names) for _, step in self.pipeline.steps[:-1]]
+        steps = [position_columns(copy.deepcopy(step), names) for _, step in self.pipeline.steps[:-1]]
         for step in steps:
             beyond = [need for need in needs_of(step, None) if need.what in ("limits", "values")]
             if beyond and self.reducer.secure:
@@ -336,7 +336,7 @@ class _PreparedTransformers(Prepared):
         self.spread = Task("atoll.models.estimators.fitting:spread", self._spread)
         self.products = Task("atoll.models.estimators.fitting:products", self._products)
         self.ranks = Task("atoll.models.estimators.fitting:ranks", self._ranks)
-        self.seen = Task("atoll.models.estimators.fitting:seen", self._seen)
+        self.seen = Task("atoll.models.estimators.fitting:seen", self._read_limits)
         self.tasks = (self.sums, self.spread, self.products, self.ranks, self.seen)
 
     # ---------------------------------------------------------------- at a party
@@ -348,7 +348,7 @@ class _PreparedTransformers(Prepared):
 
     def _through(self, x: Rows, standing: Sequence[Rows]) -> Rows:
         for step, rows in zip(self.steps, standing, strict=False):
-            x = x if step in (None, "passthrough") else dense(_fitted(step, rows).transform(x))
+            x = x if step in (None, "passthrough") else dense(_fit_step(step, rows).transform(x))
         return x
 
     def _sums(self, island: Any, message: Any) -> dict[str, Sum]:
@@ -369,7 +369,7 @@ class _PreparedTransformers(Prepared):
         x = self._rows(island, message["standing"])
         return {"counts": Sum(rank_counts([x[:, c] for c in message["columns"]], message), role="side")}
 
-    def _seen(self, island: Any, message: Any) -> dict[str, Rows]:
+    def _read_limits(self, island: Any, message: Any) -> dict[str, Rows]:
         """Return the limits or the distinct values of columns at this party."""
         x = self._rows(island, message["standing"])
         found = {str(c): np.array([x[:, c].min(), x[:, c].max()]) for c in message["limits"]} if len(x) else {}
@@ -389,7 +389,7 @@ class _PreparedTransformers(Prepared):
             await fed.checkpoint({"standing": standing})
         pairs = zip(self.job.pipeline.steps, self.steps, standing, strict=False)
         fitted = [
-            (name, step if step in (None, "passthrough") else _fitted(step, rows)) for (name, _), step, rows in pairs
+            (name, step if step in (None, "passthrough") else _fit_step(step, rows)) for (name, _), step, rows in pairs
         ]
         return type(self.job.pipeline)([*fitted, copy.deepcopy(self.job.pipeline.steps[-1])])
 
@@ -411,7 +411,7 @@ class _PreparedTransformers(Prepared):
                 for k, group in enumerate(groups):
                     blocks.append(principal(group, mean[list(group)], np.asarray(told[str(k)]) / max(1.0, count - 1)))
         blocks += await self._quantiles(fed, asked, standing)
-        blocks += await self._met(fed, asked, standing)
+        blocks += await self._make_stand_ins(fed, asked, standing)
         return stand_in_rows(blocks, width)
 
     async def _means(self, fed: Federation, standing: list[Rows]) -> tuple[float, Rows]:
@@ -434,9 +434,11 @@ class _PreparedTransformers(Prepared):
             search.take(np.asarray(told["counts"]))
         if search.sizes.min() < 1:
             raise _no_rows()
-        return [quartered(c, row) for c, row in zip(columns, search.quantiles(), strict=True)]
+        return [make_quartile_block(c, row) for c, row in zip(columns, search.quantiles(), strict=True)]
 
-    async def _met(self, fed: Federation, asked: Mapping[str, list[int]], standing: list[Rows]) -> list[StandInBlock]:
+    async def _make_stand_ins(
+        self, fed: Federation, asked: Mapping[str, list[int]], standing: list[Rows]
+    ) -> list[StandInBlock]:
         lists = {what: asked[what] for what in ("limits", "values")}
         if not any(lists.values()):
             return []
@@ -444,7 +446,7 @@ class _PreparedTransformers(Prepared):
         found: list[StandInBlock] = []
         for c in (*lists["limits"], *lists["values"]):
             values = np.unique(np.concatenate([np.asarray(reply[str(c)]) for reply in told.values if str(c) in reply]))
-            found.append(listed(c, values[[0, -1]] if c in lists["limits"] else values))
+            found.append(make_listed_block(c, values[[0, -1]] if c in lists["limits"] else values))
         return found
 
     def facts(self, outcome: Any) -> Mapping[str, Any]:
@@ -452,7 +454,7 @@ class _PreparedTransformers(Prepared):
         return {"result": {"transformers": [name for name, _ in outcome.steps[:-1]]}}
 
 
-def _fitted(step: Any, rows: Rows) -> Any:
+def _fit_step(step: Any, rows: Rows) -> Any:
     made = copy.deepcopy(step)
     if getattr(made, "svd_solver", None) == "auto":
         made.set_params(svd_solver="full")  # the same signs at every party

@@ -10,7 +10,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
-from .base import EstimatorLearner, fresh, quietly, seeded
+from .base import EstimatorLearner, fresh, quietly, seed_estimator
 
 __all__ = ["IncrementalLearner", "NetworkLearner"]
 
@@ -64,11 +64,11 @@ class IncrementalLearner(EstimatorLearner):
         return self._passes(params, data, rng, memory, epochs)
 
     def _passes(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int) -> tuple[Tree, Tree]:
-        model, x, y = self.made(params), self.inputs(data.x), self.target(data.y)
+        model, x, y = self.make_estimator(params), self.inputs(data.x), self.target(data.y)
         if hasattr(model, "t_"):
             model.t_ = 1.0 if memory is None else float(memory["t"])
         for epoch in range(epochs):
-            seeded(model, rng.child("epoch", epoch))
+            seed_estimator(model, rng.child("epoch", epoch))
             quietly(lambda: self._pass(model, x, y))
         return self.read(model), {"t": float(model.t_)} if hasattr(model, "t_") else None
 
@@ -97,7 +97,7 @@ class NetworkLearner(IncrementalLearner):
         """Start with the estimator's own random weights, from the run's seed unless it has a ``random_state``."""
         model = fresh(self.template)
         if model.random_state is None:
-            seeded(model, rng.child("weights"))
+            seed_estimator(model, rng.child("weights"))
         return self.read(quietly(lambda: self.prime(model)))
 
     def read(self, model: Any) -> Tree:
