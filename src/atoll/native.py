@@ -70,7 +70,7 @@ def library_of(source: str) -> ctypes.CDLL | None:
     try:
         folder = private_cache("native")
         found = next((path for path in sorted(folder.glob(f"{name}.*.so")) if _is_own(path)), None)
-        return ctypes.CDLL(str(found or _compiled(source, compiler, folder, name)))
+        return ctypes.CDLL(str(found or _compile_library(source, compiler, folder, name)))
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -137,7 +137,7 @@ def _is_own(path: Path) -> bool:
     return False
 
 
-def _compiled(source: str, compiler: str, folder: Path, name: str) -> Path:
+def _compile_library(source: str, compiler: str, folder: Path, name: str) -> Path:
     """Compile a library into a folder, with its digest in its name."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         text, made = Path(place) / "step.cpp", Path(place) / "step.so"

@@ -145,11 +145,11 @@ def keeping_nothing(name: str) -> Callable[[Callable[[bool], list[Claim]]], Call
     """
 
     def around(run: Callable[[bool], list[Claim]]) -> Callable[[Lab, bool], list[Claim]]:
-        def counted(lab: Lab, quick: bool) -> list[Claim]:
+        def run_claims(lab: Lab, quick: bool) -> list[Claim]:
             with lab.working(name):
                 return run(quick)
 
-        return counted
+        return run_claims
 
     return around
 
@@ -299,10 +299,10 @@ class Lab:
 
 def names() -> list[str]:
     """Return the name of every installed reproduction, without loading any."""
-    return sorted(_installed())
+    return sorted(_list_installed())
 
 
-def _installed() -> dict[str, EntryPoint]:
+def _list_installed() -> dict[str, EntryPoint]:
     """Return the entry points of all distributions, by name.
 
     Raises:
@@ -326,7 +326,7 @@ def find_entry(name: str) -> Entry:
         MissingExtraError: no installed distribution has reproductions.
         AtollError: the module's own error.
     """
-    known = _installed()
+    known = _list_installed()
     if name not in known:
         raise ConfigError(
             f"no reproduction {name!r}.{nearest(name, known)}",
@@ -501,7 +501,7 @@ _HEADS = {"measured": r"Of (\d+) measured statements: ([^.]*)\.", "derived": r"O
 def tallies() -> dict[str, Tally]:
     """Return how many statements of each reproduction hold, as the written pages state it: what ``tally.json`` of each package says."""
     found: dict[str, Tally] = {}
-    for package in sorted({point.module.partition(".")[0] for point in _installed().values()}):
+    for package in sorted({point.module.partition(".")[0] for point in _list_installed().values()}):
         spec = importlib.util.find_spec(package)  # of a package that cannot be loaded, too
         for folder in (spec.submodule_search_locations or ()) if spec else ():
             file = Path(folder) / "tally.json"

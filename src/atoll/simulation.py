@@ -308,13 +308,13 @@ def simulate(
         world["spends"] = spending_of(whole.title, shared, None, resume=resume)
         made, value = simulated(whole, islands, tasks, progress, on_record=on_record, on_restore=on_restore, **world)
     else:
-        run = described(whole, islands, Path(folder), engine, workers, errors, seed)
+        run = describe_run(whole, islands, Path(folder), engine, workers, errors, seed)
         world["ledger"] = shared
         made, value = _in_folder(run, whole, islands, tasks, progress, Path(folder), on_record, on_restore, world)
     return made if whole is job else value
 
 
-def described(
+def describe_run(
     job: Job, islands: Any, folder: Path, engine: Any, workers: int | None, errors: str, seed: int
 ) -> PythonRun:
     """Return the settings of a run as text."""

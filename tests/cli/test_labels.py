@@ -17,7 +17,7 @@ from atoll.study.label_methods import (
     _describe_method,
     choose_methods,
     known_methods,
-    probed,
+    probe_model,
     tell_in_turn,
 )
 from atoll.study.label_rows import LabelSetting, rows_of, with_few_labels
@@ -89,12 +89,12 @@ def test_a_comparison_has_the_strongest_of_labelled_rows_alone_beside_each_metho
 def test_a_guard_says_whether_a_method_stayed(archive):
     setting = LabelSetting(at="rows", keep=60, parties=2)
     runs = LabelRuns(rows_of(archive), setting, rounds=2, lr=0.02, guard=True)
-    verdict = runs.trained("FixMatch", 0)["guard"]
+    verdict = runs.train_method("FixMatch", 0)["guard"]
     assert verdict["on"] or verdict["gain"] < 0  # only a harm makes it fall
-    plain = runs.guarded(runs.method("FixMatch")).plain
+    plain = runs.guard_algorithm(runs.method("FixMatch")).plain
     assert (plain.steps, plain.horizon) == (runs.method("FixMatch").steps, 2)
     with pytest.raises(ConfigError, match="no label can judge"):
-        replace(runs, setting=LabelSetting(at="none", keep=8)).trained("FedSimCLR", 0)
+        replace(runs, setting=LabelSetting(at="none", keep=8)).train_method("FedSimCLR", 0)
 
 
 def test_settings_that_make_no_comparison_are_refused(capsys, archive):
@@ -286,7 +286,7 @@ def test_pretraining_and_then_a_method_share_rows_rounds_and_costs(archive, monk
         return ran[-1][-1]
 
     monkeypatch.setattr(LabelRuns, "_run", spied)
-    both = runs.trained("FedSimCLR+SemiFL", 0)
+    both = runs.train_method("FedSimCLR+SemiFL", 0)
     (simclr, rows, _, before), (semifl, same_rows, model, after) = ran
     assert (simclr, semifl) == (first, runs.method("SemiFL"))
     assert [shard["x"].tolist() for shard in rows] == [shard["x"].tolist() for shard in same_rows]
@@ -312,11 +312,11 @@ def test_a_probe_on_views_of_few_rows_knows_what_does_not_matter():
     test = Dataset({"x": x, "y": y}, classes=2)
     two = test.take(np.array([np.flatnonzero(y == 0)[0], np.flatnonzero(y == 1)[0]]))
     islands = Islands.from_datasets({"a": test}).with_test(test).with_others({"probe": two})
-    plain, moved = probed(None, islands), probed(None, islands, Translate(2), 3)
+    plain, moved = probe_model(None, islands), probe_model(None, islands, Translate(2), 3)
     assert plain < 0.75 < moved
-    assert probed(None, islands, Translate(2), 3) == moved
+    assert probe_model(None, islands, Translate(2), 3) == moved
     noise = Dataset({"x": draw.random((80, 1, 4, 4)).astype(np.float32), "y": np.arange(80) % 3}, classes=3)
     full = Islands.from_datasets({"a": noise}).with_test(noise).with_others({"probe": noise.take(slice(0, 30))})
-    assert probed(None, full, Translate(0), 3) == probed(
+    assert probe_model(None, full, Translate(0), 3) == probe_model(
         None, full
     )  # the penalty is for each labelled row, however many views it has

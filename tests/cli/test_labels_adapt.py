@@ -108,13 +108,13 @@ def odds_of(model, x):
 
 def watched(monkeypatch):
     """Keep the parties and the model of every training."""
-    seen, trained = [], AdaptationRun.trained
+    seen, trained = [], AdaptationRun.train_domains
 
     def kept(self, islands, settings, seed):
         seen.append((islands, trained(self, islands, settings, seed)))
         return seen[-1][1]
 
-    monkeypatch.setattr(AdaptationRun, "trained", kept)
+    monkeypatch.setattr(AdaptationRun, "train_domains", kept)
     return seen
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import atoll
 from atoll.report import write_report
-from atoll.report.page import drawn
+from atoll.report.page import draw_sections
 from atoll.statistics import Statistics
 
 
@@ -57,7 +57,7 @@ def test_every_kind_of_picture_is_drawn_and_an_unknown_one_is_not() -> None:
             "series": [{"name": "a", "x": [0, 1], "values": [1, 0.5], "low": [1, 0.2], "high": [1, 0.8]}],
         },
     ]
-    (section,) = drawn([{"title": "t", "figures": figures, "tables": []}])
+    (section,) = draw_sections([{"title": "t", "figures": figures, "tables": []}])
     assert [
         name in picture
         for name, picture in zip(
@@ -65,4 +65,4 @@ def test_every_kind_of_picture_is_drawn_and_an_unknown_one_is_not() -> None:
         )
     ] == [True] * 7
     with pytest.raises(KeyError, match="pie"):
-        drawn([{"title": "t", "figures": [{"name": "p", "kind": "pie"}]}])
+        draw_sections([{"title": "t", "figures": [{"name": "p", "kind": "pie"}]}])

@@ -15,7 +15,7 @@ from atoll.fitting import GLM, PCA, Cox, Fit, KaplanMeier, KMeans
 from atoll.learn.round.scoring import scores
 from atoll.report import write_report
 from atoll.report.facts import Facts, partition_facts
-from atoll.report.page import _rounded, _told_result
+from atoll.report.page import _round_numbers, _told_result
 from atoll.trees import Trees
 from atoll.trees.page import calibration
 from tests.report.test_report import Page
@@ -178,4 +178,4 @@ def test_many_clients_are_counted() -> None:
 
 def test_reasons_on_cards_are_rounded() -> None:
     raw = "test/accuracy 0.8333333333333334 reached 0.8 after 12 rounds"
-    assert _rounded(raw) == "test/accuracy 0.83333 reached 0.8 after 12 rounds"
+    assert _round_numbers(raw) == "test/accuracy 0.83333 reached 0.8 after 12 rounds"

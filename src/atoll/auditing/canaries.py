@@ -108,7 +108,7 @@ class Canaries(Checked):
         sets: dict[str, Dataset] = {}
         for i, name in enumerate(islands.names):
             shard, mine = known_rows(islands.shard(i), "an audit"), hosts == i
-            x = np.concatenate([self._widened(shard.x, first), rows[mine]])
+            x = np.concatenate([self._widen_features(shard.x, first), rows[mine]])
             sets[str(name)] = Dataset({"x": x, "y": np.concatenate([shard.y, has[mine]])}, **self._about(islands))
         if self.unit == "user":
             for i, at in enumerate(there):
@@ -118,11 +118,11 @@ class Canaries(Checked):
                 )
         test = islands.test
         if test is not None:
-            test = Dataset({"x": self._widened(test.x, first), "y": test.y}, **self._about(islands))
+            test = Dataset({"x": self._widen_features(test.x, first), "y": test.y}, **self._about(islands))
         made = Islands.from_datasets(sets, test=test, scheme="with canaries")
         return Planted(self, made, first, coins, labels, others if swapped else None)
 
-    def _widened(self, x: Any, first: int) -> Array:
+    def _widen_features(self, x: Any, first: int) -> Array:
         """Features of other clients: theirs, and zeros for the canaries'."""
         flat = np.asarray(x, np.float64).reshape(len(x), first)
         return np.concatenate([flat, np.zeros((len(flat), self.count))], axis=1)

@@ -85,7 +85,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _outcome(words: list[str], output: Output, debug: bool) -> int:
-    refused, aborted = _named(typer.BadParameter, "ClickException"), _named(typer.Abort, "Abort")
+    refused, aborted = _find_error_class(typer.BadParameter, "ClickException"), _find_error_class(typer.Abort, "Abort")
     try:
         code: Any = app(args=words, standalone_mode=False, obj=output)
     except (KeyboardInterrupt, aborted):
@@ -102,7 +102,7 @@ def _outcome(words: list[str], output: Output, debug: bool) -> int:
     return int(code or 0)
 
 
-def _named(kind: type[Exception], name: str) -> type[Exception]:
+def _find_error_class(kind: type[Exception], name: str) -> type[Exception]:
     """The base class of that name: Typer includes the argument parser in some versions and depends on a library in others."""
     return next(base for base in kind.__mro__ if base.__name__ == name)
 

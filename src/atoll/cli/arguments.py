@@ -53,7 +53,7 @@ def sharing(options: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
     Typer reads a command's options from its signature, so those that several commands share would stand in each.
     """
 
-    def given(command: Callable[..., None]) -> Callable[..., None]:
+    def add_options(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
         shared = inspect.signature(options, eval_str=True).parameters
         named = {name: p for one in own for name, p in (shared if one == "options" else {one: own[one]}).items()}
@@ -69,7 +69,7 @@ def sharing(options: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
         run.__annotations__ = {name: p.annotation for name, p in named.items()}
         return run
 
-    return given
+    return add_options
 
 
 def find_runs(names: list[str], root: Path) -> list[RunFolder]:

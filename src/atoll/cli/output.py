@@ -186,7 +186,7 @@ def name_options(remedy: str, options: Collection[str], settings: bool = False) 
         option = _OPTIONS.get(name, name)
         return (option if option in options else name).replace("_", "-")
 
-    def told(match: re.Match[str]) -> str:
+    def name_option(match: re.Match[str]) -> str:
         name = option_of(match[1])
         return match[0] if name not in options or not _outside_calls(match) else f"--{name}{_as_word(match[2])}"
 
@@ -200,7 +200,7 @@ def name_options(remedy: str, options: Collection[str], settings: bool = False) 
     if not left:
         return "correct the file: values between commas, decimal points, UTF-8, and one kind of value in a column"
     text = left[0][1].removeprefix("else ") + "".join(joint + part for joint, part in left[1:])
-    return _ARGUMENT.sub(told, text)
+    return _ARGUMENT.sub(name_option, text)
 
 
 def _outside_calls(match: re.Match[str]) -> bool:

@@ -252,7 +252,7 @@ class Connection:
             return
         with contextlib.suppress(OSError):
             if error is not None:
-                self._frames.send({"op": "failed", **_told(error)})
+                self._frames.send({"op": "failed", **_describe_error(error)})
             self._frames.close()
 
     @property
@@ -417,7 +417,7 @@ def _release() -> None:
         torch.cuda.empty_cache()
 
 
-def _told(error: BaseException) -> dict[str, str]:
+def _describe_error(error: BaseException) -> dict[str, str]:
     """Return an error's text and the script's own line of it."""
     text = str(error) if isinstance(error, AtollError) else f"{type(error).__name__}: {error}"
     if isinstance(error, SystemExit):

@@ -49,11 +49,11 @@ def state_of(model: Any) -> Any:
         return {name: value.detach().clone() for name, value in model.state_dict().items()}
     if isinstance(model, Mapping):
         return model
-    found = {name.removesuffix("_"): np.array(value, ndmin=1) for name, value in _fitted(model)}
+    found = {name.removesuffix("_"): np.array(value, ndmin=1) for name, value in _list_fitted(model)}
     return Untouched(found)
 
 
-def _fitted(model: Any) -> list[tuple[str, Any]]:
+def _list_fitted(model: Any) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in vars(model).items() if name in ("coef_", "intercept_")]
 
 
@@ -93,7 +93,7 @@ def parameters_of(model: Any, like: Tree) -> Tree:
         model = model.state_dict()
     elif not isinstance(model, Mapping):
         model = _Attributes(model)
-    return _picked(model, like, "")
+    return _pick_weights(model, like, "")
 
 
 class _Attributes(Mapping[str, Any]):
@@ -115,14 +115,16 @@ class _Attributes(Mapping[str, Any]):
         return len(list(iter(self)))
 
 
-def _picked(model: Mapping[str, Any], like: Tree, above: str) -> Tree:
+def _pick_weights(model: Mapping[str, Any], like: Tree, above: str) -> Tree:
     made: dict[str, Any] = {}
     for name, wanted in like.items():
         path = f"{above}{name}"
         if name not in model:
             raise _lacks(path, model)
         value = model[name]
-        made[name] = _picked(value, wanted, f"{path}.") if isinstance(wanted, Mapping) else _array(value, wanted, path)
+        made[name] = (
+            _pick_weights(value, wanted, f"{path}.") if isinstance(wanted, Mapping) else _array(value, wanted, path)
+        )
     return made
 
 

@@ -34,10 +34,10 @@ def compare_runs(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
         CheckpointError: a folder cannot be read.
         ConfigError: fewer than two runs.
     """
-    return [_row(folder, facts, _settings(folders)) for folder, facts in _gathered(folders)]
+    return [_row(folder, facts, _settings(folders)) for folder, facts in _gather_runs(folders)]
 
 
-def _gathered(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, Facts]]:
+def _gather_runs(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, Facts]]:
     if len(folders) < 2:
         raise ConfigError(f"{len(folders)} run to compare", remedy="give at least two runs")
     return [(folder, facts_of(folder)) for folder in folders]
@@ -92,7 +92,7 @@ def write_comparison(folders: Sequence[RunFolder], path: str | Path, metric: str
         CheckpointError: a folder cannot be read, or the page cannot be written.
     """
     rows = compare_runs(folders)
-    runs = [(folder.name, facts) for folder, facts in _gathered(folders)]
+    runs = [(folder.name, facts) for folder, facts in _gather_runs(folders)]
     groups = grouped(folders)
     summary: dict[str, Any] = {"groups": []}
     if len(groups) < len(folders):

@@ -105,7 +105,9 @@ def _inline(svg: str, name: str) -> InlineFigure:
         element.tag = str(element.tag).removeprefix(f"{{{_SVG}}}")
         if element.tag not in _ELEMENTS:
             raise ConfigError(f"a figure with <{element.tag}>", where=name, remedy="draw with lines, shapes and text")
-        element.attrib = {_attribute(key, value): _shown(key, value, slug) for key, value in element.attrib.items()}
+        element.attrib = {
+            _attribute(key, value): _format_attribute(key, value, slug) for key, value in element.attrib.items()
+        }
     root.attrib = {"role": "img", "aria-label": _INVALID.sub("\ufffd", name), **root.attrib}
     return InlineFigure(ElementTree.tostring(root, encoding="unicode", short_empty_elements=True))
 
@@ -122,7 +124,7 @@ def _attribute(key: str, value: str) -> str:
     return local
 
 
-def _shown(key: str, value: str, slug: str) -> str:
+def _format_attribute(key: str, value: str, slug: str) -> str:
     """The value of an attribute: in the page's font and colours, and with ids of this figure alone."""
     if key == "id":
         return re.sub(r"^(figure|axes|patch|line2d|text|matplotlib\.axis|xtick|ytick|legend)_", rf"{slug}-\1_", value)

@@ -46,13 +46,13 @@ from .figures import (
 )
 from .scalars import flat
 
-__all__ = ["drawn", "render", "write_report"]
+__all__ = ["draw_sections", "render", "write_report"]
 
 
 # Sections that a job gives a report as plain data: a title, a text, tables and pictures.
 
 
-def drawn(sections: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def draw_sections(sections: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The same sections with pictures as SVG."""
     return [{**section, "pictures": [_draw_section(one) for one in section.get("figures", ())]} for section in sections]
 
@@ -205,7 +205,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         "report.html.j2",
         facts=facts,
         figures=_draw_figures(facts),
-        sections=drawn(sections),
+        sections=draw_sections(sections),
         tiles=_make_tiles(facts),
         verdict=verdict(facts),
         audited=_describe_audit(facts),
@@ -287,7 +287,7 @@ def _make_tiles(facts: Facts) -> list[tuple[str, str, str]]:
         remark = f"one {terms['unit']}, at delta {terms['delta']:g}" if isinstance(terms.get("unit"), str) else "spent"
         tiles.append(("epsilon", _format_number(facts.last("epsilon")), f"{remark}{facts.word_of('epsilon')}"))
     if facts.rows or not facts.sections:
-        tiles.append(("rounds", f"{len(facts.rows):,}", _rounded(facts.reason or facts.status)))
+        tiles.append(("rounds", f"{len(facts.rows):,}", _round_numbers(facts.reason or facts.status)))
     clients = facts.data.get("clients")
     if clients:
         asked = facts.total("selected") / max(1, len(facts.rows))
@@ -302,7 +302,7 @@ def _make_tiles(facts: Facts) -> list[tuple[str, str, str]]:
 _LONG_FLOAT = re.compile(r"-?\d+\.\d{5,}(?:e[+-]?\d+)?|-?\d+(?:\.\d+)?e[+-]?\d+")
 
 
-def _rounded(text: str) -> str:
+def _round_numbers(text: str) -> str:
     """A text with its long floating-point numbers as people write them."""
     return _LONG_FLOAT.sub(lambda match: f"{float(match[0]):.5g}", text)
 

@@ -162,11 +162,11 @@ class Rounds:
         for client, why in (row.get("outlying_clients") or {}).items():
             self.console.print(f"round {number}: the reply of {client}: {why}", markup=False, soft_wrap=True)
         if self.live:
-            self._bar.show(number, f"{self._news()}  {self._left(number)}".rstrip())
+            self._bar.show(number, f"{self._news()}  {self._format_left(number)}".rstrip())
         elif self._due(number):
             self._said = time.monotonic()
             of = "" if self.total is None else f"/{self.total}"
-            line = f"{self.title}: round {number}{of}  {self._news()}  {self._left(number)}".rstrip()
+            line = f"{self.title}: round {number}{of}  {self._news()}  {self._format_left(number)}".rstrip()
             self.console.print(line, markup=False, soft_wrap=True)
 
     def _due(self, number: int) -> bool:
@@ -177,7 +177,7 @@ class Rounds:
         sent = [] if self._bytes is None else [f"sent {human_bytes(self._bytes)}"]
         return "  ".join([*self.job.news(self._seen), *sent])
 
-    def _left(self, number: int) -> str:
+    def _format_left(self, number: int) -> str:
         if self.total is None:
             return ""
         done = max(1, number - self._first)

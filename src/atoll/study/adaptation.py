@@ -249,15 +249,15 @@ class AdaptationRun:
         """Return whether a guard stands by."""
         return self.guarded and settings.guard is not False and (bool(settings.guard) or len(sources_of(islands)) > 1)
 
-    def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
+    def train_domains(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
         """Train on domains, of which one has no labels."""
         if self.judged(islands, settings):
-            return self._guarded(islands, settings, seed)
+            return self._train_guarded(islands, settings, seed)
         return AdaptedModel(
             self._run(self.algorithm(settings), self.parties(islands), settings, seed, self.network).model
         )
 
-    def _guarded(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
+    def _train_guarded(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
         """Train beside the sources alone, with a judge: a whole source if there are two or more, and else a fifth of the source's rows."""
         from atoll.labels import Guard
 
@@ -293,7 +293,7 @@ class CollaboratorRun(AdaptationRun):
 
     alone: Callable[[AdaptationTerms], Algorithm] = field(kw_only=True)
 
-    def trained(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
+    def train_domains(self, islands: Islands, settings: AdaptationTerms, seed: int) -> AdaptedModel:
         """Train the sources, choose, and adapt."""
         from atoll.data import Islands
         from atoll.labels.methods.collaborators import Candidate, Collaborators
@@ -329,7 +329,7 @@ def committee_of(
     if len(sources) > 1:
         judge = judge_of(islands)
         fewer, rows = without(islands, judge), sources[judge]
-        weights = committee_weights([run.trained(fewer, settings, seed).outputs(rows.x) for run in runs], rows.y)
+        weights = committee_weights([run.train_domains(fewer, settings, seed).outputs(rows.x) for run in runs], rows.y)
     return AdaptedModel(Committee([one.model for one in models], weights))
 
 
@@ -362,7 +362,7 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
     if bridge is not None:
         seen |= {"strong, inverted": views.Compose([strong, Invert()]), "strong, inverted, own ground": bridge}
 
-    def kept(s: AdaptationTerms) -> dict[str, Any]:
+    def pick_kept(s: AdaptationTerms) -> dict[str, Any]:
         return {"base": s.base, "horizon": s.rounds}
 
     def fresh(s: AdaptationTerms) -> dict[str, Any]:
@@ -372,14 +372,14 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
         return AdaptationRun(shape, classes, algorithm, parts, **more)
 
     def alone(view: Any) -> Callable[[AdaptationTerms], Algorithm]:
-        return lambda s: Supervised(view=view, **kept(s))
+        return lambda s: Supervised(view=view, **pick_kept(s))
 
     def self_training(s: AdaptationTerms) -> Algorithm:
         grown: dict[str, Any] = {"warm": s.warm, "grow": s.rounds - s.warm, "portion": 0.6}
-        return SelfTraining(tau=0.8 if classes > 2 else 0.9, weak=near, strong=bridge, **grown, **kept(s))
+        return SelfTraining(tau=0.8 if classes > 2 else 0.9, weak=near, strong=bridge, **grown, **pick_kept(s))
 
     def game(s: AdaptationTerms, **more: Any) -> Algorithm:
-        return FADE(view=bridge, ramp=max(1, s.rounds // 2), **more, **kept(s))
+        return FADE(view=bridge, ramp=max(1, s.rounds // 2), **more, **pick_kept(s))
 
     made = {f"source: {name}": run(alone(view), "alone", parties=sources_alone) for name, view in seen.items()}
     all_of = {
@@ -389,7 +389,7 @@ def runs_of(shape: tuple[int, ...], classes: int, methods: Sequence[str]) -> dic
         "EfficientFDA": run(lambda s: EfficientFDA(view=bridge, **fresh(s))),
         "FADA": run(lambda s: FADA(view=bridge, rows=256, **fresh(s)), parties=target_at_helper),
         "DualAdapt": run(lambda s: DualAdapt(view=bridge, **fresh(s)), "second", parties=sources_at_server),
-        "FedSR": run(lambda s: FedSR(view=bridge, **kept(s)), "gaussian", parties=sources_alone),
+        "FedSR": run(lambda s: FedSR(view=bridge, **pick_kept(s)), "gaussian", parties=sources_alone),
         "FRuDA": CollaboratorRun(
             shape, classes, lambda s: FRuDA(view=bridge, **{**fresh(s), "steps": 4}), ("judge",), alone=alone(bridge)
         ),
@@ -533,7 +533,7 @@ def _of_target(
         models: dict[str, AdaptedModel] = {}
         for run, made in runs.items():
             begun = time.perf_counter()
-            models[run] = made.trained(islands, settings, seed)
+            models[run] = made.train_domains(islands, settings, seed)
             seconds[run].append(time.perf_counter() - begun)
             guards[run].append(models[run].guard)
             told(f"target {name}, {run}", seed, None)

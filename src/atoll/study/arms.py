@@ -231,10 +231,10 @@ def _settings(
 ) -> Mapping[str, Any]:
     """Return the settings of a run as ``simulate`` writes them."""
     from atoll.data.federated import as_population
-    from atoll.simulation import described
+    from atoll.simulation import describe_run
 
     how = {"workers": 1, "errors": "raise", **options}
-    return described(
+    return describe_run(
         job,
         as_population(islands, one_form=job.one_form, tables=job.reads == "table"),
         place.path,

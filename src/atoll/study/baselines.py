@@ -122,9 +122,9 @@ def baseline_arms(job: Training) -> dict[str, Any]:
         found = train_alone(job, islands, seed=seed, progress=False)
         return {"test/accuracy": sum(found) / len(found), "alone/worst": min(found), "alone/best": max(found)}
 
-    def pooled(islands: Islands, seed: int) -> dict[str, float]:
+    def score_pooled(islands: Islands, seed: int) -> dict[str, float]:
         return {
             "test/accuracy": float(train_pooled(job, islands, seed=seed, progress=False).metrics.last("test/accuracy"))
         }
 
-    return {"alone": alone, "federated": job, "pooled": pooled}
+    return {"alone": alone, "federated": job, "pooled": score_pooled}

@@ -55,7 +55,7 @@ def digest_code(*objects: Any) -> dict[str, str]:
             continue
         seen.add(id(value))
         kept.append(value)
-        waiting += _reached(value, found)
+        waiting += _follow_object(value, found)
     return dict(sorted(found.items()))
 
 
@@ -64,7 +64,7 @@ def changed_names(before: Mapping[str, str], now: Mapping[str, str]) -> list[str
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 
-def _reached(value: Any, found: dict[str, str]) -> Iterator[Any]:
+def _follow_object(value: Any, found: dict[str, str]) -> Iterator[Any]:
     """Note the code of an object, and yield what it refers to."""
     if isinstance(value, types.FunctionType):
         yield getattr(value, "__wrapped__", None)

@@ -49,7 +49,7 @@ def sweep_config(
     Raises:
         ConfigError: the file or a setting is invalid; no run has begun.
     """
-    tried = _tried(settings)
+    tried = _list_tried(settings)
     known = ("seed", "data.partition.seed", "data.corruption_seed")
     for path in keep:
         if path not in known[1:]:
@@ -65,12 +65,12 @@ def sweep_config(
             config = _config(file, chosen, {path: seed for path in known if path not in keep and path not in tried})
             place = RunFolder(Path(folder) / f"{label}_seed-{seed}")
             planned.append(Planned(place, _starter(config, sources), config.plain(), _digest_code_of(config)))
-            _loaded(config, sources)
+            _load_data(config, sources)
     run_planned(planned, parallel, tell)
     return StudyResult(Path(folder), tuple(one.folder.name for one in planned), metric)
 
 
-def _tried(settings: Sequence[str]) -> dict[str, list[str]]:
+def _list_tried(settings: Sequence[str]) -> dict[str, list[str]]:
     """Return the values to try of each setting, as text."""
     found: dict[str, list[str]] = {}
     for setting in settings:
@@ -127,7 +127,7 @@ def _takes_seed(part: Any) -> bool:
     return "seed" in inspect.signature(found).parameters
 
 
-def _loaded(config: RunConfig, sources: dict[str, Any]) -> Any:
+def _load_data(config: RunConfig, sources: dict[str, Any]) -> Any:
     """Return the data of a run; runs with the same data section share them."""
     key = config.data.model_dump_json()
     if key not in sources:
@@ -139,7 +139,7 @@ def _starter(config: RunConfig, sources: dict[str, Any]) -> Callable[[RunFolder,
     from atoll.runs.execution import execute
 
     def start(folder: RunFolder, resume: bool) -> Any:
-        return execute(config, folder, resume=resume, report=False, islands=_loaded(config, sources))
+        return execute(config, folder, resume=resume, report=False, islands=_load_data(config, sources))
 
     return start
 

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from atoll.data import Dataset, Islands
     from atoll.learn import Algorithm
 
-__all__ = ["LabelRuns", "choose_methods", "compare_methods", "known_methods", "outputs_of", "probed", "tell_in_turn"]
+__all__ = [
+    "LabelRuns",
+    "choose_methods",
+    "compare_methods",
+    "known_methods",
+    "outputs_of",
+    "probe_model",
+    "tell_in_turn",
+]
 
 
 # Probes of ``atoll labels compare --at none``: how much of the classes is in features that were learned without labels.
@@ -28,7 +36,7 @@ _COPIES = 20
 """Views of each labelled row that a probe is fitted on, beside the row itself: with 6, a probe knew .922 of held-out training rows of MNIST, with 20 .925."""
 
 
-def probed(model: Any, islands: Islands, view: Any = None, seed: int = 0) -> float:
+def probe_model(model: Any, islands: Islands, view: Any = None, seed: int = 0) -> float:
     """Return the accuracy on the test rows of a linear probe, fitted on the rows that only measure, and on views of them.
 
     A linear evaluation sees its training rows through views since Chen et al. SimCLR, ICML 2020: a few rows say little about which directions of
@@ -255,7 +263,7 @@ class LabelRuns:
         made: Algorithm = kind(**{setting: value for setting, value in wanted.items() if accepts(kind, setting)})
         return made
 
-    def guarded(self, algorithm: Algorithm) -> Algorithm:
+    def guard_algorithm(self, algorithm: Algorithm) -> Algorithm:
         """Return a method in a guard, if there is one, beside labelled rows through the strong view, which take as many steps of the model.
 
         Raises:
@@ -299,18 +307,18 @@ class LabelRuns:
         """The same rows, where nobody has labels: each method has its own rate, unless one is given."""
         return replace(self, setting=replace(self.setting, at="none"))
 
-    def trained(self, name: str, seed: int) -> dict[str, Any]:
+    def train_method(self, name: str, seed: int) -> dict[str, Any]:
         """Train with a method, and measure it on the test rows: ``score``, ``coverage``, ``purity``, ``seconds``, ``bytes_up``, ``bytes_down``."""
         import atoll
 
         islands = self.islands(seed)
         method = self.method(name)
-        algorithm, tau = self.guarded(method), getattr(method, "tau", None)
+        algorithm, tau = self.guard_algorithm(method), getattr(method, "tau", None)
         cohort: Any = atoll.Uniform(min(_COHORT, len(islands)))
         if self.setting.at == "none":
             bare, made = islands.with_test(None), {}
             made = self._run(algorithm, bare, seed, cohort, self.rounds, None, self.siamese)
-            return {**made, "score": probed(made.pop("model"), islands, self.views()["strong"], seed)}
+            return {**made, "score": probe_model(made.pop("model"), islands, self.views()["strong"], seed)}
         first = self.pretraining(name)
         if first is None:
             return self._run(algorithm, islands, seed, cohort, self.rounds, tau)
@@ -343,7 +351,7 @@ class LabelRuns:
             if self._deep:
                 sources["untrained without stride"] = seeded(lambda: self.siamese(whole=True), seed)
             return {
-                f"{source}, {name} views": probed(model, islands, view, seed)
+                f"{source}, {name} views": probe_model(model, islands, view, seed)
                 for source, model in sources.items()
                 for name, view in self.views().items()
             }
@@ -462,7 +470,7 @@ def compare_methods(
     for name in names:
         trained = []
         for seed in range(seeds):
-            trained.append(runs.trained(name, seed))
+            trained.append(runs.train_method(name, seed))
             told(name, seed, trained[-1]["score"])
         scores = [one["score"] for one in trained]
         gain = paired_gain(scores, base)
@@ -504,14 +512,14 @@ def tell_in_turn(tell: Callable[[str], None], trainings: int) -> Callable[[str, 
     """Return a function that tells, after each of some trainings, which one it was, its score, and the time that it took."""
     done, begun = 0, time.perf_counter()
 
-    def told(name: str, seed: int, score: float | None) -> None:
+    def tell_score(name: str, seed: int, score: float | None) -> None:
         nonlocal done, begun
         done, now = done + 1, time.perf_counter()
         reached = "" if score is None else f", {score:.3f}"
         tell(f"{done} of {trainings}: {name}, seed {seed}{reached}, in {now - begun:.1f} s")
         begun = now
 
-    return told
+    return tell_score
 
 
 _OUTSIDE = {"ForwardCorrection": "counts of neighbours' labels"}

@@ -237,7 +237,7 @@ def _fit_glm(asked: _Pooling) -> PooledFit:
     if alpha:
         start = np.zeros(x.shape[1])
         start[-1] = np.log(max(float(y.mean()), 0.5 / len(y))) if asked.model.family == "poisson" else 0.0
-        done = _maximise(_penalised(genmod.GLM, np.append(columns.weights, 0.0), y, x, family=family), start)
+        done = _maximise(_penalise_model(genmod.GLM, np.append(columns.weights, 0.0), y, x, family=family), start)
     else:
         done = genmod.GLM(y, x, family=family).fit(maxiter=200, tol=1e-12, tol_criterion="params")
     return _compare_linear(asked, columns, np.asarray(done.params)[None], np.asarray(done.cov_params())[None])
@@ -254,7 +254,7 @@ def _fit_classes(asked: _Pooling) -> PooledFit:
     against = np.concatenate([np.zeros((1, classes - 1)), np.eye(classes - 1)]) - 1 / classes
     change = np.kron(against, np.eye(x.shape[1]))
     weights = np.tile(np.append(columns.weights, 0.0), classes)
-    done = _maximise(_penalised(logit, weights, y, x, restriction=change), np.zeros((classes - 1) * x.shape[1]))
+    done = _maximise(_penalise_model(logit, weights, y, x, restriction=change), np.zeros((classes - 1) * x.shape[1]))
     at = (change @ np.asarray(done.params).reshape(-1, order="F")).reshape(classes, -1)
     spread = change @ np.asarray(done.cov_params()) @ change.T
     size = x.shape[1]
@@ -271,7 +271,7 @@ def _fit_cox(asked: _Pooling) -> PooledFit:
     model, columns = asked.model, _Columns.of(asked, float(asked.model.alpha))
     time, event = (np.asarray(asked.theirs.extra[name], dtype=np.float64) for name in (model.time, model.event))
     found = _maximise(
-        _penalised(hazards, columns.weights, time, columns.z, status=event, ties=model.ties),
+        _penalise_model(hazards, columns.weights, time, columns.z, status=event, ties=model.ties),
         np.zeros(len(columns.kept)),
     )
     at, spread = np.append(found.params, 0.0), np.zeros((len(columns.kept) + 1,) * 2)
@@ -279,7 +279,7 @@ def _fit_cox(asked: _Pooling) -> PooledFit:
     return _compare_linear(asked, columns, at[None], spread[None])
 
 
-def _penalised(kind: Any, weights: Numbers, y: Any, x: Numbers, restriction: Any = None, **settings: Any) -> Any:
+def _penalise_model(kind: Any, weights: Numbers, y: Any, x: Numbers, restriction: Any = None, **settings: Any) -> Any:
     """A model of statsmodels with the penalty ``sum weights (restriction params)^2 / 2``."""
     mixin, penalties = (need(f"statsmodels.base.{name}", "compare", "pooled") for name in ("_penalized", "_penalties"))
     if not weights.any():
@@ -374,14 +374,14 @@ def _sklearn(name: str) -> Any:
 def _fit_clusters(asked: _Pooling) -> PooledFit:
     """Lloyd's algorithm from the federation's first centres."""
     mean, unit, start = asked.mean, asked.unit, np.asarray(asked.params["start"], dtype=np.float64)
-    begin, x = (_moved(asked, start) - mean) / unit, (asked.theirs.x - mean) / unit
+    begin, x = (_move_points(asked, start) - mean) / unit, (asked.theirs.x - mean) / unit
     tolerance = float(asked.model.tolerance) * x.shape[1]  # scikit-learn's is of the mean variance
     made = _sklearn("cluster").KMeans(len(start), init=begin, n_init=1, tol=tolerance, algorithm="lloyd").fit(x)
     centres = made.cluster_centers_ * unit + mean
     return PooledFit(_library("scikit-learn"), asked.score({"centres": centres}), _apart(asked, centres, "centres"))
 
 
-def _moved(asked: _Pooling, points: Numbers) -> Numbers:
+def _move_points(asked: _Pooling, points: Numbers) -> Numbers:
     """Points among the federation's columns as points among the library's, whose imputers and scalers may differ by rounding."""
     ours, theirs = asked.ours.x, asked.theirs.x
     if np.array_equal(ours, theirs):
@@ -393,14 +393,14 @@ def _moved(asked: _Pooling, points: Numbers) -> Numbers:
 
 def _apart(asked: _Pooling, theirs: Numbers, name: str) -> float:
     spread = np.where(asked.spread > 0, asked.spread, asked.unit)
-    ours = _moved(asked, np.asarray(asked.params[name], dtype=np.float64))
+    ours = _move_points(asked, np.asarray(asked.params[name], dtype=np.float64))
     return float((np.abs(ours - theirs) / spread).max(initial=0.0))
 
 
 def _fit_mixture(asked: _Pooling) -> PooledFit:
     """Expectation maximisation from the federation's first means."""
     model, mean, unit = asked.model, asked.mean, asked.unit
-    begin = (_moved(asked, np.asarray(asked.params["start"], dtype=np.float64)) - mean) / unit
+    begin = (_move_points(asked, np.asarray(asked.params["start"], dtype=np.float64)) - mean) / unit
     x, ridge, k = (asked.theirs.x - mean) / unit, float(model.ridge) / unit**2, len(begin)
     first = 1 / (x.var(axis=0) + ridge)
     full = model.covariance == "full"
@@ -433,7 +433,7 @@ def _fit_bayes(asked: _Pooling) -> PooledFit:
     model, bayes, labels = asked.model, _sklearn("naive_bayes"), np.asarray(asked.theirs.y)
     move, unit = (asked.mean, asked.unit) if model.features == "gaussian" else (np.zeros(asked.theirs.x.shape[1]), 1.0)
 
-    def changed(rows: PartyRows) -> Numbers:
+    def scale_rows(rows: PartyRows) -> Numbers:
         return (rows.x - move) / unit
 
     if model.features == "gaussian":
@@ -443,11 +443,11 @@ def _fit_bayes(asked: _Pooling) -> PooledFit:
     else:
         levels = [len(values) for values in asked.layout.levels.values()]
         made = bayes.CategoricalNB(alpha=model.alpha, min_categories=levels)
-    made.fit(changed(asked.theirs), labels)
+    made.fit(scale_rows(asked.theirs), labels)
     own = model.estimator(asked.params, asked.layout.classes).predict_log_proba(asked.ours.x)
-    library = made.predict_log_proba(changed(asked.theirs))
+    library = made.predict_log_proba(scale_rows(asked.theirs))
     away = _far(*(one - one.mean(axis=1, keepdims=True) for one in (own, library)))
-    return PooledFit(_library("scikit-learn"), float(made.score(changed(asked.held), asked.held.y)), away)
+    return PooledFit(_library("scikit-learn"), float(made.score(scale_rows(asked.held), asked.held.y)), away)
 
 
 def _fit_machine(asked: _Pooling) -> PooledFit:

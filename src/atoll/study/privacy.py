@@ -141,7 +141,7 @@ def privacy_cost(
     import atoll
 
     clients = data if hasattr(data, "shard") else atoll.data.iid(data, parties=parties, seed=0)
-    names = _named(mechanisms)
+    names = _list_mechanisms(mechanisms)
     base = atoll.Training(
         model=_model(clients),
         algorithm=atoll.FedAvg(lr=0.5, batch_size=batch),
@@ -154,7 +154,7 @@ def privacy_cost(
     claims: dict[tuple[str, float], str] = {}
     for name, epsilon in itertools.product(names, epsilons):
         try:
-            job = base.replace(privacy=_made(name, epsilon, settings))
+            job = base.replace(privacy=_make_mechanism(name, epsilon, settings))
             claims[name, epsilon] = str(job.installed(clients, job.learner(clients)).claim)
             arms[_label_of(name, epsilon)] = job
         except AtollError as refused:
@@ -184,7 +184,7 @@ def _point(name: str, epsilon: float, claim: str, row: Mapping[str, Any] | None,
     return CostPoint(name, epsilon, row["mean"], row["sd"] or 0.0, claim)
 
 
-def _made(name: str, epsilon: float, settings: dict[str, float]) -> Mechanism:
+def _make_mechanism(name: str, epsilon: float, settings: dict[str, float]) -> Mechanism:
     import atoll.mechanisms as private
 
     kind = getattr(private, name)
@@ -192,7 +192,7 @@ def _made(name: str, epsilon: float, settings: dict[str, float]) -> Mechanism:
     return kind(epsilon=epsilon, **{key: value for key, value in settings.items() if key in known})  # type: ignore[no-any-return]
 
 
-def _named(wanted: Sequence[str]) -> list[str]:
+def _list_mechanisms(wanted: Sequence[str]) -> list[str]:
     """Return names of mechanisms; of all whose settings beside epsilon have defaults, or are the clip."""
     import atoll.mechanisms as private
 
@@ -204,7 +204,7 @@ def _named(wanted: Sequence[str]) -> list[str]:
             raise ConfigError(f"mechanism {name!r}", where="privacy_cost", remedy=f"use some of {', '.join(every)}")
     if wanted:
         return list(wanted)
-    return [name for name in every if _required(kinds[name]) <= {"clip"}]
+    return [name for name in every if _list_required(kinds[name]) <= {"clip"}]
 
 
 def _mechanism(part: Any) -> bool:
@@ -213,7 +213,7 @@ def _mechanism(part: Any) -> bool:
     return isinstance(part, type) and issubclass(part, Mechanism) and part is not Mechanism
 
 
-def _required(kind: Any) -> set[str]:
+def _list_required(kind: Any) -> set[str]:
     none = dataclasses.MISSING
     return {f.name for f in dataclasses.fields(kind) if f.init and f.default is none and f.default_factory is none}
 

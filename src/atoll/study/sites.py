@@ -86,7 +86,9 @@ def compare_fits(
 
     notices: list[str] = []
 
-    def fitted(data: Mapping[str, DataTable], method: FitMethod, html: Path | None = None, **more: Any) -> FittedModel:
+    def fit_model(
+        data: Mapping[str, DataTable], method: FitMethod, html: Path | None = None, **more: Any
+    ) -> FittedModel:
         job = job_class("fit")(**{**settings, "model": method, **more})
         result = simulate(job, data, engine="inline", seed=seed, progress=False)
         if html is not None:
@@ -97,10 +99,10 @@ def compare_fits(
 
     whole = DataTable.stacked(list(tables.values()), name="all")
     rows = whole if test is None else test
-    federated = fitted(tables, model, page, **({"reducer": SecureAggregation()} if secure else {}))
+    federated = fit_model(tables, model, page, **({"reducer": SecureAggregation()} if secure else {}))
     plain = _without_noise(model)
     alone = {
-        name: _score_alone(lambda table=table: fitted({"one": table}, plain, min_count=1).score(rows))
+        name: _score_alone(lambda table=table: fit_model({"one": table}, plain, min_count=1).score(rows))
         for name, table in tables.items()
     }
     found = {
@@ -213,21 +215,24 @@ def compare_trees(
         alone[shard.name] = grow(data, ordinary) if len(set(shard.y.tolist())) > 1 else None
     ensemble, union = grow(islands, {**settings, **more}, notices=notices), islands.pooled()
 
-    def measured(trees: Ensemble | None) -> float | None:
+    def measure_trees(trees: Ensemble | None) -> float | None:
         return None if trees is None else _if_known(score(objective, held["y"], trees.predict(held["x"]))[1])
 
     def area(trees: Ensemble | None) -> float | None:
         return None if trees is None else _if_known(auc(held["y"], trees.predict(held["x"])))
 
-    def told(measure: Any) -> dict[str, Any]:
+    def tell_measures(measure: Any) -> dict[str, Any]:
         each = {name: measure(trees) for name, trees in alone.items()}
         return {"alone": each, "federated": measure(ensemble), "pooled": measure(pooled)}
 
     missing = ours and not beside_xgboost  # never our own code beside itself
     pooled = None if missing else grow(Islands.from_datasets({"all": union}), ordinary)
-    found: dict[str, Any] = {"measure": score(objective, held["y"], ensemble.predict(held["x"]))[0], **told(measured)}
+    found: dict[str, Any] = {
+        "measure": score(objective, held["y"], ensemble.predict(held["x"]))[0],
+        **tell_measures(measure_trees),
+    }
     if objective.name != SQUARED:
-        found["auc"] = told(area)
+        found["auc"] = tell_measures(area)
     found |= {"pooled_note": _NO_XGBOOST} if missing else {}
     found |= {"notices": notices} if notices else {}
     found |= {
@@ -238,7 +243,7 @@ def compare_trees(
     if secure and beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:
         orders = [np.random.default_rng([seed, k]).permutation(len(union)) for k in range(_ORDERS)]
         others = [grow(Islands.from_datasets({"all": union.take(order)}), ordinary) for order in orders]
-        found["pooled_shuffled"] = [value for value in map(measured, others) if value is not None]
+        found["pooled_shuffled"] = [value for value in map(measure_trees, others) if value is not None]
     return found, ensemble
 
 

@@ -57,7 +57,7 @@ def largest(arrays: Sequence[NDArray[np.float64]]) -> float:
     return max((float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in arrays), default=0.0)
 
 
-def fixed(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
+def make_fixed(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
     """Fixed point, see `FixedPoint`: ``p = bits + ceil(log2 parties)``.
 
     Raises:
@@ -109,16 +109,16 @@ def scalar(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Enco
         if settings.value_range is None
         else np.array([-settings.value_range, settings.value_range])
     )
-    chain = _fitted(stage, whole, settings.seed)
+    chain = _fit_chain(stage, whole, settings.seed)
     step = float(chain.fitted["x"]["0"]["scale"]["x"])
     return Encoding(lambda n: n * step / 2, word, float(word), uplink=chain)
 
 
-def pruned(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
+def make_pruned(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Encoding:
     """``--keep`` (0.125) of the entries, the same ones at every party, in fixed point; the others count as 0. See `RandomK`."""
     from atoll.stages import RandomK
 
-    keep, made = settings.keep or 0.125, fixed(settings, arrays)
+    keep, made = settings.keep or 0.125, make_fixed(settings, arrays)
     limit = range_of(settings, arrays)
     stage = RandomK(keep, scaled=False, shared=True)
     return Encoding(
@@ -141,7 +141,7 @@ def product(settings: SumSettings, arrays: Sequence[NDArray[np.float64]]) -> Enc
             remedy="use shorter blocks: at least 8 a party",
         )
     known = _finite(arrays)
-    chain = _fitted(stage, known[0], settings.seed)
+    chain = _fit_chain(stage, known[0], settings.seed)
     book = chain.fitted["x"]["0"]["books"][0]
     cut = [np.pad(np.ravel(a), (0, -a.size % block)).reshape(-1, block) for a in known]
     worst = max(float(np.abs(blocks - book[nearest(blocks, book)]).max()) for blocks in cut)
@@ -154,7 +154,7 @@ def _finite(arrays: Sequence[NDArray[np.float64]]) -> Sequence[NDArray[np.float6
     return [a for a in arrays if np.isfinite(a).all()] or [np.zeros_like(arrays[0])]
 
 
-def _fitted(stage: Stage, example: NDArray[np.float64], seed: int) -> Chain:
+def _fit_chain(stage: Stage, example: NDArray[np.float64], seed: int) -> Chain:
     """A chain of a stage with round parameters that are fitted to this."""
     from atoll.core.algebra.rng import Rng
     from atoll.core.requests.chain import Chain, fit_chain
@@ -164,9 +164,9 @@ def _fitted(stage: Stage, example: NDArray[np.float64], seed: int) -> Chain:
 
 
 ENCODINGS: dict[str, Callable[[SumSettings, Sequence[NDArray[np.float64]]], Encoding]] = {
-    "fixed": fixed,
+    "fixed": make_fixed,
     "sq": scalar,
-    "prune": pruned,
+    "prune": make_pruned,
     "pq": product,
 }
 """Name -> function of the settings and all parties' arrays, which stand for what is public."""

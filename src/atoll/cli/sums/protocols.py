@@ -53,7 +53,7 @@ class Protocol:
     fixed: Callable[[SumSettings, Sequence[NDArray[np.float64]]], Encoding] | None = None
 
 
-def _indexed(by: str) -> Callable[[int, int], SecureIndexing]:
+def _make_indexing(by: str) -> Callable[[int, int], SecureIndexing]:
     """Make `SecureIndexing` with equal weights; two servers get keys where these are shorter than shares."""
 
     def make(codewords: int, parties: int) -> SecureIndexing:
@@ -101,7 +101,7 @@ def _least(settings: SumSettings, parties: int) -> int:
     return count or 2
 
 
-def _held(kind: type[Enclave | TwoServers]) -> Make:
+def _make_holder(kind: type[Enclave | TwoServers]) -> Make:
     def make(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
         return kind(least=_least(settings, parties), codec=codec)
 
@@ -128,7 +128,7 @@ _SPLIT = {"share": ".halves:split/", "masked": ".halves:split/", "reveal": ".hal
 INDEXING = {"share": ".halves:send/", "masked": ".halves:send/", "reveal": ".halves:add/"}
 
 
-def _encrypted(scheme: str) -> Protocol:
+def _make_encrypted(scheme: str) -> Protocol:
     def make(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
         del parties
         if settings.threshold is None:
@@ -139,7 +139,7 @@ def _encrypted(scheme: str) -> Protocol:
     return Protocol(make, _SEALED, others=_HELPERS)
 
 
-def _bounded(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
+def _make_bounded(settings: SumSettings, codec: FixedPoint, parties: int) -> Reducer:
     del codec
     if settings.norm is None:
         raise ConfigError("no norm", where="--protocol bounded", remedy="give --norm")
@@ -159,9 +159,11 @@ PROTOCOLS: dict[str, Protocol] = {
     "oneshot": Protocol(
         _one_shot, {"share": ".coded:code_words/", "masked": ".coded:code_words/", "reveal": ".coded:sum_shares/"}
     ),
-    "enclave": Protocol(_held(Enclave), _HELD, _INDEXED, {"enclave": None}, _indexed("enclave")),
-    "two-servers": Protocol(_held(TwoServers), _HELD, _INDEXED, {"second-server": None}, _indexed("shares")),
-    "bounded": Protocol(_bounded, _SPLIT, ("fixed",), dict.fromkeys(BoundedSum.others), fixed=wide),
-    **{scheme: _encrypted(scheme) for scheme in ("bfv", "ckks", "paillier", "batchcrypt")},
+    "enclave": Protocol(_make_holder(Enclave), _HELD, _INDEXED, {"enclave": None}, _make_indexing("enclave")),
+    "two-servers": Protocol(
+        _make_holder(TwoServers), _HELD, _INDEXED, {"second-server": None}, _make_indexing("shares")
+    ),
+    "bounded": Protocol(_make_bounded, _SPLIT, ("fixed",), dict.fromkeys(BoundedSum.others), fixed=wide),
+    **{scheme: _make_encrypted(scheme) for scheme in ("bfv", "ckks", "paillier", "batchcrypt")},
 }
 """Name -> protocol."""

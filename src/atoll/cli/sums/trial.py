@@ -124,10 +124,10 @@ def run_trial(
         each *= by.block_bits(encoding.codewords, len(arrays)) / enclave
         helpers, lost = dict.fromkeys(reducer.others), replace(chosen, steps=INDEXING)
     began = time.perf_counter()
-    found = _summed(arrays, reducer, encoding, settings.seed, helpers, _lost(lost, list(arrays), settings))
+    found = _run_sum(arrays, reducer, encoding, settings.seed, helpers, _draw_dropouts(lost, list(arrays), settings))
     seconds = time.perf_counter() - began
     inside = {name: arrays[name] for name in found.senders.names}
-    plain = _summed(inside, Plain(), encoding, settings.seed) if encoding.uplink else None
+    plain = _run_sum(inside, Plain(), encoding, settings.seed) if encoding.uplink else None
     exact = np.sum(list(inside.values()), axis=0)
     total = np.asarray(found["x"]["x"])
     size = max(1, exact.size)
@@ -152,7 +152,7 @@ def run_trial(
     }
 
 
-def _summed(
+def _run_sum(
     arrays: Mapping[str, NDArray[np.float64]],
     reducer: Reducer,
     encoding: Encoding,
@@ -175,7 +175,7 @@ def _summed(
     return made
 
 
-def _lost(protocol: Protocol, names: list[str], settings: SumSettings) -> dict[str, list[str]]:
+def _draw_dropouts(protocol: Protocol, names: list[str], settings: SumSettings) -> dict[str, list[str]]:
     """Who drops out at which step: other parties at each, drawn by the seed.
 
     Raises:
