@@ -94,7 +94,7 @@ def packed_arrays() -> st.SearchStrategy[BFloat16 | Bits | Words]:
 
 
 @st.composite
-def _masked(draw: st.DrawFn) -> Masked:
+def _draw_masked(draw: st.DrawFn) -> Masked:
     values = draw(
         st.one_of(
             arrays(),
@@ -112,7 +112,7 @@ def leaves() -> st.SearchStrategy[Any]:
         scalars(),
         arrays(),
         packed_arrays(),
-        _masked(),
+        _draw_masked(),
         st.lists(texts(8), max_size=5).map(StringArray.from_values),
         st.lists(st.binary(max_size=8), max_size=6).map(
             lambda values: BytesArray.from_values(values[: len(values) // 2 * 2], (2, len(values) // 2))

@@ -45,16 +45,16 @@ class Timetable:
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:
         """Look up the outcomes."""
-        gone = self._lost(plan) | self._left(plan)
+        gone = self._find_lost(plan) | self._find_left(plan)
         done = np.array([name not in gone for name in parties.names], dtype=bool)
         took = np.array([self.seconds.get(name, self.default) for name in parties.names], dtype=np.float64)
         fraction = np.where(done, 1.0, 0.5)
         return Outcomes(took * fraction, done, fraction)
 
-    def _lost(self, plan: Plan) -> set[str]:
+    def _find_lost(self, plan: Plan) -> set[str]:
         return {name for text, names in self.lost.items() if text in plan.request for name in names}
 
-    def _left(self, plan: Plan) -> set[str]:
+    def _find_left(self, plan: Plan) -> set[str]:
         return {name for name, number in self.leaves.items() if plan.superstep >= number}
 
     def session(self, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects | None:
@@ -62,7 +62,7 @@ class Timetable:
         del until
         names, found = parties.names, []
         for name, plan in zip(names, plans, strict=True):
-            share = 0.0 if name in self._left(plan) else 0.5 if name in self._lost(plan) else np.inf
+            share = 0.0 if name in self._find_left(plan) else 0.5 if name in self._find_lost(plan) else np.inf
             words = self.words.get(name, np.inf)
             notice = self.notice if min(share, words) < np.inf else 0.0
             step = self.seconds.get(name, 0.0)

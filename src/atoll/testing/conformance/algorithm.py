@@ -204,15 +204,21 @@ def check_learner(
     runs = [_Run(job, islands, engine, seed) for engine in engines]
     first = runs[0]
     own = job.algorithm.epochs if job.algorithm.steps is None else job.algorithm.steps
-    same(first.trained(epochs=own), first.trained(), f"{name}: the algorithm's own number of epochs, asked for or not")
-    partial, survey = first.trained(epochs=epochs, reports=asked), first.surveyed(asked)
+    same(
+        first.train_twice(epochs=own),
+        first.train_twice(),
+        f"{name}: the algorithm's own number of epochs, asked for or not",
+    )
+    partial, survey = first.train_twice(epochs=epochs, reports=asked), first.run_survey(asked)
     without = {key: value for key, value in partial["value"].items() if not key.startswith("report/")}
-    same(without, first.trained(epochs=epochs)["value"], f"{name}: a reply with reports and one without")
-    require(not M.equal(without, first.trained()["value"]), f"{name}: {epochs} epochs give what {own} give")
+    same(without, first.train_twice(epochs=epochs)["value"], f"{name}: a reply with reports and one without")
+    require(not M.equal(without, first.train_twice()["value"]), f"{name}: {epochs} epochs give what {own} give")
     _check_reports(first, partial["value"], survey["value"], asked, by_examples)
     for other in runs[1:]:
-        close(other.trained(epochs=epochs, reports=asked), partial, f"{name}: training on {other.engine}", tolerance)
-        close(other.surveyed(asked), survey, f"{name}: a survey on {other.engine}", tolerance)
+        close(
+            other.train_twice(epochs=epochs, reports=asked), partial, f"{name}: training on {other.engine}", tolerance
+        )
+        close(other.run_survey(asked), survey, f"{name}: a survey on {other.engine}", tolerance)
 
 
 class _Run:
@@ -223,7 +229,7 @@ class _Run:
         self.learner = job.learner(islands)
         self.params = self.learner.init(Rng.of(seed))
 
-    def trained(self, **more: Any) -> Tree:
+    def train_twice(self, **more: Any) -> Tree:
         """Return the second of two contacts."""
         algorithm, buffers = self.job.algorithm, self.learner.buffers()
         phase = algorithm.phases[-1]
@@ -237,7 +243,7 @@ class _Run:
 
         return self._simulate(program)
 
-    def surveyed(self, reports: Mapping[str, Any]) -> Tree:
+    def run_survey(self, reports: Mapping[str, Any]) -> Tree:
         """Return a survey."""
         message = {"params": self.model, "reports": dict(reports)}
 

@@ -51,7 +51,7 @@ async def every_verb(fed: Federation) -> Any:
         "session": lambda: fed.session({"caller": ("client-0", K.caller), "responder": ("client-3", K.responder)}),
         "flight": lambda: _flight(fed),
         "scope": lambda: _sums(fed.scope("inner", everyone[:3]).sum(everyone[:3], K.count, {"round": 2})),
-        "nest": lambda: fed.nest("hub", _nested, everyone[3:], {"w": np.ones(2)}),
+        "nest": lambda: fed.nest("hub", _sum_nested, everyone[3:], {"w": np.ones(2)}),
         "release": lambda: _runs(fed),
     }
     for name, step in steps.items():
@@ -92,7 +92,7 @@ async def _flight(fed: Federation) -> Any:
     return {"first": [sorted(v) for v in values], "when": first.time, "rest": combined, "others": others}
 
 
-async def _nested(edge: Federation, message: Any) -> Any:
+async def _sum_nested(edge: Federation, message: Any) -> Any:
     return await _sums(edge.sum(edge.parties, K.scale, message))
 
 

@@ -198,7 +198,7 @@ class Onlooker(Inline):
         same = {each.name: getattr(made, each.name) for each in fields(made)}
         self.host.executor = _Watched(**same, sight=self.sight, anew=self._anew)
 
-    def _begun(self, request: Request, positions: NDArray[np.int64]) -> None:
+    def _note_begin(self, request: Request, positions: NDArray[np.int64]) -> None:
         self.sight.messages[request.id] = request.message
         names = [self.host.executor.roster.name(position) for position in positions.tolist()]
         self.sight.asked.setdefault(request.id, []).extend(names)
@@ -207,7 +207,7 @@ class Onlooker(Inline):
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run the task at each party."""
-        self._begun(request, positions)
+        self._note_begin(request, positions)
         replies = await super().run(request, positions)
         self._saw(request.id, replies)
         if request.id in self._asks and not M.equal(self._asks[request.id], request.message):
@@ -224,7 +224,7 @@ class Onlooker(Inline):
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Run the task at each party and add up; a server of separate parties gets each total by itself."""
-        self._begun(request, positions)
+        self._note_begin(request, positions)
         parts = []
         for position in positions:
             part = await super().fold(request, np.array([position]))
@@ -338,20 +338,20 @@ def require_secrecy(
     one = looks.sight()
     again = looks.sight().differs(one) == set()
     require(again, f"{looks.law}: two equal runs send different words; draw every secret from island.secret")
-    _seen(looks, "of sums of all kinds", sums=2, kinds=True).require_masks()
-    _seen(looks, "when everyone answers").require()
+    _look_once(looks, "of sums of all kinds", sums=2, kinds=True).require_masks()
+    _look_once(looks, "when everyone answers").require()
     steps = list(one.asked)
     for number, step in enumerate(steps):
         name = one.asked[step][(number + 2) % len(one.asked[step])]
         lost = {step: [name] for step in steps[number:]}
-        _seen(looks, f"when {name} drops out at superstep {number + 1}", lost=lost).require()
+        _look_once(looks, f"when {name} drops out at superstep {number + 1}", lost=lost).require()
     last = NAMES[4]
-    _seen(looks, f"when {last} is late", seconds={last: 9.0}, accept=len(NAMES) - 1, late="drop").require()
+    _look_once(looks, f"when {last} is late", seconds={last: 9.0}, accept=len(NAMES) - 1, late="drop").require()
     pretend = {request: [NAMES[2]] for request in one.wrapping}
-    _seen(looks, f"from a server that asks twice, as if {NAMES[2]} had dropped out", pretend=pretend).require()
+    _look_once(looks, f"from a server that asks twice, as if {NAMES[2]} had dropped out", pretend=pretend).require()
 
 
-def _seen(looks: Looks, when: str, **how: Any) -> _Seen:
+def _look_once(looks: Looks, when: str, **how: Any) -> _Seen:
     """Return what the server sees in one setting."""
     base, law = looks.sight(**how), f"{looks.law} {when}"
     inside = set(NAMES).intersection(*base.result)
@@ -404,7 +404,7 @@ class _Seen:
         redrawn = self._redrawn(secrets)
         for sight in redrawn:
             if revealing := (self.base.differs(sight) or set()) - self.moved:
-                raise AssertionError(f"{self.law}: {_shown(revealing)} tells of several secrets together")
+                raise AssertionError(f"{self.law}: {_format_words(revealing)} tells of several secrets together")
         self._uniform(redrawn)
         self._masked_once(redrawn)
 
@@ -456,10 +456,10 @@ class _Seen:
         name = min(apart)
         at = WordAt(column[0], name, *column[1:])
         if any(name in link for link in self.links[column]):
-            return f"the masks of {sorted(apart)} cancel among themselves, so that {_shown([at])} gives a sum of a few"
+            return f"the masks of {sorted(apart)} cancel among themselves, so that {_format_words([at])} gives a sum of a few"
         if at in self.told:
-            return f"every secret behind {_shown([at])} is opened by {_shown([self.told[at]])}"
-        return f"{_shown([at])} is sent in the clear: no secret changes it"
+            return f"every secret behind {_format_words([at])} is opened by {_format_words([self.told[at]])}"
+        return f"{_format_words([at])} is sent in the clear: no secret changes it"
 
     def _uniform(self, redrawn: list[Sight]) -> None:
         """Require that other secrets flip half of the bits that data or secrets can flip."""
@@ -471,9 +471,11 @@ class _Seen:
             trials = active.bit_count() * len(flips)
             share = sum(flip.bit_count() for flip in flips) / trials
             if not flips or not any(flips):
-                raise AssertionError(f"{self.law}: {_shown([at])} is sent in the clear: no secret changes it")
+                raise AssertionError(f"{self.law}: {_format_words([at])} is sent in the clear: no secret changes it")
             if abs(share - 0.5) > 0.02 + 2.5 / trials**0.5:  # five standard deviations
-                raise AssertionError(f"{self.law}: {_shown([at])} is not uniform: secrets flip {share:.0%} of its bits")
+                raise AssertionError(
+                    f"{self.law}: {_format_words([at])} is not uniform: secrets flip {share:.0%} of its bits"
+                )
 
     def _masked_once(self, redrawn: list[Sight]) -> None:
         """Require that no two words have the same mask: their difference would be that of the values."""
@@ -488,7 +490,9 @@ class _Seen:
                     count.update(combinations(group, 2))
         for (one, other), times in count.items():
             if times >= _REDRAWS // 2:
-                raise AssertionError(f"{self.law}: one mask serves both {_shown([one])} and {_shown([other])}")
+                raise AssertionError(
+                    f"{self.law}: one mask serves both {_format_words([one])} and {_format_words([other])}"
+                )
 
 
 def _apart(parties: Collection[str], links: Collection[set[str]]) -> set[str]:
@@ -504,6 +508,6 @@ def _apart(parties: Collection[str], links: Collection[set[str]]) -> set[str]:
     return rest if not grown else rest - reached
 
 
-def _shown(words: Iterable[WordAt]) -> str:
+def _format_words(words: Iterable[WordAt]) -> str:
     first = min(words)
     return f"word {first.place} of {first.path!r} in {first.party}'s reply to {first.request}"

@@ -118,7 +118,7 @@ def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> No
             p for p, _ in T.items(value)
         ]
         require(same_form, f"{name}: it encodes to something else than numbers at the same places; set packs = True")
-    back = _decoded(stage, M.decode(M.encode(first)), public)
+    back = _decode_sent(stage, M.decode(M.encode(first)), public)
     for (path, leaf), (_, got) in zip(T.items(value), T.items(back), strict=True):
         require(np.shape(got) == np.shape(leaf), f"{name}: {path} comes back with shape {np.shape(got)}")
         require(got.dtype == leaf.dtype, f"{name}: {path} comes back as {got.dtype}, not {leaf.dtype}")
@@ -131,7 +131,7 @@ def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> No
         )
     bound = facet(stage, Guarding).sensitivity(None)
     if bound is not None:
-        large = _decoded(stage, stage.encode(T.scale(value, 1e3), _context(public, rng)), public)
+        large = _decode_sent(stage, stage.encode(T.scale(value, 1e3), _context(public, rng)), public)
         norm = float(T.norm(T.map(lambda leaf: leaf.astype(np.float64), large)))
         require(norm <= bound * (1 + 1e-5), f"{name}: it bounds changes by {bound} and lets {norm} through")
 
@@ -151,7 +151,7 @@ def _blocks(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, 
         return
     back = stage.decode_block(block, public)
     for i, value in enumerate(rows):
-        one = _decoded(stage, stage.encode(value, _contexts(public, keys).row(i)), public)
+        one = _decode_sent(stage, stage.encode(value, _contexts(public, keys).row(i)), public)
         close(T.map(lambda leaf, i=i: leaf[i], back), one, f"{name}: row {i} of a decoded block", tolerance)
 
 
@@ -202,8 +202,8 @@ def _errs(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, draws: 
     seen = []
     for i in range(draws):
         key = root.child("error", i)
-        known = _drawn(stage, public, key)
-        off = T.sub(_decoded(stage, stage.encode(value, _context(known, key)), known), value)
+        known = _draw_public(stage, public, key)
+        off = T.sub(_decode_sent(stage, stage.encode(value, _context(known, key)), known), value)
         seen.append(sum(float((leaf.astype(np.float64) ** 2).sum()) for leaf in T.leaves(off)) / square)
     least = float(np.mean(seen) - 6 * np.std(seen) / np.sqrt(draws))
     for bound, what in ((omega, "omega"), (None if delta is None else 1 - delta, "1 - delta")):
@@ -236,7 +236,7 @@ def _has_words(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: st
         good = width is None or (np.asarray(leaf).dtype.kind == "u" and int(np.max(leaf, initial=0)) < 1 << width)
         require(good, f"{name}: {path} has entries that are not words of {width} bits")
     if stage.summable:
-        total = _added(encoded)
+        total = _add_trees(encoded)
         short = T.map(
             lambda leaf, width: leaf if width is None else leaf & leaf.dtype.type((1 << width) - 1), total, bits
         )
@@ -246,12 +246,12 @@ def _has_words(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: st
         )  # fmt: skip
 
 
-def _drawn(stage: Stage, public: Tree, key: Rng) -> Tree:
+def _draw_public(stage: Stage, public: Tree, key: Rng) -> Tree:
     """The round parameters of another round; fitted ones stay."""
     return public if public is None or facet(stage, Fitting).fits else stage.public(key.child("public"))
 
 
-def _decoded(stage: Stage, sent: Tree, public: Tree) -> Tree:
+def _decode_sent(stage: Stage, sent: Tree, public: Tree) -> Tree:
     return stage.decode(facet(stage, Worded).addends(sent), public, 1)
 
 
@@ -265,7 +265,7 @@ def _on_the_link(stage: Stage, sent: Tree) -> Tree:
     )  # fmt: skip
 
 
-def _added(trees: list[Any]) -> Any:
+def _add_trees(trees: list[Any]) -> Any:
     total = trees[0]
     for tree in trees[1:]:
         total = T.add(total, tree)
@@ -280,9 +280,9 @@ def _sums(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, to
     # A summand stage's encodings are added as they are; a caller that adds before weighting uses weights 1.
     weights = [1.0 + i * (stage.on == "value") for i in range(len(rows))]
     for scales in ([1.0] * len(rows), weights):
-        summed = _added([one if w == 1 else T.scale(one, w) for one, w in zip(encoded, scales, strict=True)])
+        summed = _add_trees([one if w == 1 else T.scale(one, w) for one, w in zip(encoded, scales, strict=True)])
         together = stage.decode(summed, public, len(rows))
-        apart = _added([T.scale(stage.decode(one, public, 1), w) for one, w in zip(encoded, scales, strict=True)])
+        apart = _add_trees([T.scale(stage.decode(one, public, 1), w) for one, w in zip(encoded, scales, strict=True)])
         try:
             close(together, apart, f"{name} says it is summable, and the sum decodes differently", tolerance)
         except AssertionError:
@@ -294,7 +294,7 @@ def _sums_before(
     stage: Stage, rows: list[Tree], scales: list[float], summed: Tree, public: Tree, root: Rng, tolerance: float
 ) -> bool:
     """Tell whether the sum of encodings is the encoding of the sum, and decoding scales and does not count."""
-    whole = _added([T.scale(value, w) for value, w in zip(rows, scales, strict=True)])
+    whole = _add_trees([T.scale(value, w) for value, w in zip(rows, scales, strict=True)])
     try:
         close(summed, stage.encode(whole, _context(public, root.child("whole"))), "", tolerance)
         close(
@@ -319,8 +319,8 @@ def _is_linear(stage: Stage, rows: list[Tree], public: Tree, rng: Rng, name: str
 
 def _is_unbiased(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, tolerance: float, draws: int) -> None:
     keys = [root.child("draw", i) for i in range(draws)]
-    several = [(_drawn(stage, public, key), key) for key in keys]
-    seen = [_decoded(stage, stage.encode(value, _context(known, key)), known) for known, key in several]
+    several = [(_draw_public(stage, public, key), key) for key in keys]
+    seen = [_decode_sent(stage, stage.encode(value, _context(known, key)), known) for known, key in several]
     for path, leaf in T.items(value):
         column = np.stack([dict(T.items(tree))[path].astype(np.float64) for tree in seen])
         error = 6 * column.std(axis=0) / np.sqrt(draws) + tolerance * (1 + np.abs(leaf))

@@ -177,7 +177,7 @@ class Bench:
                 except QuorumError:
                     got = None
                 made.steps.append(dict(cost.asked))
-                made.sums.append(None if got is None else _shown(got))
+                made.sums.append(None if got is None else _format_sum(got))
                 made.senders.append(None if got is None else list(got.senders.names))
                 made.rejected.append([] if got is None else sorted(got.rejected))
             made.states.update((await fed.ask_all(fed.parties, peek)).by_name())
@@ -190,7 +190,7 @@ class Bench:
         return self.sums(Plain(), cohorts=like.senders, **more)
 
 
-def _shown(got: Combined) -> Any:
+def _format_sum(got: Combined) -> Any:
     dtypes = T.map(lambda leaf: str(np.asarray(leaf).dtype), got.value)
     weight = {name: float(value) for name, value in got.weight.items()}
     return {"value": got.value, "n": got.n, "weight": weight, "kinds": got.kinds, "dtypes": dtypes}

@@ -120,30 +120,30 @@ def release_sum(island: Island, message: Tree) -> Tree:
     return {"secret": Sum(island.secret.uniform(2))}
 
 
-def _handed(totals: Totals) -> dict[str, Any]:
+def _read_totals(totals: Totals) -> dict[str, Any]:
     """Return the values of totals."""
     return {f"{total.kind}/{name}": Sum(total.value, role=total.role) for name, total in totals.items()}
 
 
 def _hand_on_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
     for block in cohort.totals():
-        yield Batch(block.positions, _handed(block.totals))
+        yield Batch(block.positions, _read_totals(block.totals))
 
 
 @task(many=_hand_on_many)
 async def hand_on(island: Island, message: Tree) -> Tree:
     """Return the totals unchanged: a half of a reducer; one by one and in blocks."""
-    return _handed(await island.totals())
+    return _read_totals(await island.totals())
 
 
 @task
 async def hand_on_alone(island: Island, message: Tree) -> Tree:
     """Do the same one by one, and wait for something else too."""
     await asyncio.sleep(0)
-    return _handed(await island.totals())
+    return _read_totals(await island.totals())
 
 
-def _hidden(value: Tree, island: Island) -> Any:
+def _hide_words(value: Tree, island: Island) -> Any:
     """Hide words modulo 2^64 under a secret one; charge the release, and count it in the half's own state."""
     island.spend(Laplace(epsilon=0.5))
     island.state = {"runs": (island.state or {"runs": 0})["runs"] + 1}
@@ -153,7 +153,9 @@ def _hidden(value: Tree, island: Island) -> Any:
 def _hide_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
     for block in cohort.totals():
         islands = [cohort.island(i) for i in block.positions.tolist()]
-        words = [_hidden({"s": row}, one) for row, one in zip(block.totals["sign"].value["s"], islands, strict=True)]
+        words = [
+            _hide_words({"s": row}, one) for row, one in zip(block.totals["sign"].value["s"], islands, strict=True)
+        ]
         runs = np.array([float(one.state["runs"]) for one in islands])
         yield Batch(block.positions, {"word": Sum(np.stack(words)), "runs": Sum(runs)})
 
@@ -161,7 +163,7 @@ def _hide_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
 @task(many=_hide_many)
 async def hide(island: Island, message: Tree) -> Tree:
     """Hide the total: a half of a reducer that must never run twice for one sum."""
-    word = _hidden((await island.totals())["sign"].value, island)
+    word = _hide_words((await island.totals())["sign"].value, island)
     return {"word": Sum(word), "runs": Sum(float(island.state["runs"]))}
 
 

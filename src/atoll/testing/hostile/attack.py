@@ -15,7 +15,7 @@ from atoll.core.message import Limits, encode
 from atoll.runtime.line.channel import ChannelBlock
 from atoll.runtime.line.frames import END
 
-__all__ = ["ATTACKS", "Attack", "Fate", "Garbage", "Mouth", "Silence", "folded", "kind_of", "retold", "totals"]
+__all__ = ["ATTACKS", "Attack", "Fate", "Garbage", "Mouth", "Silence", "change_summand", "kind_of", "retold", "totals"]
 
 Fate = Literal["refused", "forgotten", "warned", "lost", "believed"]
 Change = Callable[[dict[str, Any]], list[Any]]
@@ -75,7 +75,7 @@ def retold(frame: Mapping[str, Any], *path: str, **changes: Any) -> dict[str, An
     return {**frame, path[0]: retold(frame[path[0]], *path[1:], **changes)}
 
 
-def folded(**changes: Any) -> Change:
+def change_summand(**changes: Any) -> Change:
     """Change fields of a summand."""
     return lambda frame: [retold(frame, "folded", **changes)]
 
@@ -85,12 +85,12 @@ def totals(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Change:
     return lambda frame: [retold(frame, "folded", totals=change(dict(frame["folded"]["totals"])))]
 
 
-def scaled(value: Any, factor: float) -> Any:
+def scale_tree(value: Any, factor: float) -> Any:
     """Return a tree of numbers times a factor."""
     if isinstance(value, dict):
-        return {key: scaled(each, factor) for key, each in value.items()}
+        return {key: scale_tree(each, factor) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(scaled(each, factor) for each in value)
+        return type(value)(scale_tree(each, factor) for each in value)
     return np.asarray(value) * np.asarray(value).dtype.type(factor)
 
 
@@ -117,14 +117,18 @@ def _values(change: Any) -> Any:
     return totals(lambda all_: {**all_, _UPDATE: {**all_[_UPDATE], "value": leafwise(all_[_UPDATE]["value"], change)}})
 
 
-def _weighted(factor: float) -> Any:
+def _weigh_mean(factor: float) -> Any:
     """The same mean with another weight."""
 
     def change(all_: dict[str, Any]) -> dict[str, Any]:
         update = all_[_UPDATE]
         return {
             **all_,
-            _UPDATE: {**update, "value": scaled(update["value"], factor), "weight": float(update["weight"]) * factor},
+            _UPDATE: {
+                **update,
+                "value": scale_tree(update["value"], factor),
+                "weight": float(update["weight"]) * factor,
+            },
         }
 
     return totals(change)
@@ -219,32 +223,32 @@ _NAMES = (
     Attack("two senders", "says that its summand is of two clients", _NAMED, "refused", "folded",
            lambda f: [retold(f, "folded", senders=np.array([f["party"], 0]), nbytes=np.array([8, 8]))]),
     Attack("counted five times", "says that its reply is five replies", _NAMED, "refused", "folded", _update(n=5)),
-    Attack("another is rejected", "says that another site's reply was rejected", _NAMED, "refused", "folded", folded(rejected=[[0, "bad"]])),
+    Attack("another is rejected", "says that another site's reply was rejected", _NAMED, "refused", "folded", change_summand(rejected=[[0, "bad"]])),
     Attack("another fails", "reports an error in another site's name", _NAMED, "refused", "folded",
-           folded(errors=[[0, {"kind": "TaskError", "what": "no", "where": None, "remedy": None}]])),
+           change_summand(errors=[[0, {"kind": "TaskError", "what": "no", "where": None, "remedy": None}]])),
     Attack("another's privacy", "reports what another site's client has spent", _NAMED, "refused", "folded",
            lambda f: [retold(f, events=[_event("site-1")])]),
     Attack("a private state", "sends a private state along", _NAMED, "refused", "folded",
-           folded(left={"main": {"singles": [[2, {"w": 1}]], "blocks": []}})),
+           change_summand(left={"main": {"singles": [[2, {"w": 1}]], "blocks": []}})),
     Attack("a reply to nothing", "answers a request that nobody made, and then its own", "the answer to nothing is forgotten", "forgotten", "folded",
            lambda f: [retold(f, id="main/step/99"), f]),
     Attack("twice", "sends its reply twice", "the second is forgotten", "forgotten", "folded", lambda f: [f, f]),
 )  # fmt: skip
 
 _INFLUENCE = (
-    Attack("a weight of a million", "gives its update the weight of a million rows", _NAMED, "refused", "folded", _weighted(1e6)),
-    Attack("a weight below zero", "takes the others' updates away with a negative weight", _NAMED, "refused", "folded", _weighted(-1.0)),
+    Attack("a weight of a million", "gives its update the weight of a million rows", _NAMED, "refused", "folded", _weigh_mean(1e6)),
+    Attack("a weight below zero", "takes the others' updates away with a negative weight", _NAMED, "refused", "folded", _weigh_mean(-1.0)),
     Attack("a weight that is none", "gives its update the weight NaN", _NAMED, "refused", "folded", _update(weight=math.nan)),
     Attack("a metric of its own", "reports an accuracy that nobody asked for", _NAMED, "refused", "folded", _metric("test/accuracy")),
     Attack("a column of the row", "reports a metric called replied", _NAMED, "refused", "folded", _metric("replied")),
     Attack("a metric of a thousand numbers", "reports an array as its loss", _NAMED, "refused", "folded", _metric("loss", np.ones(1000))),
     Attack("a metric that moves cursors", "names a metric with control characters", _NAMED, "refused", "folded", _metric("\x1b[2J")),
     Attack("a large update", "sends its update times 2,501", "a warning names it; with on_outlier: reject, the reply is rejected", "warned",
-           "folded", totals(lambda a: {**a, _UPDATE: {**a[_UPDATE], "value": scaled(a[_UPDATE]["value"], 2501.0)}})),
+           "folded", totals(lambda a: {**a, _UPDATE: {**a[_UPDATE], "value": scale_tree(a[_UPDATE]["value"], 2501.0)}})),
     Attack("a large loss", "reports a loss of a billion", "a warning names it; with on_outlier: reject, the reply is rejected", "warned", "folded",
            totals(lambda a: {**a, "loss": {**a["loss"], "value": np.float64(1e9) * float(a["loss"]["weight"])}})),
     Attack("a turned update", "sends its update with the opposite sign", "nothing: it is a possible update", "believed", "folded",
-           totals(lambda a: {**a, _UPDATE: {**a[_UPDATE], "value": scaled(a[_UPDATE]["value"], -1.0)}})),
+           totals(lambda a: {**a, _UPDATE: {**a[_UPDATE], "value": scale_tree(a[_UPDATE]["value"], -1.0)}})),
     Attack("wrong labels", "sends an update of zeros, as if it had learned nothing", "nothing: it is a possible update", "believed", "folded",
            _values(lambda v: v * 0)),
     Attack("silence", "stops in the middle of a round", "it is given up after the job's patience, and named", "lost", "folded",

@@ -106,7 +106,7 @@ async def _attempt(
     after: int,
 ) -> None:
     made = parse_job(dict(job))
-    async with _joined(list(sites)) as (server, site):
+    async with _join_channels(list(sites)) as (server, site):
         serving = []
         for name, data in sites.items():
             loaded = data if isinstance(data, SiteData) else site_data(data, name)
@@ -123,7 +123,7 @@ async def _attempt(
 
 
 @contextlib.asynccontextmanager
-async def _joined(names: list[str]) -> AsyncIterator[tuple[dict[str, Channel], dict[str, Channel]]]:
+async def _join_channels(names: list[str]) -> AsyncIterator[tuple[dict[str, Channel], dict[str, Channel]]]:
     """For each site, the server's end of a channel and the site's."""
     lines: list[Line] = []
     server: dict[str, Channel] = {}

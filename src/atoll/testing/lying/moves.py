@@ -176,7 +176,7 @@ async def reordered_names(it: AttackTrial) -> None:
     def alter(request: Request, name: str) -> Request:
         if name not in half:
             return request
-        message = edited(
+        message = edit_message(
             request.message, lambda said: {**said, "names": said["names"][::-1]} if "names" in said else said
         )
         return request if message is request.message else replace(request, message=message)
@@ -184,11 +184,11 @@ async def reordered_names(it: AttackTrial) -> None:
     await it.sum(LyingScript(alter=alter))
 
 
-def edited(message: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
+def edit_message(message: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
     """A message with a change to each of its dicts; the same object if nothing changes."""
     if not isinstance(message, Mapping):
         return message
-    inner = {name: edited(value, change) for name, value in message.items()}
+    inner = {name: edit_message(value, change) for name, value in message.items()}
     return change(inner if any(inner[name] is not message[name] for name in message) else message)
 
 
@@ -247,7 +247,7 @@ async def below_least(it: AttackTrial) -> None:
 
     def alter(request: Request, name: str) -> Request:
         del name
-        return it.resized(request, few) if it.opens(request) else request
+        return it.resize_request(request, few) if it.opens(request) else request
 
     await it.sum(LyingScript(alter=alter))
 
@@ -264,13 +264,13 @@ def _in_halves(it: AttackTrial, sizes: Mapping[str, int]) -> LyingScript:
 
     def alter(request: Request, name: str) -> Request:
         if it.opens(request):
-            return it.resized(request, halves[0] if name in halves[0] or name not in it.names else halves[1])
-        other = edited(request.message, lambda said: {**said, **{n: x for n, x in sizes.items() if n in said}})
+            return it.resize_request(request, halves[0] if name in halves[0] or name not in it.names else halves[1])
+        other = edit_message(request.message, lambda said: {**said, **{n: x for n, x in sizes.items() if n in said}})
         return replace(request, message=other) if sizes else request
 
     async def after(request: Request, names: list[str]) -> None:
         if it.opens(request):
-            await it.server.ask(it.resized(request, halves[1]), [name for name in names if name not in it.names])
+            await it.server.ask(it.resize_request(request, halves[1]), [name for name in names if name not in it.names])
 
     return LyingScript(alter=alter, after=after)
 
@@ -294,13 +294,13 @@ async def _split(it: AttackTrial, terms: Mapping[str, Any]) -> None:
 
     def alter(request: Request, name: str) -> Request:
         if it.opens(request) and name not in told and name in it.names:
-            return it.resized(request, it.rest)
-        other = edited(request.message, lambda said: {**said, **{n: x for n, x in terms.items() if n in said}})
+            return it.resize_request(request, it.rest)
+        other = edit_message(request.message, lambda said: {**said, **{n: x for n, x in terms.items() if n in said}})
         return replace(request, message=other) if terms else request
 
     async def after(request: Request, names: list[str]) -> None:
         if it.opens(request):
-            other = it.resized(request, it.rest)
+            other = it.resize_request(request, it.rest)
             await it.server.ask(other, [name for name in names if name not in it.names])
 
     await it.sum(LyingScript(alter=alter, after=after))

@@ -237,7 +237,7 @@ def summed_shares(view: SumView) -> Iterator[Array]:
         yield np.asarray(np.sum(chosen, axis=0, dtype=np.uint64))
 
 
-def decrypted(view: SumView) -> Iterator[Array]:
+def list_decrypted(view: SumView) -> Iterator[Array]:
     """`Encrypted` with a key holder: what it decrypts."""
     for one in view.of(":open_sum"):
         first = view.of(":encrypt_totals")[0]
@@ -257,7 +257,7 @@ def double_masks(view: SumView) -> Iterator[Array]:
     agreed = Agreement.of(next(iter(dealt.values())).request.message)
     keys = {name: one.value["key"] for name, one in dealt.items() if is_dealt(agreed, name, one.value)}
     layout = agreed.layout(_form(view))
-    context = agreed.context(_asked(view).fingerprint, layout.fingerprint)
+    context = agreed.context(_find_request(view).fingerprint, layout.fingerprint)
     own, secret = _seeds(view.of(":reveal"), agreed, _partners_shares(view, agreed))
     old = _keys_before(view)
     for name in own:
@@ -271,7 +271,7 @@ def double_masks(view: SumView) -> Iterator[Array]:
             return pair_seed(secret.get(other) or old[other], keys[name], context)
         return pair_seed(secret[name], keys[other], context) if name in secret else None
 
-    yield from _unmasked(view, _Masks(agreed, context, own, set(keys), pair))
+    yield from _list_unmasked(view, _Masks(agreed, context, own, set(keys), pair))
 
 
 def standing_masks(view: SumView) -> Iterator[Array]:
@@ -283,7 +283,7 @@ def standing_masks(view: SumView) -> Iterator[Array]:
     agreed = terms.agreed
     joined = {one.party: one.value for one in [*view.before, *view.answers] if _joins(one, terms.setup)}
     layout = agreed.layout(_form(view))
-    context = terms.context(_asked(view).fingerprint, layout.fingerprint)
+    context = terms.context(_find_request(view).fingerprint, layout.fingerprint)
     own, secret = _seeds(view.of(":reveal"), agreed)
 
     def pair(name: str, other: str) -> bytes | None:
@@ -294,7 +294,7 @@ def standing_masks(view: SumView) -> Iterator[Array]:
         at = SEED * (terms.round * len(said["names"]) + said["names"].index(end))
         return derived(hide_seed(secret[holder], end, said["sealed"][at : at + SEED]), "pair", context)
 
-    yield from _unmasked(view, _Masks(agreed, context, own, {agreed.names[i] for i in terms.who}, pair))
+    yield from _list_unmasked(view, _Masks(agreed, context, own, {agreed.names[i] for i in terms.who}, pair))
 
 
 @dataclass
@@ -333,7 +333,7 @@ class _Masks:
         return masks
 
 
-def _unmasked(view: SumView, masks: _Masks) -> Iterator[Array]:
+def _list_unmasked(view: SumView, masks: _Masks) -> Iterator[Array]:
     """The words of every set that anybody was asked to open, and of each party in it, as far as their masks are known."""
     sets = sorted({tuple(sorted(one.request.message["kept"])) for one in view.of(":reveal")})
     names = [[masks.agreed.names[i] for i in kept] for kept in sets]
@@ -366,7 +366,7 @@ def _joins(one: PartyAnswer, setup: str) -> bool:
     return one.task.endswith(":join") and one.value is not None and one.request.message["id"] == setup
 
 
-def _asked(view: SumView) -> Request:
+def _find_request(view: SumView) -> Request:
     """The program's request, as most parties got it."""
     asked = [(one.extra, one.request.wraps) for one in view.answers if one.request.wraps is not None]
     return next((wraps for extra, wraps in asked if not extra), asked[0][1])
@@ -434,6 +434,6 @@ READERS: dict[str, Reader] = {
     "holders.halves": held_seeds,
     "bounded.halves": summed_shares,
     "indexing.halves": summed_shares,
-    "encrypted.halves": decrypted,
+    "encrypted.halves": list_decrypted,
 }
 """The module of a reducer's halves, without ``atoll.secure`` -> how to read what it opens."""

@@ -134,7 +134,7 @@ class LyingServer:
         """Fold as the engine does."""
         raise NotImplementedError
 
-    def sent(self, request: Request, position: int) -> Request | None:
+    def rewrite_request(self, request: Request, position: int) -> Request | None:
         """A request as a party gets it."""
         if any(request is one for one in self._extra):
             return request
@@ -173,22 +173,24 @@ class LyingServer:
             self._extra.append(request)
             try:
                 if folds:
-                    found += self._folded(request, where, await self.plain_fold(request, where), extra=True)
+                    found += self._note_summand(request, where, await self.plain_fold(request, where), extra=True)
                 else:
-                    found += [self._replied(request, one, extra=True) for one in await self.plain_run(request, where)]
+                    found += [
+                        self._note_reply(request, one, extra=True) for one in await self.plain_run(request, where)
+                    ]
             except AtollError as error:
-                found.append(self._noted(PartyAnswer(name, request, None, refused=str(error), extra=True)))
+                found.append(self._note_answer(PartyAnswer(name, request, None, refused=str(error), extra=True)))
             finally:
                 self._extra.remove(request)
         return found
 
     # ------------------------------------------------------------------ what it is told
 
-    def _noted(self, answer: PartyAnswer) -> PartyAnswer:
+    def _note_answer(self, answer: PartyAnswer) -> PartyAnswer:
         self.answers.append(answer)
         return answer
 
-    def _replied(self, request: Request, reply: Reply, *, extra: bool = False) -> PartyAnswer:
+    def _note_reply(self, request: Request, reply: Reply, *, extra: bool = False) -> PartyAnswer:
         refused = "" if reply.error is None else str(reply.error)
         said = PartyAnswer(
             self.name_of(reply.party),
@@ -198,9 +200,9 @@ class LyingServer:
             refused or reply.rejected,
             extra,
         )
-        return self._noted(said)
+        return self._note_answer(said)
 
-    def _folded(
+    def _note_summand(
         self, request: Request, positions: NDArray[np.int64], part: PartialSum, *, extra: bool = False
     ) -> list[PartyAnswer]:
         """Note the summand of one party."""
@@ -209,7 +211,7 @@ class LyingServer:
         there = position in part.senders.tolist()
         value = {name: M.decode(M.encode(total.value)) for name, total in part.totals.items()} if there else None
         refused = "" if there else why or "no reply"
-        return [self._noted(PartyAnswer(self.name_of(position), request, value, {}, refused, extra))]
+        return [self._note_answer(PartyAnswer(self.name_of(position), request, value, {}, refused, extra))]
 
     # ------------------------------------------------------------------ the engine's verbs
 
@@ -219,12 +221,12 @@ class LyingServer:
             return await self.plain_run(request, positions)
         replies = []
         for position in positions.tolist():
-            mine = self.sent(request, position)
+            mine = self.rewrite_request(request, position)
             if mine is not None:
                 (reply,) = await self._honest_run(request, mine, position)
-                self._replied(mine, reply, extra=self.script.lies or mine is not request)
+                self._note_reply(mine, reply, extra=self.script.lies or mine is not request)
             if mine is None or self.script.hides(request, self.name_of(position)):
-                reply = Reply(position, error=_lost())
+                reply = Reply(position, error=_make_loss_error())
             replies.append(reply)
         await self._after(request, positions)
         return replies
@@ -236,15 +238,15 @@ class LyingServer:
             return await self.plain_fold(request, positions)
         parts = []
         for position in positions.tolist():
-            where, mine = np.array([position], dtype=np.int64), self.sent(request, position)
+            where, mine = np.array([position], dtype=np.int64), self.rewrite_request(request, position)
             if mine is not None:
                 part = await self._refusable(request, mine, where)
-                self._folded(mine, where, part, extra=self.script.lies or mine is not request)
+                self._note_summand(mine, where, part, extra=self.script.lies or mine is not request)
             if mine is None or self.script.hides(request, self.name_of(position)):
-                part = PartialSum({}, where[:0], where[:0], errors={position: _lost()})
+                part = PartialSum({}, where[:0], where[:0], errors={position: _make_loss_error()})
             parts.append(part)
         await self._after(request, positions)
-        return PartialSum.zero().merge(*(_copied(part) for part in parts))
+        return PartialSum.zero().merge(*(_copy_part(part) for part in parts))
 
     async def _refusable(self, request: Request, mine: Request, where: NDArray[np.int64]) -> PartialSum:
         """A summand; the refusal of a whole cohort is that of its one party."""
@@ -262,11 +264,11 @@ class LyingServer:
         return await self.plain_fold(mine, where)
 
 
-def _lost() -> TaskError:
+def _make_loss_error() -> TaskError:
     return TaskError("the party was lost", where="lying server", remedy="none: a server that lies says so")
 
 
-def _copied(part: PartialSum) -> PartialSum:
+def _copy_part(part: PartialSum) -> PartialSum:
     """The same summand, with arrays of its own: a sum may be made in place."""
     totals = {name: replace(total, value=M.decode(M.encode(total.value))) for name, total in part.totals.items()}
     return replace(part, totals=totals)
@@ -300,9 +302,9 @@ class LyingInline(LyingServer, Inline):
     async def open(self, world: RunContext) -> None:
         """Create the host."""
         self._context = world
-        self._host = self._made(world)
+        self._host = self._make_host(world)
 
-    def _made(self, world: RunContext) -> Host:
+    def _make_host(self, world: RunContext) -> Host:
         made = world.host(vectorised=False)
         return replace(made, executor=replace(made.executor, remote=True))
 
@@ -322,4 +324,4 @@ class LyingInline(LyingServer, Inline):
     async def restart(self, names: Iterable[str]) -> None:
         """Make the host again from its folder."""
         del names
-        self._host = self._made(self.context)
+        self._host = self._make_host(self.context)

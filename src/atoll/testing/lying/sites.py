@@ -64,7 +64,7 @@ class LyingSites(LyingServer, Rehearsal):
         left_out = set[int]()
         for site_link, here in self.sites.group_parties(dict.fromkeys(positions.tolist())).items():
             for position in here:
-                mine = self.sent(request, position)
+                mine = self.rewrite_request(request, position)
                 if mine is None or not site_link.alive:
                     left_out.add(position)
                     continue

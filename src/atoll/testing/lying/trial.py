@@ -135,7 +135,7 @@ class AttackTrial:
                 quorum=self.least if quorum is None else quorum,
                 uplink=uplink,
             )
-            return self._noted(f"sum {at}", made)
+            return self._note_opened(f"sum {at}", made)
         except Exception:  # a reducer that was lied to may fail in any way
             self._require_no_fault()
             return None
@@ -143,7 +143,7 @@ class AttackTrial:
             Reduction.between = between  # type: ignore[method-assign]
             self.server.script = LyingScript()
 
-    def _noted(self, name: str, made: Any) -> Any:
+    def _note_opened(self, name: str, made: Any) -> Any:
         """Keep what the reducer has opened, as the server that runs it does."""
         places = whole_places(np.asarray(made["x"]))
         if places is not None and any(places):
@@ -160,7 +160,7 @@ class AttackTrial:
         try:
             parties = self.fed.parties.named(*self.names)
             made = await self.fed._reduce(self.reducer, asked, parties, Terms(quorum=self.least), path)
-            return self._noted(path, made)
+            return self._note_opened(path, made)
         except Exception:  # as above
             self._require_no_fault()
             return None
@@ -206,7 +206,7 @@ class AttackTrial:
 
     # ------------------------------------------------------------------ other requests
 
-    def resized(self, request: Request, kept: list[str], mail: Mailboxes | None = None) -> Request:
+    def resize_request(self, request: Request, kept: list[str], mail: Mailboxes | None = None) -> Request:
         """The request for the sum of other parties: its message, its label and its letters name them."""
         message, made, order = request.message, request.id, self.order(request)
         if isinstance(message, Mapping) and isinstance(message.get("kept"), list):
@@ -251,7 +251,7 @@ class AttackTrial:
             adder.add(require_ciphertext(one.value)[0])
         return adder.sealed()
 
-    def asked(self, path: str) -> dict[str, tuple[Request, list[str]]]:
+    def find_requests(self, path: str) -> dict[str, tuple[Request, list[str]]]:
         """The honest requests of a sum by task, and the parties that were asked."""
         found: dict[str, tuple[Request, list[str]]] = {}
         for one in self.server.answers:
@@ -261,7 +261,7 @@ class AttackTrial:
 
     async def replay_before(self, request: Request, name: str) -> None:
         """Send a party all that it was sent in this sum before a step, so that it is where it was."""
-        for task, (earlier, who) in self.asked(request.sum).items():
+        for task, (earlier, who) in self.find_requests(request.sum).items():
             if task == request.task.name:
                 return
             if name in who:
@@ -279,12 +279,12 @@ class AttackTrial:
         """Ask for the sum of other parties, by every step after the words."""
         posted: list[PartyAnswer] = []
         before = ""
-        for task, (request, who) in self.asked(path).items():
+        for task, (request, who) in self.find_requests(path).items():
             if task in self.opening:
                 inside = [name for name in who if name in kept or name not in self.names]
                 written = {letter.request for box in _boxes(request.mail) for letter in box.values()}
                 mail = mail_of(posted) if before and written == {before} else None
-                other = self.resized(request, kept, mail)
+                other = self.resize_request(request, kept, mail)
                 posted = [await self.press(other, name) for name in inside]
                 before = request.id
 
@@ -302,7 +302,7 @@ class AttackTrial:
 
     def judge(self) -> tuple[str, str]:
         """What a move has come to, and why: ``learned``, ``refused``, ``same bytes`` or ``none``."""
-        if found := self._learned():
+        if found := self._list_learned():
             return "learned", found[0]
         lies = [one for one in self.told if one.extra]
         refused = [one for one in (*self.told, *lies) if one.refused and lies]
@@ -331,7 +331,7 @@ class AttackTrial:
             found[view] = {places for places in made if places and any(places)}
         return found
 
-    def _learned(self) -> list[str]:
+    def _list_learned(self) -> list[str]:
         """What the answers of a move open that they must not."""
         opened = self._opens()
         found = [*self.found, *self._too_much(opened.values())]
