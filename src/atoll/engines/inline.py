@@ -76,6 +76,7 @@ async def converse_here(
         try:
             ran = await host.role(*roles[role], peers[role])
         except asyncio.CancelledError:
+            # Only the session's own deadline makes a role late. A cancellation from outside ends the session, and is no outcome of a role.
             if not switch.expired:
                 raise
             ran = cut_off(roles[role][1], "late", peers[role].time)
@@ -98,6 +99,7 @@ async def converse_here(
     except BaseException:
         for task in tasks.values():
             task.cancel()
+        # Without this wait, a role could still write to its island after the session has failed.
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         raise
     finally:

@@ -107,6 +107,7 @@ def _phi(x: Array) -> Array:
 def _base(event: Event) -> Profile:
     """``H`` at ``e >= 0`` of a symmetric pair, without sampling."""
     if isinstance(event, Gaussian):
+        # Balle and Wang 2018, Theorem 8.
         m = 1 / event.noise_multiplier
         return lambda e: np.maximum(_phi(m / 2 - e / m) - np.exp(e) * _phi(-m / 2 - e / m), 0.0)
     if isinstance(event, Laplace):

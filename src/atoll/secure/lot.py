@@ -398,6 +398,7 @@ async def draw_lot(
             where=scope.slot,
             remedy="use retries of at least 0, and least from 2 to the number of parties",
         )
+    # A second draw under one name would let whoever runs the program choose between two outcomes.
     if scope.counts["drawn"]:
         raise ConfigError(
             f"the lot {at!r} was drawn before",
@@ -410,6 +411,7 @@ async def draw_lot(
         lot, said = await draw.draw(asked, terms, attempt, deadline)
         absent = {name: _absence(lot, name, said.get(name)) for name in asked.names if not _took_part(lot, name)}
         left_out.update(absent)
+        # A party that never committed knew nothing to choose by. One that committed and withheld did, so the lot is drawn anew without it.
         if not set(absent) & set(lot.commitments):
             sure = await draw.confirm(lot, deadline)
             scope.counts["drawn"] += 1

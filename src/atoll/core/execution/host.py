@@ -199,6 +199,7 @@ class Journal:
             fresh &= ~met
         if fresh.any():
             count = int(fresh.sum())
+            # From the system, never from the seed of the run: whoever knows that seed could subtract the noise.
             rows[fresh] = np.frombuffer(os.urandom(SEED_BYTES * count), dtype=np.uint8).reshape(count, SEED_BYTES)
             made = _Draw(request.slot.partition("//")[0], Seeds(positions[fresh], rows[fresh]), stages)
             if self.path is not None:

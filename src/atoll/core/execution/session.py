@@ -774,6 +774,7 @@ class Switch:
                 self.chains.times = dict.fromkeys(self.chains.times, known)
             said = {role: {other: list(one) for other, one in words.items()} for role, words in self.said.items()}
             try:
+                # Durable before any role hears of it: after a crash, no role may be ahead of the step that the program knows.
                 self.note_step({"step": number, "time": known, "said": said})
             except AtollError as error:
                 self.fail(error)

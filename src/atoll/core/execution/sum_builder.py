@@ -129,6 +129,7 @@ def not_finite(value: Tree, weight: Any) -> str:
         elif isinstance(leaf, float):
             if not math.isfinite(leaf):
                 return path or "."
+        # Asked by name, because core never imports PyTorch.
         elif type(leaf).__module__ == "torch" and leaf.is_floating_point() and not bool(leaf.isfinite().all()):
             return path or "."
     return ""

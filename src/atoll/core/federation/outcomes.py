@@ -97,6 +97,7 @@ def combine_sum(
     ``exact`` says that words were added up without a modulus, so that overflows can be counted.
     """
     name = world.roster.name
+    # Engines and trees add in orders of their own; single replies return to the cohort's, so that no result depends on the engine.
     if whole.single:
         whole = whole.sign().arrange(asked.positions)
     counts, told, inputs = whole.counts, whole.told, dict(whole.inputs)

@@ -65,6 +65,7 @@ async def hold_session(
     switch = _switch(scope, cast, deadline, terms.limit(began), quorum)
     switch.agreed = scope.world.decisions.take_step(cast.path)
     switch.note_step = functools.partial(scope.world.decisions.put_step, cast.path)
+    # Written by an attempt that crashed. The program may have seen that outcome, so the same roles end well again.
     known = scope.world.decisions.get(cast.path)
     if known is not None:
         switch.known = [list(roles)[i] for i in known.tolist()]

@@ -541,6 +541,7 @@ def _read_prologue(view: memoryview, limits: Limits) -> _Prologue:
             where=where,
             remedy="use the same version of Atoll on both sides",
         )
+    # Both lengths are the sender's word, so they are bounded before anything of that size is allocated.
     if header > limits.max_header_bytes:
         raise MessageError(
             f"a header of {header} bytes, more than max_header_bytes={limits.max_header_bytes}",

@@ -81,6 +81,7 @@ class CheckpointStore:
                 remedy="continue the run there with resume=True, or choose another folder",
             )
         first: CheckpointError | None = None
+        # A crash can leave the newest generation torn; the one before it is deleted only when its successor is whole.
         for path in found:
             try:
                 self._load(read_message(path), path)

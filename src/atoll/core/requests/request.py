@@ -510,6 +510,7 @@ class PartialSum:
         """
         parts = [self, *others]
         merged: dict[str, Any] = {}
+        # Each field carries its rule, so a new field cannot be left out of a merge.
         for name, (values_of, rule) in _RULES.items():
             merged[name] = rule(list(map(values_of, parts)))
         return PartialSum(**merged)

@@ -135,8 +135,10 @@ class _VirtualSelector(IdleSelector):
                 where="virtual time",
                 remedy="check for roles that wait for each other, or for an event or queue that nothing completes",
             )
+        # An engine computes: time stands still, or results would depend on how fast it is.
         if self.pending or timeout is None:
             return super().select(None)
+        # Nothing can run before the next timer, so nobody can tell this jump from a wait.
         self.now += timeout
         return ready
 

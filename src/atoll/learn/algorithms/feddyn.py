@@ -66,6 +66,7 @@ class FedDyn(Algorithm, Stateful, Movable):
         toward = T.add(T.sub(grad(local["params"]), local["slope"]), pull)
         if self.clip is not None:
             length = T.norm(toward)
+            # clip / max(length, clip) by arithmetic: a traced step cannot branch on a value.
             toward = T.scale(toward, self.clip / (self.clip + (length - self.clip) * (length > self.clip)))
         return toward, local
 
@@ -78,6 +79,7 @@ class FedDyn(Algorithm, Stateful, Movable):
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Update ``h`` and the model."""
         del phase
+        # Acar et al. 2021, Algorithm 1: h moves by the sum of the updates over all clients, the model by their mean and h / alpha.
         h = T.sub(state["h"], T.scale(sums["update"], self.alpha * info.replied / info.population))
         params = T.sub(T.add(state["params"], sums["update"]), T.scale(h, 1.0 / self.alpha))
         return {**state, "params": params, "h": h}

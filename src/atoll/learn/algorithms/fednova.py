@@ -57,6 +57,7 @@ class FedNova(FedAvg):
 
     def normaliser(self, steps: Any) -> Any:
         """Return ``a_k``: the sum of the weights of a client's gradients."""
+        # Wang et al. 2020: the 1-norm of the weights of a client's gradients under momentum; plain steps count 1 each.
         rho = self.momentum
         return (steps - rho * (1.0 - rho**steps) / (1.0 - rho)) / (1.0 - rho) if rho else steps
 

@@ -82,6 +82,7 @@ class Scaffold(FedAvg, Phased, Stateful, Movable):
         if self.option == 1:
             change = T.sub(client["anchor"], client["control"])
         else:
+            # Option II of Eq. 4. A client without steps has no update either, so a divisor of 1 gives zeros and no NaN.
             taken = T.scale(update, -1.0 / ((work.steps + (work.steps < 1)) * broadcast["lr"]))
             change = T.sub(taken, broadcast["control"])
         present = 1.0 * (work.steps > 0)
@@ -92,5 +93,6 @@ class Scaffold(FedAvg, Phased, Stateful, Movable):
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Update the model as in FedAvg; ``c`` moves by the sum of the changes over the population."""
+        # Eq. 5: over all N clients, not over those that replied, because the others keep the c_k that is in c already.
         control = T.add(state["control"], T.scale(sums["control"], 1.0 / info.population))
         return {**super().fold(state, sums, info, phase), "control": control}

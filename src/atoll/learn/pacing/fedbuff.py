@@ -102,6 +102,7 @@ def together(parts: Sequence[tuple[Combined, float]], fed: Federation) -> Combin
         found = [part.value[name] for part, _ in parts]
         if kind == "mean":
             shares = [part.weight[name] / weight[name] if weight[name] else 0.0 for part, _ in parts]
+            # The factor discounts how far old work moves the model; it changes neither metrics nor how many examples count.
             factors = [c if name == "update" else 1.0 for _, c in parts]
             found = [T.scale(v, share * c) for v, share, c in zip(found, shares, factors, strict=True)]
         elif kind == "vote" and len(parts) > 1:

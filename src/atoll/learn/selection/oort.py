@@ -117,10 +117,12 @@ class Oort(Uniform):
         clipped = np.minimum(raw, np.quantile(raw, self.clip, method="lower"))
         reach = clipped.max() - clipped.min()
         scaled = (clipped - clipped.min()) / reach if reach > 0 else np.ones(len(clipped))
+        # Lai et al. 2021, Algorithm 1: a client that was not heard of for long is worth another look, as an arm of a bandit is.
         value = scaled + np.sqrt(0.1 * math.log(number) / state["last"][tried])
         spent = state["seconds"][tried]
         preferred = np.quantile(spent, state["quantile"], method="lower")
         slow = spent > preferred
+        # Their Eq. 1: only clients slower than the preferred duration are penalised; faster ones gain nothing.
         value[slow] *= (preferred / spent[slow]) ** self.alpha
         found[tried] = value
         return found

@@ -83,6 +83,7 @@ def _find_descendants(ancestor: int) -> list[int]:
     for name in _numbers("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):
+                # The name of a process stands in brackets, and may hold blanks and brackets itself: the fields follow the last one.
                 text = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
                 parents.setdefault(int(text[1]), []).append(int(name))
     found, left = [], [ancestor]

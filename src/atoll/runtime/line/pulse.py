@@ -79,6 +79,7 @@ class Pulse:
         self._asked = {later: at for later, at in self._asked.items() if later > stamp}
         trip = self._clock() - stamp
         self._statistics.round_trip = trip
+        # As in NTP: the answer is taken to have left half a round trip after the question.
         self._statistics.skew = theirs - (wall + trip / 2)
 
     @staticmethod

@@ -80,6 +80,7 @@ def make_certificate(
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID as Use
 
+    # A certificate that outlives its issuer would fail in the handshake, where neither end can say why.
     until = min(now + timedelta(days=days), issuer.not_valid_after_utc)
     if until <= now:
         raise IdentityError(

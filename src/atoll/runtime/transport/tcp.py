@@ -135,6 +135,7 @@ class TcpTransport(Transport):
         plain = await connect_socket(host, port)
         sock: ssl.SSLSocket | None = None
         try:
+            # A short frame would otherwise wait until the other end has acknowledged the one before it.
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock = context.wrap_socket(plain, server_hostname=server_name or host, do_handshake_on_connect=False)
             end, certificate = await secure_socket(sock)
@@ -147,6 +148,7 @@ class TcpTransport(Transport):
             raise
         pipe = FramedPipe(end, peer)
         try:
+            # In TLS 1.3 the dialler's handshake ends before the server has judged its certificate: only the server's first word says that it may stay.
             async with asyncio.timeout(HANDSHAKE):
                 said = bytes(await pipe.recv())
         except PipeClosed as error:

@@ -52,6 +52,7 @@ def _load_context(context: ssl.SSLContext, credentials: Credentials) -> ssl.SSLC
 
 
 def _load_chain(context: ssl.SSLContext, number: int, credentials: Credentials) -> None:
+    # The ssl module wants a path. A file without a name leaves no key on the disk, whenever the process is killed.
     nameless = Path(f"/proc/self/fd/{number}")
     if nameless.exists():
         context.load_cert_chain(nameless)

@@ -80,6 +80,7 @@ async def gather(
     """
     heard = await asyncio.gather(*(_hello(s, c, patience, on_lost, s in helpers) for s, c in channels.items()))
     hellos = {site: hello for site, hello in zip(channels, heard, strict=True) if hello is not None}
+    # The first attempt alone writes the record. A site that comes back with other parties or rows must not continue their random streams.
     if not record.exists():
         if not hellos.keys() - set(helpers):
             raise JobError("no site is left", where="job", remedy="see the sites' logs, then submit again")

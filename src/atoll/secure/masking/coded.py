@@ -102,6 +102,7 @@ class Code:
         first, rest = places[: self.threshold], places[self.threshold :]
         rows = np.concatenate([np.asarray(shares[i]).astype(np.uint64).reshape(ring.m, -1) for i in first])
         coefficients = words.dot(ring.interpolation(ring.points(self.parties)[first]), rows)
+        # A threshold of shares fixes the polynomial, so every further share is a check of it.
         again = [words.dot(self._evaluation[i * ring.m : (i + 1) * ring.m], coefficients) for i in rest]
         nothing = np.zeros(rows.shape[1] * ring.m, dtype=np.uint64)
         sent = [words.add(np.asarray(shares[i]).astype(np.uint64), nothing) for i in rest]
@@ -129,6 +130,7 @@ async def code_words(island: Island, message: Tree) -> Tree:
     context = agreed.context(island.asked, layout.fingerprint)
     own = (derived(seed, "one-shot mask", context), False)
     masks = {lane: np.zeros(len(words), dtype=word_dtype(int(lane))) for lane, words in lanes.items()}
+    # The mask alone, which is shared out in code. The same mask goes onto the words below.
     add_masks(masks, [own])
     rows: list[dict[str, Any]] = [{} for _ in agreed.names]
     for lane, mask in masks.items():

@@ -83,6 +83,7 @@ def _lagrange(places: Sequence[int]) -> list[int]:
         over = under = 1
         for other in places:
             if other != place:
+                # Places count from 0 and points from 1, because the value at point 0 is the secret.
                 over = over * (other + 1) % PRIME
                 under = under * (other - place) % PRIME
         made.append(over * pow(under, -1, PRIME) % PRIME)

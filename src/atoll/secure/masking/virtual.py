@@ -55,6 +55,7 @@ async def reduce_virtually(reduction: Reduction, agreed: Agreement) -> Reduced:
     inner = reduction.terms.down if reduction.terms.down is not None else M.nbytes(reduction.request.message)
     own = inner[alive] if isinstance(inner, np.ndarray) and len(inner) == len(alive) else inner
     terms = reduction.terms.with_down(own + mail[alive] + M.nbytes(None) - size)
+    # Masks cancel in the sum, so words that nobody masks have the same total to the bit; what is left to imitate is steps and bytes.
     found = await reduction.fold(masked, message, parties=dealt, terms=terms)
     kept = Parties(reduction.world.roster, found.senders)
     require_enough(kept, quorum, rejected=found.rejected)

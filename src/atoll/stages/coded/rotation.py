@@ -82,6 +82,7 @@ def _rotate_rows(rows: Array, key: int, *, back: bool = False) -> Array:
     if size < 2:
         return rows
     length = 1 << (size.bit_length() - 1)
+    # Two transforms that overlap mix a length that is no power of two; padding it would send up to twice the entries.
     places = [slice(0, length)] if length == size else [slice(0, length), slice(size - length, size)]
     made = np.array(rows)
     for i, place in reversed(list(enumerate(places))) if back else enumerate(places):
