@@ -534,13 +534,13 @@ class _PreparedVertical(Prepared):
             labels.require_varied(rows.train)
         part = await job.model.train_guest(training, peers, hosts, **more)
         alone = job.model.train_pooled(own)
-        answers = peers.channel("predictions")
+        asking = peers.channel("predictions")
         token = island.secret.bytes(16)
-        await answers.broadcast({"rows": np.arange(len(rows)), "model": np.frombuffer(token, np.uint8)}, hosts)
+        await asking.broadcast({"rows": np.arange(len(rows)), "model": np.frombuffer(token, np.uint8)}, hosts)
         x = table.x[rows.places]
         margins = {
             "alone": job.model.margins(alone, x, []),
-            "federated": await job.model.predict_as_guest(part, x, peers, "predictions", hosts, island.secret),
+            "federated": await job.model.predict_guest(part, x, peers, hosts, secret=island.secret),
         }
         half = {
             "part": part, "alone": alone, **_shape_of(table), "objective": objective.name,
@@ -570,9 +570,8 @@ class _PreparedVertical(Prepared):
         if job.model.reads_others:
             more["others"] = table.x[self._other_rows(table, rows)]
         part = await job.model.train_host(table.x[rows.train], peers, guest, **more)
-        answers = peers.channel("predictions")
-        asked = await answers.recv(guest)
-        await job.model.predict_as_host(part, table.x[rows.places], peers, "predictions", guest, island.secret)
+        asked = await peers.channel("predictions").recv(guest)
+        await job.model.predict_host(part, table.x[rows.places], peers, guest, secret=island.secret)
         half = {"part": part, **_shape_of(table), "method": type(job.model).__name__}
         island.leave(MODEL, {**half, "model": read_token(asked)})
         return {} if island.remote else {"half": half}

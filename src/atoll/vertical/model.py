@@ -20,12 +20,14 @@ from atoll.trees.objectives import TreeLoss
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.execution.session import PeerChannel, Peers
+    from atoll.core.execution.session import Peers
 
-__all__ = ["ColumnScales", "GuestRows", "Part", "Save", "VerticalModel", "model_named", "require"]
+__all__ = ["ANSWERS", "ColumnScales", "GuestRows", "Part", "Save", "VerticalModel", "model_named", "require"]
 
 Part = dict[str, Any]
 """One party's part of a model, as a message."""
+ANSWERS = "answers"
+"""The channel of a session on which parties predict."""
 Save = Callable[[Any], Awaitable[None]]
 """Makes the state of a role durable, once all roles have theirs."""
 
@@ -197,30 +199,30 @@ class VerticalModel(Checked):
         """
         raise NotImplementedError
 
+    # Predictions: of the guest's rows, and of a host's own, what the guest's labels say of rows that it may not have.
+
     async def predict_guest(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, hosts: Sequence[str], *, secret: Secret
+        self, part: Part, x: NDArray[Any], peers: Peers, hosts: Sequence[str], *, secret: Secret
     ) -> NDArray[Any]:
         """The guest's role when the parties predict: the margins of rows, after the hosts' answers; see `predict_host`."""
         del secret
-        answers = [self.read_answer(part, await peers.recv(name), len(x), k, name) for k, name in enumerate(hosts, 1)]
-        return self.margins(part, x, answers)
+        answers, found = peers.channel(ANSWERS), []
+        for k, name in enumerate(hosts, 1):
+            found.append(self.read_answer(part, await answers.recv(name), len(x), k, name))
+        return self.margins(part, x, found)
 
-    async def predict_host(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
-    ) -> None:
+    async def predict_host(self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret) -> None:
         """A host's role when the parties predict: answer for the rows. A model whose parts hide more needs more rounds, and overrides both roles.
 
         Args:
             part: the host's part.
             x: the rows.
-            peers: the session.
+            peers: the session; the answers go over the channel `ANSWERS`.
             guest: the guest's role.
             secret: the host's entropy, for keys, masks and noise.
         """
         del secret
-        await peers.send(guest, dict(self.answer(part, x)))
-
-    # Predictions for a host: what the guest's labels say of rows that it may not have.
+        await peers.channel(ANSWERS).send(guest, dict(self.answer(part, x)))
 
     @classmethod
     def own_margins(cls, part: Part, guest_part: Part, x: NDArray[Any]) -> NDArray[Any]:
@@ -232,36 +234,15 @@ class VerticalModel(Checked):
         del part, guest_part, x
         raise ConfigError(f"predictions of a host's rows by {cls.__name__}", where="vertical model", remedy="use a model of transfer, such as SFTL, or predict the guest's rows")  # fmt: skip
 
-    async def serve_guest(self, part: Part, peers: PeerChannel, host: str, rows: int, *, secret: Secret) -> None:
+    async def serve_guest(self, part: Part, peers: Peers, host: str, rows: int, *, secret: Secret) -> None:
         """The guest's role when a host predicts so many rows of its own; by default nothing, for a host's part that answers alone."""
 
     async def serve_host(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
+        self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret
     ) -> NDArray[Any]:
         """The host's role when it predicts rows of its own: their margins; by default its part answers alone."""
         del peers, guest, secret
         return self.own_margins(part, {}, x)
-
-    async def predict_as_guest(
-        self, part: Part, x: NDArray[Any], peers: Peers, channel: str, hosts: Sequence[str], secret: Secret
-    ) -> NDArray[Any]:
-        """What `predict_guest` does, with the whole session and the party's entropy: for models that need masks or channels of their own to predict.
-
-        Args:
-            part: the guest's part.
-            x: its columns of the rows.
-            peers: the session.
-            channel: the name of the channel of the predictions.
-            hosts: the hosts' roles, in the order of their columns.
-            secret: the guest's entropy.
-        """
-        return await self.predict_guest(part, x, peers.channel(channel), hosts, secret=secret)
-
-    async def predict_as_host(
-        self, part: Part, x: NDArray[Any], peers: Peers, channel: str, guest: str, secret: Secret
-    ) -> None:
-        """What `predict_host` does, with the whole session and the party's entropy; see `predict_as_guest`."""
-        await self.predict_host(part, x, peers.channel(channel), guest, secret=secret)
 
 
 def model_named(name: str) -> type[VerticalModel]:

@@ -190,7 +190,7 @@ class _PreparedPrediction(Prepared):
                 )
             known &= here
         objective = TreeLoss(half["objective"], int(half["outputs"]))
-        joint = await model().predict_as_guest(half["part"], x, peers, "answers", hosts, island.secret)
+        joint = await model().predict_guest(half["part"], x, peers, hosts, secret=island.secret)
         own = model.margins(half["alone"], x, [])
         made = objective.predict(np.where(known[:, None], joint, own))
         found = {"ids": asked, "predictions": made[:, 0] if objective.outputs == 1 else made}
@@ -211,7 +211,7 @@ class _PreparedPrediction(Prepared):
         rows = x[at] if len(x) else np.zeros((len(at), x.shape[1]), x.dtype)
         rows[at < 0] = 0  # nobody's row: what the host says of it does not count
         await peers.send(guest, {"known": Bits.pack(at >= 0)})
-        await model().predict_as_host(half["part"], rows, peers, "answers", guest, island.secret)
+        await model().predict_host(half["part"], rows, peers, guest, secret=island.secret)
         return {}
 
     # The roles of a host that predicts its own rows.
@@ -225,7 +225,7 @@ class _PreparedPrediction(Prepared):
         _count_rows(island, rows, time.time())
         await peers.send(target, {"objective": half["objective"], "outputs": int(half["outputs"])})
         model = model_named(half["method"])
-        await model().serve_guest(half["part"], peers.channel("answers"), target, rows, secret=island.secret)
+        await model().serve_guest(half["part"], peers, target, rows, secret=island.secret)
         return {}
 
     async def _ask(self, island: Island, peers: Peers) -> Any:
@@ -236,7 +236,7 @@ class _PreparedPrediction(Prepared):
         good = isinstance(told, Mapping) and told.get("objective") in OBJECTIVES and type(told.get("outputs")) is int
         require(good, f"{guest!r} does not say what it predicts", "VerticalPrediction")
         objective = TreeLoss(told["objective"], told["outputs"])
-        margins = await model().serve_host(half["part"], x, peers.channel("answers"), guest, secret=island.secret)
+        margins = await model().serve_host(half["part"], x, peers, guest, secret=island.secret)
         made = objective.predict(margins)
         ids = StringArray.from_values([keys.names[i] if i >= 0 else "" for i in keys.rows.tolist()])
         found = {"ids": ids, "predictions": made[:, 0] if objective.outputs == 1 else made}
@@ -269,18 +269,20 @@ def _count_rows(island: Island, rows: int, now: float) -> None:
     if most is None:
         return
     try:
-        kept = island.left(ANSWERED)
-        times, counts = list(kept["times"]), list(kept["rows"])
+        left = island.left(ANSWERED)
+        times, counts = list(left["times"]), list(left["rows"])
     except ConfigError:
         times, counts = [], []
-    recent = sum(count for when, count in zip(times, counts, strict=True) if when > now - _HOUR)
+    kept = [(when, count) for when, count in zip(times, counts, strict=True) if when > now - _HOUR]
+    recent = sum(count for _, count in kept)
     if recent + rows > most:
         raise PolicyError(
             f"predictions_per_hour={most}: {recent} rows within the last hour, and {rows} more are asked for",
             where=f"policy of {island.name!r}",
             remedy="ask for fewer rows, or later; a person at the site can raise predictions_per_hour in its policy",
         )
-    island.leave(ANSWERED, {"times": [*times, float(now)], "rows": [*counts, int(rows)]}, at_once=True)
+    kept.append((float(now), int(rows)))
+    island.leave(ANSWERED, {"times": [one[0] for one in kept], "rows": [one[1] for one in kept]}, at_once=True)
 
 
 def _half_of(island: Island, *, guest: bool) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from atoll.core.requests.stage import Stage
 from atoll.core.validation import require_parts
 from atoll.trees.objectives import LOGISTIC, TreeLoss
 
-from ..model import GuestRows, Part, Save, VerticalModel, require
+from ..model import ANSWERS, GuestRows, Part, Save, VerticalModel, require
 from .attacks import ATTACKS, LABEL_ATTACKS, LabelLeaks, invert_embeddings
 from .cut import Cut, CutStages, read_frame, require_cut_stages
 from .defences import CutDefence, HostModules, SunModules
@@ -28,7 +28,7 @@ from .ushape import TrunkHost, predict_labels, predict_trunk, train_labels
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.execution.session import PeerChannel, Peers
+    from atoll.core.execution.session import Peers
 
 __all__ = ["SplitNet"]
 
@@ -386,19 +386,19 @@ class SplitNet(VerticalModel):
         return apply_head(part, apply_layers(trunk, joined))
 
     async def predict_guest(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, hosts: Sequence[str]
+        self, part: Part, x: NDArray[Any], peers: Peers, hosts: Sequence[str], *, secret: Secret
     ) -> NDArray[Any]:
         """The guest's role when the parties predict; with ``shape="u"`` it sends its embeddings to the host that has the trunk."""
         if "trunk" in part:
-            return await super().predict_guest(part, x, peers, hosts)
-        return await predict_labels(part, x, peers, hosts[0])
+            return await super().predict_guest(part, x, peers, hosts, secret=secret)
+        return await predict_labels(part, x, peers.channel(ANSWERS), hosts[0])
 
-    async def predict_host(self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str) -> None:
+    async def predict_host(self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret) -> None:
         """A host's role when the parties predict; with ``shape="u"`` the first joins all embeddings."""
         if "trunk" in part:
-            await predict_trunk(part, x, peers, guest)
+            await predict_trunk(part, x, peers.channel(ANSWERS), guest)
         else:
-            await peers.send(str(part.get("top", guest)), dict(self.answer(part, x)))
+            await peers.channel(ANSWERS).send(str(part.get("top", guest)), dict(self.answer(part, x)))
 
 
 def _sizes(values: Sequence[int]) -> bool:

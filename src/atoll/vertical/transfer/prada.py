@@ -14,7 +14,7 @@ from atoll.core.validation import require_parts
 from atoll.secure.encrypted import Paillier
 from atoll.trees.objectives import SQUARED, TreeLoss
 
-from ..model import ColumnScales, GuestRows, Part, Save, VerticalModel, require
+from ..model import ANSWERS, ColumnScales, GuestRows, Part, Save, VerticalModel, require
 from .products import begin_later, begin_pair, product_bytes
 from .representation import Descent, Representation
 from .sides import CURVE, SLOPE, signs_of
@@ -22,7 +22,7 @@ from .sides import CURVE, SLOPE, signs_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.execution.session import PeerChannel, Peers
+    from atoll.core.execution.session import Peers
     from atoll.core.requests.island import Secret
 
 __all__ = ["PrADA"]
@@ -368,17 +368,15 @@ class PrADA(VerticalModel):
         return said + answers[0] @ np.asarray(part["v"]) if answers else said
 
     async def predict_guest(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, hosts: Sequence[str], *, secret: Secret
+        self, part: Part, x: NDArray[Any], peers: Peers, hosts: Sequence[str], *, secret: Secret
     ) -> NDArray[Any]:
         """The guest's role when the parties predict: products of its weights with the host's features."""
-        pair = await begin_later(part, peers, hosts[0], secret, first=True)
+        pair = await begin_later(part, peers.channel(ANSWERS), hosts[0], secret, first=True)
         return np.asarray(_say(part["own"], x) + await pair.take_rows(np.asarray(part["v"]), len(x), 1.0))
 
-    async def predict_host(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
-    ) -> None:
+    async def predict_host(self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret) -> None:
         """The host's role when the parties predict: give what its extractors say."""
-        pair = await begin_later(part, peers, guest, secret, first=False)
+        pair = await begin_later(part, peers.channel(ANSWERS), guest, secret, first=False)
         await pair.give_rows(_extract(part, x), int(part["outputs"]))
 
 

@@ -14,7 +14,7 @@ from atoll.core.validation import require_parts
 from atoll.secure.encrypted import Paillier
 from atoll.trees.objectives import SQUARED, TreeLoss
 
-from ..model import GuestRows, Part, Save, VerticalModel, require
+from ..model import ANSWERS, GuestRows, Part, Save, VerticalModel, require
 from .products import begin_later, begin_pair, product_bytes, seconds_of_product
 from .representation import Representation
 from .sides import Source, Target
@@ -22,7 +22,7 @@ from .sides import Source, Target
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.execution.session import PeerChannel, Peers
+    from atoll.core.execution.session import Peers
     from atoll.core.requests.island import Secret
 
 __all__ = ["SFTL"]
@@ -260,30 +260,28 @@ class SFTL(VerticalModel):
         return np.asarray(_represent(part, x) @ np.asarray(guest_part["phi"]).T)
 
     async def predict_guest(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, hosts: Sequence[str], *, secret: Secret
+        self, part: Part, x: NDArray[Any], peers: Peers, hosts: Sequence[str], *, secret: Secret
     ) -> NDArray[Any]:
         """The guest's role when the parties predict: products of its directions with the host's representations, which it does not see unless they are plain."""
-        pair, directions = await begin_later(part, peers, hosts[0], secret, first=True), np.asarray(part["phi"]).T
-        found: NDArray[Any] = await pair.take_rows(directions, len(x), 1.0)
+        pair = await begin_later(part, peers.channel(ANSWERS), hosts[0], secret, first=True)
+        found: NDArray[Any] = await pair.take_rows(np.asarray(part["phi"]).T, len(x), 1.0)
         return found
 
-    async def predict_host(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
-    ) -> None:
+    async def predict_host(self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret) -> None:
         """The host's role when the parties predict: give the representations of its rows."""
-        pair = await begin_later(part, peers, guest, secret, first=False)
+        pair = await begin_later(part, peers.channel(ANSWERS), guest, secret, first=False)
         await pair.give_rows(_represent(part, x), int(part["outputs"]))
 
-    async def serve_guest(self, part: Part, peers: PeerChannel, host: str, rows: int, *, secret: Secret) -> None:
+    async def serve_guest(self, part: Part, peers: Peers, host: str, rows: int, *, secret: Secret) -> None:
         """The guest's role when a host predicts rows of its own: give the directions."""
-        pair = await begin_later(part, peers, host, secret, first=True)
+        pair = await begin_later(part, peers.channel(ANSWERS), host, secret, first=True)
         await pair.give(np.asarray(part["phi"]), rows)
 
     async def serve_host(
-        self, part: Part, x: NDArray[Any], peers: PeerChannel, guest: str, *, secret: Secret
+        self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret
     ) -> NDArray[Any]:
         """The host's role when it predicts rows of its own: products of their representations with the directions, which it does not see unless they are plain."""
-        pair, u = await begin_later(part, peers, guest, secret, first=False), _represent(part, x)
+        pair, u = await begin_later(part, peers.channel(ANSWERS), guest, secret, first=False), _represent(part, x)
         found: NDArray[Any] = await pair.take(np.broadcast_to(u.T, (int(part["outputs"]), *u.T.shape)), 1.0)
         return found.T
 

@@ -16,7 +16,7 @@ from atoll.secure.encrypted import KeyOwner, Paillier
 from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 from atoll.trees.sketch import binned
 
-from ..model import GuestRows, Part, Save, VerticalModel, require
+from ..model import ANSWERS, GuestRows, Part, Save, VerticalModel, require
 from .columns import OwnedColumns, Splits
 from .hidden import (
     ONE,
@@ -209,20 +209,18 @@ class Pivot(VerticalModel):
         inside = run_plain(follow_rows(by, left.reshape(len(x), -1, nodes)))
         return _finish(part, run_plain(sum_leaves(by, inside, values)), len(values))
 
-    async def predict_as_guest(
-        self, part: Part, x: NDArray[Any], peers: Peers, channel: str, hosts: Sequence[str], secret: Secret
+    async def predict_guest(
+        self, part: Part, x: NDArray[Any], peers: Peers, hosts: Sequence[str], *, secret: Secret
     ) -> NDArray[np.float32]:
         """The guest's role when the parties predict: it alone learns the margins."""
-        talk = peers.channel(channel)
+        talk = peers.channel(ANSWERS)
         await talk.broadcast({"hosts": list(hosts)}, hosts)
         totals = await _predict(part, x, Circle(("", *hosts), 0, talk, secret), peers)
         return _finish(part, totals, len(part["values"]))
 
-    async def predict_as_host(
-        self, part: Part, x: NDArray[Any], peers: Peers, channel: str, guest: str, secret: Secret
-    ) -> None:
+    async def predict_host(self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret) -> None:
         """A host's role when the parties predict: it learns nothing."""
-        talk = peers.channel(channel)
+        talk = peers.channel(ANSWERS)
         hosts, me = _read_hosts(await talk.recv(guest), peers, guest)
         await _predict(part, x, Circle((guest, *hosts), me, talk, secret), peers)
 
