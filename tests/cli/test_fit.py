@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def test_people_read_what_r_prints(
     assert all(word in told.out for word in said)
     assert "Page:" in told.err
     assert ("<svg" in (folder / "page.html").read_text().split("<h2>")[1]) == (method != "kmeans")
+    compared = (folder / "page.html").read_text().partition("Alone, federated, pooled</h2>")[2]
+    assert re.findall(r"<td>([^<]+)</td>", compared)[:3] == ["north alone", "south alone", "federated"]
 
 
 def test_coefficients_as_r_has_them_are_in_the_answer(capsys: Any, folder: Path) -> None:

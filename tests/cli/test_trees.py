@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -283,3 +284,14 @@ def test_files_in_another_form_give_the_same_trees_predictions_and_comparisons_o
     clinic(plain, 60, 4, ["a", "b", "c"], ["age", "bmi", "ward", "state"])
     rows = rows_of(str(rewrite(plain)), "state", form={"delimiter": ";", "decimal": ",", "encoding": "latin-1"})
     np.testing.assert_array_equal(rows.x, rows_of(str(plain), "state").x)
+
+
+def test_a_page_compares_the_federation_with_each_site_and_all_rows(capsys, clinics):
+    found = grown(capsys, "north", "south", "--test", "held.csv", "--drop", "id", "--html", "page.html")
+    compared = (
+        (clinics / "page.html").read_text().partition("Alone, federated, pooled</h2>")[2].partition("</table>")[0]
+    )
+    rows = re.findall(r"<td>([^<]+)</td><td class=\"n\">([^<]+)</td><td class=\"n\">([^<]+)</td>", compared)
+    assert [name for name, *_ in rows] == ["north alone", "south alone", "federated", "pooled"]
+    assert rows[2][1:] == (f"{found['federated']:.6g}", f"{found['auc']['federated']:.6g}")
+    assert rows[3][1:] == (f"{found['pooled']:.6g}", f"{found['auc']['pooled']:.6g}")

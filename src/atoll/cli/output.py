@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -315,19 +315,12 @@ def table_of_sites(found: dict[str, Any], title: str, shown: Callable[[Any], str
         title: of the first column.
         shown: a measure as text.
     """
+    from atoll.study.sites import list_compared
+
     table = PlainTable()
-    table.add_column(title)
-    # Of several classes, trees have an accuracy and the area under the curve.
-    measures = {found["measure"]: found, **({"auc": found["auc"]} if "auc" in found else {})}
-    for name in measures:
-        table.add_column(name, justify="right")
-
-    def add(title: str, values: Iterable[Any]) -> None:
-        table.add_row(title, *("-" if value is None else shown(value) for value in values))
-
-    for name in found["alone"]:
-        add(f"{name} alone", [one["alone"][name] for one in measures.values()])
-    add("federated", [one["federated"] for one in measures.values()])
-    library = f"pooled, by {found['pooled_by']}" if found.get("pooled_by") else "pooled"
-    add(library, [one["pooled"] for one in measures.values()])
+    head, rows = list_compared(found)
+    for place, name in enumerate((title, *head)):
+        table.add_column(name, justify="right" if place else "left")
+    for name, values in rows:
+        table.add_row(name, *("-" if value is None else shown(value) for value in values))
     return table

@@ -184,12 +184,13 @@ def _label_ticks(axis: Any, labels: Sequence[Any]) -> None:
     axis.set_xticks(range(len(shown)), shown, rotation=turn, ha="right" if turn else "center", fontsize=7.5)
 
 
-def write_report(source: Any, path: str | Path | None = None) -> Path:
+def write_report(source: Any, path: str | Path | None = None, *, more: Sequence[Mapping[str, Any]] = ()) -> Path:
     """Write the report of a run.
 
     Args:
         source: a ``Result``, a ``RunFolder``, or the path of a run folder.
         path: the file to write; by default ``report.html`` in the run folder, or ``atoll-report.html`` here.
+        more: further sections, after those of the job, such as a comparison.
 
     Returns:
         The page's path.
@@ -199,7 +200,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         CheckpointError: the folder cannot be read, or the page cannot be written.
     """
     facts = facts_of(source)
-    sections = facts.sections or _told_result(facts)
+    sections = [*(facts.sections or _told_result(facts)), *map(dict, more)]
     target = Path(path) if path is not None else _choose_place(source)
     page = render(
         "report.html.j2",

@@ -22,7 +22,27 @@ if TYPE_CHECKING:
     from atoll.fitting import FitMethod, FittedModel
     from atoll.trees import Ensemble
 
-__all__ = ["METHODS", "compare_fits", "compare_trees", "method_of"]
+__all__ = ["METHODS", "compare_fits", "compare_trees", "list_compared", "method_of"]
+
+
+def list_compared(found: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
+    """Return the measures of a comparison, and their values for each site alone, the federation, and all rows in one place; ``None`` where there is none."""
+    # Of several classes, trees have an accuracy and the area under the curve.
+    measures = {found["measure"]: found, **({"auc": found["auc"]} if "auc" in found else {})}
+    pooled = f"pooled, by {found['pooled_by']}" if found.get("pooled_by") else "pooled"
+    rows = [(f"{name} alone", [one["alone"][name] for one in measures.values()]) for name in found["alone"]]
+    rows += [("federated", [one["federated"] for one in measures.values()])]
+    return [*measures], [*rows, (pooled, [one["pooled"] for one in measures.values()])]
+
+
+def _write_page(result: Any, found: Mapping[str, Any], path: Path) -> None:
+    """Write a federation's report, with the comparison."""
+    from atoll.report import write_report
+
+    head, rows = list_compared(found)
+    shown = [[name, *("-" if value is None else f"{value:.6g}" for value in values)] for name, values in rows]
+    table = {"head": ["trained on", *head], "rows": shown}
+    write_report(result, path, more=[{"title": "Alone, federated, pooled", "tables": [table]}])
 
 
 # A model fitted over a federation beside those of each site alone and of all rows in one place: what ``atoll fit`` shows.
@@ -72,7 +92,7 @@ def compare_fits(
         settings: of `atoll.fitting.Fit`.
         secure: whether the server sees sums alone.
         seed: of draws.
-        page: file for a report of the federation's fit, with a picture.
+        page: file for a report of the federation's fit, with a picture and the comparison.
 
     Returns:
         ``measure``, its value ``alone`` by site (``None`` where a site cannot fit alone), ``federated``, ``pooled`` by a library, whose name is ``pooled_by``; the largest ``difference`` of
@@ -84,22 +104,18 @@ def compare_fits(
     from atoll.secure.masking import SecureAggregation
     from atoll.simulation import simulate
 
-    notices: list[str] = []
+    results: list[Any] = []
 
-    def fit_model(
-        data: Mapping[str, DataTable], method: FitMethod, html: Path | None = None, **more: Any
-    ) -> FittedModel:
+    def fit_model(data: Mapping[str, DataTable], method: FitMethod, **more: Any) -> FittedModel:
         job = job_class("fit")(**{**settings, "model": method, **more})
         result = simulate(job, data, engine="inline", seed=seed, progress=False)
-        if html is not None:
-            result.report(html)
-        notices.extend(result.notices if data is tables else ())
+        results.append(result)
         made: FittedModel = result.outcome
         return made
 
     whole = DataTable.stacked(list(tables.values()), name="all")
     rows = whole if test is None else test
-    federated = fit_model(tables, model, page, **({"reducer": SecureAggregation()} if secure else {}))
+    federated = fit_model(tables, model, **({"reducer": SecureAggregation()} if secure else {}))
     plain = _without_noise(model)
     alone = {
         name: _score_alone(lambda table=table: fit_model({"one": table}, plain, min_count=1).score(rows))
@@ -108,8 +124,10 @@ def compare_fits(
     found = {
         "method": type(model).__name__, "measure": model.measure, "alone": alone, "federated": federated.score(rows),
         **_fit_in_one_place(federated, whole, rows, settings), **federated.plain(short=True), **({"curves": curves} if (curves := federated.curves) else {}),
-        **({"notices": notices} if notices else {}),
+        **({"notices": list(results[0].notices)} if results[0].notices else {}),
     }  # fmt: skip
+    if page is not None:
+        _write_page(results[0], found, page)
     return found, federated
 
 
@@ -162,6 +180,7 @@ def compare_trees(
     drop: Sequence[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
     form: Mapping[str, Any] | None = None,
+    page: Path | None = None,
 ) -> tuple[dict[str, Any], Ensemble]:
     """Grow trees over all sites, for each site alone, and over all rows in one place.
 
@@ -180,6 +199,7 @@ def compare_trees(
         drop: columns to leave out.
         categories: agreed values of a column, in the order of their codes.
         form: ``delimiter``, ``decimal`` and ``encoding`` of the files.
+        page: file for a report of the federation's trees, with the comparison.
 
     Returns:
         ``measure`` (auc, rmse or accuracy), ``alone`` by site, ``federated``, ``pooled``, all on the test rows (``pooled`` of histograms is XGBoost's, and without it ``None`` with a
@@ -204,7 +224,7 @@ def compare_trees(
     more: dict[str, Any] = {"reducer": _mask_sums(islands)} if secure else {}
 
     grow = partial(_grow_trees, seed=seed)
-    notices: list[str] = []
+    results: list[Any] = []
     ours = settings["scheme"] == "histogram"
     beside_xgboost = ours and find_spec("xgboost") is not None
     more |= {"exact_cuts": True} if ours else {}  # the files are all here: nothing is disclosed
@@ -213,7 +233,7 @@ def compare_trees(
     for shard in islands:
         data = Islands.from_datasets({shard.name: shard.dataset()})
         alone[shard.name] = grow(data, ordinary) if len(set(shard.y.tolist())) > 1 else None
-    ensemble, union = grow(islands, {**settings, **more}, notices=notices), islands.pooled()
+    ensemble, union = grow(islands, {**settings, **more}, results=results), islands.pooled()
 
     def measure_trees(trees: Ensemble | None) -> float | None:
         return None if trees is None else _if_known(score(objective, held["y"], trees.predict(held["x"]))[1])
@@ -234,12 +254,14 @@ def compare_trees(
     if objective.name != SQUARED:
         found["auc"] = tell_measures(area)
     found |= {"pooled_note": _NO_XGBOOST} if missing else {}
-    found |= {"notices": notices} if notices else {}
+    found |= {"notices": list(results[0].notices)} if results[0].notices else {}
     found |= {
         "importance": dict(sorted(ensemble.importance().items(), key=lambda item: -item[1])),
         "classes": list(ensemble.columns.classes) if ensemble.columns else [],
         "test": {"rows": len(held), "from": kept},
     }
+    if page is not None:
+        _write_page(results[0], found, page)
     if secure and beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:
         orders = [np.random.default_rng([seed, k]).permutation(len(union)) for k in range(_ORDERS)]
         others = [grow(Islands.from_datasets({"all": union.take(order)}), ordinary) for order in orders]
@@ -250,13 +272,13 @@ def compare_trees(
 _NO_XGBOOST = 'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'
 
 
-def _grow_trees(data: Islands, given: Mapping[str, Any], *, seed: int, notices: list[str] | None = None) -> Ensemble:
+def _grow_trees(data: Islands, given: Mapping[str, Any], *, seed: int, results: list[Any] | None = None) -> Ensemble:
     from atoll.runs.config import job_class
     from atoll.simulation import simulate
 
     result = simulate(job_class("trees")(**given), data, engine="inline", seed=seed, progress=False)
-    if notices is not None:
-        notices.extend(result.notices)
+    if results is not None:
+        results.append(result)
     grown: Ensemble = result.outcome
     return grown
 

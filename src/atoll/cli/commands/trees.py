@@ -51,6 +51,9 @@ def command(
             "--out", help="File for the model; by default model.json, or model.txt of LightGBM.", metavar="FILE"
         ),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with tables and pictures.", metavar="FILE")
+    ] = None,
     json: Json = False,
     *,
     options: FileOptions,
@@ -64,14 +67,18 @@ def command(
 
     out = out or Path(model_file_name(method))
     require_folder(out)
+    if html is not None:
+        require_folder(html, "--html")
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
     found, ensemble = compare_trees(
         files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features,
-        columns=words_of(columns), drop=words_of(drop), categories=lists_of(categories), form=options.plain(),
+        columns=words_of(columns), drop=words_of(drop), categories=lists_of(categories), form=options.plain(), page=html,
     )  # fmt: skip
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
     output = output_of(context)
+    if html is not None:
+        output.note(f"Page: {html}")
     for note in (*filter(None, [found.get("pooled_note")]), *found.get("notices", ())):
         output.note(escape(note))
     output.give(found, _show_trees(found, out))
