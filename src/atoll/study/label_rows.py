@@ -103,7 +103,7 @@ def rows_of(
     text: str | None = None,
     missing: str | None = None,
     party: str | None = None,
-    form: Mapping[str, str] | None = None,
+    form: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read rows to train on, with rows to test on if the data have some.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from tests.support.front_toys import World, played, typed
 pytestmark = pytest.mark.network
 
 COLUMNS = ["age", "dose"]
-JOBS = {
+JOBS: dict[str, dict[str, Any]] = {
     "training": {
         "model": {"name": "linear", "features": 2, "outputs": 2}, "algorithm": {"name": "FedAvg", "lr": 0.01},
         "selection": "Everyone", "rounds": 2,

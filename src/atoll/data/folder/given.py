@@ -180,7 +180,7 @@ def _read_rows(
     party: str | None,
     missing: Missing,
     folder: Folder,
-    form: dict[str, str],
+    form: dict[str, Any],
 ) -> tuple[Dataset, str | None]:
     """The rows as they are, and the name of their text column if features come from it."""
     suffixes = "".join(Path(data).suffixes[-2:])
@@ -209,7 +209,7 @@ def _bundled_names() -> tuple[str, ...]:
 
 
 def _of_table(
-    data: str, target: str | None, text: str | None, party: str | None, missing: Missing, form: dict[str, str]
+    data: str, target: str | None, text: str | None, party: str | None, missing: Missing, form: dict[str, Any]
 ) -> Dataset:
     if target is None:
         raise DataError("the target column is not set", where=Path(data).name, remedy="name it: target=")

@@ -233,8 +233,8 @@ def site_data(made: Any, name: str, categories: Mapping[str, Sequence[str]] | No
     known = getattr(made, "sizes", None)
     sizes = [len(made.shard(i)) for i in range(len(made))] if known is None else np.asarray(known).tolist()
     names = tuple(f"{name}/{client}" for client in made.names)
-    card = card_of(made, categories or made.about.categories) if isinstance(made, Islands) else None
-    return SiteData(name, names, made, tuple(sizes), card)
+    known = card_of(made, categories or made.about.categories) if isinstance(made, Islands) else None
+    return SiteData(name, names, made, tuple(sizes), known)
 
 
 def _count_rows(made: Any) -> int:
