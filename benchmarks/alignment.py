@@ -2,7 +2,8 @@
 
     python benchmarks/alignment.py                                    # 100,000 keys at each of two parties
     python benchmarks/alignment.py --keys 1000000 --openmined PYTHON  # next to openmined-psi, in the environment of that Python
-    python benchmarks/alignment.py --protocols Oprf,Ecdh
+    python benchmarks/alignment.py --protocols Oprf,Ecdh,Circuit
+    python benchmarks/alignment.py --kept 1000 --keys 1000000         # a small set against a large one whose pass is kept (Unbalanced)
 
 All parties are in one process, so the memory is that of both, with both tables. Processor time changes little with other work on the machine. openmined-psi
 runs ECDH on its raw data structure, which is exact, client and server in one process; it is given the same keys.
@@ -38,9 +39,10 @@ print(json.dumps({"processor": time.process_time() - began, "wall": time.perf_co
 
 
 @task
-def shared_rows(island, _):
-    """How many rows the party keeps as shared."""
-    return len(island.state["aligned"]["rows"])
+def shared_rows(island, result):
+    """How many rows the party keeps as shared, or has counted."""
+    kept = island.state["aligned"]
+    return kept["count"] if result == "count" else len(kept["rows"])
 
 
 def measure(protocol: str, count: int) -> dict[str, float]:
@@ -48,7 +50,8 @@ def measure(protocol: str, count: int) -> dict[str, float]:
     import atoll
     from atoll.secure import psi
 
-    plan = psi.AlignmentPlan(columns=("id",), roles=("bank", "shop"))
+    result = "count" if protocol == "Circuit" else "ids"
+    plan = psi.AlignmentPlan(columns=("id",), roles=("bank", "shop"), result=result)
     made = getattr(psi, protocol)()
     args = {"protocol": made.spec(), "plan": plan.spec()}
     sets = {"bank": 0, "shop": count // 2}
@@ -58,7 +61,7 @@ def measure(protocol: str, count: int) -> dict[str, float]:
         from atoll.secure.psi.protocol import intersect_keys
 
         await fed.session({name: (name, intersect_keys.with_args(me=name, **args)) for name in sets})
-        return (await fed.ask_all(fed.parties, shared_rows)).by_name()
+        return (await fed.ask_all(fed.parties, shared_rows, result)).by_name()
 
     began, wall = time.process_time(), time.perf_counter()
     found = dict(atoll.simulate(program, tables, engine="inline", progress=False))
@@ -68,16 +71,51 @@ def measure(protocol: str, count: int) -> dict[str, float]:
     return {**spent, "bytes": made.contract(plan, dict.fromkeys(sets, count)).nbytes, "memory": memory}
 
 
+def measure_kept(count: int, asked: int) -> dict[str, dict[str, float]]:
+    """Two alignments in one job, of which the second finds the large side's pass kept; and what reading the keys takes of each."""
+    import atoll
+    from atoll.secure import psi
+    from atoll.secure.psi.protocol import intersect_keys
+
+    plan = psi.AlignmentPlan(columns=("id",), roles=("bank", "shop"))
+    args = {"protocol": psi.Unbalanced().spec(), "plan": plan.spec()}
+    tables = {
+        "bank": {"id": [f"customer-{i}" for i in range(count - asked // 2, count - asked // 2 + asked)]},
+        "shop": {"id": [f"customer-{i}" for i in range(count)]},
+    }
+    began, wall = time.process_time(), time.perf_counter()
+    for table in tables.values():
+        psi.RowKeys.of(table, "id")
+    rows = {"reading the keys": {"processor": time.process_time() - began, "wall": time.perf_counter() - wall}}
+
+    async def program(fed):
+        for name in ("first", "kept"):
+            began, wall = time.process_time(), time.perf_counter()
+            await fed.session({me: (me, intersect_keys.with_args(me=me, **args)) for me in tables})
+            rows[name] = {"processor": time.process_time() - began, "wall": time.perf_counter() - wall}
+        return (await fed.ask_all(fed.parties, shared_rows, "ids")).by_name()
+
+    found = dict(atoll.simulate(program, tables, engine="inline", progress=False))
+    assert found["bank"] == found["shop"] == asked // 2
+    return rows
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--protocols", default="Oprf")
     parser.add_argument("--openmined", metavar="PYTHON")
+    parser.add_argument("--kept", type=int, help="keys of the small set, against --keys that are kept")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(args.one, args.keys)))
+        return
+    if args.kept:
+        print(f"{args.kept:,} keys against {args.keys:,}, Unbalanced")
+        for name, row in measure_kept(args.keys, args.kept).items():
+            print(f"{name:16} {row['processor']:12.2f} processor s {row['wall']:8.2f} wall s")
         return
     rows = {}
     for name in args.protocols.split(","):

@@ -77,6 +77,15 @@ orders = st.lists(
 )
 
 
+@pytest.mark.parametrize("most", [2, 1 << 22])
+def test_a_product_of_matrices_in_blocks_is_the_product(monkeypatch, most):
+    monkeypatch.setattr(oblivious, "_MOST", most)
+    for order in (Order("dot", ((3, 4), (4, 1))), Order("dot", ((2, 3), (3, 4)))):
+        (one,), (other,) = dealt([order])
+        a, b, c = joined(order, 64, one, other)
+        np.testing.assert_array_equal(c, a @ b)
+
+
 @settings(max_examples=8, deadline=None)
 @given(orders, st.sampled_from([16, 40, 64]), st.integers(0, 2**32))
 def test_what_is_dealt_fits_together(asked, k, seed):
