@@ -36,9 +36,18 @@ def train(parties, security="pair", **more):
     return job, atoll.simulate(job, parties, engine="inline", progress=False)
 
 
-@pytest.mark.parametrize("security", SEALED)
-@pytest.mark.parametrize("seed", range(3))
-def test_encrypted_it_is_the_plain_model(seed, security):
+@pytest.mark.parametrize(
+    ("security", "seed"),
+    [
+        ("pair", 0),
+        ("arbiter", 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("pair", 1), ("pair", 2), ("arbiter", 0), ("arbiter", 2))
+        ),
+    ],
+)
+def test_encrypted_it_is_the_plain_model(security, seed):
     table = draw(700 + seed, 300, holes=True)
     parties, _ = as_parties(table, 1 + seed % 2, seed)
     job, result = train(parties, security, task=table.task, short_exponents=seed == 2)
@@ -100,7 +109,7 @@ def test_taylors_loss_is_a_ridge_regression():
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_products_are_the_plain_ones(seed, columns, outputs):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 40))
@@ -130,9 +139,10 @@ def test_the_largest_numbers_do_not_reach_their_neighbours(sign):
         peer.multiply(2 * v, Secret(2))
 
 
-@pytest.mark.parametrize("points", [2, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("security", SEALED)
-def test_killed_and_resumed_it_is_the_same(tmp_path, points, security):
+@pytest.mark.parametrize(
+    ("security", "points"), [("arbiter", 2), *(pytest.param(one, 8, marks=pytest.mark.slow) for one in SEALED)]
+)
+def test_killed_and_resumed_it_is_the_same(tmp_path, security, points):
     parties, _ = as_parties(draw(705, 260))
     job = Vertical(model=VerticalLinear(security=security, cipher=SHORT))
     ready = job.prepare(Community(parties))

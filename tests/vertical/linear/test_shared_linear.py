@@ -30,7 +30,7 @@ def train(parties, model=SHARED, **more):
     return job, atoll.simulate(job, parties, engine="inline", progress=False)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
+@pytest.mark.parametrize("seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, *range(3, 12)))])
 def test_on_shares_it_is_the_plain_model(seed):
     table = draw(700 + seed, 500, holes=True)
     parties, _ = as_parties(table, 1 + seed % 2, seed)

@@ -59,8 +59,10 @@ def found_by_sklearn(x, y, rows, family, penalty, l1=0.0):
     return model.fit(x[rows], y[rows]).predict(x)[:, None]
 
 
-@pytest.mark.parametrize("hosts", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("seed", "hosts"),
+    [(0, 3), (1, 1), (2, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, 1), (1, 3), (2, 1)))],
+)
 def test_it_is_scikit_learns_optimum(seed, hosts):
     table = draw(600 + seed, 500, holes=hosts == 3)
     parties, _ = as_parties(table, hosts, seed)
@@ -243,7 +245,8 @@ def test_without_a_penalty_weights_that_grow_without_end_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "alone", "federated"), [("motor", 0.8954, 0.2976), ("default_credit", 0.6567, 0.7131)]
+    ("name", "alone", "federated"),
+    [("motor", 0.8954, 0.2976), pytest.param("default_credit", 0.6567, 0.7131, marks=pytest.mark.slow)],
 )
 def test_the_measures_of_fates_examples(name, alone, federated):
     """Golden numbers, which scikit-learn gives too: seed 0, a quarter held out, penalty 1."""
