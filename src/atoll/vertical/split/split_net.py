@@ -375,7 +375,7 @@ class SplitNet(VerticalModel):
     @classmethod
     def margins(cls, part: Part, x: NDArray[Any], answers: Sequence[Any]) -> NDArray[Any]:
         """The margins of rows: what the top makes of all embeddings."""
-        trunk = next((one for _, one in answers if one is not None), part.get("trunk"))
+        trunk: Any = next((one for _, one in answers if one is not None), part.get("trunk"))
         found = [one for one, _ in answers]
         if not answers:
             others = list(part.get("others", ()))
@@ -407,12 +407,12 @@ def _sizes(values: Sequence[int]) -> bool:
 
 def _hosts_of(message: Any, peers: Peers, guest: str) -> list[str]:
     """The hosts in the order of their columns, as the guest has told them: the other roles, and this one."""
-    told = message.get("hosts") if isinstance(message, Mapping) else None
+    told: Any = message.get("hosts") if isinstance(message, Mapping) else None
     good = isinstance(told, list) and all(isinstance(one, str) for one in told)
     others = sorted(name for name in peers.names if name != guest)
     good = good and len(told) == len(others) + 1 and sorted(one for one in told if one in peers.names) == others
     require(good, f"no list of hosts from {guest!r}", "SplitNet")
-    return list(told)  # type: ignore[arg-type]
+    return list(told)
 
 
 def _precision(part: Part) -> np.dtype[Any]:
