@@ -266,7 +266,10 @@ def test_options_of_another_model_are_refused(files, asked):
     assert "--penalty with --model boost" in asked(*files(), "--penalty", 3, code=2)["error"]["what"]
 
 
-@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+@pytest.mark.parametrize(
+    "task",
+    [pytest.param("binary", marks=pytest.mark.slow), pytest.param("regression", marks=pytest.mark.slow), "multiclass"],
+)
 def test_a_split_network_is_the_one_of_all_columns(files, asked, tmp_path, task):
     pytest.importorskip("torch")
     out = tmp_path / "F.csv"
@@ -280,7 +283,7 @@ def test_a_split_network_is_the_one_of_all_columns(files, asked, tmp_path, task)
 def test_attacks_on_a_split_network_are_told(files, asked):
     pytest.importorskip("torch")
     words = ("--model", "net", "--epochs", 2, "--attack", "norm,direction,inversion")
-    for defence in ("none", "maxnorm,sun", "noise"):
+    for defence in ("none", "maxnorm,sun"):
         found = asked(*files(), *words, "--defend", defence)
         assert list(found["attacks"]) == ["norm", "direction", "inversion"]
         assert all(0 <= value <= 1 for value in found["attacks"].values())

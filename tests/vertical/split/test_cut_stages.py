@@ -69,7 +69,7 @@ def train(**settings):
     return atoll.simulate(Vertical(model=SplitNet(**{**SMALL, **settings})), parties, engine="inline", progress=False)
 
 
-@pytest.mark.parametrize("shape", ["label", "u"])
+@pytest.mark.parametrize("shape", ["label", pytest.param("u", marks=pytest.mark.slow)])
 def test_a_stage_that_keeps_all_changes_nothing_and_one_that_keeps_little_sends_little(shape):
     plain, whole, few = (train(shape=shape, **more) for more in ({}, {"uplink": [TopK(1.0)], "downlink": [TopK(1.0)]}, {"uplink": [TopK(0.1)], "downlink": [TopK(0.1)]}))  # fmt: skip
     np.testing.assert_array_equal(whole.predictions["federated"], plain.predictions["federated"])

@@ -82,9 +82,10 @@ def fit_by_pytorch(model, rows):
 @pytest.mark.parametrize(
     ("seed", "settings"),
     [
-        (400, {}),
         (401, {"optimizer": "sgd", "rate": 0.1, "momentum": 0.9}),
-        (402, {"decay": 0.1, "top": (), "hidden": ()}),
+        (402, {"shape": "u"}),
+        pytest.param(400, {}, marks=pytest.mark.slow),
+        pytest.param(402, {"decay": 0.1, "top": (), "hidden": ()}, marks=pytest.mark.slow),
     ],
 )
 def test_it_is_the_network_that_pytorch_trains_on_all_columns(seed, settings):
@@ -103,7 +104,7 @@ def test_it_is_the_network_that_pytorch_trains_on_all_columns(seed, settings):
     assert result.compare(train_pooled(result.job, parties, result))["difference"] < 1e-12
 
 
-@pytest.mark.parametrize("hosts", [1, 3])
+@pytest.mark.parametrize("hosts", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_in_single_precision_it_is_close_and_joins_what_lies_apart(hosts):
     rng = np.random.default_rng(0)
     n, x = 1200, rng.normal(size=(1200, 8)).astype(np.float32)
@@ -121,7 +122,7 @@ def test_in_single_precision_it_is_close_and_joins_what_lies_apart(hosts):
     np.testing.assert_allclose(asked, [told[str(key)] for key in some["id"]], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", ["label", "u"])
+@pytest.mark.parametrize("shape", [pytest.param("label", marks=pytest.mark.slow), "u"])
 def test_saved_parts_answer_in_one_round_trip(tmp_path, shape):
     table = draw(402, 400)
     parties, _ = as_parties(table, 2)
@@ -143,7 +144,7 @@ def test_a_party_may_have_no_column():
 
 @pytest.mark.parametrize(
     ("points", "shape"),
-    [(2, "label"), (1, "u"), *(pytest.param(9, shape, marks=pytest.mark.slow) for shape in ("label", "u"))],
+    [(1, "label"), *(pytest.param(9, shape, marks=pytest.mark.slow) for shape in ("label", "u"))],
 )
 def test_killed_and_resumed_it_is_the_same(tmp_path, points, shape):
     table = draw(402, 300)
@@ -176,7 +177,7 @@ def test_the_party_with_the_labels_may_see_no_embedding_and_hide_them_from_the_t
     assert "trunk" not in result.replies["guest"]["half"]["part"]
 
 
-@pytest.mark.parametrize("shape", ["label", "u"])
+@pytest.mark.parametrize("shape", ["label", pytest.param("u", marks=pytest.mark.slow)])
 def test_images_at_a_host_and_labels_at_the_guest(shape):
     rng = np.random.default_rng(0)
     n = 500
