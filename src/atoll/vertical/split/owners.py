@@ -4,25 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from atoll.trees.objectives import LOGISTIC, SQUARED, TreeLoss
 
 from ..model import ColumnScales, GuestRows, Part
-from .networks import Segment, apply_layers, load_torch, loss_of
+from .networks import Batches, Layers, Segment, apply_layers, load_torch, loss_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .split_net import SplitNet
+    from atoll.core.execution.session import PeerChannel
+    from atoll.core.requests.island import Secret
 
-__all__ = ["Labelled", "Owned", "apply_head", "embed"]
+    from .cut import Cut
+
+
+__all__ = ["ColumnSide", "LabelSide", "SplitPlan", "apply_head", "embed"]
+
+
+class SplitPlan(Protocol):
+    """What the sides know of a split network: its segments, steps and settings, as `SplitNet` has them."""
+
+    precision: ClassVar[type[np.floating[Any]]]
+
+    @property
+    def width(self) -> int:
+        """Numbers of an embedding."""
+        ...
+
+    @property
+    def top(self) -> Sequence[int]:
+        """Widths of the top's hidden layers."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """Rows of a step."""
+        ...
+
+    @property
+    def correction(self) -> float:
+        """How much a sender corrects what stages lost."""
+        ...
+
+    @property
+    def audit(self) -> Sequence[str]:
+        """Attacks that a party runs on what it gives away."""
+        ...
+
+    def bottom(self, columns: int, number: int = 0) -> Layers:
+        """The bottom of a party."""
+        ...
+
+    def tops(self, parties: int, outputs: int) -> tuple[Layers, Layers]:
+        """The trunk and the head."""
+        ...
+
+    def segment(self, layers: Layers, *name: str | int) -> Segment:
+        """A segment with its initial weights."""
+        ...
+
+    def batches(self, rows: int) -> Batches:
+        """The steps of a training."""
+        ...
+
+    def is_checkpoint(self, batches: Batches, done: int) -> bool:
+        """Whether parties keep their states after so many steps."""
+        ...
+
+    def cut(self, peers: PeerChannel) -> Cut:
+        """A party's end of the cut."""
+        ...
+
+    def hide_labels(self, gradients: Any, secret: Secret) -> Any:
+        """What a host gets instead of gradients."""
+        ...
 
 
 @dataclass
-class Owned:
+class ColumnSide:
     """A party's columns, and the bottom that reads them."""
 
     x: Any
@@ -30,7 +93,7 @@ class Owned:
     bottom: Segment
 
     @classmethod
-    def of(cls, model: SplitNet, x: NDArray[Any], number: int, state: Any = None) -> Owned:
+    def of(cls, model: SplitPlan, x: NDArray[Any], number: int, state: Any = None) -> ColumnSide:
         """Read the training rows of party ``number``, the guest being 0; go on from a checkpoint's ``state``."""
         scales = ColumnScales.of(x)
         scaled = load_torch().from_numpy(scales.apply(x).astype(model.precision))
@@ -62,7 +125,7 @@ class _Scaled(NamedTuple):
 
 
 @dataclass
-class Labelled(Owned):
+class LabelSide(ColumnSide):
     """The party with the labels: its columns and bottom, and the segments behind the cut; ``trunk`` is ``None`` if a host has it."""
 
     trunk: Segment | None
@@ -72,10 +135,10 @@ class Labelled(Owned):
 
     @classmethod
     def of(  # type: ignore[override]
-        cls, model: SplitNet, rows: GuestRows, parties: int, state: Any = None, *, with_trunk: bool = True
-    ) -> Labelled:
+        cls, model: SplitPlan, rows: GuestRows, parties: int, state: Any = None, *, with_trunk: bool = True
+    ) -> LabelSide:
         """Read the training rows; go on from a checkpoint's ``state``."""
-        own = Owned.of(model, rows.x, 0, state and state["bottom"])
+        own = ColumnSide.of(model, rows.x, 0, state and state["bottom"])
         layers = model.tops(parties, rows.objective.outputs)
         trunk = model.segment(layers[0], "trunk") if with_trunk else None
         head = model.segment(layers[1], "head")

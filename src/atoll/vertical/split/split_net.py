@@ -22,7 +22,7 @@ from .attacks import ATTACKS, LABEL_ATTACKS, LabelLeaks, invert_embeddings
 from .cut import Cut, CutStages, read_frame, require_cut_stages
 from .defences import CutDefence, HostModules, SunModules
 from .networks import Batches, Layers, Segment, SegmentOptimizer, apply_layers, few_threads, load_torch
-from .owners import Labelled, Owned, apply_head, embed
+from .owners import ColumnSide, LabelSide, apply_head, embed
 from .ushape import TrunkHost, predict_labels, predict_trunk, train_labels
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class SplitNet(VerticalModel):
         """Whether parties keep their states after so many steps."""
         return done % (self.checkpoint_every or batches.an_epoch) == 0
 
-    def cut(self, peers: Peers) -> Cut:
+    def cut(self, peers: PeerChannel) -> Cut:
         """A party's end of the cut."""
         rng = Rng.of(self.seed).child("cut")
         ways = {
@@ -270,7 +270,7 @@ class SplitNet(VerticalModel):
             await peers.broadcast({"hosts": hosts}, hosts)
         if self.shape == "u":
             return await train_labels(self, rows, peers, hosts, secret=secret, state=state, save=save)
-        at_guest = Labelled.of(self, rows, len(hosts) + 1, state)
+        at_guest = LabelSide.of(self, rows, len(hosts) + 1, state)
         leaks = LabelLeaks(self.audit, len(hosts), len(rows.x), self.width, state and state["leaks"])
         cut, batches = self.cut(peers), self.batches(len(rows.x))
         # How many columns the hosts have is not known here.
@@ -303,7 +303,7 @@ class SplitNet(VerticalModel):
         if state is None:
             state = {"hosts": _hosts_of(await peers.recv(guest), peers, guest), "done": 0}
         number = 1 + next(i for i, name in enumerate(state["hosts"]) if name not in peers.names)
-        own = Owned.of(self, x, number, state.get("bottom"))
+        own = ColumnSide.of(self, x, number, state.get("bottom"))
         made = Rng.of(self.seed).child("modules", number)
         modules = [
             HostModules(one, self.width, x.shape[1], made.child(k), secret, self.precision, state.get(f"module-{k}"))
@@ -343,9 +343,9 @@ class SplitNet(VerticalModel):
         """The guest's part that the same network has when all columns are in one place: nothing is cut."""
         parties = rows.columns or (rows.x.shape[1],)
         ends = np.cumsum((0, *parties)).tolist()
-        owned = [Owned.of(self, rows.x[:, a:b], k) for k, (a, b) in enumerate(itertools.pairwise(ends))]
-        at_guest = Labelled.of(self, GuestRows(rows.x[:, : ends[1]], rows.targets, rows.objective), len(parties))
-        owned[0] = Owned(at_guest.x, at_guest.scales, at_guest.bottom)
+        owned = [ColumnSide.of(self, rows.x[:, a:b], k) for k, (a, b) in enumerate(itertools.pairwise(ends))]
+        at_guest = LabelSide.of(self, GuestRows(rows.x[:, : ends[1]], rows.targets, rows.objective), len(parties))
+        owned[0] = ColumnSide(at_guest.x, at_guest.scales, at_guest.bottom)
         with few_threads(self._work(parties, rows.objective.outputs) * self.batch):
             for _, at in self.batches(len(rows.x)).from_step(0):
                 at_guest.loss([one.bottom(one.x[at]) for one in owned], at).backward()

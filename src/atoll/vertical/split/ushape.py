@@ -11,7 +11,7 @@ from ..model import GuestRows, Part, Save
 from .attacks import LabelLeaks
 from .cut import Cut, read_frame
 from .networks import apply_layers, few_threads, load_torch
-from .owners import Labelled, apply_head, embed
+from .owners import LabelSide, SplitPlan, apply_head, embed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from atoll.core.execution.session import PeerChannel, Peers
     from atoll.core.requests.island import Secret
 
-    from .split_net import SplitNet
 
 __all__ = ["TrunkHost", "predict_labels", "predict_trunk", "train_labels"]
 
 
 async def train_labels(
-    model: SplitNet,
+    model: SplitPlan,
     rows: GuestRows,
     peers: Peers,
     hosts: Sequence[str],
@@ -40,7 +39,7 @@ async def train_labels(
         MessageError: the host with the trunk sent something of another form.
     """
     torch, top = load_torch(), hosts[0]
-    at_guest = Labelled.of(model, rows, len(hosts) + 1, state, with_trunk=False)
+    at_guest = LabelSide.of(model, rows, len(hosts) + 1, state, with_trunk=False)
     leaks = LabelLeaks(model.audit, 1, len(rows.x), model.top[-1], state and state["leaks"])
     cut, batches = model.cut(peers), model.batches(len(rows.x))
     with few_threads(model.bottom(rows.x.shape[1]).multiplications * model.batch):
@@ -74,7 +73,7 @@ class TrunkHost:
         state: of the segment, from a checkpoint.
     """
 
-    def __init__(self, model: SplitNet, cut: Cut, guest: str, hosts: Sequence[str], state: Any = None) -> None:
+    def __init__(self, model: SplitPlan, cut: Cut, guest: str, hosts: Sequence[str], state: Any = None) -> None:
         self._cut, self._guest, self._hosts = cut, guest, list(hosts)
         self._width, self._features = model.width, model.top[-1]
         self.segment = model.segment(model.tops(2 + len(self._hosts), 1)[0], "trunk")
