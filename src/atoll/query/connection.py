@@ -262,7 +262,7 @@ def open_silo(path: str | Path, policy: Any = None, name: str = "") -> Silo:
         DataError: there is no such folder or file, or it is of another kind.
         ConfigError: the policy cannot be used.
     """
-    place = Path(path)
+    place = Path(path).resolve()
     if isinstance(policy, str | Path):
         policy = QueryPolicy.read(policy)
     elif isinstance(policy, Mapping):

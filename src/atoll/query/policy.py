@@ -223,8 +223,8 @@ def _table(given: Any, where: str) -> TablePolicy:
 
 
 def _column(given: Any, where: str) -> ColumnPolicy:
-    one = {"level": given} if isinstance(given, str) else given
-    one = _mapping(one, where, ("level", "release", "range", "scale", "join", "trusted"))
+    words: Any = {"level": given} if isinstance(given, str) else given
+    one = _mapping(words, where, ("level", "release", "range", "scale", "join", "trusted"))
     level = _word(one.get("level", "private"), LEVELS, "level", where)
     release = _word(one.get("release", "count" if level == "private" else "aggregate"), RELEASES, "release", where)
     low, high = None, None

@@ -19,6 +19,7 @@ from atoll.core import message as M
 from atoll.core.errors import AtollError, ConfigError, DataError, MessageError, nearest
 from atoll.core.redaction import private
 from atoll.core.requests.wire import pack_error, unpack_error
+from atoll.runs.registries import imported
 
 from ..consent import parse_consent
 from .policies import policy_of_site
@@ -58,7 +59,9 @@ def look_at_headers(spec: Mapping[str, Any], name: str, helper: bool = False) ->
         policy = policy_of_site(spec, name)
         parse_consent(spec.get("consent"), name)
         paths = [Path(part) for part in str(spec.get("path") or "").split(",") if part]
-        if len(paths) == 1:
+        if spec.get("tables") is not None:
+            imported("atoll.query:QueryPolicy", "data").of({key: spec[key] for key in ("tables", "limits") if spec.get(key)}, f"{name}.yaml")  # fmt: skip
+        elif len(paths) == 1:
             columns = _look(paths[0], spec)
             if policy is not None and columns:
                 _require_extremes(policy.extremes, columns)

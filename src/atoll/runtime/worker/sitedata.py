@@ -20,7 +20,7 @@ from atoll.runs.registries import HOME
 from .cards import DataCard, card_of
 from .databases import database_of, open_database
 from .formats import load_arrays, load_as_is, load_tables
-from .policies import policy_of_site
+from .policies import MIN_COUNT, policy_of_site
 from .population import LiveCommunity, LiveData, is_connection
 from .words import SETTINGS, WAYS, settings_of, site_spec
 
@@ -95,6 +95,8 @@ def load_site_data(
             own = _live(_made(given)[0], given) if any(given.get(way) for way in WAYS) else None
             own = _in_one_form(own, given, name) if one_form and are_arrays(own) else own
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
+        if given.get("tables") is not None:
+            return replace(site_data(_silo_of(given, name), name), policy=policy)
         made, categories = (_as_is(given, text), {}) if reads == "table" and _is_file(given) else _made(given)
         made = _in_one_form(made, given, name) if one_form else made
         found = site_data(_live(made, given), name, categories)
@@ -108,6 +110,18 @@ def load_site_data(
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
+
+
+def _silo_of(given: Mapping[str, Any], name: str) -> Any:
+    """What queries ask: the tables of a folder or file, with what the site's file allows."""
+    from atoll.runs.registries import imported
+
+    said = given.get("policy")
+    least = {"min_count": said["min_count"]} if isinstance(said, Mapping) and "min_count" in said else {"min_count": MIN_COUNT}  # fmt: skip
+    rules = {"tables": given["tables"], "policy": least, **({"limits": given["limits"]} if given.get("limits") else {})}
+    with inside(given.get("folder")):
+        place = Path(str(given.get("path") or given.get("database"))).resolve()
+        return imported("atoll.query:open_silo", "data")(place, rules, name)
 
 
 def _is_file(given: Mapping[str, Any]) -> bool:
