@@ -120,9 +120,21 @@ def test_sums_are_exact_where_doubles_would_lose_them() -> None:
     policy = {"policy": {"min_count": 1}, "tables": {"t": {"columns": "public"}}}
     with connected(made, policy) as db:
         assert db.sql("SELECT sum(d), sum(h) FROM t").rows == [(Decimal("0.25"), 3 * big + 2)]
+    long = Decimal("123456789012345678901234567890123456.78")
+    huge = {name: TableSource({"t": ({"d": "DECIMAL(38,2)"}, [(long,)])}) for name in ("a", "b")}
+    with connected(huge, policy) as db:
+        assert db.sql("SELECT sum(d) FROM t").rows == [(Decimal("246913578024691357802469135780246913.56"),)]
     far = {"a": TableSource({"t": ({"x": "DOUBLE"}, [(1e9,), (1e9 + 1,)])}), "b": TableSource({"t": ({"x": "DOUBLE"}, [(1e9 + 2,)])})}  # fmt: skip
     with connected(far, policy) as db:
         assert db.sql("SELECT var_samp(x), sum(x) FROM t").rows == [(1.0, 3e9 + 3)]
+
+
+def test_rows_that_every_site_has_count_once() -> None:
+    made = {name: TableSource({"t": ({"x": "INTEGER"}, [(1,), (2,)])}) for name in ("a", "b", "c")}
+    policy = {"policy": {"min_count": 1}, "tables": {"t": {"mode": "replicated", "columns": "public"}}}
+    with connected(made, policy) as db:
+        assert db.sql("SELECT count(*), sum(x) FROM t").rows == [(2, 3)]
+        assert db.sql("SELECT x, count(*) FROM t GROUP BY x ORDER BY x").rows == [(1, 1), (2, 1)]
 
 
 def test_every_site_has_one_type_or_the_statement_is_refused() -> None:

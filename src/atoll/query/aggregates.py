@@ -72,7 +72,7 @@ class Addend:
         if self.kind == "count":
             return [int(row[0] or 0)]
         if self.kind == "whole":
-            return split_words(int((row[0] or 0) * 10**self.scale), ADDENDS["whole"])
+            return split_words(int(Fraction(row[0] or 0) * 10**self.scale), ADDENDS["whole"])
         if self.kind == "real":
             return [*(int(one or 0) for one in row[1:]), *split_words(_in_units(_fraction(row[0])), _WIDE)]
         n, *sums, spread = row
