@@ -83,9 +83,23 @@ def sources(drawn: list[list[Any]]) -> dict[str, TableSource]:
     return made
 
 
-@settings(max_examples=15)
-@given(tables, st.lists(statements(), min_size=3, max_size=3))
+drawn_statements = given(tables, st.lists(statements(), min_size=3, max_size=3))
+
+
+@settings(max_examples=4)
+@drawn_statements
 def test_drawn_statements_equal_duckdb_on_the_union(drawn: list[list[Any]], texts: list[str]) -> None:
+    require_equal(drawn, texts)
+
+
+@pytest.mark.slow
+@settings(max_examples=100)
+@drawn_statements
+def test_many_drawn_statements_equal_duckdb_on_the_union(drawn: list[list[Any]], texts: list[str]) -> None:
+    require_equal(drawn, texts)
+
+
+def require_equal(drawn: list[list[Any]], texts: list[str]) -> None:
     made = sources(drawn)
     with connected(made, POLICY) as db, pooled(made, replicated=("n",)) as oracle:
         for text in texts:

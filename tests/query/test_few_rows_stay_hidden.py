@@ -54,7 +54,6 @@ def hospitals() -> Any:
     "later",
     [
         "SELECT sum(pay) FROM p WHERE age <> 25",
-        "SELECT sum(pay) FROM p WHERE age > 21",
         "SELECT ward, sum(pay) FROM p WHERE id <> 3 GROUP BY ward",
         "SELECT sum(pay) FROM (SELECT pay, id FROM p WHERE id <> 3) q",
     ],

@@ -128,7 +128,7 @@ class MaskedSums(Strategy):
             found.append(Exposure("coordinator", f"the values of {', '.join(one.text for one in plan.keys)} at each site", "these columns are public", "keys"))  # fmt: skip
         if plan.counted:
             found.append(Exposure("coordinator", "the number of units of every group and condition over all sites, also of those that the answer leaves out", masks, "count"))  # fmt: skip
-        sums = "sums over all sites, from which the answer follows: counts, sums"
+        sums = "sums over all sites, from which the answer follows, also of values that it leaves out: counts, sums"
         sums += ", sums of squares and products" if any(one.kind in ("square", "product") for one in plan.addends) else ""  # fmt: skip
         found.append(Exposure("coordinator", sums, masks, "sum"))
         found.append(Exposure("analyst", "the answer, and how many groups it leaves out", "", "sum"))
