@@ -198,3 +198,17 @@ def test_the_strictest_site_decides_and_a_site_believes_no_coordinator() -> None
         plan_of(silos["south"], asked)
     for silo in silos.values():
         silo.close()
+
+
+def test_explain_reads_no_row_and_says_who_learns_what(hospitals: Any) -> None:
+    found = hospitals.sql("EXPLAIN SELECT ward, stddev(pay) FROM p WHERE age > 30 GROUP BY ward")
+    assert (found.rows, found.bytes, found.explained) == ([], 0, True)
+    assert [(one["who"], one["kind"]) for one in found.leakage] == [
+        ("coordinator", "keys"),
+        ("coordinator", "count"),
+        ("coordinator", "sum"),
+        ("analyst", "sum"),
+    ]
+    assert [step["form"] for step in found.plan] == ["plain", "masked", "plain", "masked", "plain"]
+    assert all(silo.kept is None for silo in hospitals.silos.values())
+    assert "EXPLAIN" in Query(sql="SELECT 1").explain().notes[0]

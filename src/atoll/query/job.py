@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, NonPrivate
+from atoll.core.exposure import Explanation
 from atoll.core.job import Job, Prepared
 from atoll.core.persistence.files import as_json
 from atoll.core.requests.task import task
@@ -120,6 +121,13 @@ class Query(Checked, Job):
     def names(self) -> tuple[str, ...]:
         """The kind and the strategy, which a site's policy can allow or refuse."""
         return (*super().names(), self.strategy)
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """What leaves follows from the sites' tables and policies: the statement ``EXPLAIN SELECT …`` asks them, and reads no row."""
+        note = (
+            "who learns what follows from the tables and policies of the sites: run the job with EXPLAIN before SELECT"
+        )
+        return Explanation(self.title, clients if data is None else len(data), notes=(note,))
 
     def prepare(self, data: Any) -> Prepared:
         """Nothing needs to be known of the data."""
