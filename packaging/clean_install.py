@@ -48,6 +48,7 @@ USES = {
     "net": "import subprocess, sys; from atoll.runtime.provision import Kit; import cryptography",
     "nvflare": "import nvflare.client",
     "duckdb": "import duckdb; assert duckdb.connect().execute('select 1').fetchone() == (1,)",
+    "sql": "from pathlib import Path; import atoll.query; [(Path(n).mkdir(), Path(n, 't.csv').write_text('x\\n1\\n')) for n in 'ab']; db = atoll.query.connect(silos={'a': 'a', 'b': 'b'}, policy={'tables': {'t': {'columns': 'public'}}}); assert db.sql('select sum(x) from t').rows == [(2,)]",
     "postgres": "import psycopg; assert psycopg.pq.__impl__ == 'binary'",
     "flower": "import flwr",
     "grpc": "import grpc, cryptography; from atoll.runtime.transport import TRANSPORTS; TRANSPORTS['grpc']",

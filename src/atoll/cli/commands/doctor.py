@@ -34,6 +34,7 @@ _EXTRAS = {
     "net": ("cryptography",),
     "grpc": ("grpc", "cryptography"),
     "duckdb": ("duckdb",),
+    "sql": ("duckdb", "sqlglot", "pyarrow", "cryptography"),
     "postgres": ("psycopg",),
 }
 
