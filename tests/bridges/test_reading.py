@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from atoll.bridges.flower import FlowerApp, changes_of, name_wrong_count
+from atoll.bridges.flower import FlowerApp, changes_of
+from atoll.client.connection import name_wrong_count
 from atoll.core.errors import AtollError, CompositionError, ConfigError, MissingExtraError
 
 APPS = Path(__file__).parent / "apps"
@@ -97,9 +98,9 @@ def test_an_app_becomes_a_job_of_plain_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [-1, -0.5, float("nan"), float("inf"), [3]])
 def test_a_clients_count_that_is_no_weight_is_named(count: Any) -> None:
     told = [["arrays", "arrays", []], ["metrics", "metrics", [["train_loss", -1.0], ["num-examples", count]]]]
-    assert name_wrong_count(told).startswith(f"metrics['num-examples'] = {count!r}: count the rows")
+    assert name_wrong_count(told, "num-examples").startswith(f"metrics['num-examples'] = {count!r}: count the rows")
 
 
 def test_a_count_of_0_or_none_is_flowers_own_to_judge() -> None:
-    assert name_wrong_count([["metrics", "metrics", [["num-examples", 0], ["train_loss", -1.0]]]]) == ""
-    assert name_wrong_count([["config", "config", [["num-examples", -1]]]]) == ""
+    assert name_wrong_count([["metrics", "metrics", [["num-examples", 0], ["train_loss", -1.0]]]], "num-examples") == ""
+    assert name_wrong_count([["config", "config", [["num-examples", -1]]]], "num-examples") == ""

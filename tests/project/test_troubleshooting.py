@@ -66,7 +66,7 @@ def test_every_message_of_the_runtime_is_explained() -> None:
 def test_every_message_on_the_page_is_one_of_the_code() -> None:
     files = [
         *RUNTIME,
-        *(path for room in ("core", "cli", "runs") for path in (ROOT / "src" / "atoll" / room).rglob("*.py")),
+        *(path for room in ("core", "cli", "data", "runs") for path in (ROOT / "src" / "atoll" / room).rglob("*.py")),
     ]
     code = "\n".join(piece for path in files for piece in _pieces(ast.parse(path.read_text(encoding="utf-8")))).lower()
     rows = [line.split(" | ")[0] for line in PAGE.splitlines() if line.startswith("| `")]

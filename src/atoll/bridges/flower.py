@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import math
 import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,15 +26,13 @@ from atoll.simulation import Result, simulate
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
 
-__all__ = ["FlowerApp", "changes_of", "flattened", "flower_program", "job_of", "name_wrong_count", "simulate_app"]
+__all__ = ["FlowerApp", "changes_of", "flattened", "flower_program", "job_of", "simulate_app"]
 
 # A Flower app's folder: what its ``pyproject.toml`` says, and what of it has no counterpart here.
 
 
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 Value = bool | int | float | str
-_COUNT = "num-examples"
-"""The metric by which Flower's strategies weigh replies."""
 _NODES = 10
 """Nodes of a simulation where an app names no number, as in Flower."""
 
@@ -114,21 +111,6 @@ class FlowerApp:
                 remedy=f"use one of {', '.join(self.config)}",
             )
         return {**self.config, **changes}
-
-
-def name_wrong_count(content: Iterable[Any]) -> str:
-    """Return why the count in a client's records is no weight, and nothing if it is one: Flower's strategies weigh by it without a look.
-
-    Args:
-        content: the records as a message tree, see `atoll.bridges.flower_grid.packed`.
-    """
-    for name, kind, rows in content:
-        for key, value in rows if kind == "metrics" else ():
-            if key == _COUNT and not (isinstance(value, int | float) and 0 <= value < math.inf):
-                return (
-                    f"{name}[{key!r}] = {value!r}: count the rows that the model was trained on, a number of 0 or more"
-                )
-    return ""
 
 
 def changes_of(words: str) -> dict[str, Value]:

@@ -20,13 +20,12 @@ from flwr.app.message.array import Array
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from atoll.client.connection import name_wrong_count
 from atoll.core.addresses import load_object
 from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError, TaskError
 from atoll.core.requests.task import task
-
-from .flower import name_wrong_count
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -143,6 +142,8 @@ def unpacked(tree: Tree) -> RecordDict:
 
 
 _LOG = logging.getLogger("atoll.flower")
+_COUNT = "num-examples"
+"""The metric by which Flower's strategies weigh replies."""
 
 
 @task
@@ -174,7 +175,7 @@ def answer(island: Island, message: Tree) -> dict[str, Aggregate] | Any:
     if reply.has_error():
         return {"error": str(reply.error.reason), "code": int(reply.error.code)}
     content = packed(reply.content)
-    wrong = name_wrong_count(content)
+    wrong = name_wrong_count(content, _COUNT)
     return {"error": wrong} if wrong else {"content": content}
 
 

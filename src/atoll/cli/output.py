@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.panel import Panel
 from rich.table import Table
@@ -34,6 +35,7 @@ __all__ = [
     "Output",
     "PlainTable",
     "name_options",
+    "note_found",
     "only_json_on_stdout",
     "require_folder",
     "show_error",
@@ -305,6 +307,14 @@ def require_folder(out: Path, option: str = "--out") -> None:
     """
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"{option} {out}: there is no such folder", remedy="name a file in a folder that exists")
+
+
+def note_found(output: Output, found: dict[str, Any], page: Path | None) -> None:
+    """Note where the page is, why there is no pooled value, and the result's notices."""
+    for note in (*filter(None, [found.get("pooled_note")]), *found.get("notices", ())):
+        output.note(escape(note))
+    if page is not None:
+        output.note(f"Page: {page}")
 
 
 def table_of_sites(found: dict[str, Any], title: str, shown: Callable[[Any], str]) -> PlainTable:

@@ -12,7 +12,7 @@ import struct
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -397,6 +397,22 @@ def _require_count(examples: float | None) -> None:
             where="task.reply",
             remedy="count the rows that the model was trained on: a number from 0 to 2^53, its weight in the mean",
         )
+
+
+def name_wrong_count(content: Iterable[Any], count: str) -> str:
+    """Return why the count in a foreign reply is no weight, and nothing if it is one: other frameworks weigh by it without a look.
+
+    Args:
+        content: its records as a message tree, see `atoll.bridges.flower_grid.packed`.
+        count: the metric that is the count.
+    """
+    for name, kind, rows in content:
+        for key, value in rows if kind == "metrics" else ():
+            if key == count and not (isinstance(value, int | float) and 0 <= value <= MOST_EXAMPLES):
+                return (
+                    f"{name}[{key!r}] = {value!r}: count the rows that the model was trained on, a number of 0 or more"
+                )
+    return ""
 
 
 def _number(what: str, value: Any) -> float:

@@ -254,19 +254,25 @@ def compare_trees(
     if objective.name != SQUARED:
         found["auc"] = tell_measures(area)
     found |= {"pooled_note": _NO_XGBOOST} if missing else {}
-    found |= {"notices": list(results[0].notices)} if results[0].notices else {}
-    found |= {
-        "importance": dict(sorted(ensemble.importance().items(), key=lambda item: -item[1])),
-        "classes": list(ensemble.columns.classes) if ensemble.columns else [],
-        "test": {"rows": len(held), "from": kept},
-    }
+    found |= {**_describe_trees(ensemble, results[0].notices), "test": {"rows": len(held), "from": kept}}
     if page is not None:
         _write_page(results[0], found, page)
     if secure and beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:
-        orders = [np.random.default_rng([seed, k]).permutation(len(union)) for k in range(_ORDERS)]
-        others = [grow(Islands.from_datasets({"all": union.take(order)}), ordinary) for order in orders]
+        others = [grow(Islands.from_datasets({"all": one}), ordinary) for one in _in_other_orders(union, seed)]
         found["pooled_shuffled"] = [value for value in map(measure_trees, others) if value is not None]
     return found, ensemble
+
+
+def _describe_trees(ensemble: Ensemble, notices: Sequence[str]) -> dict[str, Any]:
+    return {
+        **({"notices": list(notices)} if notices else {}),
+        "importance": dict(sorted(ensemble.importance().items(), key=lambda item: -item[1])),
+        "classes": list(ensemble.columns.classes) if ensemble.columns else [],
+    }
+
+
+def _in_other_orders(rows: Dataset, seed: int) -> list[Dataset]:
+    return [rows.take(np.random.default_rng([seed, k]).permutation(len(rows))) for k in range(_ORDERS)]
 
 
 _NO_XGBOOST = 'all rows in one place are for XGBoost, which is not installed: pip install "atoll[trees]"'

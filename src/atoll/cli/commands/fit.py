@@ -59,7 +59,7 @@ def command(
 ) -> None:
     """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli import describing as words
-    from atoll.cli.output import require_folder, table_of_sites
+    from atoll.cli.output import note_found, require_folder, table_of_sites
     from atoll.study.sites import compare_fits, method_of
 
     for option, file in [(o, f) for o, f in (("--out", out), ("--html", html)) if f is not None]:
@@ -81,10 +81,7 @@ def command(
         model.save(out)
         found["model"] = str(out)
     output = output_of(context)
-    for note in (*filter(None, [found.get("pooled_note")]), *found.get("notices", ())):
-        output.note(escape(note))
-    if html is not None:
-        output.note(f"Page: {html}")
+    note_found(output, found, html)
     output.give(found, Group(table_of_sites(found, "fitted on", "{:.6g}".format), *_show_sections(model)))
 
 

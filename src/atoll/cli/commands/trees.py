@@ -60,15 +60,15 @@ def command(
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli.describing import lists_of, words_of
-    from atoll.cli.output import require_folder
+    from atoll.cli.output import note_found, require_folder
     from atoll.study.sites import compare_trees
     from atoll.trees import model_file
     from atoll.trees.model_files import model_file_name
 
     out = out or Path(model_file_name(method))
-    require_folder(out)
-    if html is not None:
-        require_folder(html, "--html")
+    for option, file in (("--out", out), ("--html", html)):
+        if file is not None:
+            require_folder(file, option)
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
     found, ensemble = compare_trees(
         files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features,
@@ -77,10 +77,7 @@ def command(
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)
     output = output_of(context)
-    if html is not None:
-        output.note(f"Page: {html}")
-    for note in (*filter(None, [found.get("pooled_note")]), *found.get("notices", ())):
-        output.note(escape(note))
+    note_found(output, found, html)
     output.give(found, _show_trees(found, out))
 
 
