@@ -63,7 +63,7 @@ class TreeLoss:
         if self.name == SQUARED:
             return share
         if self.name == POISSON:
-            return np.log(np.maximum(share, _LEAST))
+            return np.asarray(np.log(np.maximum(share, _LEAST)))
         shares = np.array([1 - share[0], share[0]]) if self.name == LOGISTIC else np.maximum(share, _LEAST_SHARE)
         if not (shares > 0).all():
             raise DataError(
@@ -92,7 +92,7 @@ class TreeLoss:
         if self.name == SQUARED:
             return margin
         if self.name == POISSON:
-            return np.exp(margin)
+            return np.asarray(np.exp(margin))
         if self.name == LOGISTIC:
             with np.errstate(over="ignore"):
                 return np.divide(1, 1 + np.exp(-margin), dtype=margin.dtype)

@@ -147,7 +147,17 @@ def test_a_host_that_says_something_else_is_refused(told, match):
 
 def test_hosts_that_the_session_does_not_have_are_refused():
     assert _places(["mall", "shop"], "bank", ["shop"]) == (["bank", "mall", "shop"], "mall")
-    for told in (["shop"], ["mall", "mall"], ["mall", "bank"], ["mall", "shop", "tram"], None, "mall"):
+    for told in (
+        ["shop"],
+        ["mall", "mall"],
+        ["mall", "bank"],
+        ["mall", "shop", "tram"],
+        ["mall"],
+        ["mall", "shop", "shop"],
+        ["bank", "shop"],
+        None,
+        "mall",
+    ):
         with pytest.raises(AtollError, match=r"hosts .* of 'bank'"):
             _places(told, "bank", ["shop"])
 
