@@ -20,7 +20,7 @@ from atoll.vertical import Pivot, SecureBoost, Vertical, VerticalPrediction, tra
 from atoll.vertical.model import GuestRows
 from atoll.vertical.trees import pivot
 from atoll.vertical.trees.columns import OwnedColumns
-from atoll.vertical.trees.hidden import Candidates, TreePlan, add_by_bin
+from atoll.vertical.trees.hidden import SplitChoices, TreePlan, add_by_bin
 from atoll.vertical.trees.numbers import PlainNumbers, run_plain
 from atoll.vertical.trees.parties import SealedWords
 from tests.support.alignment import recorded
@@ -251,7 +251,7 @@ def test_answers_for_other_rows_are_refused():
 
 
 def test_of_a_column_with_holes_rows_go_either_way():
-    made = Candidates.of([([2], [True]), ([1], [False])])
+    made = SplitChoices.of([([2], [True]), ([1], [False])])
     assert list(zip(made.owner, made.cut, made.with_missing, strict=True)) == [
         (0, 0, False), (0, 0, True), (0, 1, False), (0, 1, True), (0, 2, False), (1, 0, False),
     ]  # fmt: skip

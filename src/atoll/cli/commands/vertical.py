@@ -161,14 +161,10 @@ def command(
         if place is not None:
             require_folder(place, option)
     tables = words.tables_of(files, text=[ids])
-    chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats}
-    if categories:
-        chosen["categories"] = _split_names(categories, tables)
-    kind: Any = job_class("vertical")
+    chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids}
+    chosen |= {"label": label, "categories": _split_names(categories, tables), "transcript": transcript is not None}
     guest, *hosts = tables
-    job = kind(
-        model=learner, guest=guest, hosts=hosts, id=ids, label=label, transcript=transcript is not None, **chosen
-    )
+    job: Any = job_class("vertical")(**{"model": learner, "guest": guest, "hosts": hosts, **chosen})
     output = output_of(context)
     with tempfile.TemporaryDirectory(prefix="atoll-vertical-") as made:
         folder = Path(made)
@@ -187,7 +183,7 @@ def command(
     return 0
 
 
-def _split_names(given: str, tables: Mapping[str, Any]) -> list[str]:
+def _split_names(given: str | None, tables: Mapping[str, Any]) -> list[str]:
     """Names of columns.
 
     Raises:
@@ -195,7 +191,7 @@ def _split_names(given: str, tables: Mapping[str, Any]) -> list[str]:
     """
     from atoll.core.errors import DataError, nearest
 
-    names, columns = given.split(","), [name for table in tables.values() for name in table.columns]
+    names, columns = given.split(",") if given else [], [name for table in tables.values() for name in table.columns]
     for name in names:
         if name not in columns:
             raise DataError(

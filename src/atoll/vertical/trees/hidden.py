@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ONE",
     "ROOM",
-    "Candidates",
+    "SplitChoices",
     "GrownTree",
-    "Owners",
+    "ColumnAnswers",
     "PlainOwners",
     "TreePlan",
     "add_by_bin",
@@ -56,7 +56,7 @@ _STEEPEST = round(0.69 * ONE)
 
 
 @dataclass(frozen=True)
-class Candidates:
+class SplitChoices:
     """All splits that there may be, the guest's first: of each column after each of its cuts; where rows lack it, to either side.
 
     Attributes:
@@ -74,7 +74,7 @@ class Candidates:
     columns: NDArray[np.int64]
 
     @classmethod
-    def of(cls, known: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> Candidates:
+    def of(cls, known: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> SplitChoices:
         """From the number of cuts of each owner's columns, and whether rows lack them."""
         rows, column = [], 0
         for owner, (counts, holes) in enumerate(known):
@@ -117,10 +117,10 @@ class Candidates:
         return np.where(values == missing, self.with_missing[mine][:, None], values <= self.cut[mine][:, None])
 
 
-class Owners(Protocol):
+class ColumnAnswers(Protocol):
     """All owners of columns, as a computing party sees them."""
 
-    candidates: Candidates
+    candidates: SplitChoices
 
     async def left_sums(self, words: Numbers) -> Numbers:
         """Sums of what each candidate sends left, ``(nodes, candidates, words)``, of ``(nodes, rows, words)``."""
@@ -137,7 +137,7 @@ class PlainOwners:
     def __init__(self, own: OwnedColumns) -> None:
         self.own = own
         self.holes = [bool((own.bins[:, f] == own.width - 1).any()) for f in range(own.features)]
-        self.candidates = Candidates.of([(own.counts, self.holes)])
+        self.candidates = SplitChoices.of([(own.counts, self.holes)])
         self._sides = self.candidates.sides(0, own.bins, own.width - 1)
         self.chosen: list[int] = []
 
@@ -303,7 +303,7 @@ class GrownTree:
 
 
 async def grow_tree(
-    by: Any, owners: Owners, plan: TreePlan, words: Numbers, allowed: NDArray[np.bool_] | None = None
+    by: Any, owners: ColumnAnswers, plan: TreePlan, words: Numbers, allowed: NDArray[np.bool_] | None = None
 ) -> GrownTree:
     """Grow a tree.
 

@@ -24,7 +24,7 @@ from atoll.secure.oblivious import TransferReceiver, TransferSender
 
 from ..model import require
 from .columns import OwnedColumns
-from .hidden import Candidates, add_by_bin
+from .hidden import SplitChoices, add_by_bin
 from .numbers import Flags, Numbers, SharedNumbers
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _unpacked(words: NDArray[np.uint64], rows: int) -> NDArray[np.bool_]:
 
 
 async def share_sides(
-    circle: Circle, candidates: Candidates, transfers: SideTransfers, chosen: Flags, mine: NDArray[np.bool_]
+    circle: Circle, candidates: SplitChoices, transfers: SideTransfers, chosen: Flags, mine: NDArray[np.bool_]
 ) -> Flags:
     """Whether rows go left at each node, in parts, ``(nodes, rows)``, where nobody sees what is chosen.
 
@@ -272,7 +272,7 @@ def _read_bits(message: Any, shape: tuple[int, int], name: str) -> Flags:
 
 
 class SharedOwners:
-    """All owners of columns, at one of them; see `Owners`. An owner that does not compute takes the same steps, and gets zeros.
+    """All owners of columns, at one of them; see `ColumnAnswers`. An owner that does not compute takes the same steps, and gets zeros.
 
     Args:
         circle: the parties.
@@ -290,7 +290,7 @@ class SharedOwners:
         key: KeyOwner | None, by: SharedNumbers | None, transfers: SideTransfers | None,
     ) -> None:  # fmt: skip
         self.circle, self.own, self.known, self.keys, self.key, self.by = circle, own, known, keys, key, by
-        self.candidates = Candidates.of(known)
+        self.candidates = SplitChoices.of(known)
         self.owners = self.candidates.owners
         self.sealed, self.transfers = SealedWords(cipher, own.rows), transfers
         self.mine = self.candidates.sides(circle.me, own.bins, own.width - 1)

@@ -21,8 +21,8 @@ from .columns import OwnedColumns, Splits
 from .hidden import (
     ONE,
     ROOM,
-    Candidates,
     PlainOwners,
+    SplitChoices,
     TreePlan,
     follow_rows,
     grow_tree,
@@ -50,7 +50,7 @@ _BLOCK = 4096
 class Pivot(VerticalModel):
     """A tree, a forest or boosted trees over columns at several owners, whose labels, gradients and rows of leaves nobody sees.
 
-    The guest and the first host compute on shares: each number is split between them. They must not collude, and all parties follow the protocol. Owners of columns add up
+    The guest and the first host compute on shares: each number is split between them. They must not collude, and all parties follow the protocol. ColumnAnswers of columns add up
     encrypted shares by bin; which split gains most, leaves and probabilities follow from shares without being opened.
 
     ==============  ============================================================================================
@@ -281,7 +281,7 @@ class _Growth:
             self.base = np.clip(found.mean(axis=1), _LEAST_SHARE, 1 - _LEAST_SHARE)
         self.targets = np.rint(found * ONE).astype(np.int64)
 
-    def draw(self, tree: int, candidates: Candidates) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    def draw(self, tree: int, candidates: SplitChoices) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
         """How often a tree of a forest has each row, and which candidates it may take."""
         if self.model.learner != "forest":
             return np.ones(self.rows, np.int64), None
@@ -346,7 +346,7 @@ class _Growth:
     async def _gather_owners(self, circle: Circle, peers: Peers, own: OwnedColumns, state: Any) -> SharedOwners:
         """All owners, with transfers that begin anew: after a crash nothing is said twice under the same masks."""
         known, by, transfers = [_read_shape(one) for one in state["heard"]], None, None
-        candidates = Candidates.of(known)
+        candidates = SplitChoices.of(known)
         if not len(candidates):
             raise DataError("no party has a column to split", where="Pivot", remedy="give one party a feature")
         keys = [one.get("key") for one in state["heard"][:2]]
@@ -436,7 +436,7 @@ def _read_shape(message: Any) -> tuple[list[int], list[bool]]:
 
 
 def _own_splits(
-    candidates: Candidates, me: int, own: OwnedColumns, chosen: Sequence[int]
+    candidates: SplitChoices, me: int, own: OwnedColumns, chosen: Sequence[int]
 ) -> tuple[Splits, NDArray[np.int64], NDArray[np.int64]]:
     """A party's splits, and of each node the owner, -1 for none, and the number of its split there."""
     splits, at = Splits(), np.array(chosen, np.int64)
@@ -459,7 +459,7 @@ def _own_sides(part: Part, x: NDArray[Any]) -> NDArray[np.bool_]:
         return Splits.unpacked(part["splits"]).walk(x)
     cuts = [np.asarray(one, np.float32) for one in part["cuts"]]
     width = max((len(one) for one in cuts), default=0) + 2
-    candidates = Candidates.of([_read_shape(one) for one in part["known"]])
+    candidates = SplitChoices.of([_read_shape(one) for one in part["known"]])
     return candidates.sides(int(part["me"]), binned(x, cuts, width - 1), width - 1).T
 
 
@@ -483,7 +483,7 @@ async def _predict(part: Part, x: NDArray[Any], circle: Circle, peers: Peers) ->
         )
     nodes = (1 << int(part["depth"])) - 1
     if "known" in part:
-        candidates = Candidates.of([_read_shape(one) for one in part["known"]])
+        candidates = SplitChoices.of([_read_shape(one) for one in part["known"]])
         transfers = await SideTransfers.begin(circle, peers, candidates.owners)
     found, values = [], np.asarray(part["values"])
     for begin in range(0, len(x), _BLOCK):
