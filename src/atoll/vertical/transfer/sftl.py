@@ -17,7 +17,7 @@ from atoll.trees.objectives import SQUARED, TreeLoss
 from ..model import ANSWERS, GuestRows, Part, Save, VerticalModel, require
 from .products import begin_later, begin_pair, product_bytes, seconds_of_product
 from .representation import Representation
-from .sides import Source, Target
+from .sides import SourceSide, TargetSide
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -171,7 +171,7 @@ class SFTL(VerticalModel):
         """The source's role; return its part: its network and the directions of the labels."""
         if len(hosts) != 1:
             raise CompositionError(f"{len(hosts)} hosts", where="SFTL", remedy="use one host")
-        host, side = hosts[0], Source.of(self, rows, others, state)
+        host, side = hosts[0], SourceSide.of(self, rows, others, state)
         if state is None:
             labelled = side.labelled[: side.shared]
             begin = {"labelled": Bits.pack(labelled), "outputs": side.y.shape[1], "columns": side.x.shape[1]}
@@ -199,7 +199,7 @@ class SFTL(VerticalModel):
     ) -> Part:
         """The target's role; return its part: its network."""
         told = await peers.recv(guest) if state is None else state["told"]
-        side, theirs = Target.of(self, x, others, told, guest, state), _columns(told, guest)
+        side, theirs = TargetSide.of(self, x, others, told, guest, state), _columns(told, guest)
         if state is None:
             await peers.send(guest, {"columns": side.x.shape[1]})
             state = {"step": 0, "pair": None}
@@ -225,7 +225,7 @@ class SFTL(VerticalModel):
 
     def train_pooled(self, rows: GuestRows) -> Part:
         """The same learner on rows that have all columns in one place: their representations, directions and scores."""
-        side = Source.of(self, GuestRows(rows.x[:0], rows.targets[:0], rows.objective), rows)
+        side = SourceSide.of(self, GuestRows(rows.x[:0], rows.targets[:0], rows.objective), rows)
         for _ in range(self.steps):
             side.descend()
         return {"net": side.net.packed(), "phi": side.directions(side.represent())}

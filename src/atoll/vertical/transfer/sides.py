@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,15 +27,33 @@ from .representation import Descent, Representation
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .sftl import SFTL
-
-__all__ = ["CURVE", "SLOPE", "Source", "Target", "signs_of"]
+__all__ = ["CURVE", "SLOPE", "SideSettings", "SourceSide", "TargetSide", "signs_of"]
 
 Numbers = Any
 """An array of float64 numbers."""
 SLOPE, CURVE = 0.5, 0.25
 """Taylor's series of ``log(1 + e^-ys)`` at 0 is ``log 2 - ys/2 + s^2/8``, whose derivative by s is ``-y/2 + s/4``."""
-Kind = TypeVar("Kind", bound="_Side")
+
+
+class SideSettings(Protocol):
+    """What the sides read of the model's settings; see `SFTL`."""
+
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def rate(self) -> float: ...  # noqa: D102
+    @property
+    def momentum(self) -> float: ...  # noqa: D102
+    @property
+    def align(self) -> float: ...  # noqa: D102
+    @property
+    def source(self) -> float: ...  # noqa: D102
+    @property
+    def restore(self) -> float: ...  # noqa: D102
+    @property
+    def penalty(self) -> float: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
 
 
 @dataclass
@@ -50,14 +68,16 @@ class _Side:
         shared: how many are.
     """
 
-    model: SFTL
+    model: SideSettings
     net: Representation
     descent: Descent
     x: Numbers
     shared: int
 
     @classmethod
-    def _begin(cls, model: SFTL, x: NDArray[Any], others: NDArray[Any], state: Any, party: int) -> dict[str, Any]:
+    def _begin(
+        cls, model: SideSettings, x: NDArray[Any], others: NDArray[Any], state: Any, party: int
+    ) -> dict[str, Any]:
         """The fields, from rows and from what `packed` kept."""
         rows = np.concatenate([x, others])
         if state is None:
@@ -103,7 +123,7 @@ def signs_of(rows: GuestRows) -> Numbers:
 
 
 @dataclass
-class Source(_Side):
+class SourceSide(_Side):
     """The side with the labels.
 
     Attributes:
@@ -113,7 +133,7 @@ class Source(_Side):
     y: Numbers
 
     @classmethod
-    def of(cls, model: SFTL, rows: GuestRows, others: GuestRows | None = None, state: Any = None) -> Source:
+    def of(cls, model: SideSettings, rows: GuestRows, others: GuestRows | None = None, state: Any = None) -> SourceSide:
         """The side of the guest's rows: the shared ones, and others of its own. A label NaN is none."""
         more = GuestRows(rows.x[:0], rows.targets[:0], rows.objective) if others is None else others
         targets = np.concatenate([rows.targets, more.targets])
@@ -165,7 +185,7 @@ class Source(_Side):
 
 
 @dataclass
-class Target(_Side):
+class TargetSide(_Side):
     """The side without labels.
 
     Attributes:
@@ -178,8 +198,8 @@ class Target(_Side):
 
     @classmethod
     def of(
-        cls, model: SFTL, x: NDArray[Any], others: NDArray[Any] | None, told: Any, guest: str, state: Any = None
-    ) -> Target:
+        cls, model: SideSettings, x: NDArray[Any], others: NDArray[Any] | None, told: Any, guest: str, state: Any = None
+    ) -> TargetSide:
         """The side of a host's rows, after what the guest told at the start.
 
         Raises:
@@ -194,7 +214,7 @@ class Target(_Side):
 
     @property
     def bound(self) -> float:
-        """The largest number that a guest which follows the protocol tells: see `Source.tell`."""
+        """The largest number that a guest which follows the protocol tells: see `SourceSide.tell`."""
         few = max(1, int(self.labelled.sum()))
         return max(SLOPE * self.shared / few * self.outputs + 2 * self.model.align, float(self.outputs))
 
