@@ -95,9 +95,9 @@ class TreeLoss:
             return np.asarray(np.exp(margin))
         if self.name == LOGISTIC:
             with np.errstate(over="ignore"):
-                return np.divide(1, 1 + np.exp(-margin), dtype=margin.dtype)
+                return np.asarray(np.divide(1, 1 + np.exp(-margin), dtype=margin.dtype))
         exp = np.exp(margin - margin.max(axis=1, keepdims=True))
-        return np.divide(exp, exp.sum(axis=1, keepdims=True), dtype=margin.dtype)
+        return np.asarray(np.divide(exp, exp.sum(axis=1, keepdims=True), dtype=margin.dtype))
 
 
 def objective_of(name: str, about: About) -> TreeLoss:

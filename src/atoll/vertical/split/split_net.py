@@ -28,7 +28,7 @@ from .ushape import TrunkHost, predict_labels, predict_trunk, train_labels
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.execution.session import Peers
+    from atoll.core.execution.session import PeerChannel, Peers
 
 __all__ = ["SplitNet"]
 
