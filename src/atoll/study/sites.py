@@ -221,13 +221,11 @@ def compare_trees(
     islands, kept = (islands, str(test)) if test is not None else _keep_test_rows(islands, seed)
     held: Dataset = known_rows(islands.test, "trees")
     objective = objective_of("auto", islands.about)
-    more: dict[str, Any] = {"reducer": _mask_sums(islands)} if secure else {}
-
-    grow = partial(_grow_trees, seed=seed)
-    results: list[Any] = []
+    grow, results = partial(_grow_trees, seed=seed), list[Any]()
     ours = settings["scheme"] == "histogram"
     beside_xgboost = ours and find_spec("xgboost") is not None
-    more |= {"exact_cuts": True} if ours else {}  # the files are all here: nothing is disclosed
+    # The files are all here, so that exact cuts disclose nothing.
+    more = {**({"reducer": _mask_sums(islands)} if secure else {}), **({"exact_cuts": True} if ours else {})}
     ordinary = {**settings, "scheme": "bagging"} if beside_xgboost else dict(settings)
     alone: dict[str, Ensemble | None] = {}
     for shard in islands:
@@ -247,10 +245,8 @@ def compare_trees(
 
     missing = ours and not beside_xgboost  # never our own code beside itself
     pooled = None if missing else grow(Islands.from_datasets({"all": union}), ordinary)
-    found: dict[str, Any] = {
-        "measure": score(objective, held["y"], ensemble.predict(held["x"]))[0],
-        **tell_measures(measure_trees),
-    }
+    name = score(objective, held["y"], ensemble.predict(held["x"]))[0]
+    found: dict[str, Any] = {"measure": name, **tell_measures(measure_trees)}
     if objective.name != SQUARED:
         found["auc"] = tell_measures(area)
     found |= {"pooled_note": _NO_XGBOOST} if missing else {}

@@ -32,13 +32,7 @@ def command(
     columns: Annotated[str | None, typer.Option("--columns", help="Features: age,pressure. By default all.")] = None,
     impute: Annotated[str, typer.Option("--impute", help="mean, median or most_frequent.")] = "",
     scale: Annotated[str, typer.Option("--scale", help="standard, minmax or robust.")] = "",
-    encode: Annotated[
-        str,
-        typer.Option(
-            "--encode",
-            help="onehot, dummy (each value against the first, as R) or ordinal. By default dummy without a penalty.",
-        ),
-    ] = "",
+    encode: Annotated[str, typer.Option("--encode", help="onehot, dummy (as R: the default) or ordinal.")] = "",
     categories: Annotated[
         list[str], typer.Option("--categories", help="Agreed values of a column: ward=surgery,internal.")
     ] = [],  # noqa: B006

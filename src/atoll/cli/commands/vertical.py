@@ -147,9 +147,7 @@ def command(
     """Train one model over the columns of several files, without joining them; compare with the guest alone and with all columns in one place."""
     from atoll.cli import describing as words
     from atoll.cli.output import require_folder
-    from atoll.data.readers.tables import name_files
     from atoll.runs.config import job_class
-    from atoll.vertical.transcript import write_transcript
 
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
@@ -166,21 +164,32 @@ def command(
     guest, *hosts = tables
     job: Any = job_class("vertical")(**{"model": learner, "guest": guest, "hosts": hosts, **chosen})
     output = output_of(context)
+    trained = _train(job, files, tables, transcript, output, poc=poc)
+    if trained is None:
+        return INTERRUPT_CODE
+    found = _compare(job, tables, trained, predictions)
+    if transcript is not None:
+        found["transcript"] = str(transcript)
+    output.give(found, _table(found))
+    return 0
+
+
+def _train(
+    job: Any, files: Sequence[Path], tables: Mapping[str, Any], transcript: Path | None, output: Output, *, poc: bool
+) -> Any:
+    """Train, write the transcript if it is wanted, and return the result; ``None`` if a person stopped it."""
+    from atoll.data.readers.tables import name_files
+    from atoll.vertical.transcript import write_transcript
+
     with tempfile.TemporaryDirectory(prefix="atoll-vertical-") as made:
         folder = Path(made)
         trained = (
             _between_processes(job, name_files(files), folder, output) if poc else _in_this_process(job, tables, folder)
         )
-        if trained is None:
-            return INTERRUPT_CODE
-        if transcript is not None:
+        if trained is not None and transcript is not None:
             helpers = list(job.model.helpers)
             write_transcript(trained[1], [*trained[0].parties, *helpers], transcript, helpers)
-    found = _compare(job, tables, trained[0], predictions)
-    if transcript is not None:
-        found["transcript"] = str(transcript)
-    output.give(found, _table(found))
-    return 0
+    return None if trained is None else trained[0]
 
 
 def _split_names(given: str | None, tables: Mapping[str, Any]) -> list[str]:

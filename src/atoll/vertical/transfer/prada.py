@@ -266,13 +266,8 @@ class PrADA(VerticalModel):
             await peers.send(guest, {"columns": x.shape[1] + 1})
             net = Representation.begin(ColumnScales.of(x), self.units, np.random.default_rng([self.seed, 1]))
             net.encode = net.encode * mask
-            state = {
-                "step": 0,
-                "pair": None,
-                "speed": [],
-                "q": np.zeros((self.width + 1, len(self.groups))),
-                "q_speed": 0.0,
-            }
+            q = np.zeros((self.width + 1, len(self.groups)))
+            state = {"step": 0, "pair": None, "speed": [], "q": q, "q_speed": 0.0}
         else:
             net = Representation.unpacked(state["net"])
         descent = Descent(self.rate, self.momentum, [np.array(one) for one in state["speed"]])
