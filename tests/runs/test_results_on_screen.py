@@ -31,6 +31,17 @@ def test_a_result_prints_as_six_lines(result):
     assert len(repr(result.outcome)) < 1000
 
 
+def test_tables_without_test_rows_say_why_nothing_was_measured():
+    """The name of the first table is not that of them all."""
+    table = {"x": [[0.0], [1.0]], "y": [0, 1]}
+    islands = atoll.data.Islands.from_datasets({name: atoll.data.Dataset(table, name=name) for name in ("north", "south")})  # fmt: skip
+    job = atoll.Training(model=atoll.models.linear(1, 2), rounds=1)
+    lines = str(atoll.simulate(job, islands, engine="inline", progress=False)).splitlines()
+    assert lines[0] == "Result of Training (FedAvg) on 2 clients"
+    assert "there are no test rows" in lines[2]
+    assert "with_held_out(0.2)" in lines[2]
+
+
 def test_a_notebook_shows_a_table_whose_text_is_escaped(result):
     shown = result._repr_html_()
     assert shown.count("<tr>") == 5

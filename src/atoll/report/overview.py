@@ -18,6 +18,7 @@ __all__ = ["of_result", "plot_history"]
 
 
 _MEASURES = 4
+_FEW = 1000  # clients whose names are looked through
 
 
 def of_result(result: Result) -> Overview:
@@ -30,7 +31,7 @@ def of_result(result: Result) -> Overview:
     up, down = (human_bytes(result.bytes.get(f"bytes_{way}", 0)) for way in ("up", "down"))
     lines = {
         "rounds": f"{rounds}; ended: {result.reason}",
-        "measured": _describe_measures(job, rows) or "nothing",
+        "measured": _describe_measures(job, rows) or _say_why_nothing(result.data),
         **_describe_promise(result),
         **({"notices": "; ".join(result.notices)} if result.notices else {}),
         "sent": f"{up} up, {down} down",
@@ -51,7 +52,17 @@ def _describe_promise(result: Result) -> dict[str, str]:
 
 def _describe_data(data: Any) -> str:
     name = getattr(data, "name", "")
+    if len(data) <= _FEW and name in getattr(
+        data, "names", ()
+    ):  # tables have their clients' names, and no name together
+        name = ""
     return f"{name!r}, {format_count(len(data), 'client')}" if name else format_count(len(data), "client")
+
+
+def _say_why_nothing(data: Any) -> str:
+    if hasattr(data, "with_test") and getattr(data, "test", None) is None and getattr(data, "held_out", None) is None:
+        return "nothing: there are no test rows; give them with test= or data.with_test(...), or let clients hold some out with data.with_held_out(0.2)"
+    return "nothing"
 
 
 def _describe_measures(job: Job, rows: Sequence[Mapping[str, Any]]) -> str:
