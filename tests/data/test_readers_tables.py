@@ -78,8 +78,8 @@ def test_a_folder_may_hold_the_rows_that_each_client_holds_out(tmp_path):
     assert [shard.held_out["x"].tolist() for shard in made] == [[[3, 55], [0, 62]], [[3, 30], [1, 41]]]
     with pytest.raises(DataError, match="give both a table 's_test', or neither"):
         from_csv_folder(folder, target="died", test={"north": "n_test.csv"})
-    with pytest.raises(DataError, match=r"test='m_test.csv'.*Did you mean 'n_test.csv'"):
-        from_csv_folder(folder, target="died", test={"north": "m_test.csv", "south": "s_test.csv"})
+    with pytest.raises(DataError, match=r"test='n_tes.csv'.*Did you mean 'n_test.csv'"):
+        from_csv_folder(folder, target="died", test={"north": "n_tes.csv", "south": "s_test.csv"})
 
 
 @settings(max_examples=40, deadline=None)

@@ -80,7 +80,7 @@ def test_convolutions_are_pytorchs(size: int, stride: int, padding: int, bias: b
         def layer(x: Tensor, weight: Tensor, *more: Tensor) -> Tensor:
             return F.conv2d(x, weight, *more, stride=stride, padding=padding)
 
-        assert {"convolved", "convolved_slopes"} <= _check(layer, given)
+        assert {"convolve_images", "convolved_slopes"} <= _check(layer, given)
 
 
 _AFTER = {
@@ -103,8 +103,8 @@ def test_normalisation_and_what_follows_are_pytorchs(after: str, affine: bool) -
             return _AFTER[after](F.group_norm(x, groups, *more), x)
 
         names = _check(layer, given, 2e-5)
-        kind = "normalised_pooled" if after == "pooled" else "normalised"
-        assert {kind, f"{kind}_slopes"} <= names
+        forward, kind = ("normalised_pooled",) * 2 if after == "pooled" else ("normalise_batch", "normalised")
+        assert {forward, f"{kind}_slopes"} <= names
         assert not {"aten.native_group_norm.default", "aten.relu.default"} & names
 
 
@@ -184,4 +184,4 @@ def test_networks_train_as_the_reference_does(make: Any, widths: tuple[int, ...]
     assert compare(training, shards_of([10, 7, 3, 1], (1, 8, 8)), broadcast_of(model)) < 2e-5
     assert training._runner is not None
     programs = [p for block in training._runner._blocks.values() for p in block.programs.values()]
-    assert {"convolved", "convolved_slopes"} <= set().union(*(_names(p.graph) for p in programs))
+    assert {"convolve_images", "convolved_slopes"} <= set().union(*(_names(p.graph) for p in programs))

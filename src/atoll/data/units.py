@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.core.requests.cohort import Community
 
 __all__ = ["EMPTY", "FAR", "MOST_COLUMNS", "name_other_units", "other_units", "require_one_unit", "scales_of"]
 
@@ -70,7 +71,8 @@ def name_other_units(population: Any) -> list[str]:
     Args:
         population: `Islands`, or clients with a `DataTable`, a data frame or a dict of columns.
     """
-    if len(population) > _CLIENTS or not getattr(population, "separate", not hasattr(population, "gather")):
+    # A population of one's own may make rows when they are asked for, and nobody has asked for those of clients that are not selected.
+    if len(population) > _CLIENTS or not getattr(population, "separate", isinstance(population, Community)):
         return []
     about, test = getattr(population, "about", None), getattr(population, "test", None)
     found: dict[str, dict[str, int]] = {}

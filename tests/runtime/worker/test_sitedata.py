@@ -356,7 +356,7 @@ def test_a_source_returns_what_simulate_takes(tmp_path: Path) -> None:
         assert list(config.islands().names) == ["ward-1", "ward-2"]
         assert parse_data({"source": "sources_of_mine:sets"}).islands().sizes.tolist() == [2, 3]
         spoiled = parse_data({"source": "sources_of_mine:wards", "corruptions": [{"name": "noise", "share": 0.5}]})
-        with pytest.raises(ConfigError, match="data of a kind of its own, which no corruption knows"):
+        with pytest.raises(ConfigError, match="has data of a kind of its own, and corruptions needs data sets"):
             spoiled.islands()
 
 

@@ -232,13 +232,7 @@ class PrADA(VerticalModel):
             v = v - self.rate * speed
             if save is not None and self._saves(step + 1):
                 await save({"step": step + 1, "theirs": theirs, "pair": pair.captured(), "v": v, "speed": speed})
-        return {
-            "own": own,
-            "v": v,
-            "security": self.security,
-            "key_bits": self.cipher.key_bits,
-            "insecure": self.cipher.insecure,
-        }
+        return {"own": own, "v": v, **self._protocol()}
 
     async def train_host(
         self,
@@ -264,12 +258,8 @@ class PrADA(VerticalModel):
         mask = self._mask(x.shape[1])
         if state is None:
             await peers.send(guest, {"columns": x.shape[1] + 1})
-            net = Representation.begin(ColumnScales.of(x), self.units, np.random.default_rng([self.seed, 1]))
-            net.encode = net.encode * mask
-            q = np.zeros((self.width + 1, len(self.groups)))
-            state = {"step": 0, "pair": None, "speed": [], "q": q, "q_speed": 0.0}
-        else:
-            net = Representation.unpacked(state["net"])
+            state = self._begin_host(x, mask)
+        net = Representation.unpacked(state["net"])
         descent = Descent(self.rate, self.momentum, [np.array(one) for one in state["speed"]])
         q, q_speed, rows = np.array(state["q"]), np.array(state["q_speed"]), net.read(x)
         pair = await begin_pair(
@@ -291,14 +281,18 @@ class PrADA(VerticalModel):
             if save is not None and self._saves(step + 1):
                 kept = {"net": net.packed(), "speed": descent.speed, "q": q, "q_speed": q_speed}
                 await save({**kept, "step": step + 1, "told": told, "pair": pair.captured()})
-        return {
-            "net": net.packed(),
-            "q": q,
-            "outputs": outputs,
-            "security": self.security,
-            "key_bits": self.cipher.key_bits,
-            "insecure": self.cipher.insecure,
-        }
+        return {"net": net.packed(), "q": q, "outputs": outputs, **self._protocol()}
+
+    def _begin_host(self, x: NDArray[Any], mask: Numbers) -> dict[str, Any]:
+        """The host's state before the first step."""
+        net = Representation.begin(ColumnScales.of(x), self.units, np.random.default_rng([self.seed, 1]))
+        net.encode = net.encode * mask
+        q = np.zeros((self.width + 1, len(self.groups)))
+        return {"step": 0, "pair": None, "speed": [], "q": q, "q_speed": 0.0, "net": net.packed()}
+
+    def _protocol(self) -> dict[str, Any]:
+        """How a saved part answers later."""
+        return {"security": self.security, "key_bits": self.cipher.key_bits, "insecure": self.cipher.insecure}
 
     def _mask(self, columns: int) -> Numbers:
         """1 where a unit reads a column of its group, or the offset, ``(columns + 1, units)``.
