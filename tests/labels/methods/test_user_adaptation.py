@@ -19,8 +19,9 @@ from atoll.labels.objectives import coral
 
 
 def network():
-    torch.manual_seed(0)
-    return DomainNetwork(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)), nn.Linear(3, 2))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return DomainNetwork(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)), nn.Linear(3, 2))
 
 
 def rows(seed, n, known=1.0):
