@@ -256,6 +256,7 @@ def test_shapes_of_representations(folder):
     assert quality.shapes((0, 1), rows=200) == trained  # follows its seed
 
 
+@pytest.mark.every(2)
 @pytest.mark.quick("fedprof-gasturbine")
 @pytest.mark.parametrize("name", ["hybridfl-aerofoil", "hybridfl-mnist", "fedprof-gasturbine", "fedprof-images"])
 def test_entries(name, folder, tmp_path, monkeypatch):

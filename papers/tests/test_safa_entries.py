@@ -49,6 +49,7 @@ def test_a_quick_run_needs_no_data_trains_nothing_and_judges(tmp_path: Path, mon
     assert [claim["holds"] for claim in made["claims"][71:74]] == [None] * 3  # best losses by tolerance: not trained
 
 
+@pytest.mark.slow
 def test_where_nothing_may_be_trained_cells_that_are_not_kept_were_not_run(tmp_path: Path) -> None:
     found = train(Lab(tmp_path, kept=True), KDD, replace(PLANS["kdd"], algorithms=("FedAvg", "SAFA")))
     assert found == {}

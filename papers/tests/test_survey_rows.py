@@ -88,6 +88,7 @@ def _always(row: SurveyRow) -> bool:
 
 
 # `atoll reproduce survey-quadratics` has all of them.
+@pytest.mark.every(3)
 @pytest.mark.parametrize("row", [_param(row, _always(row)) for row in ROWS])
 def test_the_gap_is_the_reference(row: SurveyRow) -> None:
     # Where each number comes from stands in the row (`origin`); by default it is Specification of the survey, section 14.

@@ -303,6 +303,7 @@ def test_pretraining_and_then_a_method_share_rows_rounds_and_costs(archive, monk
         LabelRuns(rows_of(archive), LabelSetting(at="none", keep=8), rounds=1).method("FedSimCLR+SemiFL")
 
 
+@pytest.mark.slow
 def test_a_probe_on_views_of_few_rows_knows_what_does_not_matter():
     """The class is the half that a dot is in. One row of each class shows one column; views show the others."""
     draw = np.random.default_rng(0)

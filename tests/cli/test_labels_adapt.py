@@ -56,6 +56,7 @@ def test_one_target_is_compared_with_the_strongest_training_of_the_sources(capsy
     assert found["gain"] == max(one["gain"] for one in found["adapted"].values())
 
 
+@pytest.mark.slow
 def test_an_unseen_domain_is_in_no_training(capsys, folder, monkeypatch):
     """Leave one out: a training that had any row of the target would have more parties than the others."""
     import atoll.simulation
@@ -94,6 +95,7 @@ def test_every_method_of_the_survey_adapts_and_a_guard_stands_by_where_it_can(ca
         assert one["guard"] is None or [len(one["guard"][name]) for name in ("on", "gain")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_one_source_holds_out_rows_of_its_own(capsys, folder):
     more = ("--target", "south", "--guard", "--rounds", 4, "--steps", 1, "--seeds", 1)
     assert run(asked(folder, *more)) == 0

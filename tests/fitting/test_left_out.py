@@ -47,6 +47,7 @@ def test_a_fit_says_which_rows_it_left_out_and_which_have_no_value() -> None:
     assert told.startswith("2 of 120 rows were left out: time or event is missing there")
 
 
+@pytest.mark.slow
 def test_the_report_says_so_too(tmp_path: Path) -> None:
     result = atoll.simulate(
         Fit(model=KMeans(clusters=2), **COLUMNS), TABLES, engine="inline", progress=False, folder=tmp_path / "run"

@@ -51,6 +51,7 @@ def renyi(p: np.ndarray, q: np.ndarray, order: float) -> float:
     return float(np.log(np.sum(p**order * q ** (1 - order))) / (order - 1))
 
 
+@pytest.mark.every(2)
 @pytest.mark.quick("counts0-3.0", "counts3-2.0")
 @pytest.mark.parametrize(("counts", "sigma"), [([20, 3, 1], 3.0), ([12, 11], 4.0), ([30, 0, 0, 0], 5.0), ([9, 5], 2.0)])
 def test_no_neighbour_is_farther_than_the_bound(counts: list[int], sigma: float) -> None:

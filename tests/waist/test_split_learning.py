@@ -74,6 +74,7 @@ def split_learning(steps):
     return program
 
 
+@pytest.mark.every(2)
 @pytest.mark.quick("inline", "batched")
 def test_it_equals_training_in_one_place(survive, engine):
     steps = 1000 if engine in ("inline", "batched") else 200

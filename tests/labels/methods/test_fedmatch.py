@@ -243,6 +243,7 @@ def test_settings_without_sense_are_refused(settings: dict[str, Any]) -> None:
         FedMatch(**settings)
 
 
+@pytest.mark.slow
 def test_labels_at_the_server_move_sigma_and_clients_move_psi() -> None:
     hidden = islands(images(share=0.0)).with_others({"labels": images(40, share=2.0, seed=7)})
     work: dict[str, Any] = {"labels_at": "server", "warm_up": 10, "label_steps": 3, "neighbours": 0}
