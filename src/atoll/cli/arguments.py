@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atoll.core.errors import CheckpointError, nearest
+from atoll.core.errors import CheckpointError, ConfigError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,15 @@ class FileOptions:
     encoding: Annotated[str, typer.Option("--encoding", help="Encoding of CSV files, such as latin-1.")] = "utf-8"
 
     def plain(self) -> dict[str, str]:
-        """As arguments of the readers in `atoll.data`."""
-        return asdict(self)
+        """As arguments of the readers in `atoll.data`; nobody can type a tab, so that ``tab``, or a backslash and a t, stand for one.
+
+        Raises:
+            ConfigError: the separator has more than one character.
+        """
+        delimiter = "\t" if self.delimiter in ("\\t", "tab") else self.delimiter
+        if len(delimiter) != 1:
+            raise ConfigError(f"--delimiter {self.delimiter!r}", remedy=r"give one character, such as ';' or '\t'")
+        return {**asdict(self), "delimiter": delimiter}
 
 
 def output_of(context: typer.Context) -> Output:

@@ -218,6 +218,10 @@ def _as_word(value: str) -> str:
         found = ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return f" {shlex.quote(value)}"
+    if found in (..., [...]):
+        return " NAME,NAME"
+    if found == "\t":
+        return r" '\t'"  # `FileOptions` reads it
     if isinstance(found, dict):
         return "".join(f" {shlex.quote(str(name))}=VALUE,VALUE" for name in found)
     if isinstance(found, list):

@@ -104,6 +104,14 @@ class Fit(Checked, Job):
                 else ("takes no label", "leave it out")
             )
             raise CompositionError(f"label={self.label!r}: {name} {wants}", where="Fit.label", remedy=remedy)
+        both = next((name for name in self.columns if name in (self.label, *self.model.extra)), None)
+        if both is not None:
+            what = "the label" if both == self.label else f"a column of {type(self.model).__name__} itself"
+            raise ConfigError(
+                f"columns={list(self.columns)!r}: {both!r} is {what}",
+                where="Fit.columns",
+                remedy="leave it out of columns: a model that sees it learns nothing else",
+            )
         if self.scale == "minmax" and self.least_rows > 1:
             raise ConfigError(
                 "scale='minmax' with min_count: the smallest and the largest value are those of single rows",

@@ -334,9 +334,16 @@ def _align_tables(
     Columns beside those that the job names are left out. The order is that of all tables if it is the same, else alphabetical.
 
     Raises:
-        DataError: a table lacks a column or has another; names the table, the column and the nearest name. Or a column is text here and numbers there.
+        DataError: a table lacks a column or has another; names the table, the column and the nearest name. Or a column is text here and numbers there, or a feature and the target.
     """
     drop, keep, features = (list(options.get(name) or ()) for name in ("drop", "keep", "features"))
+    both = next((name for name in features if name in targets), None)
+    if both is not None:
+        raise DataError(
+            f"the column {both!r} is a feature and the target",
+            where=next(iter(places.values())),
+            remedy="leave it out of the features: a model that sees the label learns nothing else",
+        )
     every = dict.fromkeys(column for table in tables.values() for column in table)
     for column in drop:
         require_columns(every, [column], next(iter(places.values())))

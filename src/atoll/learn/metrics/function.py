@@ -89,7 +89,9 @@ class FunctionMetric(ScoreMetric):
         Raises:
             DataError: it raised, or returned something else than a number.
         """
-        given = np.asarray(scores), np.asarray(targets)
+        given = np.asarray(scores).view(), np.asarray(targets).view()
+        for each in given:  # other metrics get the same scores: a function that changes them would change theirs
+            each.setflags(write=False)
         try:
             value = float(self.function(*given))
         except Exception as error:  # the function is the user's own and may raise anything
