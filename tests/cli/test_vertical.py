@@ -305,3 +305,9 @@ def test_an_arbiter_between_real_processes_gives_the_same_file(files, asked, tmp
     assert found["difference"] < 1e-8
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
     assert (tmp_path / "heard" / "arbiter--shop.bin").stat().st_size > 256
+
+
+def test_a_transcript_needs_a_folder(files, asked, tmp_path):
+    (tmp_path / "heard").write_text("", encoding="utf-8")
+    error = asked(*files(), "--security", "none", "--transcript", tmp_path / "heard", code=2)["error"]
+    assert "it is a file" in error["what"]

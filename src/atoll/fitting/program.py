@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import CompositionError, DataError, nearest
 from atoll.core.federation.row_rules import required_min_count
+from atoll.core.redaction import private
 from atoll.data.units import require_one_unit
 from atoll.statistics.columns import settle_kind
 
@@ -94,6 +95,8 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
         }  # fmt: skip
         told = await _ask_kinds(asking, contacts, message)
         kinds = _same_kinds(asking, told)
+        if classes and classes not in chosen:
+            _require_one_coding(classes, [list(one["values"].get(classes, ())) for one in told])
         for name in kinds:
             if name not in values:
                 found = {value for one in told for value in one["values"].get(name, ())}
@@ -110,6 +113,23 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
     return FeatureLayout(
         numbers, levels, job.label, tuple(_choose_values(classes, values, asking)) if classes else (), tuple(method.extra), groups, job.coding
     )  # fmt: skip
+
+
+def _require_one_coding(label: str, told: Sequence[Sequence[str]]) -> None:
+    """Refuse classes that two parties name differently, such as 0 and 1 here, and no and yes there.
+
+    Raises:
+        DataError: two parties have two classes or more each, and none in common.
+    """
+    several = [sorted(map(str, each)) for each in told if len(each) > 1]
+    for other in several[1:]:
+        if not set(several[0]) & set(other):
+            first, second = (", ".join(map(private, each[:4])) for each in (several[0], other))
+            raise DataError(
+                f"the label {label!r} is {first} at one party, and {second} at another",
+                where="Fit.label",
+                remedy=f"name the classes alike at all parties; or, if they are different ones, name all of them: categories={{{label!r}: [...]}}",
+            )
 
 
 async def _ask_kinds(asking: FitRequests, contacts: Contacts, message: Mapping[str, Any]) -> list[Any]:

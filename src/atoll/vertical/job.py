@@ -518,7 +518,7 @@ class _PreparedVertical(Prepared):
         job, me, hosts = self.job, self.parties[0], self.parties[1:]
         state = await peers.restore(None)
         table = job.read_table(island.data, me, label=True)
-        labels = read_labels(table, job.label, job.task)
+        labels = read_labels(table, job.label, job.task, job.model.precision)
         objective = job.model.fit_objective(labels.objective)
         rows = self._shared_rows(table, island)
         training = own = GuestRows(table.x[rows.train], labels.values[rows.train], objective)

@@ -171,8 +171,10 @@ class GuestLabels:
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def read_labels(table: PartyTable, label: str, task: Task = "auto") -> GuestLabels:
-    """The labels of the guest's rows.
+def read_labels(
+    table: PartyTable, label: str, task: Task = "auto", precision: type[np.floating[Any]] = np.float32
+) -> GuestLabels:
+    """The labels of the guest's rows, numbers in the precision of the model.
 
     With ``auto``, two different values are a binary task, text and up to 20 different whole numbers classes, everything else a regression. A `Dataset` whose column ``labelled`` says
     that a row has no label has NaN there.
@@ -214,7 +216,7 @@ def read_labels(table: PartyTable, label: str, task: Task = "auto") -> GuestLabe
         )
     if found == "regression":
         _require_squares(values, where)
-        return GuestLabels(_spread(values.astype(np.float32), has, len(every)), TreeLoss(SQUARED))
+        return GuestLabels(_spread(values.astype(precision), has, len(every)), TreeLoss(SQUARED))
     names = tuple(str(one) if values.dtype.kind == "U" else f"{one:g}" for one in distinct.tolist())
     objective = TreeLoss(LOGISTIC) if found == "binary" else TreeLoss(SOFTMAX, len(distinct))
     return GuestLabels(_spread(codes, has, len(every)), objective, names)

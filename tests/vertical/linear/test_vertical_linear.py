@@ -256,3 +256,14 @@ def test_the_measures_of_fates_examples(name, alone, federated):
         pytest.skip("no folder of data")
     _, result = train({"bank": bank, "shop": shop})
     assert [round(value, 4) for value in result.scores.values()] == [alone, federated]
+
+
+def test_labels_keep_their_digits_beside_an_offset():
+    """The offset is four hundred thousand deviations: in single precision a label would lose one part in a hundred of its deviation."""
+    parties, _ = as_parties(draw(2, 400))
+    rng = np.random.default_rng(0)
+    parties["guest"]["y"] = rng.normal(size=len(parties["guest"]["id"]))
+    moved = {**parties, "guest": {**parties["guest"], "y": parties["guest"]["y"] + 4e5}}
+    plain, far = (train(each, task="regression")[1].predictions for each in (parties, moved))
+    np.testing.assert_array_equal(far["y"], plain["y"] + 4e5)
+    np.testing.assert_allclose(far["federated"] - 4e5, plain["federated"], atol=1e-6)

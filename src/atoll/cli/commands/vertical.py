@@ -147,6 +147,7 @@ def command(
     """Train one model over the columns of several files, without joining them; compare with the guest alone and with all columns in one place."""
     from atoll.cli import describing as words
     from atoll.cli.output import require_folder
+    from atoll.core.errors import ConfigError
     from atoll.runs.config import job_class
 
     given: dict[str, Any] = {
@@ -158,6 +159,8 @@ def command(
     for option, place in (("--predictions", predictions), ("--transcript", transcript)):
         if place is not None:
             require_folder(place, option)
+    if transcript is not None and transcript.exists() and not transcript.is_dir():
+        raise ConfigError(f"--transcript {transcript}: it is a file", remedy="name a folder; it is made if needed")
     tables = words.tables_of(files, text=[ids])
     chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids}
     chosen |= {"label": label, "categories": _split_names(categories, tables), "transcript": transcript is not None}
@@ -380,7 +383,7 @@ def _write(file: Path, told: Mapping[str, Any], classes: Sequence[str], task: st
         for key, held, y, row in zip(
             told["id"].tolist(), told["test"].tolist(), told["y"].tolist(), values, strict=True
         ):
-            shown = classes[int(y)] if classes else str(np.float32(y))
+            shown = classes[int(y)] if classes else str(np.float32(y) if np.float32(y) == y else y)
             writer.writerow([key, "test" if held else "train", shown, *(str(one) for one in row)])
 
 
