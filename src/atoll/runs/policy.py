@@ -103,8 +103,10 @@ class PolicyConfig(Section):
 
 _ROOMS = ("algorithms", "labels", "fitting", "mechanisms")
 """Packages whose names are names of algorithms and methods."""
-_SCHEMES = ("histogram", "bagging", "lightgbm", "forest")
-"""Of ``trees``; see ``Trees.names``."""
+_SCHEMES = ("histogram", "bagging", "lightgbm", "forest", "pair", "arbiter", "shared", "ckks", "none", "auto", "sums")
+"""Of ``trees``, of linear models over columns at several parties, and of queries; see ``Trees.names``, ``VerticalLinear.names`` and ``Query.names``."""
+_PARTS = ("algorithm", "vertical model", "alignment protocol")
+"""Kinds of parts whose names a job may have."""
 
 
 def require_known_names(allow: Iterable[str], where: str = "SitePolicy") -> None:
@@ -119,6 +121,7 @@ def require_known_names(allow: Iterable[str], where: str = "SitePolicy") -> None
     if not names:
         return
     known = {*job_kinds(), *_SCHEMES, ROW_FEATURES, *registry("algorithm").extra}
+    known |= {name for kind in _PARTS for name in registry(kind).parts()}
     known |= {name for room in _ROOMS for name in importlib.import_module(f"atoll.{room}").__all__}
     for name in names:
         if not any(fnmatchcase(one, name) for one in known):
