@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -201,9 +201,10 @@ def _split_names(given: str | None, tables: Mapping[str, Any]) -> list[str]:
     Raises:
         DataError: no file has one of them.
     """
+    from atoll.cli import describing as words
     from atoll.core.errors import DataError, nearest
 
-    names, columns = given.split(",") if given else [], [name for table in tables.values() for name in table.columns]
+    names, columns = words.words_of(given), [name for table in tables.values() for name in table.columns]
     for name in names:
         if name not in columns:
             raise DataError(
@@ -214,49 +215,27 @@ def _split_names(given: str | None, tables: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _make_boost(given: Mapping[str, Any]) -> Any:
-    from atoll.vertical import SecureBoost
-
-    return SecureBoost(**given)
-
-
-def _make_pivot(given: Mapping[str, Any]) -> Any:
-    from atoll.vertical import Pivot
-
-    return Pivot(**given)
-
-
-def _make_linear(given: Mapping[str, Any]) -> Any:
-    from atoll.vertical import VerticalLinear
-
-    return VerticalLinear(**given)
-
-
-def _make_net(given: Mapping[str, Any]) -> Any:
+def _make_net(**given: Any) -> Any:
+    from atoll.cli import describing as words
     from atoll.core.errors import ConfigError
     from atoll.vertical import IsotropicNoise, MaxNorm, SplitNet, SunModules
 
     defences = {"maxnorm": MaxNorm, "noise": IsotropicNoise, "sun": SunModules}
-    settings = dict(given)
-    audit, chosen = (_words_of(settings.pop(name, "")) for name in ("attack", "defend"))
+    audit, chosen = (words.words_of(given.pop(name, None)) for name in ("attack", "defend"))
     chosen = [] if chosen == ["none"] else chosen
     wrong = next((name for name in chosen if name not in defences), None)
     if wrong is not None:
         raise ConfigError(f"--defend {wrong}", remedy=f"use none, or some of {', '.join(defences)}")
-    return SplitNet(**settings, audit=audit, defence=[defences[name]() for name in chosen])
+    return SplitNet(**given, audit=audit, defence=[defences[name]() for name in chosen])
 
 
-def _words_of(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-_MODELS: dict[str, tuple[Callable[[Mapping[str, Any]], Any], tuple[str, ...]]] = {
-    "boost": (_make_boost, ("security", "trees", "depth", "bins", "rate", "short_exponents")),
-    "pivot": (_make_pivot, ("security", "trees", "depth", "bins", "rate")),
-    "linear": (_make_linear, ("security", "family", "penalty", "l1", "short_exponents")),
-    "net": (_make_net, ("seed", "rate", "epochs", "batch", "attack", "defend")),
+_MODELS = {
+    "boost": ("SecureBoost", ("security", "trees", "depth", "bins", "rate", "short_exponents")),
+    "pivot": ("Pivot", ("security", "trees", "depth", "bins", "rate")),
+    "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "short_exponents")),
+    "net": ("SplitNet", ("seed", "rate", "epochs", "batch", "attack", "defend")),
 }
-"""``--model`` -> what makes it, and the options that it has."""
+"""``--model`` -> its class in `atoll.vertical`, and the options that it has."""
 
 
 def _make_model(name: str, given: Mapping[str, Any], seed: int) -> Any:
@@ -265,11 +244,12 @@ def _make_model(name: str, given: Mapping[str, Any], seed: int) -> Any:
     Raises:
         ConfigError: there is no such model, or it has no such option.
     """
+    from atoll import vertical
     from atoll.core.errors import ConfigError
 
     if name not in _MODELS:
         raise ConfigError(f"--model {name}", remedy=f"use --model {' or --model '.join(_MODELS)}")
-    make, options = _MODELS[name]
+    kind, options = _MODELS[name]
     foreign = next((one for one in given if one not in options), None)
     if foreign is not None:
         whose = [one for one, (_, own) in _MODELS.items() if foreign in own]
@@ -277,7 +257,8 @@ def _make_model(name: str, given: Mapping[str, Any], seed: int) -> Any:
             f"--{foreign.replace('_', '-')} with --model {name}",
             remedy=f"leave it out: it belongs to --model {' and --model '.join(whose)}",
         )
-    return make({**given, "seed": seed} if "seed" in options else given)
+    settings = {**given, "seed": seed} if "seed" in options else given
+    return _make_net(**settings) if name == "net" else getattr(vertical, kind)(**settings)
 
 
 def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path | None) -> dict[str, Any]:
