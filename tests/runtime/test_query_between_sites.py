@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
 from atoll.cli.app import run
+from tests.support.databases import postgres_cluster  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.network
 
@@ -30,3 +33,27 @@ def test_sites_answer_sql_over_mutual_tls(tmp_path: Path, capsys: pytest.Capture
     assert found["rows"] == [["A", 3, 13 / 3, pytest.approx(52 / 3)]]
     assert (found["withheld_groups"], found["strategy"], set(found["bytes"]["links"])) == (2, "sums", {"north", "south"})  # fmt: skip
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_duckdb_sqlite_and_postgresql_sites_answer_alike(
+    postgres_cluster: Any,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The same rows in three databases, one at a site each: every group is three times its rows."""
+    (tmp_path / "data").mkdir()
+    made = "CREATE TABLE visits (ward VARCHAR(9), age INTEGER, pay DECIMAL(12,2)); INSERT INTO visits VALUES ('A', 3, 1.10), ('A', NULL, 2.20), ('B', 5, -0.05)"
+    with duckdb.connect(str(tmp_path / "north.duckdb")) as duck:
+        duck.execute(made)
+    with sqlite3.connect(tmp_path / "south.sqlite") as lite:
+        lite.executescript(made)
+    lite.close()
+    name = postgres_cluster.database(made, "site_reader")
+    places = {"north": tmp_path / "north.duckdb", "south": tmp_path / "south.sqlite", "west": postgres_cluster.uri(name, "site_reader")}  # fmt: skip
+    for site, place in places.items():
+        (tmp_path / "data" / f"{site}.yaml").write_text(f"database: {place}\npolicy: {{min_count: 1}}\ntables: {{visits: {{columns: public}}}}\n")  # fmt: skip
+    text = "SELECT ward, count(*), sum(age), sum(pay) FROM visits GROUP BY ward ORDER BY ward"
+    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nsql: {text}\n")
+    assert run(["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south,west", "--folder", str(tmp_path / "trial")]) == 0, capsys.readouterr().err  # fmt: skip
+    found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
+    assert found["rows"] == [["A", 6, 9, "9.90"], ["B", 3, 15, "-0.15"]]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from atoll.query import QueryPolicy, Silo, SqlConnection
+from atoll.query.databases.silo import SiloSource
 
 __all__ = ["TableSource", "connected", "pooled", "same_rows"]
 
@@ -15,7 +16,7 @@ Table = tuple[Mapping[str, str], Sequence[tuple[Any, ...]]]
 """Types of the columns, and rows."""
 
 
-class TableSource:
+class TableSource(SiloSource):
     """Tables in memory as a source of a silo."""
 
     def __init__(self, tables: Mapping[str, Table]) -> None:
@@ -27,7 +28,8 @@ class TableSource:
     def read_schema(self) -> dict[str, dict[str, str]]:
         return {name: dict(types) for name, (types, _) in self.tables.items()}
 
-    def connect(self, tables: Sequence[str], memory: int) -> Any:
+    def connect(self, tables: Sequence[str], memory: int, watch: Any) -> Any:
+        del watch
         from atoll.query.databases.silo import connect_duckdb
 
         made = connect_duckdb(memory=memory, threads=1)

@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 
+from .databases.postgres import PostgresDatabase, is_postgres
 from .databases.silo import Silo, SiloSource, connect_duckdb, quote
 from .job import Query, QueryResult
 from .policy import QueryPolicy
@@ -231,7 +233,7 @@ def connect(silos: Mapping[str, Any] | None = None, policy: Any = None, *, strat
     """Open SQL over silos on this machine: ``connect(silos={"north": "north/", "south": "south.duckdb"}, policy="p.yaml")``.
 
     Args:
-        silos: name -> a folder of CSV and Parquet files, a file of DuckDB or SQLite, or a `Silo`.
+        silos: name -> a folder of CSV and Parquet files, a file of DuckDB or SQLite, ``postgresql://role@/name``, or a `Silo`.
         policy: what all silos that are not a `Silo` allow: a YAML file, its content, or a `QueryPolicy`; by default all is private.
         strategy: how statements are answered, if a statement does not say.
 
@@ -251,22 +253,25 @@ def connect(silos: Mapping[str, Any] | None = None, policy: Any = None, *, strat
 
 
 def open_silo(path: str | Path, policy: Any = None, name: str = "") -> Silo:
-    """A silo over a folder of CSV and Parquet files, or a file of DuckDB or SQLite.
+    """A silo over a folder of CSV and Parquet files, a file of DuckDB or SQLite, or a database of PostgreSQL.
 
     Args:
-        path: the folder or file.
+        path: the folder or file, or ``postgresql://role@/name?host=/var/run/postgresql`` as libpq writes it.
         policy: what the site allows: a `QueryPolicy`, a YAML file, or its content; by default all is private.
-        name: what errors call it; by default the name of the file.
+        name: what errors call it; by default the name of the file or database.
 
     Raises:
         DataError: there is no such folder or file, or it is of another kind.
         ConfigError: the policy cannot be used.
     """
-    place = Path(path).resolve()
     if isinstance(policy, str | Path):
         policy = QueryPolicy.read(policy)
     elif isinstance(policy, Mapping):
         policy = QueryPolicy.of(policy)
+    if isinstance(path, str) and is_postgres(path):
+        limits = policy or QueryPolicy()
+        return Silo(PostgresDatabase(path, limits.seconds), limits, name or urlsplit(path).path.strip("/"))
+    place = Path(path).resolve()
     return Silo(_source_of(place), policy, name or place.stem)
 
 
@@ -277,7 +282,7 @@ def _source_of(place: Path) -> SiloSource:
     if place.is_dir():
         return Folder(place)
     if not place.is_file():
-        raise DataError(f"{str(place)!r}: there is no such folder or file", where="silo", remedy="give a folder of CSV or Parquet files, or a file of DuckDB or SQLite")  # fmt: skip
+        raise DataError(f"{str(place)!r}: there is no such folder or file", where="silo", remedy="give a folder of CSV or Parquet files, a file of DuckDB or SQLite, or postgresql://role@/name")  # fmt: skip
     if place.suffix == ".duckdb":
         return DuckDBFile(place)
     if place.suffix in (".sqlite", ".sqlite3", ".db"):

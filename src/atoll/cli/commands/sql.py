@@ -20,7 +20,7 @@ _FORMATS = (".csv", ".parquet", ".arrow", ".json")
 def command(
     context: typer.Context,
     statement: Annotated[str | None, typer.Argument(help="One SELECT, or EXPLAIN of one; - reads stdin.", metavar="SQL")] = None,
-    silo: Annotated[list[str], typer.Option("--silo", help="A site: a folder of CSV or Parquet files, or a file of DuckDB or SQLite.", metavar="NAME=PATH")] = [],  # noqa: B006
+    silo: Annotated[list[str], typer.Option("--silo", help="A site: a folder of CSV or Parquet files, a file of DuckDB or SQLite, or postgresql://role@/name.", metavar="NAME=PATH")] = [],  # noqa: B006
     policy: Annotated[Path | None, typer.Option("--policy", help="What every site allows; without one only COUNT answers.", metavar="FILE")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the statement from a file.", metavar="FILE")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the rows: .csv, .parquet, .arrow or .json.", metavar="FILE")] = None,

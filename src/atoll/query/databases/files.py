@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import DataError
 
-from .silo import EMPTY, Schema, connect_duckdb, quote
+from .silo import EMPTY, Schema, SiloSource, connect_duckdb, quote
 
 __all__ = ["DuckDBFile", "Folder"]
 
 _READERS = {".csv": "read_csv", ".csv.gz": "read_csv", ".parquet": "read_parquet", ".pq": "read_parquet"}
 
 
-class Folder:
+class Folder(SiloSource):
     """A folder whose files are tables, called as the files are: ``patients.csv`` is the table ``patients``.
 
     The types of a CSV file's columns are those that DuckDB reads from all of its lines. A column without a value has every type.
@@ -82,13 +82,14 @@ class Folder:
             raise DataError(f"the file of the table {name!r} cannot be read: {_first_line(error)}", where=str(self._path), remedy="open it with DuckDB to see what is wrong") from error  # fmt: skip
         return types
 
-    def connect(self, tables: Sequence[str], memory: int) -> Any:
+    def connect(self, tables: Sequence[str], memory: int, watch: Callable[[Callable[[], None]], None]) -> Any:
         """A connection with these tables in memory.
 
         Raises:
             DataError: a file cannot be read.
         """
         made = connect_duckdb(memory=memory)
+        watch(made.interrupt)
         for name in tables:
             try:
                 made.execute(f"CREATE TABLE main.{quote(name)} AS SELECT * FROM {self._reading(name)}")
@@ -98,7 +99,7 @@ class Folder:
         return made
 
 
-class DuckDBFile:
+class DuckDBFile(SiloSource):
     """A file of DuckDB, attached read-only; its tables and views of the schema ``main``.
 
     Args:
@@ -120,19 +121,22 @@ class DuckDBFile:
             DataError: the file cannot be opened.
         """
         found: Schema = {}
-        with self.connect((), 1 << 30) as connection:
+        with self._attach(1 << 30) as connection:
             rows = connection.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE database_name = 'silo' AND schema_name = 'main' ORDER BY table_name, column_index").fetchall()  # fmt: skip
         for table, column, kind in rows:
             found.setdefault(table, {})[column] = kind
         return found
 
-    def connect(self, tables: Sequence[str], memory: int) -> Any:
+    def connect(self, tables: Sequence[str], memory: int, watch: Callable[[Callable[[], None]], None]) -> Any:
         """A connection that reads the file.
 
         Raises:
             DataError: the file cannot be opened.
         """
-        del tables
+        del tables, watch  # it reads nothing yet
+        return self._attach(memory)
+
+    def _attach(self, memory: int) -> Any:
         made = connect_duckdb(memory=memory)
         try:
             made.execute(f"ATTACH {_literal(self._path)} AS silo (READ_ONLY)")

@@ -14,7 +14,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from atoll.core.errors import AtollError, TaskError
 from atoll.core.extras import need
@@ -28,6 +28,7 @@ EMPTY = "NULL"
 Schema = dict[str, dict[str, str]]
 """Table -> column -> DuckDB's name of its type; names as the source writes them."""
 T = TypeVar("T")
+Watch = Callable[[Callable[[], None]], None]
 
 
 def quote(name: str) -> str:
@@ -61,8 +62,8 @@ def lock_connection(connection: Any) -> None:
         connection.execute(f"SET {name} = {value}")
 
 
-class SiloSource(Protocol):
-    """Where a silo's tables lie. It is used in the silo's thread alone."""
+class SiloSource:
+    """Base class of what a silo's tables lie in. It is used in the silo's thread alone."""
 
     def read_schema(self) -> Schema:
         """The tables and the types of their columns.
@@ -70,19 +71,27 @@ class SiloSource(Protocol):
         Raises:
             DataError: it cannot be read.
         """
-        ...
+        raise NotImplementedError
 
     def stamp(self, table: str) -> Any:
         """A value that changes when the table's file does; of all tables for an empty name."""
-        ...
+        raise NotImplementedError
 
-    def connect(self, tables: Sequence[str], memory: int) -> Any:
+    def connect(self, tables: Sequence[str], memory: int, watch: Watch) -> Any:
         """A connection to DuckDB that has these tables, not yet locked.
+
+        Args:
+            tables: the tables, as the source names them.
+            memory: most bytes.
+            watch: is told what interrupts the work, before work begins that may take long; another thread may call it.
 
         Raises:
             DataError: a table cannot be read.
         """
-        ...
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what the source keeps open."""
 
 
 class Silo:
@@ -104,6 +113,7 @@ class Silo:
         self.policy, self.name, self.seconds = policy or QueryPolicy(), name, 0.0
         self._source = source
         self._connection: Any = None
+        self._loading: list[Callable[[], None]] = []
         self._loaded: dict[str, Any] = {}
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="atoll-silo")
         self._schema: Schema | None = None
@@ -119,12 +129,13 @@ class Silo:
         if self._connection is not None:
             self._thread.submit(self._connection.close)
             self._connection = None
+        self._thread.submit(self._source.close)
         self._thread.shutdown(wait=True)
 
     def cancel(self) -> None:
-        """Interrupt the statement that runs now, if there is one."""
-        if self._connection is not None:
-            self._connection.interrupt()
+        """Interrupt the statement that runs now, if there is one, or the loading of its tables."""
+        for stop in [*self._loading, *([] if self._connection is None else [self._connection.interrupt])]:
+            stop()
 
     def read_schema(self) -> Schema:
         """The tables and the types of their columns.
@@ -167,7 +178,10 @@ class Silo:
         stamps = {name: self._source.stamp(name) for name in wanted}
         if self._connection is not None and stamps == self._loaded:
             return
-        made = self._source.connect(list(stamps), self.policy.memory)
+        try:
+            made = self._source.connect(list(stamps), self.policy.memory, self._loading.append)
+        finally:
+            self._loading = []
         lock_connection(made)
         if self._connection is not None:
             self._connection.close()

@@ -2,7 +2,7 @@
 
 SQLite decides a value's type cell by cell, and its SQL makes ``//`` and DECIMAL floating-point numbers, so it only hands over columns. The type of a column follows from its
 declaration (sqlite.org/datatype3.html, section 3.1) and every cell is held to it. The file is opened with ``mode=ro``; an authorizer lets nothing but reading through,
-since even a read-only connection may attach other files, and a progress handler keeps the time.
+since even a read-only connection may attach other files. The silo interrupts it when the time is up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from atoll.core.errors import DataError
 from atoll.core.extras import need
 
 from .files import _stamp
-from .silo import EMPTY, Schema, connect_duckdb, quote
+from .silo import EMPTY, Schema, SiloSource, connect_duckdb, quote
 
 __all__ = ["SQLiteFile"]
 
@@ -37,7 +37,7 @@ def _authorize(action: int, first: Any, second: Any, *rest: Any) -> int:
     return sqlite3.SQLITE_DENY
 
 
-class SQLiteFile:
+class SQLiteFile(SiloSource):
     """A file of SQLite; its tables and views.
 
     Args:
@@ -100,7 +100,7 @@ class SQLiteFile:
             return "BIGINT" if kinds == {"integer"} else "DOUBLE"
         return "BLOB" if kinds == {"blob"} else "VARCHAR"
 
-    def connect(self, tables: Sequence[str], memory: int) -> Any:
+    def connect(self, tables: Sequence[str], memory: int, watch: Callable[[Callable[[], None]], None]) -> Any:
         """A connection of DuckDB with copies of these tables, of one moment.
 
         Raises:
@@ -108,8 +108,10 @@ class SQLiteFile:
         """
         arrow = need("pyarrow", "sql", "reading SQLite")
         made = connect_duckdb(memory=memory)
+        watch(made.interrupt)
         try:
             with self.opened() as connection:
+                watch(connection.interrupt)
                 connection.execute("BEGIN")
                 schema = self._schema(connection)
                 for name in tables:

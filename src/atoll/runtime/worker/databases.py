@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import getpass
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +61,16 @@ class SiteDatabase:
             return False
         with self.path.open("rb") as file:
             return _WAL in file.read(20)[18:20]
+
+    def uri(self, socket: str) -> str:
+        """How libpq names a PostgreSQL database that is reached by the daemon's socket.
+
+        Raises:
+            DataError: there is no socket.
+        """
+        if not socket:
+            raise DataError("only the site's daemon leads there", where=str(self), remedy="start it with `atoll site`; in a simulation, pass a connection of your own")  # fmt: skip
+        return f"postgresql://{quote(self.user, '')}@/{quote(self.name, '')}?host={quote(socket, '')}&port={PORT}&sslmode=disable&gssencmode=disable"
 
     def list_shown(self) -> tuple[Path, ...]:
         """What a sandbox shows of it, read-only: the file with what lies beside it of the same database.
@@ -179,13 +188,6 @@ def _open_duckdb(database: SiteDatabase, socket: str) -> Any:
 
 
 def _open_postgresql(database: SiteDatabase, socket: str) -> Any:
-    if not socket:
-        raise DataError(
-            "only the site's daemon leads there",
-            where=str(database),
-            remedy="start it with `atoll site`; in a simulation, pass a connection of your own",
-        )
     psycopg = need("psycopg", "postgres", "reading PostgreSQL")
-    where: Mapping[str, Any] = {"host": socket, "port": PORT, "dbname": database.name, "user": database.user}
     # Each query sees the data as they are then, and no transaction stays open between two rounds.
-    return psycopg.connect(**where, autocommit=True, sslmode="disable", gssencmode="disable")
+    return psycopg.connect(database.uri(socket), autocommit=True)

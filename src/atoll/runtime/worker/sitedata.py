@@ -18,7 +18,7 @@ from atoll.data.federated import are_arrays, as_dataset, as_population
 from atoll.runs.registries import HOME
 
 from .cards import DataCard, card_of
-from .databases import database_of, open_database
+from .databases import database_of, is_database, open_database
 from .formats import load_arrays, load_as_is, load_tables
 from .policies import MIN_COUNT, policy_of_site
 from .population import LiveCommunity, LiveData, is_connection
@@ -120,8 +120,14 @@ def _silo_of(given: Mapping[str, Any], name: str) -> Any:
     least = {"min_count": said["min_count"]} if isinstance(said, Mapping) and "min_count" in said else {"min_count": MIN_COUNT}  # fmt: skip
     rules = {"tables": given["tables"], "policy": least, **({"limits": given["limits"]} if given.get("limits") else {})}
     with inside(given.get("folder")):
-        place = Path(str(given.get("path") or given.get("database"))).resolve()
-        return imported("atoll.query:open_silo", "data")(place, rules, name)
+        return imported("atoll.query:open_silo", "data")(_place_of(given), rules, name)
+
+
+def _place_of(given: Mapping[str, Any]) -> Path | str:
+    """Where the tables are: a folder or file, or a database of PostgreSQL by the socket that the daemon holds."""
+    words = str(given.get("path") or given.get("database"))
+    database = database_of(words) if is_database(words) else None
+    return Path(words).resolve() if database is None or database.engine != "PostgreSQL" else database.uri(str(given["socket"]))
 
 
 def _is_file(given: Mapping[str, Any]) -> bool:
