@@ -171,4 +171,5 @@ def test_python_has_rows_frames_and_cursors() -> None:
         assert found.arrow().to_pylist() == [{"w": "A", "total": Decimal("2.50")}]
         assert found.facts()["rows"] == [["A", "2.50"]]
         cursor = db.cursor().execute("SELECT count(*) AS n FROM t")
+        assert cursor.description is not None
         assert (cursor.description[0][:2], cursor.rowcount, cursor.fetchone(), cursor.fetchone()) == (("n", "BIGINT"), 1, (2,), None)  # fmt: skip

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from atoll.core.errors import AtollError, DataError, PolicyError, TaskError
-from atoll.query import QueryPolicy, connect, open_silo
+from atoll.query import QueryPolicy, Silo, connect, open_silo
+from atoll.query.databases.postgres import PostgresDatabase
 from tests.support.databases import postgres_cluster  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.network
@@ -92,8 +93,8 @@ def test_a_table_that_changes_is_read_again_and_else_it_is_not(postgres_cluster:
 def test_limits_end_the_loading_of_a_table(postgres_cluster: Any) -> None:  # noqa: F811
     """A view that takes a minute is interrupted at the server, and the silo answers the next statement."""
     name = postgres_cluster.database("create table visits (age int); create view slow as select pg_sleep(60)::text as x", "slow_reader")  # fmt: skip
-    silo = open_silo(postgres_cluster.uri(name, "slow_reader"), QueryPolicy(seconds=1.0))
-    silo._source._seconds = 60.0  # type: ignore[attr-defined] - so that only the silo's own limit ends it
+    # The source's own limit is longer, so that only the silo's ends it.
+    silo = Silo(PostgresDatabase(postgres_cluster.uri(name, "slow_reader"), 60.0), QueryPolicy(seconds=1.0), "slow")
     with pytest.raises(TaskError, match=r"more than 1 seconds"):
         silo.run_all(["SELECT 1"], ["slow"])
     assert silo.run_all(["SELECT count(*) FROM main.visits"], ["visits"]) == [[(0,)]]
@@ -107,13 +108,13 @@ def test_what_a_role_may_and_what_errors_show(postgres_cluster: Any) -> None:  #
     with pytest.raises(DataError, match=r"visits\.n holds NaN or infinity"):
         look(postgres_cluster.uri(name, "odd_reader"))
     postgres_cluster.run("alter table visits drop column n", name)
-    silo = open_silo(postgres_cluster.uri(name, "odd_reader"), POLICY)
+    source = PostgresDatabase(postgres_cluster.uri(name, "odd_reader"))
+    silo = Silo(source, QueryPolicy.of(POLICY), "odd")
     with pytest.raises(DataError, match="it cannot be read: DataError"):
         silo.run_all(["SELECT 1"], ["visits"])
     for text in ("DELETE FROM visits", "CREATE TABLE more (x int)"):
-        with silo._source._reading() as cursor, pytest.raises(Exception, match="read-only"):  # type: ignore[attr-defined]
+        with pytest.raises(DataError, match="ReadOnlySqlTransaction"), source._reading() as cursor:
             cursor.execute(text)
-        silo._source.close()
     silo.close()
     with pytest.raises(AtollError, match=r"PostgreSQL database 'gone'") as found:
         look(postgres_cluster.uri("gone", "hashed").replace("hashed@", "hashed:canary@"))

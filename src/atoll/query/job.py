@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from atoll.core import message as M
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, NonPrivate
 from atoll.core.exposure import Explanation
@@ -16,7 +17,7 @@ from atoll.core.persistence.files import as_json
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked
 
-from .local import silo_of
+from .local import message_of, silo_of
 from .policy import strictest
 from .statement import parse_statement, unite_schemas
 from .strategies.strategy import Choice, QueryAnswer, choose_strategy
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
 
 __all__ = ["Query", "QueryResult", "describe_tables", "plain_value"]
+
+
+_CONTACT = 6
+"""Bytes of the request for a site's tables."""
 
 
 @task
@@ -44,7 +49,7 @@ class QueryResult:
         answer: columns, rows and what was withheld; without rows if only the plan was asked for.
         choice: the strategy, its plan, and why others lost.
         bytes: bytes that all sites sent and received.
-        predicted: bytes that the strategy expects for one group.
+        predicted: bytes that the strategy expects, for the groups that the sites were asked for; as long as only the plan is known, for one group.
         links: bytes between the coordinator and each site, both ways.
         explain: ``"explain"`` or ``"analyze"`` if the plan was asked for.
     """
@@ -152,19 +157,16 @@ class _PreparedQuery(Prepared):
         policy = strictest(policies)
         statement = parse_statement(self.job.sql, catalog, self.job.params)
         choice = choose_strategy(self.job.strategy, statement, catalog, policy, len(sites))
-        predicted = round(choice.strategy.predict_cost(choice.plan, len(sites)))
+        learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
+        predicted = round(learned + choice.strategy.predict_cost(choice.plan, len(sites)))
         if statement.explain == "explain":
             return QueryResult(QueryAnswer(statement.columns, statement.types, []), choice, 0, predicted, {}, "explain")
-        message = {
-            "sql": statement.sql,
-            "catalog": {table: dict(columns) for table, columns in catalog.tables.items()},
-            "policy": policy.told({table: [c.lower() for c in columns] for table, columns in catalog.tables.items()}),
-            "first": fed.parties.names[0],
-        }
+        message = message_of(statement, catalog, policy, fed.parties.names[0])
         answer = await choice.strategy.run(fed, choice.plan, message)
         fed.record({"rows": len(answer.rows), "rounds": answer.rounds, "withheld_groups": answer.withheld_groups})
         spent = fed.bytes()
-        total = sum(spent[name] for name in ("bytes_down", "bytes_up", "bytes_relayed", "bytes_between"))
+        predicted = round(learned + choice.strategy.predict_cost(choice.plan, len(sites), answer.groups))
+        total = sum(spent[name] for name in ("bytes_down", "bytes_up", "bytes_between"))
         return QueryResult(answer, choice, int(total), predicted, _links(fed), statement.explain)
 
     def most(self, rows: int) -> Sequence[Event]:

@@ -14,10 +14,10 @@ from atoll.statistics.answered import AnswerRecord, RowSets
 
 from .databases.silo import Silo, quote
 from .plan import ROW, QueryPlan, Released, make_plan
-from .policy import strictest
-from .statement import SOURCE, Catalog, parse_statement
+from .policy import QueryPolicy, strictest
+from .statement import SOURCE, Catalog, SqlStatement, parse_statement
 
-__all__ = ["LocalCells", "local_cells", "record_units", "silo_of"]
+__all__ = ["LocalCells", "local_cells", "message_of", "record_units", "silo_of"]
 
 Cell = tuple[str | None, ...]
 RECORD = "query-answered"
@@ -51,6 +51,20 @@ def plan_of(silo: Silo, message: Mapping[str, Any]) -> QueryPlan:
     catalog = {str(table): dict(columns) for table, columns in message["catalog"].items()}
     own = silo.policy.told(catalog)
     return _plan_of(str(message["sql"]), json.dumps(catalog), json.dumps([own, _plain(message["policy"])]))
+
+
+def message_of(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, first: str) -> dict[str, Any]:
+    """What a site needs to make a statement's plan itself.
+
+    Args:
+        statement: the statement.
+        catalog: the tables.
+        policy: the strictest policy, as the coordinator knows it.
+        first: the site that answers for all, where every site has all rows.
+    """
+    tables = {table: dict(columns) for table, columns in catalog.tables.items()}
+    told = policy.told({table: [c.lower() for c in columns] for table, columns in tables.items()})
+    return {"sql": statement.sql, "catalog": tables, "policy": told, "first": first}
 
 
 def _plain(value: Any) -> Any:

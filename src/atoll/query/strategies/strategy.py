@@ -29,6 +29,7 @@ class QueryAnswer:
         withheld_groups: groups that fewer units than ``min_count`` stand behind.
         withheld_values: NULLs that stand for a value that few units, or a difference of few units, would show.
         rounds: contacts with the sites.
+        groups: the keys of all groups that the sites were asked for, also of those that are withheld.
     """
 
     columns: tuple[str, ...]
@@ -37,6 +38,7 @@ class QueryAnswer:
     withheld_groups: int = 0
     withheld_values: int = 0
     rounds: int = 0
+    groups: Sequence[Sequence[str | None]] = ((),)
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,14 @@ class Strategy:
         """What a plan gives away, to whom, assuming what."""
         raise NotImplementedError
 
-    def predict_cost(self, plan: Any, sites: int) -> float:
-        """Bytes that a plan sends at least, by which strategies compare."""
+    def predict_cost(self, plan: Any, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
+        """Bytes that a plan sends and receives at all sites together, by which strategies compare.
+
+        Args:
+            plan: the plan.
+            sites: number of sites.
+            groups: the keys of the groups; as long as nobody has named them, one.
+        """
         raise NotImplementedError
 
     async def run(self, fed: Federation, plan: Any, message: Mapping[str, Any]) -> QueryAnswer:

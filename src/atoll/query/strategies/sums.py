@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import DataError
 from atoll.core.exposure import Exposure
@@ -24,7 +25,7 @@ from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.secure.masking import SecureAggregation
 
-from ..local import local_cells, record_units
+from ..local import local_cells, message_of, record_units
 from ..plan import QueryPlan, make_plan
 from ..statement import shadow
 from .strategy import PlanStep, QueryAnswer, Strategy
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MaskedSums", "add_words", "count_units", "list_keys"]
 
-_OVERHEAD = 2600.0
-"""Bytes that one masked sum sends for each site beside its words; see `MaskedSums.predict_cost`."""
+_SUM, _NEIGHBOUR = 721.0, 1657.0
+"""Bytes that one masked sum sends for each site, both ways, beside its words and the message, and more for each site of the cohort: keys, sealed shares, and the shares that open the masks."""
+_CONTACT = 26.0
+"""Bytes of a message or a reply beside its values."""
 
 
 def _promised(message: Any) -> Disclosure:
@@ -134,10 +137,18 @@ class MaskedSums(Strategy):
         found.append(Exposure("analyst", "the answer, and how many groups it leaves out", "", "sum"))
         return found
 
-    def predict_cost(self, plan: QueryPlan, sites: int) -> float:
-        """Bytes of one group: 8 a word up from each site, and what the masks need."""
+    def predict_cost(self, plan: QueryPlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
+        """Bytes of all sites, for a coordinator that is honest.
+
+        A masked sum over n sites costs each of them its words, the message and ``721 + 1657 n`` bytes; a request for keys costs the message and the keys. Between organisations a masked sum has one more
+        exchange, in which sites vote.
+        """
+        asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8)) + _CONTACT
+        keys = float(M.nbytes([list(key) for key in groups]))
         sums = 1 + bool(plan.counted)
-        return sites * (8.0 * (plan.words + plan.counted) + sums * _OVERHEAD)
+        words = 8.0 * len(groups) * (1 + plan.words + plan.counted)
+        listed = asked + _CONTACT + keys if plan.keys else 0.0
+        return sites * (listed + sums * (asked + keys + _SUM + _NEIGHBOUR * sites) + words)
 
     async def run(self, fed: Federation, plan: QueryPlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
@@ -154,6 +165,7 @@ class MaskedSums(Strategy):
             units = (await self._add(fed, count_units, asked)).reshape(units.shape)
             rounds += 1
         least = plan.policy.min_count
+        groups = asked["cells"]
         few: Any = (
             ((units[:, 0] > 0) & (units[:, 0] < least)).any(axis=1) if plan.counted else np.zeros(len(units), bool)
         )
@@ -172,7 +184,7 @@ class MaskedSums(Strategy):
                 cells.append((*key, *values))
         rows = _finish(plan, cells)
         statement = plan.statement
-        return QueryAnswer(statement.columns, statement.types, rows, int(few.sum()), withheld, rounds)
+        return QueryAnswer(statement.columns, statement.types, rows, int(few.sum()), withheld, rounds, groups)
 
     async def _add(self, fed: Federation, what: Any, message: Mapping[str, Any]) -> Any:
         found = await fed.sum(fed.parties, what, message, reducer=self.reducer, quorum=len(fed.parties))
