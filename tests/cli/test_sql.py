@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from atoll.cli.app import run
+from atoll.core import message as M
 from tests.query.test_databases import fill
 
 POLICY = "policy: {min_count: 1}\ntables: {visits: {columns: public}}\n"
@@ -60,3 +62,50 @@ def test_errors_point_to_the_place(atoll: Callable[..., Any], words: list[str]) 
     assert "^" in failed.err
     assert "a statement and -f" in atoll(*words, "SELECT 1", "-f", "x.sql", expect=2).err
     assert "write --silo NAME=PATH" in atoll("sql", "--silo", "north", "SELECT 1", expect=2).err
+
+
+def test_check_compares_with_all_rows_in_one_place(atoll: Callable[..., Any], words: list[str]) -> None:
+    text = "SELECT ward, avg(x), sum(pay), count(*) FROM visits GROUP BY ward"
+    assert json.loads(atoll(*words, "--check", "--json", text).out)["check"] == {"equal": True}
+    assert "equal to the answer over all rows" in atoll(*words, "--check", text).out
+    found = json.loads(atoll(*words, "--strategy", "each", "--check", "--json", text).out)["strategies"]["sums"]
+    assert (found["answered"], found["equal"], found["refused"]) == (True, True, None)
+    assert found["bytes"] > 0
+    rows = json.loads(atoll(*words, "--strategy", "each", "--check", "--json", "SELECT ward FROM visits").out)
+    assert (rows["strategies"]["sums"]["answered"], "asks for rows" in rows["strategies"]["sums"]["refused"]) == (False, True)  # fmt: skip
+
+
+def test_a_transcript_has_every_message_and_no_cell(atoll: Callable[..., Any], tmp_path: Path) -> None:
+    """Planted: a text and a double of 8 bytes of a private column. The coordinator hears group keys, and they are there."""
+    for name in ("north", "south"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "visits.csv").write_text(
+            f"ward,who,pay\nwardCANARY,canary-{name},1234.5678\nwardCANARY,x,1.0\n"
+        )
+    (tmp_path / "p.yaml").write_text("policy: {min_count: 2}\ntables: {visits: {columns: {ward: public, pay: {level: private, release: aggregate}}}}\n")  # fmt: skip
+    place = tmp_path / "heard"
+    asked = ["sql", "--silo", f"north={tmp_path}/north", "--silo", f"south={tmp_path}/south", "--policy", str(tmp_path / "p.yaml")]  # fmt: skip
+    atoll(*asked, "--transcript", str(place), "SELECT ward, avg(pay) FROM visits WHERE who <> 'x' OR pay = 1 GROUP BY ward")  # fmt: skip
+    names = {path.name for path in place.iterdir()}
+    ends = ("coordinator", "north", "south")
+    assert names >= {f"{a}--{b}.bin" for a in ends for b in ends if a != b}
+    heard = b"".join(path.read_bytes() for path in place.iterdir())
+    assert b"wardCANARY" in (place / "north--coordinator.bin").read_bytes()
+    assert b"canary-north" not in heard
+    assert struct.pack("<d", 1234.5678) not in heard
+    words, rest = [], (place / "north--coordinator.bin").read_bytes()
+    while rest:
+        size = int.from_bytes(rest[:8], "little")
+        words.append(M.decode(rest[8 : 8 + size]))
+        rest = rest[8 + size :]
+    assert {"keys": [["wardCANARY"]]} in words
+
+
+def test_a_sites_range_makes_values_outside_it_null(atoll: Callable[..., Any], tmp_path: Path) -> None:
+    for name, pay in (("north", "5,900,30"), ("south", "7,-1,20")):
+        (tmp_path / f"{name}").mkdir()
+        (tmp_path / name / "visits.csv").write_text("pay\n" + pay.replace(",", "\n") + "\n")
+    (tmp_path / "p.yaml").write_text("policy: {min_count: 1}\ntables: {visits: {columns: {pay: {level: private, release: aggregate, range: [0, 100]}}}}\n")  # fmt: skip
+    asked = ["sql", "--silo", f"north={tmp_path}/north", "--silo", f"south={tmp_path}/south", "--policy", str(tmp_path / "p.yaml")]  # fmt: skip
+    found = json.loads(atoll(*asked, "--check", "--json", "SELECT sum(pay), count(pay), count(*) FROM visits").out)
+    assert (found["rows"], found["check"]) == ([[62, 4, 6]], {"equal": True})

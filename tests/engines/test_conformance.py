@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atoll.engines import ENGINES
+from atoll.engines.recording import RecordingEngine
 from atoll.testing.conformance import ENGINE_CHECKS
 
 # Of two engines that start processes for every death: the journal and the store are the same code as those of the others, which die at every step.
@@ -32,3 +33,10 @@ CASES = [
 def test_an_engine_keeps_the_law(engine, law):
     more = {"points": COSTLY[engine][law]} if law in COSTLY.get(engine, {}) else {}
     ENGINE_CHECKS[law](lambda: ENGINES[engine](2), 1e-12, **more)
+
+
+@pytest.mark.parametrize(
+    "law", ["verbs", pytest.param("halves", marks=pytest.mark.slow), pytest.param("states", marks=pytest.mark.slow)]
+)
+def test_the_recording_engine_keeps_the_law(law):
+    ENGINE_CHECKS[law](RecordingEngine, 1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
 import time
@@ -11,13 +12,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
 from atoll.core.extras import need
 
 from .databases.postgres import PostgresDatabase, is_postgres
 from .databases.silo import Silo, SiloSource, connect_duckdb, quote
 from .job import Query, QueryResult
+from .local import source_text
+from .plan import ROW
 from .policy import QueryPolicy
+from .statement import parse_statement, unite_schemas
+from .strategies.strategy import strategy_names
 
 __all__ = ["SqlConnection", "Cursor", "SqlResult", "connect", "open_silo"]
 
@@ -101,10 +106,11 @@ class SqlConnection:
     Args:
         silos: name -> silo.
         strategy: how statements are answered, if a statement does not say.
+        engine: what runs the silos' parts; a `RecordingEngine` keeps every message.
     """
 
-    def __init__(self, silos: Mapping[str, Silo], strategy: str = "auto") -> None:
-        self.silos, self.strategy = dict(silos), strategy
+    def __init__(self, silos: Mapping[str, Silo], strategy: str = "auto", engine: Any = "inline") -> None:
+        self.silos, self.strategy, self.engine = dict(silos), strategy, engine
         self._folder = Path(tempfile.mkdtemp(prefix="atoll-query-"))
         self._closed = False
 
@@ -129,7 +135,7 @@ class SqlConnection:
             raise ConfigError("the connection is closed", where="query", remedy="call atoll.query.connect again")
         begin, before = time.perf_counter(), {name: silo.seconds for name, silo in self.silos.items()}
         job = Query(sql=text, params=params, strategy=strategy or self.strategy)
-        found = simulate(job, self.silos, engine="inline", results=self._folder, progress=False).outcome
+        found = simulate(job, self.silos, engine=self.engine, results=self._folder, progress=False).outcome
         total = time.perf_counter() - begin
         local = max((silo.seconds - before[name] for name, silo in self.silos.items()), default=0.0)
         return SqlResult(found, {"total": total, "local": local, "secure": max(0.0, total - local)})
@@ -137,6 +143,70 @@ class SqlConnection:
     def cursor(self) -> Cursor:
         """A cursor of PEP 249."""
         return Cursor(self)
+
+    def check(self, result: SqlResult, params: Sequence[Any] | Mapping[str, Any] = ()) -> bool | None:
+        """Whether an answer is that of DuckDB over all rows in one place, which only works for silos on this machine.
+
+        Args:
+            result: the answer.
+            params: the statement's parameters.
+
+        Returns:
+            Whether the rows are equal: in any order unless the statement orders them, and doubles to 1e-9 of their size. Groups and values that were withheld may be anything. ``None`` for an
+            answer that is approximate, or only a plan.
+        """
+        if result.explained or result.found.facts()["approximate"] is not None:
+            return None
+        statement = result.found.choice.plan.statement
+        expected, ordered = self._pool(statement.text, params)
+        return _equal_rows(result.rows, expected, ordered, result.withheld_groups, result.withheld_values)
+
+    def try_strategies(
+        self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, check: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Answer a statement by each strategy.
+
+        Args:
+            text: the statement.
+            params: its parameters.
+            check: whether to compare with DuckDB over all rows in one place; see `check`.
+
+        Returns:
+            Name of a strategy -> ``answered``, ``equal`` (``None`` if it is not compared), ``refused`` (why, or ``None``), ``seconds`` and ``bytes``.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for name in strategy_names():
+            begin = time.perf_counter()
+            row: dict[str, Any] = {"answered": False, "equal": None, "refused": None, "seconds": None, "bytes": None}
+            try:
+                result = self.sql(text, params, strategy=name)
+            except (CompositionError, PolicyError) as error:
+                row["refused"] = str(error)
+            else:
+                row |= {"answered": True, "seconds": time.perf_counter() - begin, "bytes": result.bytes}
+                row["equal"] = self.check(result, params) if check else None
+            found[name] = row
+        return found
+
+    def _pool(self, text: str, params: Sequence[Any] | Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], bool]:
+        """The rows of DuckDB over all rows in one place, and whether the statement orders them."""
+        schemas = {name: silo.read_schema() for name, silo in self.silos.items()}
+        catalog = unite_schemas(schemas)
+        statement = parse_statement(text, catalog, params)
+        with connect_duckdb() as pooled:
+            for table, types in catalog.tables.items():
+                columns = ", ".join(f"{quote(column.lower())} {kind}" for column, kind in types.items())
+                pooled.execute(f"CREATE TABLE {quote(table)} ({columns})")
+                for k, (name, silo) in enumerate(self.silos.items()):
+                    if k and silo.policy.table(table).mode == "replicated":
+                        continue
+                    own = next(one for one in schemas[name] if one.lower() == table)
+                    local = source_text(catalog, silo.policy, table, list(types), own)
+                    (rows,) = silo.run_all([f"SELECT * EXCLUDE ({quote(ROW)}) FROM ({local})"], [own], arrow=True)
+                    pooled.register("atoll_rows", rows)
+                    pooled.execute(f"INSERT INTO {quote(table)} SELECT * FROM atoll_rows")
+                    pooled.unregister("atoll_rows")
+            return pooled.execute(statement.sql).fetchall(), statement.tree.args.get("order") is not None
 
     def commit(self) -> None:
         """Do nothing: silos are only read."""
@@ -227,6 +297,36 @@ class Cursor:
 
     def setoutputsize(self, size: Any, column: Any = None) -> None:
         """Do nothing, as PEP 249 allows."""
+
+
+def _equal_rows(found: Sequence[Any], expected: Sequence[Any], ordered: bool, groups: int, values: int) -> bool:
+    """Whether rows are those expected, up to what was withheld."""
+    if len(found) > len(expected) or len(expected) - len(found) > groups:
+        return False
+    left = list(expected) if ordered else sorted(expected, key=_row_key)
+    for row in found if ordered or values else sorted(found, key=_row_key):
+        # Without withheld values both are sorted alike, so that the first row that is left is nearly always the one.
+        place = next((k for k, other in enumerate(left) if _equal_row(row, other, loose=values > 0)), None)
+        if place is None or (ordered and place > groups):
+            return False
+        del left[place]
+    return True
+
+
+def _equal_row(row: Sequence[Any], other: Sequence[Any], *, loose: bool) -> bool:
+    return all((loose and a is None) or _equal_cell(a, b) for a, b in zip(row, other, strict=True))
+
+
+def _equal_cell(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+    return type(a) is type(b) and bool(a == b)
+
+
+def _row_key(row: Sequence[Any]) -> list[tuple[bool, str]]:
+    # Doubles come last among equals: their last digits may differ.
+    exact = [(value is None, "" if isinstance(value, float) else str(value)) for value in row]
+    return exact + [(value is None, f"{value:.6g}") for value in row if isinstance(value, float)]
 
 
 def connect(silos: Mapping[str, Any] | None = None, policy: Any = None, *, strategy: str = "auto") -> SqlConnection:

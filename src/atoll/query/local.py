@@ -17,7 +17,7 @@ from .plan import ROW, QueryPlan, Released, make_plan
 from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement
 
-__all__ = ["LocalCells", "local_cells", "message_of", "record_units", "silo_of"]
+__all__ = ["LocalCells", "local_cells", "message_of", "record_units", "silo_of", "source_text"]
 
 Cell = tuple[str | None, ...]
 RECORD = "query-answered"
@@ -73,6 +73,25 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
+def source_text(catalog: Catalog, policy: QueryPolicy, table: str, columns: Sequence[str], name: str) -> str:
+    """Local SQL of a table with the types of the catalog and the number of each row; values outside the site's own range are NULL.
+
+    Args:
+        catalog: the tables.
+        policy: the site's own policy.
+        table: the table, in lower case.
+        columns: its columns that are read, as the catalog writes them.
+        name: the table, as the source writes it.
+    """
+    types, shown = catalog.tables[table], []
+    for column in columns:
+        one, cell = policy.table(table).column(column), f"CAST({quote(column)} AS {types[column]})"
+        if one.low is not None and one.high is not None:
+            cell = f"CASE WHEN {quote(column)} BETWEEN {one.low!r} AND {one.high!r} THEN {cell} END"
+        shown.append(f"{cell} AS {quote(column.lower())}")
+    return f"SELECT {', '.join([*shown, f'rowid AS {quote(ROW)}'])} FROM main.{quote(name)}"
+
+
 class LocalCells:
     """The cells of one statement at one site, of one snapshot.
 
@@ -112,10 +131,7 @@ class LocalCells:
         return "WITH " + ", ".join([*made, *([self.plan.common] if self.plan.common else [])])
 
     def _source_text(self, table: str) -> str:
-        """A table with the columns and types of the catalog, and the number of each row."""
-        types = self.plan.catalog.tables[table]
-        shown = [f"CAST({quote(name)} AS {types[name]}) AS {quote(name.lower())}" for name in self.plan.sources[table]]
-        return f"SELECT {', '.join([*shown, f'rowid AS {quote(ROW)}'])} FROM main.{quote(self._names[table])}"
+        return source_text(self.plan.catalog, self._silo.policy, table, self.plan.sources[table], self._names[table])
 
     def _key_list(self) -> list[str]:
         return [f"CAST({key.text} AS VARCHAR)" for key in self.plan.keys]

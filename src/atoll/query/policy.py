@@ -43,9 +43,9 @@ class ColumnPolicy:
     Attributes:
         level: who may read its values.
         release: what may leave of it together with other rows: ``"aggregate"``, ``"count"`` or ``"never"``.
-        low: values below it do not count: they are NULL in every query.
+        low: values below it do not count: they are NULL in every query. The site applies it to its own rows.
         high: values above it do not count.
-        scale: the column holds whole multiples of it, so that its sums are exact whole numbers; ``None`` for none.
+        scale: the smallest difference of two values that matters, for strategies that share numbers as whole multiples of it. Masked sums are exact without it. ``None`` for none.
         local: whether all rows with one value of it lie at one site, so that sites join on it by themselves.
     """
 

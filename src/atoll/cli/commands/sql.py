@@ -24,10 +24,14 @@ def command(
     policy: Annotated[Path | None, typer.Option("--policy", help="What every site allows; without one only COUNT answers.", metavar="FILE")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the statement from a file.", metavar="FILE")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the rows: .csv, .parquet, .arrow or .json.", metavar="FILE")] = None,
-    strategy: Annotated[str, typer.Option("--strategy", help="How it is answered: auto, or the name of a strategy.")] = "auto",
+    strategy: Annotated[str, typer.Option("--strategy", help="How it is answered: auto, the name of a strategy, or each to compare them.")] = "auto",
+    check: Annotated[bool, typer.Option("--check", help="Compare with DuckDB over all rows in one place.")] = False,
+    transcript: Annotated[Path | None, typer.Option("--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR")] = None,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Answer one statement over the tables of several sites. Rows stay; EXPLAIN says beforehand what leaves, and who learns it."""
+    from rich.console import Group
+
     from atoll.cli.output import require_folder
     from atoll.core.errors import ConfigError
     from atoll.query import connect
@@ -37,13 +41,72 @@ def command(
         if out.suffix not in _FORMATS:
             raise ConfigError(f"-o {out}", remedy=f"use a name that ends in {', '.join(_FORMATS)}")
     text = _statement_of(statement, file)
-    with connect(silos=_silos_of(silo), policy=policy, strategy=strategy) as db:
-        result = db.sql(text)
-    found = result.facts()
+    each = strategy == "each"
+    if each and out is not None:
+        raise ConfigError(
+            "-o with --strategy each", remedy="leave one out: each compares strategies, and writes no rows"
+        )
+    with connect(silos=_silos_of(silo), policy=policy, strategy="auto" if each else strategy) as db:
+        db.engine = recorder = _recorder(transcript)
+        if each:
+            tried = db.try_strategies(text, check=check)
+            found: dict[str, Any] = {"strategies": tried}
+        else:
+            result = db.sql(text)
+            found = result.facts() | ({"check": {"equal": db.check(result)}} if check else {})
+    if transcript is not None:
+        found["transcript"] = [str(path) for path in recorder.write(transcript)]
+    if each:
+        output_of(context).give(found, _shown_strategies(tried))
+        return
     if out is not None:
         write_result(result, out)
         found["out"] = str(out)
-    output_of(context).give(found, _shown(result, planned=result.explained))
+    shown = [_shown(result, planned=result.explained)]
+    if check:
+        shown.append(_words_of_check(found["check"]["equal"]))
+    output_of(context).give(found, Group(*shown))
+
+
+def _recorder(transcript: Path | None) -> Any:
+    """What runs the silos' parts: if a transcript is asked for, an engine that keeps every message.
+
+    Raises:
+        ConfigError: the folder is a file.
+    """
+    from atoll.core.errors import ConfigError
+    from atoll.engines.recording import RecordingEngine
+
+    if transcript is None:
+        return "inline"
+    if transcript.exists() and not transcript.is_dir():
+        raise ConfigError(f"--transcript {transcript}: it is a file", remedy="name a folder; it is made if needed")
+    return RecordingEngine()
+
+
+def _words_of_check(equal: bool | None) -> str:
+    if equal is None:
+        return "not compared with all rows in one place: the answer is a plan, or approximate"
+    return (
+        "equal to the answer over all rows in one place"
+        if equal
+        else "DIFFERENT from the answer over all rows in one place"
+    )
+
+
+def _shown_strategies(tried: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The strategies as a table."""
+    from rich.text import Text
+
+    table = PlainTable()
+    for name in ("strategy", "answered", "equal", "seconds", "bytes", "refused"):
+        table.add_column(name)
+    words = {True: "yes", False: "no", None: ""}
+    for name, row in tried.items():
+        seconds = "" if row["seconds"] is None else f"{row['seconds']:.3f}"
+        size = "" if row["bytes"] is None else f"{row['bytes']:,}"
+        table.add_row(name, words[row["answered"]], words[row["equal"]], seconds, size, Text(row["refused"] or ""))
+    return table
 
 
 def _statement_of(statement: str | None, file: Path | None) -> str:

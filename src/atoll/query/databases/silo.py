@@ -151,23 +151,26 @@ class Silo:
             self._schema, self._schema_stamp = self._source.read_schema(), stamp
         return self._schema
 
-    def run_all(self, texts: Sequence[str], tables: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+    def run_all(self, texts: Sequence[str], tables: Sequence[str], *, arrow: bool = False) -> list[Any]:
         """The rows of several queries over one snapshot.
 
         Args:
             texts: local SQL; tables are in the schema ``main``.
             tables: the tables that it needs, as the source names them.
+            arrow: return tables of Arrow instead of lists of tuples.
 
         Raises:
             TaskError: a query failed, or took longer than the policy allows.
             DataError: a table cannot be read.
         """
-        return self._in_thread(lambda: self._run_all(texts, tables), "a statement")
+        return self._in_thread(lambda: self._run_all(texts, tables, arrow=arrow), "a statement")
 
-    def _run_all(self, texts: Sequence[str], tables: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+    def _run_all(self, texts: Sequence[str], tables: Sequence[str], *, arrow: bool) -> list[Any]:
         self._connect(tables)
         self._connection.execute("BEGIN TRANSACTION")
         try:
+            if arrow:
+                return [self._connection.sql(text).to_arrow_table() for text in texts]
             return [self._connection.execute(text).fetchall() for text in texts]
         finally:
             self._connection.execute("ROLLBACK")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..policy import QueryPolicy
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["QueryAnswer", "PlanStep", "Strategy", "choose_strategy"]
+__all__ = ["QueryAnswer", "PlanStep", "Strategy", "choose_strategy", "strategy_names"]
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,11 @@ def _known() -> dict[str, type[Strategy]]:
     fits = part_kinds()["query strategy"].fits
     found = [getattr(strategies, name) for name in dir(strategies)]
     return {one.name: one for one in found if fits(one)}
+
+
+def strategy_names() -> list[str]:
+    """The names of all strategies."""
+    return sorted(_known())
 
 
 def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, sites: int) -> Choice:

@@ -127,7 +127,11 @@ def _place_of(given: Mapping[str, Any]) -> Path | str:
     """Where the tables are: a folder or file, or a database of PostgreSQL by the socket that the daemon holds."""
     words = str(given.get("path") or given.get("database"))
     database = database_of(words) if is_database(words) else None
-    return Path(words).resolve() if database is None or database.engine != "PostgreSQL" else database.uri(str(given["socket"]))
+    return (
+        Path(words).resolve()
+        if database is None or database.engine != "PostgreSQL"
+        else database.uri(str(given["socket"]))
+    )
 
 
 def _is_file(given: Mapping[str, Any]) -> bool:
