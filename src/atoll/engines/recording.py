@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.persistence.files import write_bytes
+from atoll.core.requests.wire import pack_folded, pack_value
 
 from .inline import Inline
 
@@ -27,7 +28,7 @@ class RecordingEngine(Inline):
     """Run every task in this process, and keep each message of a link as its recipient has it after opening.
 
     What is kept of a request: the message, and the letters of other parties that come with it. Of a reply: its value; of a reply to a sum: the party's own summands as the
-    coordinator adds them up, so masked where a reducer masks. Of a session: each message of one role to another. Letters are readable where a simulation seals them virtually, as it does by default.
+    coordinator adds them up, so masked where a reducer masks (of a cohort that holds a party twice, the sum of all). Of a session: each message of one role to another. Letters are readable where a simulation seals them virtually, as it does by default.
 
     Args:
         coordinator: what the coordinator is called.
@@ -48,18 +49,21 @@ class RecordingEngine(Inline):
         self._keep_request(request, positions)
         replies = await super().run(request, positions)
         for position, reply in zip(positions, replies, strict=True):
-            self._keep(self._name_of(int(position)), self.coordinator, reply.value)
+            self._keep(self._name_of(int(position)), self.coordinator, pack_value(reply.value))
         return replies
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Run the task at one party after the other, keep what each adds, and add it up."""
         self._keep_request(request, positions)
-        parts = []
-        for k, position in enumerate(positions):
-            parts.append(await super().fold(request, positions[k : k + 1]))
-            added = {name: {"value": total.value, "weight": total.weight} for name, total in parts[-1].totals.items()}
-            self._keep(self._name_of(int(position)), self.coordinator, added)
-        return parts[0].merge(*parts[1:]) if parts else await super().fold(request, positions)
+        # A party that is drawn twice starts both times from the state before the sum, so such a cohort is added up at once.
+        at_once = len(np.unique(positions)) < len(positions) or not len(positions)
+        blocks = [positions] if at_once else [positions[k : k + 1] for k in range(len(positions))]
+        parts = [await super(RecordingEngine, self).fold(request, block) for block in blocks]
+        for block, part in zip(blocks, parts, strict=True):
+            added: Any = pack_folded(part)
+            for position in block:
+                self._keep(self._name_of(int(position)), self.coordinator, added["totals"])
+        return parts[0].merge(*parts[1:]) if len(parts) > 1 else parts[0]
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
@@ -77,7 +81,7 @@ class RecordingEngine(Inline):
             self._keep_request(request, [position])
         found = await super().converse(roles, switch, start)
         for role, ran in found.items():
-            self._keep(switch.parties[role], self.coordinator, ran.reply.value)
+            self._keep(switch.parties[role], self.coordinator, pack_value(ran.reply.value))
         return found
 
     def write(self, folder: Path) -> list[Path]:
