@@ -20,8 +20,8 @@ from .databases.silo import Silo, SiloSource, connect_duckdb, quote
 from .job import Query, QueryResult
 from .local import source_text
 from .plan import ROW
-from .policy import QueryPolicy
-from .statement import parse_statement, unite_schemas
+from .policy import QueryPolicy, strictest
+from .statement import Catalog, parse_statement, unite_schemas
 from .strategies.strategy import strategy_names
 
 __all__ = ["SqlConnection", "Cursor", "SqlResult", "connect", "open_silo"]
@@ -191,7 +191,7 @@ class SqlConnection:
     def _pool(self, text: str, params: Sequence[Any] | Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], bool]:
         """The rows of DuckDB over all rows in one place, and whether the statement orders them."""
         schemas = {name: silo.read_schema() for name, silo in self.silos.items()}
-        catalog = unite_schemas(schemas)
+        catalog = self.catalog()
         statement = parse_statement(text, catalog, params)
         with connect_duckdb() as pooled:
             for table, types in catalog.tables.items():
@@ -207,6 +207,24 @@ class SqlConnection:
                     pooled.execute(f"INSERT INTO {quote(table)} SELECT * FROM atoll_rows")
                     pooled.unregister("atoll_rows")
             return pooled.execute(statement.sql).fetchall(), statement.tree.args.get("order") is not None
+
+    def catalog(self) -> Catalog:
+        """The tables that all silos have, with the types of their columns.
+
+        Raises:
+            ConfigError: silos have types that do not fit together.
+        """
+        return unite_schemas({name: silo.read_schema() for name, silo in self.silos.items()})
+
+    def policy(self) -> QueryPolicy:
+        """What all silos allow: the strictest of their policies."""
+        tables = {table: [column.lower() for column in columns] for table, columns in self.catalog().tables.items()}
+        return strictest([silo.policy.told(tables) for silo in self.silos.values()])
+
+    def cancel(self) -> None:
+        """Interrupt the statement that runs now, at every silo; it ends with an error, and the silos answer the next one."""
+        for silo in self.silos.values():
+            silo.cancel()
 
     def commit(self) -> None:
         """Do nothing: silos are only read."""

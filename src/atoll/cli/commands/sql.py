@@ -12,8 +12,7 @@ import typer
 from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
-
-_FORMATS = (".csv", ".parquet", ".arrow", ".json")
+from atoll.cli.sql_shell import FORMATS, SqlShell
 
 
 @app.command("sql", rich_help_panel=ANALYSE)
@@ -29,43 +28,55 @@ def command(
     transcript: Annotated[Path | None, typer.Option("--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR")] = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Answer one statement over the tables of several sites. Rows stay; EXPLAIN says beforehand what leaves, and who learns it."""
-    from rich.console import Group
-
+    """Answer SQL over the tables of several sites: one statement, or those that you type in a shell. Rows stay; EXPLAIN says beforehand what leaves, and who learns it."""
     from atoll.cli.output import require_folder
     from atoll.core.errors import ConfigError
     from atoll.query import connect
 
     if out is not None:
         require_folder(out)
-        if out.suffix not in _FORMATS:
-            raise ConfigError(f"-o {out}", remedy=f"use a name that ends in {', '.join(_FORMATS)}")
-    text = _statement_of(statement, file)
-    each = strategy == "each"
-    if each and out is not None:
-        raise ConfigError(
-            "-o with --strategy each", remedy="leave one out: each compares strategies, and writes no rows"
-        )
+        if out.suffix not in FORMATS:
+            raise ConfigError(f"-o {out}", remedy=f"use a name that ends in {', '.join(FORMATS)}")
+    each, shell = strategy == "each", statement is None and file is None and not json
+    if (each or shell) and out is not None:
+        raise ConfigError(f"-o without {'a statement' if shell else 'one strategy'}", remedy="write -o FILE with one statement and one strategy; \\o FILE in the shell")  # fmt: skip
+    if shell and (each or check or transcript):
+        raise ConfigError("no statement", remedy='write atoll sql --silo … "SELECT …" --check; without these options a shell begins')  # fmt: skip
     with connect(silos=_silos_of(silo), policy=policy, strategy="auto" if each else strategy) as db:
+        if shell:
+            _begin_shell(db)
+            return
         db.engine = recorder = _recorder(transcript)
-        if each:
-            tried = db.try_strategies(text, check=check)
-            found: dict[str, Any] = {"strategies": tried}
-        else:
-            result = db.sql(text)
-            found = result.facts() | ({"check": {"equal": db.check(result)}} if check else {})
+        found, shown = _answer(db, _statement_of(statement, file), out, each=each, check=check)
     if transcript is not None:
         found["transcript"] = [str(path) for path in recorder.write(transcript)]
+    output_of(context).give(found, shown)
+
+
+def _answer(db: Any, text: str, out: Path | None, *, each: bool, check: bool) -> tuple[dict[str, Any], Any]:
+    """The answer as plain values, and as it is shown."""
+    from rich.console import Group
+
     if each:
-        output_of(context).give(found, _shown_strategies(tried))
-        return
+        tried = db.try_strategies(text, check=check)
+        return {"strategies": tried}, _shown_strategies(tried)
+    result = db.sql(text)
+    found, shown = result.facts(), [_shown(result, planned=result.explained)]
+    if check:
+        found["check"] = {"equal": db.check(result)}
+        shown.append(_words_of_check(found["check"]["equal"]))
     if out is not None:
         write_result(result, out)
         found["out"] = str(out)
-    shown = [_shown(result, planned=result.explained)]
-    if check:
-        shown.append(_words_of_check(found["check"]["equal"]))
-    output_of(context).give(found, Group(*shown))
+    return found, Group(*shown)
+
+
+def _begin_shell(db: Any) -> None:
+    """Answer statements from stdin, until it ends."""
+    shell = SqlShell(db, lambda result: _shown(result, planned=result.explained), write_result)
+    shell.loop(sys.stdin)
+    if shell.failed and not sys.stdin.isatty():
+        raise typer.Exit(2)
 
 
 def _recorder(transcript: Path | None) -> Any:
@@ -208,4 +219,6 @@ def _plan_tables(result: Any) -> list[Any]:
     for one in result.leakage:
         told.add_row(*(Text(one.get(name, "")) for name in ("who", "sees", "assuming")))
     rejected: Mapping[str, str] = result.rejected
-    return [steps, told, *(Text(f"{name} lost: {why}") for name, why in rejected.items())]
+    contacts = sum(step["place"].startswith("each site") for step in result.plan)
+    cost = Text(f"about {result.found.predicted:,} bytes at all sites together for one group, in {contacts} round{'' if contacts == 1 else 's'}")  # fmt: skip
+    return [steps, told, cost, *(Text(f"{name} lost: {why}") for name, why in rejected.items())]

@@ -115,11 +115,9 @@ class MaskedSums(Strategy):
             units = ", ".join(
                 f"{one.table}.{one.unit}" if one.unit else f"rows of {one.table}" for one in plan.released
             )
-            found.append(PlanStep("each site, added up masked", "masked", f"count {units} of each group and of {len(plan.conditions) - 1} conditions"))  # fmt: skip
+            found.append(PlanStep("each site, added up masked", "masked", f"count {units} of each group{_and_conditions(plan)}"))  # fmt: skip
             found.append(PlanStep("coordinator", "plain", f"leave out groups of 1 to {plan.policy.min_count - 1}"))
-        found.append(
-            PlanStep("each site, added up masked", "masked", f"{what} in {plan.words} words of 64 bits a group")
-        )
+        found.append(PlanStep("each site, added up masked", "masked", f"{what}: {8 * (1 + plan.words)} bytes a group"))
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
 
@@ -189,6 +187,11 @@ class MaskedSums(Strategy):
     async def _add(self, fed: Federation, what: Any, message: Mapping[str, Any]) -> Any:
         found = await fed.sum(fed.parties, what, message, reducer=self.reducer, quorum=len(fed.parties))
         return np.asarray(found.value["words"], np.int64)
+
+
+def _and_conditions(plan: QueryPlan) -> str:
+    count = len(plan.conditions) - 1
+    return "" if not count else f", and of {count} condition{'' if count == 1 else 's'} in it"
 
 
 def _values(plan: QueryPlan, words: Any, units: Any) -> tuple[list[str | None], int]:
