@@ -41,7 +41,7 @@ TOGETHER = ["covar_pop", "covar_samp", "corr"]
 JOINS = ["", " JOIN n USING (k)", " LEFT JOIN n ON n.k = p.k AND n.name <> 'Y'", " JOIN v USING (id)"]
 value, condition = st.sampled_from(NUMBERS), st.sampled_from(CONDITIONS)
 plain = st.one_of(
-    st.sampled_from(["count(*)", "count(p.ward)", "count(p.x)"]),
+    st.sampled_from(["count(*)", "count(p.ward)", "count(p.x)", "count(DISTINCT p.id)"]),
     st.builds("{}({})".format, st.sampled_from(ALONE), value),
     st.builds("{}({}, {})".format, st.sampled_from(TOGETHER), value, value),
 )

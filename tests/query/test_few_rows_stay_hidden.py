@@ -212,3 +212,13 @@ def test_explain_reads_no_row_and_says_who_learns_what(hospitals: Any) -> None:
     assert [step["form"] for step in found.plan] == ["plain", "masked", "plain", "masked", "plain"]
     assert all(silo.kept is None for silo in hospitals.silos.values())
     assert "EXPLAIN" in Query(sql="SELECT 1").explain().notes[0]
+
+
+def test_distinct_values_are_counted_where_each_lies_at_one_site() -> None:
+    rows = [(k // 3, "AB"[k % 2], k, 1.0) for k in range(30)]
+    local = {**ALLOWED, "id": {"level": "protected", "join": "local"}}
+    with connected({"north": site(rows, **PEOPLE), "south": site([(k + 100, w, a, p) for k, w, a, p in rows], **PEOPLE)}, policy_of(5, **local)) as db:  # fmt: skip
+        assert db.sql("SELECT ward, count(DISTINCT id), count(DISTINCT id) FILTER (WHERE age < 15) FROM p GROUP BY ward ORDER BY 1").rows == [("A", 20, 10), ("B", 20, 10)]  # fmt: skip
+        assert db.sql("SELECT count(DISTINCT id) FILTER (WHERE age = 3) FROM p").rows == [(None,)]  # two rows
+        with pytest.raises(CompositionError, match="one value may lie at two sites"):
+            db.sql("SELECT count(DISTINCT age) FROM p")

@@ -357,10 +357,12 @@ class _Planner:
             raise CompositionError(f"{inner.sql('duckdb')} is no sum over sites", where="sums", remedy="use COUNT, SUM, AVG, VAR_SAMP, VAR_POP, STDDEV, COVAR_SAMP, COVAR_POP or CORR")  # fmt: skip
         if inner.find(exp.Query) is not None or (condition is not None and condition.find(exp.Query) is not None):
             raise CompositionError(f"a subquery inside {inner.sql('duckdb')}", where="sums", remedy="put it into WHERE")
+        if name == "count_distinct" and self.scopes.is_divided(self.root) and not self.scopes.is_local(args[0], self.root):  # fmt: skip
+            raise CompositionError(f"{inner.sql('duckdb')}: one value may lie at two sites, which then both count it", where="sums", remedy="count a column that the policy declares with join: local, or COUNT(*) of GROUP BY over public columns")  # fmt: skip
         place = self._condition(condition)
         supports, rests = [place], [place] if place else []
         for arg in args:
-            if name != "count":
+            if not name.startswith("count"):
                 self._require_value(arg, inner)
             for extra in self._extra(arg, name) if self.strict else ():
                 both = exp.and_(condition.copy(), extra) if condition is not None else extra
@@ -372,10 +374,10 @@ class _Planner:
         condition = self.conditions[place]
         texts = [arg.sql("duckdb") for arg in args]
         there = [f"{text} IS NOT NULL" for text in texts]
-        count = self._addend("count", (f"count(*){condition.filter(*there)}",))
-        if name == "count":
-            kind = "BIGINT"
-            return QueryAggregate(name, inner.sql("duckdb"), kind, (count,), supports, rests, bool(args))
+        counted = f"count(DISTINCT {texts[0]})" if name == "count_distinct" else "count(*)"
+        count = self._addend("count", (f"{counted}{condition.filter(*there)}",))
+        if name.startswith("count"):
+            return QueryAggregate("count", inner.sql("duckdb"), "BIGINT", (count,), supports, rests, bool(args))
         if self.strict:  # enough units with a value
             value = Condition(" AND ".join(f"({part})" for part in (condition.text, *there) if part))
             supports = (*supports, self._place(value))
@@ -586,6 +588,8 @@ def _aggregate_of(exp: Any, node: Any) -> tuple[str, list[Any]]:
     if isinstance(node, exp.CountIf):
         return "count", [exp.If(this=node.this.copy(), true=exp.Literal.number(1))]
     name = _NAMES.get(type(node).__name__, "")
+    if name == "count" and isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1:
+        return "count_distinct", list(node.this.expressions)
     args = [part for part in (node.this, node.args.get("expression")) if part is not None]
     if any(isinstance(part, exp.Distinct | exp.Order) for part in args) or node.args.get("expressions"):
         return "", args
