@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import CompositionError, ConfigError
 from tests.support.silos import TableSource, connected, pooled, same_rows
 
 TYPES = {"id": "BIGINT", "ward": "VARCHAR", "k": "INTEGER", "age": "BIGINT", "pay": "DECIMAL(12,2)", "x": "DOUBLE", "y": "DOUBLE", "seen": "DATE"}  # fmt: skip
@@ -175,3 +175,16 @@ def test_python_has_rows_frames_and_cursors() -> None:
         cursor = db.cursor().execute("SELECT count(*) AS n FROM t")
         assert cursor.description is not None
         assert (cursor.description[0][:2], cursor.rowcount, cursor.fetchone(), cursor.fetchone()) == (("n", "BIGINT"), 1, (2,), None)  # fmt: skip
+
+
+def test_a_training_runs_on_the_rows_of_a_statement() -> None:
+    types = {"id": "BIGINT", "age": "BIGINT", "pay": "DECIMAL(9,2)", "ill": "BIGINT"}
+    made = {name: TableSource({"t": (types, [(k, 30 + k, Decimal(k), k % 2) for k in range(20)])}) for name in ("north", "south")}  # fmt: skip
+    policy = {"tables": {"t": {"columns": {"id": {"level": "protected", "join": "local"}}}}}
+    with connected(made, policy) as db:
+        islands = db.islands("SELECT age * 2 AS twice, pay, ill FROM t WHERE age > ?", [35], target="ill")
+        assert (list(islands.names), islands.sizes.tolist()) == (["north", "south"], [14, 14])
+        assert islands.shard(0).x[0].tolist() == [72.0, 6.0]
+        for text in ("SELECT sum(age) AS s, 1 AS ill FROM t", "SELECT age, ill FROM t LIMIT 3", "SELECT a.age, b.ill FROM t a JOIN t b ON a.age = b.age"):  # fmt: skip
+            with pytest.raises(CompositionError):
+                db.islands(text, target="ill")

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
@@ -21,8 +21,12 @@ from .job import Query, QueryResult
 from .local import source_text
 from .plan import ROW
 from .policy import QueryPolicy, strictest
+from .scopes import Scopes
 from .statement import Catalog, parse_statement, unite_schemas
 from .strategies.strategy import strategy_names
+
+if TYPE_CHECKING:
+    from atoll.data import Islands
 
 __all__ = ["SqlConnection", "Cursor", "SqlResult", "connect", "open_silo"]
 
@@ -207,6 +211,37 @@ class SqlConnection:
                     pooled.execute(f"INSERT INTO {quote(table)} SELECT * FROM atoll_rows")
                     pooled.unregister("atoll_rows")
             return pooled.execute(statement.sql).fetchall(), statement.tree.args.get("order") is not None
+
+    def islands(
+        self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, target: str, **reads: Any
+    ) -> Islands:
+        """The rows that a SELECT gives at each silo, as a federated data set: what `atoll.simulate` trains on. No row leaves its silo's island.
+
+        Args:
+            text: one SELECT of rows that each silo can make by itself: filters, expressions, and joins within a site.
+            params: values of ``?`` in order, or of ``$name`` by name.
+            target: the column to predict.
+            reads: how columns are read; see `atoll.data.from_dataframes`.
+
+        Raises:
+            CompositionError: a row depends on rows of other silos.
+            DataError: a silo has no such row.
+        """
+        from atoll.data import from_dataframes
+
+        catalog, policy = self.catalog(), self.policy()
+        statement = parse_statement(text, catalog, params)
+        Scopes(statement.tree, policy).require_rows()
+        numbers = ("DECIMAL", "HUGEINT", "UHUGEINT")
+        shown = ", ".join(f"CAST({quote(c)} AS DOUBLE) AS {quote(c)}" if kind.startswith(numbers) else quote(c) for c, kind in zip(statement.columns, statement.types, strict=True))  # fmt: skip
+        frames = {}
+        for name, silo in self.silos.items():
+            own = {one.lower(): one for one in silo.read_schema() if one.lower() in catalog.tables}
+            tables = [f"{quote(t)} AS ({source_text(catalog, silo.policy, t, list(catalog.tables[t]), own[t])})" for t in own]  # fmt: skip
+            local = f"WITH {', '.join(tables)} SELECT {shown} FROM ({statement.sql})"
+            (rows,) = silo.run_all([local], list(own.values()), arrow=True)
+            frames[name] = rows.to_pandas()
+        return from_dataframes(frames, target=target, **reads)
 
     def catalog(self) -> Catalog:
         """The tables that all silos have, with the types of their columns.

@@ -135,6 +135,17 @@ class Scopes:
             if scope.is_subquery:
                 self._require_local_subquery(scope)
 
+    def require_rows(self) -> None:
+        """Refuse a statement that does not give rows which each site can make by itself.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        if not isinstance(self.root.expression, self.exp.Select):
+            raise CompositionError(f"{type(self.root.expression).__name__.upper()} at the outside", where="islands", remedy="write one SELECT")  # fmt: skip
+        self.require_local()
+        self._require_local_rows(self.root)
+
     def _require_local_joins(self, scope: Any) -> None:
         select = scope.expression
         first = select.args["from_"].this if select.args.get("from_") else None
