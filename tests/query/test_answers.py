@@ -106,7 +106,7 @@ def require_equal(drawn: list[list[Any]], texts: list[str]) -> None:
             found = db.sql(text)
             expected = oracle.execute(text)
             assert db.check(found), text
-            assert abs(found.found.predicted / found.bytes - 1) < 0.1, text
+            assert abs(found.predicted / found.bytes - 1) < 0.1, text
             assert found.columns == tuple(one[0] for one in expected.description), text
             same_rows(found.rows, expected.fetchall(), ordered="ORDER BY ALL" in text, what=text)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import duckdb
 import pytest
 
 from atoll.cli.app import run
+from atoll.runtime.client.poc import Poc
 from tests.support.databases import postgres_cluster  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.network
@@ -57,3 +60,31 @@ def test_duckdb_sqlite_and_postgresql_sites_answer_alike(
     assert run(["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south,west", "--folder", str(tmp_path / "trial")]) == 0, capsys.readouterr().err  # fmt: skip
     found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
     assert found["rows"] == [["A", 6, 9, "9.90"], ["B", 3, 15, "-0.15"]]
+
+
+def test_an_analyst_asks_the_sites_with_a_kit(tmp_path: Path) -> None:
+    """A script of the shell, each statement a job: what there is, an answer in its own types, and an error that points to the place."""
+    rules = "policy: {min_count: 2}\ntables: {visits: {columns: {ward: public, pay: {level: private, release: aggregate}}}}\n"
+    data = {}
+    for name, rows in (("north", "A,1.10\nA,2.20\nB,5.00\n"), ("south", "A,0.05\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "visits.csv").write_text(f"ward,pay\n{rows}")
+        with duckdb.connect(str(tmp_path / f"{name}.duckdb")) as made:
+            made.execute(f"CREATE TABLE visits AS SELECT ward, CAST(pay AS DECIMAL(9,2)) AS pay FROM '{tmp_path}/{name}/visits.csv'")  # fmt: skip
+        (tmp_path / f"{name}.yaml").write_text(f"database: {tmp_path}/{name}.duckdb\n{rules}")
+        data[name] = [str(tmp_path / f"{name}.yaml")]
+    script = f"\\d\n\\o {tmp_path}/rows.csv\nSELECT ward, sum(pay) AS s FROM visits GROUP BY ward;\nSELECT sum(pya) FROM visits;\n"
+
+    async def ask() -> tuple[bytes, bytes, int | None]:
+        async with Poc(tmp_path / "trial", data) as poc:
+            kit = ["--kit", str(tmp_path / "trial" / "kits" / "admin"), "--server", poc.address]
+            asked = await asyncio.create_subprocess_exec(sys.executable, "-m", "atoll", "sql", *kit, stdin=-1, stdout=-1, stderr=-1)  # fmt: skip
+            return *(await asked.communicate(script.encode())), asked.returncode
+
+    out, err, code = asyncio.run(ask())
+    said, wrong = out.decode(), err.decode()
+    assert "visits  2        horizontal  rows  2" in said, said + wrong
+    assert (tmp_path / "rows.csv").read_text() == '"ward","s"\n"A",3.35\n'
+    assert "Did you mean pay?" in wrong
+    assert "LINE 1: SELECT sum(pya) FROM visits" in wrong
+    assert code == 2

@@ -34,6 +34,7 @@ __all__ = [
     "CHECKPOINT_COUNTS",
     "Output",
     "PlainTable",
+    "console_for",
     "name_options",
     "note_found",
     "only_json_on_stdout",
@@ -69,7 +70,7 @@ class Output:
             return
         self.answered = True
         if shown is not None:
-            _console(self.answer, shown).print(shown)
+            console_for(self.answer, shown).print(shown)
 
     def fail(self, error: dict[str, Any]) -> None:
         """Print the command's error as JSON, with ``--json``."""
@@ -104,7 +105,7 @@ class PlainTable(Table):
         super().add_column(header, **{"overflow": "fold", **settings})
 
 
-def _console(file: IO[str], shown: RenderableType) -> Console:
+def console_for(file: IO[str], shown: RenderableType) -> Console:
     """The console for an answer: a file or pipe has no width, so nothing is cut off or wrapped there."""
     console = Console(file=file, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:

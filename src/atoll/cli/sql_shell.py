@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from atoll.core.errors import AtollError, ConfigError, nearest
 from atoll.core.extras import need
 
-from .output import PlainTable
+from .output import console_for
 
 __all__ = ["FORMATS", "SqlShell", "split_statements"]
 
@@ -68,7 +68,7 @@ class SqlShell:
     """Answers lines of SQL and of commands.
 
     Args:
-        db: an open `atoll.query.SqlConnection`.
+        db: an open `atoll.query.SqlConnection`, or a connection to the sites of a project.
         show: shows the result of a statement: a renderable of a result.
         write: writes the rows of a result to a file.
         out: where answers go.
@@ -88,7 +88,7 @@ class SqlShell:
     ) -> None:
         self.db, self.failed = db, False
         self._show, self._write = show, write
-        self._out = Console(file=out or sys.stdout, highlight=False)
+        self._out = out or sys.stdout
         self._console = console or Console(stderr=True, highlight=False)
         self._begun = ""
         self._timing = self._expanded = False
@@ -126,7 +126,7 @@ class SqlShell:
         kept = toolkit.history.FileHistory(str(history)) if history.parent.is_dir() else None
         words = [*_WORDS, *_COMMANDS, *self._names()]
         session = toolkit.PromptSession(history=kept, completer=toolkit.completion.WordCompleter(words, ignore_case=True), complete_while_typing=False)  # fmt: skip
-        self._out.print(f"{len(self.db.silos)} sites: {', '.join(self.db.silos)}. \\? for help, Ctrl-D to quit.")
+        self._say(f"You ask {', '.join(self.db.names)}. \\? for help, Ctrl-D to quit.")
         while True:
             try:
                 yield session.prompt("   ...> " if self._begun.strip() else "atoll=> ")
@@ -136,7 +136,14 @@ class SqlShell:
                 return
 
     def _names(self) -> list[str]:
-        return [name for table, columns in self.db.catalog().tables.items() for name in (table, *columns)]
+        """The tables and their columns, for completion."""
+        with contextlib.suppress(AtollError):  # then the words of SQL complete alone
+            tables = [row[0] for row in self.db.sql("SHOW TABLES").rows]
+            return [
+                *tables,
+                *dict.fromkeys(row[0] for table in tables for row in self.db.sql(f"DESCRIBE {table}").rows),
+            ]
+        return []
 
     # ------------------------------------------------------------------ statements
 
@@ -149,7 +156,7 @@ class SqlShell:
         if not self._guard(lambda: self._show_rows(self._run(body))):
             return
         if self._timing:
-            self._out.print(f"Time: {time.perf_counter() - begin:.3f} s")
+            self._say(f"Time: {time.perf_counter() - begin:.3f} s")
 
     def _run(self, text: str) -> Any:
         """Run a statement; Ctrl-C interrupts it at the sites."""
@@ -166,7 +173,7 @@ class SqlShell:
                 threading.Thread(target=interrupt, daemon=True).start()
 
         before = signal.signal(signal.SIGINT, stop)
-        waits = self._console.status(f"asking {', '.join(self.db.silos)}") if self._console.is_terminal else contextlib.nullcontext()  # fmt: skip
+        waits = self._console.status(f"asking {', '.join(self.db.names)}") if self._console.is_terminal else contextlib.nullcontext()  # fmt: skip
         try:
             with waits:
                 return self.db.sql(text)
@@ -177,6 +184,10 @@ class SqlShell:
         finally:
             ended.set()
             signal.signal(signal.SIGINT, before)
+
+    def _say(self, shown: RenderableType) -> None:
+        """Print a part of an answer; a file or pipe has no width."""
+        console_for(self._out, shown).print(shown, markup=False)
 
     def _guard(self, work: Callable[[], None]) -> bool:
         """Do something; an error is shown, and the shell goes on."""
@@ -203,11 +214,11 @@ class SqlShell:
     def _show_rows(self, result: Any) -> None:
         if self._file is not None and not result.explained:
             self._write(result, self._file)
-            self._out.print(f"{len(result.rows)} rows in {self._file}")
+            self._say(f"{len(result.rows)} rows in {self._file}")
         elif self._expanded and not result.explained:
-            self._out.print(_expanded(result))
+            self._say(_expanded(result))
         else:
-            self._out.print(self._show(result))
+            self._say(self._show(result))
 
     def _set(self, body: str) -> None:
         from atoll.query.strategies.strategy import strategy_names  # duckdb and sqlglot are an extra
@@ -215,7 +226,7 @@ class SqlShell:
         name, _, value = body[3:].partition("=")
         name, value, known = name.strip().lower(), value.strip().strip("'\""), ["auto", *strategy_names()]
         if not name:
-            self._out.print(f"strategy = {self.db.strategy}")
+            self._say(f"strategy = {self.db.strategy}")
         elif name != "strategy":
             raise ConfigError(f"SET {name}: there is no such setting", where="sql", remedy="write SET strategy = auto")
         elif value not in known:
@@ -229,13 +240,13 @@ class SqlShell:
         name, _, rest = line.partition(" ")
         word = rest.strip().strip("'\"")
         known: dict[str, Callable[[], None]] = {
-            "\\d": lambda: self._describe(word),
+            "\\d": lambda: self._show_rows(self._run(f"DESCRIBE {word}" if word else "SHOW TABLES")),
             "\\timing": self._switch_timing,
             "\\x": self._switch_expanded,
             "\\o": lambda: self._redirect(word),
             "\\i": lambda: self._include(word),
-            "\\?": lambda: self._out.print(Text(HELP)),
-            "help": lambda: self._out.print(Text(HELP)),
+            "\\?": lambda: self._say(Text(HELP)),
+            "help": lambda: self._say(Text(HELP)),
         }
         if name.lower() in ("\\q", "exit", "quit"):
             return False
@@ -247,11 +258,11 @@ class SqlShell:
 
     def _switch_timing(self) -> None:
         self._timing = not self._timing
-        self._out.print(f"Timing is {'on' if self._timing else 'off'}.")
+        self._say(f"Timing is {'on' if self._timing else 'off'}.")
 
     def _switch_expanded(self) -> None:
         self._expanded = not self._expanded
-        self._out.print(f"Expanded display is {'on' if self._expanded else 'off'}.")
+        self._say(f"Expanded display is {'on' if self._expanded else 'off'}.")
 
     def _redirect(self, name: str) -> None:
         if name and Path(name).suffix not in FORMATS:
@@ -268,25 +279,6 @@ class SqlShell:
         statements, rest = split_statements(text)
         for one in [*statements, *([rest.strip()] if rest.strip() else [])]:
             self._answer(one)
-
-    def _describe(self, table: str) -> None:
-        catalog, policy = self.db.catalog(), self.db.policy()
-        shown = PlainTable()
-        if not table:
-            for name in ("table", "columns", "mode", "unit"):
-                shown.add_column(name)
-            for name, columns in catalog.tables.items():
-                shown.add_row(Text(name), str(len(columns)), policy.table(name).mode, policy.table(name).unit or "rows")
-            self._out.print(Group(shown, Text(f"behind every number: at least {policy.min_count} units")))
-            return
-        if table.lower() not in catalog.tables:
-            raise ConfigError(f"no table {table} is at all sites.{nearest(table.lower(), catalog.tables)}", where="sql", remedy="\\d lists the tables")  # fmt: skip
-        for name in ("column", "type", "level", "release", "join"):
-            shown.add_column(name)
-        for name, kind in catalog.tables[table.lower()].items():
-            one = policy.table(table).column(name)
-            shown.add_row(Text(name), kind, one.level, one.release, "local" if one.local else "")
-        self._out.print(shown)
 
 
 class _StoppedError(Exception):

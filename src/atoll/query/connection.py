@@ -17,12 +17,12 @@ from atoll.core.extras import need
 
 from .databases.postgres import PostgresDatabase, is_postgres
 from .databases.silo import Silo, SiloSource, connect_duckdb, quote
-from .job import Query, QueryResult
+from .job import Query
 from .local import source_text
 from .plan import ROW
 from .policy import QueryPolicy, strictest
 from .scopes import Scopes
-from .statement import Catalog, parse_statement, unite_schemas
+from .statement import Catalog, SqlStatement, parse_statement, unite_schemas
 from .strategies.strategy import strategy_names
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ class SqlResult:
     """The answer to a statement.
 
     Args:
-        found: the job's result.
-        seconds: what it took: ``total``, ``local`` and ``secure``.
+        facts: all of it as plain values; see `QueryResult.facts`, with ``seconds``.
+        rows: the rows as Python's own values; by default made of the plain ones by their types.
+        statement: the statement, if it is known.
 
     Attributes:
         columns: names of the columns.
@@ -47,21 +48,31 @@ class SqlResult:
         plan: the steps: where each ran, in which form its numbers were, and what it did.
         leakage: who learned what, assuming what.
         bytes: bytes that all sites sent and received.
+        predicted: bytes that the strategy expected.
+        links: bytes on the link of each site.
+        seconds: what it took: ``total``, ``local`` and ``secure``.
         withheld_groups: groups that too few units stand behind.
         withheld_values: NULLs that stand for values that too few units stand behind.
         explained: whether only the plan was asked for.
         privacy: what was spent of a privacy budget; ``None`` for an answer without noise.
     """
 
-    privacy = None
-
-    def __init__(self, found: QueryResult, seconds: Mapping[str, float]) -> None:
-        self.found, self.seconds = found, dict(seconds)
-        self.columns, self.types, self.rows = found.answer.columns, found.answer.types, found.answer.rows
-        self.explained = bool(found.explain)
-        self.strategy, self.rejected = found.choice.strategy.name, dict(found.choice.rejected)
-        self.plan, self.leakage, self.bytes = found.plan, found.leakage, found.bytes
-        self.withheld_groups, self.withheld_values = found.answer.withheld_groups, found.answer.withheld_values
+    def __init__(
+        self,
+        facts: Mapping[str, Any],
+        rows: list[tuple[Any, ...]] | None = None,
+        statement: SqlStatement | None = None,
+    ) -> None:
+        self._facts, self.statement = dict(facts), statement
+        self.columns, self.types = tuple(facts["columns"]), tuple(facts["types"])
+        self.explained = bool(facts["explain"])
+        self.strategy, self.rejected = str(facts["strategy"]), dict(facts["rejected"])
+        self.plan, self.leakage = list(facts["plan"]), list(facts["leakage"])
+        self.bytes, self.predicted = int(facts["bytes"]["total"]), int(facts["bytes"]["predicted"])
+        self.links, self.seconds = dict(facts["bytes"]["links"]), dict(facts["seconds"])
+        self.withheld_groups, self.withheld_values = int(facts["withheld_groups"]), int(facts["withheld_values"])
+        self.privacy, self.approximate = facts["privacy"], facts["approximate"]
+        self.rows = rows if rows is not None else _typed_rows(self.types, facts["rows"])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -90,7 +101,18 @@ class SqlResult:
 
     def facts(self) -> dict[str, Any]:
         """All of it as plain values: decimals and dates as text."""
-        return {**self.found.facts(), "seconds": self.seconds}
+        return dict(self._facts)
+
+
+def _typed_rows(types: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Plain values as Python's own values of DuckDB's types."""
+    with connect_duckdb() as connection:
+        names = [f"c{k}" for k in range(len(types))]
+        connection.execute(f"CREATE TABLE found ({', '.join(f'{name} {kind}' for name, kind in zip(names, types, strict=True))})")  # fmt: skip
+        if rows:
+            connection.executemany(f"INSERT INTO found VALUES ({', '.join('?' * len(names))})", [list(row) for row in rows])  # fmt: skip
+        found: list[tuple[Any, ...]] = connection.execute("SELECT * FROM found ORDER BY rowid").fetchall()
+        return found
 
 
 def _relation(connection: Any, result: SqlResult) -> Any:
@@ -142,7 +164,9 @@ class SqlConnection:
         found = simulate(job, self.silos, engine=self.engine, results=self._folder, progress=False).outcome
         total = time.perf_counter() - begin
         local = max((silo.seconds - before[name] for name, silo in self.silos.items()), default=0.0)
-        return SqlResult(found, {"total": total, "local": local, "secure": max(0.0, total - local)})
+        seconds = {"total": total, "local": local, "secure": max(0.0, total - local)}
+        statement = None if found.choice is None else found.choice.plan.statement
+        return SqlResult({**found.facts(), "seconds": seconds}, found.answer.rows, statement)
 
     def cursor(self) -> Cursor:
         """A cursor of PEP 249."""
@@ -159,10 +183,9 @@ class SqlConnection:
             Whether the rows are equal: in any order unless the statement orders them, and doubles to 1e-9 of their size. Groups and values that were withheld may be anything. ``None`` for an
             answer that is approximate, or only a plan.
         """
-        if result.explained or result.found.facts()["approximate"] is not None:
+        if result.explained or result.approximate is not None or result.statement is None:
             return None
-        statement = result.found.choice.plan.statement
-        expected, ordered = self._pool(statement.text, params)
+        expected, ordered = self._pool(result.statement.text, params)
         return _equal_rows(result.rows, expected, ordered, result.withheld_groups, result.withheld_values)
 
     def try_strategies(
@@ -211,6 +234,11 @@ class SqlConnection:
                     pooled.execute(f"INSERT INTO {quote(table)} SELECT * FROM atoll_rows")
                     pooled.unregister("atoll_rows")
             return pooled.execute(statement.sql).fetchall(), statement.tree.args.get("order") is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the silos."""
+        return tuple(self.silos)
 
     def islands(
         self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, target: str, **reads: Any

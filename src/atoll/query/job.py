@@ -19,7 +19,7 @@ from atoll.core.validation import Checked
 
 from .local import message_of, silo_of
 from .policy import strictest
-from .statement import parse_statement, unite_schemas
+from .statement import describe_catalog, parse_statement, unite_schemas
 from .strategies.strategy import Choice, QueryAnswer, choose_strategy
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class QueryResult:
 
     Attributes:
         answer: columns, rows and what was withheld; without rows if only the plan was asked for.
-        choice: the strategy, its plan, and why others lost.
+        choice: the strategy, its plan, and why others lost; ``None`` if only the tables were asked for.
         bytes: bytes that all sites sent and received.
         predicted: bytes that the strategy expects, for the groups that the sites were asked for; as long as only the plan is known, for one group.
         links: bytes between the coordinator and each site, both ways.
@@ -55,7 +55,7 @@ class QueryResult:
     """
 
     answer: QueryAnswer
-    choice: Choice
+    choice: Choice | None
     bytes: int = 0
     predicted: int = 0
     links: Mapping[str, int] = field(default_factory=dict)
@@ -64,20 +64,26 @@ class QueryResult:
     @property
     def plan(self) -> list[dict[str, str]]:
         """The steps, in order: where each runs, in which form its numbers are, and what it does."""
+        if self.choice is None:
+            return []
         return [{"place": one.place, "form": one.form, "what": one.what} for one in self.choice.strategy.steps(self.choice.plan)]  # fmt: skip
 
     @property
     def leakage(self) -> list[dict[str, str]]:
         """Who learns what, assuming what."""
+        if self.choice is None:
+            return []
         return [one.facts() for one in self.choice.strategy.exposures(self.choice.plan)]
 
     def facts(self) -> dict[str, Any]:
         """The result as plain values: decimals and dates as text, NULL as None."""
         return {
             "columns": list(self.answer.columns),
+            "types": list(self.answer.types),
             "rows": [[plain_value(value) for value in row] for row in self.answer.rows],
-            "strategy": self.choice.strategy.name,
-            "rejected": dict(self.choice.rejected),
+            "explain": self.explain,
+            "strategy": "" if self.choice is None else self.choice.strategy.name,
+            "rejected": {} if self.choice is None else dict(self.choice.rejected),
             "plan": self.plan,
             "leakage": self.leakage,
             "rounds": self.answer.rounds,
@@ -110,7 +116,7 @@ class Query(Checked, Job):
     """Answer one statement over the tables of all sites; every site's data are a `Silo`.
 
     Attributes:
-        sql: the statement: one SELECT, or EXPLAIN of one.
+        sql: the statement: one SELECT, EXPLAIN of one, ``SHOW TABLES`` or ``DESCRIBE table``.
         strategy: how it is answered: ``"auto"``, or the name of a strategy.
         params: values of ``?`` in the statement, in order.
     """
@@ -155,6 +161,9 @@ class _PreparedQuery(Prepared):
         catalog = unite_schemas({name: _schema(one["tables"]) for name, one in sites.items()})
         policies = [_policy(one["policy"], catalog.tables) for one in sites.values()]
         policy = strictest(policies)
+        described = describe_catalog(self.job.sql, catalog, policy)
+        if described is not None:
+            return QueryResult(QueryAnswer(*described), None)
         statement = parse_statement(self.job.sql, catalog, self.job.params)
         choice = choose_strategy(self.job.strategy, statement, catalog, policy, len(sites))
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())

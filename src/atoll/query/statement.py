@@ -16,8 +16,9 @@ from atoll.core.errors import ConfigError, nearest
 from atoll.core.extras import need
 
 from .databases.silo import EMPTY, connect_duckdb, lock_connection, quote
+from .policy import QueryPolicy
 
-__all__ = ["SOURCE", "Catalog", "SqlStatement", "parse_statement", "shadow", "unite_schemas"]
+__all__ = ["SOURCE", "Catalog", "SqlStatement", "describe_catalog", "parse_statement", "shadow", "unite_schemas"]
 
 SOURCE = "@"
 """What stands before a table's name in local SQL, where it means the columns that the catalog has, with the catalog's types."""
@@ -109,6 +110,38 @@ def _family(kind: str) -> str:
     if ("INT" in head and head != "INTERVAL") or head in ("DECIMAL", "DOUBLE", "FLOAT"):
         return "number"
     return "time" if head in ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS") else kind
+
+
+_SHOW = re.compile(r"\s*show\s+tables\s*;?\s*", re.I)
+_DESCRIBE = re.compile(r'\s*(?:describe|desc)\s+"?(\w+)"?\s*;?\s*', re.I)
+
+
+def describe_catalog(text: str, catalog: Catalog, policy: QueryPolicy) -> tuple[tuple[str, ...], tuple[str, ...], list[tuple[Any, ...]]] | None:  # fmt: skip
+    """What ``SHOW TABLES`` and ``DESCRIBE table`` show: columns, their types, and rows; ``None`` for another statement.
+
+    Args:
+        text: the statement.
+        catalog: the tables.
+        policy: what all sites allow.
+
+    Raises:
+        ConfigError: there is no such table.
+    """
+    if _SHOW.fullmatch(text):
+        names = ("table", "columns", "mode", "unit", "min_count")
+        tables = [(t, len(columns), policy.table(t).mode, policy.table(t).unit or "rows", policy.min_count) for t, columns in catalog.tables.items()]  # fmt: skip
+        return names, ("VARCHAR", "BIGINT", "VARCHAR", "VARCHAR", "BIGINT"), tables
+    found = _DESCRIBE.fullmatch(text)
+    if found is None:
+        return None
+    table = found[1].lower()
+    if table not in catalog.tables:
+        raise ConfigError(f"no table {found[1]} is at all sites.{_near(table, catalog.tables)}", where="sql", remedy=f"use {', '.join(catalog.tables) or 'tables that all sites have'}")  # fmt: skip
+    rows = []
+    for name, kind in catalog.tables[table].items():
+        one = policy.table(table).column(name)
+        rows.append((name, kind, one.level, one.release, "local" if one.local else None))
+    return ("column", "type", "level", "release", "join"), ("VARCHAR",) * 5, rows
 
 
 # ---------------------------------------------------------------- parsing

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json as jsonlib
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +15,7 @@ import typer
 
 from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, error_of, open_kit, why_of
 from atoll.cli.output import PlainTable
 from atoll.cli.sql_shell import FORMATS, SqlShell
 
@@ -26,6 +31,9 @@ def command(
     strategy: Annotated[str, typer.Option("--strategy", help="How it is answered: auto, the name of a strategy, or each to compare them.")] = "auto",
     check: Annotated[bool, typer.Option("--check", help="Compare with DuckDB over all rows in one place.")] = False,
     transcript: Annotated[Path | None, typer.Option("--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR")] = None,
+    kit: KitOption = None,
+    server: ServerOption = None,
+    passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Answer SQL over the tables of several sites: one statement, or those that you type in a shell. Rows stay; EXPLAIN says beforehand what leaves, and who learns it."""
@@ -42,15 +50,72 @@ def command(
         raise ConfigError(f"-o without {'a statement' if shell else 'one strategy'}", remedy="write -o FILE with one statement and one strategy; \\o FILE in the shell")  # fmt: skip
     if shell and (each or check or transcript):
         raise ConfigError("no statement", remedy='write atoll sql --silo … "SELECT …" --check; without these options a shell begins')  # fmt: skip
-    with connect(silos=_silos_of(silo), policy=policy, strategy="auto" if each else strategy) as db:
+    if kit is not None and not silo:
+        if policy is not None or check or transcript or each:
+            raise ConfigError("--kit with --policy, --check, --transcript or --strategy each", remedy="leave these out: sites have policies of their own, and their rows are not here")  # fmt: skip
+        opened: Any = contextlib.nullcontext(KitConnection(open_kit(kit, passphrase_file), server, strategy))
+    else:
+        opened = connect(silos=_silos_of(silo), policy=policy, strategy="auto" if each else strategy)
+    with opened as db:
         if shell:
             _begin_shell(db)
             return
-        db.engine = recorder = _recorder(transcript)
+        if not isinstance(db, KitConnection):
+            db.engine = recorder = _recorder(transcript)
         found, shown = _answer(db, _statement_of(statement, file), out, each=each, check=check)
     if transcript is not None:
         found["transcript"] = [str(path) for path in recorder.write(transcript)]
     output_of(context).give(found, shown)
+
+
+class KitConnection:
+    """SQL over the sites of a project: each statement is a job, which you sign with your kit.
+
+    Args:
+        kit: the kit of a person.
+        server: ``host:port`` in place of the kit's addresses.
+        strategy: how statements are answered.
+    """
+
+    def __init__(self, kit: Any, server: str | None, strategy: str) -> None:
+        self.kit, self.strategy = kit, strategy
+        self.names = (f"the sites of {kit.project}",)
+        self._server, self._job = server, ""
+
+    def sql(self, text: str) -> Any:
+        """Answer a statement, as `atoll.query.SqlConnection.sql` does.
+
+        Raises:
+            AtollError: the job failed, or was stopped.
+        """
+        from atoll.core.errors import JobError
+        from atoll.core.persistence.files import as_json
+        from atoll.query import SqlResult
+
+        begin = time.perf_counter()
+
+        async def ask(admin: Any) -> dict[str, Any]:
+            with tempfile.TemporaryDirectory(prefix="atoll-sql-") as place:
+                job = Path(place) / "job.yaml"  # YAML reads JSON
+                job.write_text(as_json({"name": "sql", "job": "query", "sql": text, "strategy": self.strategy}))
+                self._job = (await admin.submit(job))["job"]
+                ended = await admin.wait(self._job, lambda job: None)
+                if (error := error_of(ended)) is not None:
+                    raise error
+                if ended["state"] != "finished":
+                    raise JobError(f"the job is {ended['state']}: {why_of(ended)}", where=self._job, remedy=f"see atoll logs {self._job}")  # fmt: skip
+                await admin.result(self._job, Path(place) / "result", files=("query.json",))
+                found: dict[str, Any] = jsonlib.loads((Path(place) / "result" / "query.json").read_bytes())
+                return found
+
+        facts = asked(self.kit, self._server, ask)
+        return SqlResult({**facts, "seconds": {"total": time.perf_counter() - begin, "local": None, "secure": None}})
+
+    def cancel(self) -> None:
+        """End the job of the statement that runs now, once."""
+        job, self._job = self._job, ""
+        if job:
+            asked(self.kit, self._server, lambda admin: admin.abort(job))
 
 
 def _answer(db: Any, text: str, out: Path | None, *, each: bool, check: bool) -> tuple[dict[str, Any], Any]:
@@ -155,7 +220,7 @@ def _silos_of(words: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"--silo {name} occurs twice", remedy="give each site a name of its own")
         found[name] = path
     if len(found) < 2:
-        raise ConfigError(f"{len(found)} silos", remedy="give --silo NAME=PATH twice or more")  # fmt: skip
+        raise ConfigError(f"{len(found)} silos", remedy="give --silo NAME=PATH twice or more, or --kit FOLDER to ask the sites of a project")  # fmt: skip
     return found
 
 
@@ -220,5 +285,5 @@ def _plan_tables(result: Any) -> list[Any]:
         told.add_row(*(Text(one.get(name, "")) for name in ("who", "sees", "assuming")))
     rejected: Mapping[str, str] = result.rejected
     contacts = sum(step["place"].startswith("each site") for step in result.plan)
-    cost = Text(f"about {result.found.predicted:,} bytes at all sites together for one group, in {contacts} round{'' if contacts == 1 else 's'}")  # fmt: skip
+    cost = Text(f"about {result.predicted:,} bytes at all sites together for one group, in {contacts} round{'' if contacts == 1 else 's'}")  # fmt: skip
     return [steps, told, cost, *(Text(f"{name} lost: {why}") for name, why in rejected.items())]
