@@ -19,8 +19,10 @@ from atoll.testing import killed_and_resumed
 from atoll.trees.objectives import LOGISTIC, SOFTMAX, TreeLoss
 from atoll.vertical import Vertical, VerticalLinear
 from atoll.vertical.job import train_pooled
+from atoll.vertical.linear import solver
 from atoll.vertical.linear.families import Taylor
 from atoll.vertical.linear.sealed import ColumnFields, PeerColumns, encrypt_columns
+from atoll.vertical.linear.solver import _Pairs
 from atoll.vertical.model import ColumnScales, GuestRows
 from tests.support.sessions_by_hand import hold
 from tests.support.vertical_toys import as_parties, draw
@@ -353,3 +355,92 @@ def test_the_cost_is_foreseen(security):
     assert 0.3 < found["bytes"] / result.cost["bytes"] < 3
     assert found["seconds"] > 0
     assert any("512 bits, under Paillier's assumption" in line for line in result.learns["host-1"])
+
+
+@pytest.mark.parametrize(
+    ("security", "solver"),
+    [
+        ("pair", "quasi-newton"),
+        ("arbiter", "gradient"),
+        pytest.param("arbiter", "quasi-newton", marks=pytest.mark.slow),
+        pytest.param("ckks", "quasi-newton", marks=pytest.mark.slow),
+    ],
+)
+def test_every_solver_finds_the_optimum_of_none(security, solver):
+    """Least squares, whose optimum is the same under every protocol."""
+    table = draw(703, 300, holes=True)
+    assert table.task == "regression"
+    parties, _ = as_parties(table)
+    more = {} if security == "ckks" else {"cipher": SHORT}
+    made = {
+        name: atoll.simulate(Vertical(model=model, task=table.task), parties, engine="inline", progress=False)
+        for name, model in (
+            ("plain", VerticalLinear(security="none")),
+            ("sealed", VerticalLinear(security=security, solver=solver, **more)),
+        )
+    }
+    plain, sealed = (made[name].predictions["federated"] for name in ("plain", "sealed"))
+    assert np.abs(plain - sealed).max() / np.std(table.y) < (1e-5 if security == "ckks" else 1e-8)
+    assert any("of gradients" in line for line in made["sealed"].learns["host-1"])
+
+
+def test_quasi_newton_takes_fewer_round_trips():
+    """A product and one sum a step: fewer than conjugate gradients, and half of those of gradient descent or less, whose steps it outruns."""
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(60, 2))
+    x = {name: np.concatenate([shared + 0.3 * rng.normal(size=(60, 2)), rng.normal(size=(60, 2))], axis=1) for name in ("guest", "host")}  # fmt: skip
+    y = (shared.sum(axis=1) + rng.normal(size=60) > 0).astype(float)
+
+    def count(solver):
+        model = VerticalLinear(cipher=SHORT, solver=solver, penalty=0.1)
+        own = GuestRows(x["guest"], y, TreeLoss(LOGISTIC))
+        _, said = hold(
+            guest=lambda peers: model.train_guest(own, peers, ["host"], secret=Secret(1)),
+            host=lambda peers: model.train_host(x["host"], peers, "guest", secret=Secret(2)),
+        )
+        return sum(source == "host" for source, _, _ in said)
+
+    found = {solver: count(solver) for solver in ("newton", "quasi-newton", "gradient")}
+    assert found["quasi-newton"] < 0.8 * found["newton"], found
+    assert found["quasi-newton"] < 0.5 * found["gradient"], found
+
+
+@given(st.integers(0, 10**6), st.integers(1, 7))
+@settings(max_examples=30, deadline=None)
+def test_the_memory_is_the_dense_formula_of_bfgs(seed, steps):
+    """``H <- (I - rho s y') H (I - rho y s') + rho s s'`` (Nocedal 1980) over the last pairs, from the blocks' inverse."""
+    rng = np.random.default_rng(seed)
+    size = 6
+    root = rng.normal(size=(size, size))
+    bend, start = root @ root.T + np.eye(size), np.diag(rng.uniform(0.5, 2.0, size))
+    pairs, r, kept = _Pairs(4), rng.normal(size=(size, 1)), []
+    for _ in range(steps):
+        p, length = rng.normal(size=(size, 1)), rng.uniform(0.1, 2.0)
+        q = bend @ p
+        told = [(start @ r, q), (start @ q, q), *pairs.with_those(r, start @ r, q, start @ q)]
+        length = -float((r * p).sum() / (p * q).sum())  # the best step, after which r is across p
+        crossed = [float((a * b).sum()) for a, b in told]
+        left = pairs.add(length, p, q, start @ q, float((p * q).sum()), crossed)
+        r = r + length * q
+        kept.append((length * p, length * q))
+    dense = start
+    for s, y in kept[-4:]:
+        rho = 1 / float((s * y).sum())
+        turn = np.eye(size) - rho * s @ y.T
+        dense = turn @ dense @ turn.T + rho * s @ s.T
+    np.testing.assert_allclose(pairs.apply(start @ r), dense @ r, rtol=1e-7, atol=1e-9 * np.abs(r).max())
+    assert left == pytest.approx(float((r.T @ dense @ r).item()), rel=1e-6, abs=1e-9)
+
+
+def test_a_solver_belongs_to_encrypted_protocols_without_an_l1_penalty():
+    for wrong in ({"security": "none"}, {"security": "shared"}, {"l1": 1.0}):
+        with pytest.raises(CompositionError, match="solver"):
+            VerticalLinear(solver="quasi-newton", **wrong)
+    with pytest.raises(ConfigError, match="solver='sgd'"):
+        VerticalLinear(solver="sgd")
+
+
+def test_a_descent_that_does_not_end_is_refused(monkeypatch):
+    monkeypatch.setattr(solver, "_DESCENTS", 3)
+    with pytest.raises(DataError, match="the loss still falls after 3 products"):
+        VerticalLinear(solver="gradient").train_pooled(guest_rows())

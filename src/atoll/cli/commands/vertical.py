@@ -66,6 +66,14 @@ Penalty = Annotated[
 L1 = Annotated[
     float | None, typer.Option("--l1", help="linear: L1 penalty of the weights, 0 by default.", show_default=False)
 ]
+Solver = Annotated[
+    str | None,
+    typer.Option(
+        "--solver",
+        help="linear: newton (default), quasi-newton or gradient, of pair, arbiter and ckks.",
+        show_default=False,
+    ),
+]
 Epochs = Annotated[
     int | None,
     typer.Option("--epochs", help="net: passes over the training rows, 10 by default.", min=1, show_default=False),
@@ -129,6 +137,7 @@ def command(
     family: Family = None,
     penalty: Penalty = None,
     l1: L1 = None,
+    solver: Solver = None,
     epochs: Epochs = None,
     batch: Batch = None,
     attack: Attack = None,
@@ -152,7 +161,7 @@ def command(
 
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
-        "family": family, "penalty": penalty, "l1": l1,
+        "family": family, "penalty": penalty, "l1": l1, "solver": solver,
         "epochs": epochs, "batch": batch, "attack": attack, "defend": defend,
     }  # fmt: skip
     learner = _make_model(model, {name: value for name, value in given.items() if value is not None}, seed)
@@ -232,7 +241,7 @@ def _make_net(**given: Any) -> Any:
 _MODELS = {
     "boost": ("SecureBoost", ("security", "trees", "depth", "bins", "rate", "short_exponents")),
     "pivot": ("Pivot", ("security", "trees", "depth", "bins", "rate")),
-    "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "short_exponents")),
+    "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "solver", "short_exponents")),
     "net": ("SplitNet", ("seed", "rate", "epochs", "batch", "attack", "defend")),
 }
 """``--model`` -> its class in `atoll.vertical`, and the options that it has."""

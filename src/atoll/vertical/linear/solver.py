@@ -4,6 +4,11 @@ All parties run `fit_weights` in step. What needs all columns is in `JointRows`:
 gets its own entries of these alone. The step of Newton's method solves ``H d = -g`` by conjugate gradients; their preconditioner is the part of H that lies within one party, which
 the party inverts itself. So the number of products follows the correlations *across* parties, not the number of columns (block Jacobi; Golub and Van Loan, section 11.5).
 
+``quasi-newton`` (K. Yang et al. 2019) solves for the same step by the memory of L-BFGS: each product gives the step's length, the next pair and the next gradient, so that it takes one sum of
+numbers a product, where conjugate gradients take two. Yang's third party holds gradients and pairs; here each party keeps its own entries of them, and the recursion needs their inner
+products alone (vector-free, Chen et al. 2014). Their steps draw rows; here all rows count, so that each step ends at its best length. The memory starts from the blocks, theirs from a
+multiple of 1. Without a memory and blocks it is gradient descent, ``gradient``, to compare with.
+
 With an L1 penalty, the step minimises ``g d + d H d / 2 + penalty`` by accelerated proximal steps in the metric of the same blocks (FISTA, Beck and Teboulle 2009, with restarts),
 where each party solves for its own weights by coordinates.
 """
@@ -12,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,12 +27,16 @@ from atoll.core.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EXACT", "OwnBlock", "JointRows", "fit_weights"]
+__all__ = ["EXACT", "SOLVERS", "OwnBlock", "JointRows", "fit_weights"]
 
 EXACT = 1e-22
 """See `JointRows.exact`, in double precision."""
 _STEPS = 100
 _PRODUCTS = 500
+_DESCENTS = 20_000
+"""Most products of gradient descent, and of a memory that does not help."""
+MEMORY = 5
+"""Pairs of the memory, as in FATE."""
 
 
 class JointRows(Protocol):
@@ -107,6 +117,7 @@ async def fit_weights(
     outputs: int,
     start: tuple[int, NDArray[np.float64]] | None = None,
     save: Callable[[int, NDArray[np.float64]], Awaitable[None]] | None = None,
+    solver: str = "newton",
 ) -> NDArray[np.float64]:
     """This party's weights at the optimum, ``(columns, outputs)``.
 
@@ -116,6 +127,7 @@ async def fit_weights(
         outputs: margins of a row.
         start: the number of steps that were taken, and the weights after them.
         save: called after each step with the same.
+        solver: how the steps are found, a name of `SOLVERS`; of any but the first the loss is quadratic.
 
     Raises:
         DataError: the loss still falls after 100 steps, as without a penalty where a column separates two classes.
@@ -129,7 +141,7 @@ async def fit_weights(
         if block.l1.any():
             d, size = await _proximal_step(block, rows, grams, w, g)
         else:
-            d, size = await _newton_step(block, rows, grams, g)
+            d, size = await SOLVERS[solver](block, rows, grams, g)
         # One step reaches the optimum of a quadratic loss: what does not shrink any more is the error of the products.
         if not size > rows.exact * len(block.x) * outputs or (rows.quadratic and size > last / 16):
             return _move(w, d)
@@ -172,6 +184,36 @@ async def _newton_step(
         [following] = await rows.total(float((r * z).sum()))
         p, rz = z + following / rz * p, following
     return d, max(size, 0.0)
+
+
+async def _remembered_step(
+    block: OwnBlock, rows: JointRows, grams: list[NDArray[np.float64]], g: NDArray[np.float64], memory: int
+) -> tuple[NDArray[np.float64], float]:
+    """``d`` with ``H d = -g``, and ``d H d``, by the two loops of L-BFGS (Nocedal 1980) over a memory of pairs ``s``, ``y = H s``; without one, by gradient descent."""
+    inverse: Any = _Inverse(block, grams) if memory else _keep
+    ridge, pairs = block.ridge[:, None], _Pairs(memory)
+    d, r, size = np.zeros_like(g), g, 0.0
+    r_hat = inverse(r)
+    for _ in range(_PRODUCTS if memory else _DESCENTS):
+        p = -pairs.apply(r_hat)
+        q = await rows.bend(p) + ridge * p
+        q_hat = inverse(q)
+        told = [(r, p), (p, q), (r_hat, q), (q_hat, q), *pairs.with_those(r, r_hat, q, q_hat)]
+        slope, bow, *crossed = await rows.total(*(float((a * b).sum()) for a, b in told))
+        if not (bow > 0 and slope < 0):
+            return d, size
+        length = -slope / bow
+        d, r, size = d + length * p, r + length * q, size - length * slope
+        r_hat = inverse(r)
+        left = pairs.add(length, p, q, q_hat, bow, crossed)
+        # What a memory foresees of the rest is about right; without one, it is the next step's share alone.
+        if not left > (1.0 if memory else 1e-4) * max(rows.exact * size, 0.1 * rows.exact * len(block.x)):
+            return d, size
+    raise DataError(
+        f"the loss still falls after {_PRODUCTS if memory else _DESCENTS} products",
+        where="VerticalLinear",
+        remedy="use solver='newton', or a larger penalty=",
+    )
 
 
 async def _proximal_step(
@@ -234,3 +276,86 @@ def _move(w: NDArray[np.float64], d: NDArray[np.float64]) -> NDArray[np.float64]
     """``w + d``, with weights of 0 where rounding alone is left of them."""
     moved = w + d
     return np.where(np.abs(moved) <= 1e-15 * np.abs(w), 0.0, moved)
+
+
+class _Pairs:
+    """The pairs of L-BFGS. Each party has its own entries; all have the same inner products, and so the same coefficients."""
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self.kept: list[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]] = []
+        self._sy = self._yy = np.zeros((0, 0))
+        self._of_s = self._of_y = np.zeros(0)
+
+    def with_those(
+        self, r: NDArray[np.float64], r_hat: NDArray[np.float64], q: NDArray[np.float64], q_hat: NDArray[np.float64]
+    ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """The vectors whose inner products `add` needs."""
+        each = [one for s, y, _ in self.kept for one in ((r, s), (r_hat, y), (q, s), (q_hat, y))]
+        return [(r, r_hat), *each]
+
+    def add(
+        self,
+        length: float,
+        p: NDArray[np.float64],
+        q: NDArray[np.float64],
+        q_hat: NDArray[np.float64],
+        bow: float,
+        crossed: list[float],
+    ) -> float:
+        """Take a step of that length along p into the memory; return how far the loss may still fall, twice.
+
+        Args:
+            length: of the step.
+            p: its direction.
+            q: ``H p``.
+            q_hat: the blocks' inverse of q.
+            bow: ``p q``.
+            crossed: the inner products of r with q, of q with itself (both by the blocks' inverse), and those of `with_those`.
+        """
+        rq, qq, rr, *others = crossed
+        rr += 2 * length * rq + length**2 * qq
+        if not self.memory:
+            return length * rr
+        rs, ry, qs, qy = np.array(others).reshape(-1, 4).T
+        self._sy, self._yy = (
+            np.block([[old, length * new[:, None]], [length * new, length**2 * own]])
+            for old, new, own in ((self._sy, qs, bow), (self._yy, qy, qq))
+        )
+        of_s, of_y = [*(rs + length * qs), 0.0], [*(ry + length * qy), length * (rq + length * qq)]
+        self.kept.append((length * p, length * q, length * q_hat))
+        last = slice(-self.memory, None)
+        self.kept, self._sy, self._yy = self.kept[last], self._sy[last, last], self._yy[last, last]
+        self._of_s, self._of_y = np.array(of_s[last]), np.array(of_y[last])
+        alpha, gamma = self._coefficients()
+        return float(rr - alpha @ self._of_y + gamma @ self._of_s)
+
+    def _coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Those of ``-y`` and of ``s`` in the memory's answer to r."""
+        size = len(self.kept)
+        alpha, gamma, bows = np.zeros(size), np.zeros(size), np.diag(self._sy)
+        for i in reversed(range(size)):
+            alpha[i] = (self._of_s[i] - self._sy[i] @ alpha) / bows[i]
+        for i in range(size):
+            gamma[i] = alpha[i] - (self._of_y[i] - self._yy[i] @ alpha + self._sy[i] @ gamma) / bows[i]
+        return alpha, gamma
+
+    def apply(self, r_hat: NDArray[np.float64]) -> NDArray[np.float64]:
+        """About ``H^-1 r``, of this party's entries."""
+        made = r_hat
+        for alpha, gamma, (s, _, y_hat) in zip(*self._coefficients(), self.kept, strict=True):
+            made = made - alpha * y_hat + gamma * s
+        return made
+
+
+def _keep(g: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The numbers themselves."""
+    return g
+
+
+SOLVERS: dict[str, Callable[..., Awaitable[tuple[NDArray[np.float64], float]]]] = {
+    "newton": _newton_step,
+    "quasi-newton": partial(_remembered_step, memory=MEMORY),
+    "gradient": partial(_remembered_step, memory=0),
+}
+"""How a step is found, by name."""
