@@ -37,6 +37,7 @@ __all__ = [
     "ARBITER",
     "ArbiterProducts",
     "CkksColumns",
+    "JointProducts",
     "LocalProducts",
     "PaillierColumns",
     "PairProducts",
@@ -157,27 +158,40 @@ class CkksColumns:
         return self.owner.open(sealed, SlotForm(self.x.shape[0], self.x.shape[1]), outputs)
 
 
-class PairProducts:
-    """Each party's columns are under its own key.
+class JointProducts:
+    """What a party multiplies with others: its columns with their numbers of the rows.
 
     Args:
-        columns: this party's, with its key.
         outputs: margins of a row.
         peers: the session.
         others: the other roles with columns, in the order that they are added up.
         secret: this party's entropy.
     """
 
-    def __init__(
-        self,
-        columns: PaillierColumns | CkksColumns,
-        outputs: int,
-        peers: PeerChannel,
-        others: Sequence[str],
-        secret: Secret,
-    ) -> None:
-        self.columns, self.outputs, self.peers, self.others, self.secret = columns, outputs, peers, list(others), secret
+    def __init__(self, outputs: int, peers: PeerChannel, others: Sequence[str], secret: Secret) -> None:
+        self.outputs, self.peers, self.others, self.secret = outputs, peers, list(others), secret
         self.theirs: dict[str, Any] = {}
+
+    async def begin(self) -> None:
+        """Exchange encrypted columns: at each start, also after a crash."""
+        raise NotImplementedError
+
+    async def multiply(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``x'`` times the sum of all parties' v."""
+        raise NotImplementedError
+
+
+class PairProducts(JointProducts):
+    """Each party's columns are under its own key.
+
+    Args:
+        columns: this party's, with its key.
+        place: the arguments of `JointProducts`.
+    """
+
+    def __init__(self, columns: PaillierColumns | CkksColumns, *place: Any) -> None:
+        super().__init__(*place)
+        self.columns = columns
 
     async def begin(self) -> None:
         """Exchange encrypted columns: at each start, also after a crash."""
@@ -195,30 +209,19 @@ class PairProducts:
         return np.asarray(made)
 
 
-class ArbiterProducts:
+class ArbiterProducts(JointProducts):
     """All columns are under the arbiter's key.
 
     Args:
         cipher: the encryption.
         x: this party's columns.
-        outputs: margins of a row.
-        peers: the session.
-        others: the other roles with columns, in the order that they are added up.
-        secret: this party's entropy.
+        place: the arguments of `JointProducts`.
     """
 
-    def __init__(
-        self,
-        cipher: Paillier,
-        x: NDArray[np.float64],
-        outputs: int,
-        peers: PeerChannel,
-        others: Sequence[str],
-        secret: Secret,
-    ) -> None:
-        self.cipher, self.x, self.outputs, self.peers, self.others, self.secret = cipher, x, outputs, peers, list(others), secret  # fmt: skip
+    def __init__(self, cipher: Paillier, x: NDArray[np.float64], *place: Any) -> None:
+        super().__init__(*place)
+        self.cipher, self.x = cipher, x
         self.fields = ColumnFields(x.shape[0], x.shape[1], cipher.key_bits)
-        self.columns: dict[str, PeerColumns] = {}
         self.key: Any = None
 
     async def begin(self) -> None:
@@ -235,12 +238,12 @@ class ArbiterProducts:
 
         await self.peers.broadcast(encrypt_columns(self.cipher, self.x, encrypt), self.others)
         for name in self.others:
-            self.columns[name] = PeerColumns(self.cipher, self.key, await self.peers.recv(name), len(self.x), name)
+            self.theirs[name] = PeerColumns(self.cipher, self.key, await self.peers.recv(name), len(self.x), name)
 
     async def multiply(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
         """``x'`` times the sum of all parties' v: each sum is opened behind a uniform number modulo n."""
         for name in self.others:
-            await self.peers.send(name, self.columns[name].multiply(v, self.secret))
+            await self.peers.send(name, self.theirs[name].multiply(v, self.secret))
         count, bits = self.outputs * self.fields.count, self.cipher.key_bits
         sums: list[Any] = [1] * count
         n: Any = 1

@@ -21,6 +21,7 @@ from .protocols import (
     ARBITER,
     ArbiterProducts,
     CkksColumns,
+    JointProducts,
     LocalProducts,
     PaillierColumns,
     PairProducts,
@@ -329,32 +330,23 @@ class VerticalLinear(VerticalModel):
 
     async def _products(
         self, x: NDArray[np.float64], outputs: int, peers: Any, others: Sequence[str], secret: Secret | None
-    ) -> PairProducts | ArbiterProducts:
+    ) -> JointProducts:
         """The products with the other parties' rows, after they have exchanged what these need."""
         secret = _given(secret)
-        made: PairProducts | ArbiterProducts
+        place = (outputs, peers, others, secret)
+        made: JointProducts
         if self.security == "arbiter":
-            made = ArbiterProducts(self.cipher, x, outputs, peers, others, secret)
+            made = ArbiterProducts(self.cipher, x, *place)
+        elif self.security == "ckks":
+            made = PairProducts(CkksColumns(x, secret), *place)
         else:
-            own = (
-                CkksColumns(x, secret)
-                if self.security == "ckks"
-                else PaillierColumns(self.cipher, x, secret, self.short_exponents)
-            )
-            made = PairProducts(own, outputs, peers, others, secret)
+            made = PairProducts(PaillierColumns(self.cipher, x, secret, self.short_exponents), *place)
         await made.begin()
         return made
 
     async def assist(
-        self,
-        helper: str,
-        peers: Peers,
-        parties: Sequence[str],
-        *,
-        secret: Secret,
-        state: Any = None,
-        save: Save | None = None,
-    ) -> None:
+        self, helper: str, peers: Peers, parties: Sequence[str], *, secret: Secret, state: Any = None, save: Save | None = None
+    ) -> None:  # fmt: skip
         """The arbiter's or the dealer's role."""
         del helper
         if self.security == "shared":
