@@ -307,6 +307,50 @@ def test_an_arbiter_between_real_processes_gives_the_same_file(files, asked, tmp
     assert (tmp_path / "heard" / "arbiter--shop.bin").stat().st_size > 256
 
 
+@pytest.mark.parametrize("statistic", ["woe", "correlation"])
+def test_statistics_train_nothing(files, asked, capsys, statistic):
+    pytest.importorskip("gmpy2")
+    found = asked(*files(), "--statistics", statistic, "--short-exponents", "--test", 0)
+    assert found["rows"]["train"] == ROWS
+    assert found["security"] == "paillier"
+    assert min(found["seconds"], found["predicted_seconds"], found["bytes"]) > 0
+    names = ["bank.a", "bank.b", "shop.c", "shop.d"]
+    if statistic == "woe":
+        assert found["classes"] == ["yes"]
+        assert list(found["iv"]) == names
+        assert found["iv"]["shop.c"][0] > 0.3 > found["iv"]["bank.b"][0]
+        assert sum(found["columns"]["shop.c"]["rows"]) == ROWS
+    else:
+        assert found["columns"] == [*names[:2], "bank.y", *names[2:]]
+        x = np.concatenate([files.x[:, :2], (files.y["binary"] == "yes")[:, None], files.x[:, 2:]], axis=1)
+        x = np.where(np.isnan(x), np.nanmean(x.astype(np.float64), axis=0), x)
+        np.testing.assert_allclose(found["correlation"], np.corrcoef(x.T), atol=1e-6)
+    assert run(["vertical", *files(), "--statistics", statistic, "--short-exponents"]) == 0
+    assert "shop.c" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("woe", "--trees", 3), "--trees with --statistics woe"),
+        (("correlation", "--bins", 3), "--bins with --statistics correlation"),
+        (("woe", "--predictions", "F.csv"), "--predictions with --statistics"),
+        (("mean",), "statistic='mean'"),
+    ],
+)
+def test_statistics_with_options_of_models_are_refused(files, asked, words, match):
+    assert match in asked(*files(), "--statistics", *words, code=2)["error"]["what"]
+
+
+@pytest.mark.network
+def test_statistics_between_real_processes_are_the_same(files, asked):
+    pytest.importorskip("gmpy2")
+    for statistic, name in (("woe", "iv"), ("correlation", "correlation")):
+        words = ("--statistics", statistic, "--short-exponents")
+        order = np.random.default_rng(1).permutation(ROWS)
+        assert asked(*files(), *words)[name] == asked(*files(order=order), *words, "--poc")[name]
+
+
 def test_a_transcript_needs_a_folder(files, asked, tmp_path):
     (tmp_path / "heard").write_text("", encoding="utf-8")
     error = asked(*files(), "--security", "none", "--transcript", tmp_path / "heard", code=2)["error"]

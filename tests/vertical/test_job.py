@@ -15,6 +15,7 @@ from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.testing import killed_and_resumed
 from atoll.vertical import SecureBoost, Vertical
+from atoll.vertical.job import _forms
 from atoll.vertical.tables import PartyTable
 from atoll.vertical.trees.joint import GuestTrees
 from tests.support.vertical_toys import as_parties, draw, grown_alone
@@ -226,9 +227,8 @@ def test_parties_train_on_the_rows_that_they_share():
 
 def test_the_forms_of_keys_stay_at_their_party():
     """Between organisations an error of one party is told to the others."""
-    ready = Vertical().prepare(Community(toy()))
     table = PartyTable.of(toy()["bank"], "bank", key="id")
-    shown = {remote: ready._forms(table, SimpleNamespace(remote=remote)) for remote in (True, False)}
+    shown = {remote: _forms(Vertical(), table, SimpleNamespace(remote=remote)) for remote in (True, False)}
     assert "'99': 50" in shown[False]
     assert "9" not in shown[True]
 

@@ -11,6 +11,8 @@ from .split.defences import MaxNorm as MaxNorm
 from .split.defences import SunModules as SunModules
 from .split.defences import distance_correlation as distance_correlation
 from .split.split_net import SplitNet as SplitNet
+from .statistics import VerticalStatistics as VerticalStatistics
+from .statistics import VerticalStatisticsResult as VerticalStatisticsResult
 from .transfer.prada import PrADA as PrADA
 from .transfer.sfhtl import SFHTL as SFHTL
 from .transfer.sftl import SFTL as SFTL

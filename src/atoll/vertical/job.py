@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-__all__ = ["MODEL", "SharedRows", "Vertical", "VerticalResult", "read_token", "train_pooled"]
+__all__ = [
+    "MODEL", "SharedRows", "Vertical", "VerticalResult", "find_shared_rows", "read_token", "require_no_labels", "train_pooled",
+]  # fmt: skip
 
 MODEL = "vertical-model"
 """The name under which each party keeps its part of the model."""
@@ -210,13 +212,19 @@ class Vertical(Checked, Job):
             columns: how many columns each has, in the same order.
             outputs: trees a round: the number of classes, 1 for two classes or numbers.
         """
-        aligned = self.protocol(len(keys)).contract(self.plan(list(keys)), keys)
+        aligned = self.predict_alignment(keys)
         rows = max(1, round(min(keys.values()) * (1 - self.test)))
         found = self.model.predict_cost(rows, columns, outputs)
-        return {
-            "seconds": found["seconds"] + _KEY_SECONDS * sum(keys.values()),
-            "bytes": found["bytes"] + aligned.nbytes,
-        }
+        return {name: found[name] + aligned[name] for name in ("seconds", "bytes")}
+
+    def predict_alignment(self, keys: Mapping[str, int]) -> dict[str, float]:
+        """The part of `predict_cost` that finds the shared rows."""
+        aligned = self.protocol(len(keys)).contract(self.plan(list(keys)), keys)
+        return {"seconds": _KEY_SECONDS * sum(keys.values()), "bytes": aligned.nbytes}
+
+    def read_result(self, folders: Mapping[str, Path], cost: Mapping[str, float] | None = None) -> VerticalResult:
+        """The result of parties whose folders of named results are all at hand; see `VerticalResult.read`."""
+        return VerticalResult.read(self, folders, cost)
 
     def learns(self, parties: Sequence[str]) -> dict[str, list[str]]:
         """What each party learns of the others, helpers too: party -> sentences."""
@@ -486,33 +494,10 @@ class _PreparedVertical(Prepared):
         args = {"protocol": job.protocol(len(self.parties)).spec(), "plan": job.plan(self.parties).spec()}
         await fed.session({name: (name, self.align.with_args(me=name, **args)) for name in self.parties})
 
-    def _shared_rows(self, table: PartyTable, island: Island) -> SharedRows:
-        """The shared rows of a party, as its side of the alignment left them.
-
-        Raises:
-            DataError: they are fewer than ``min_aligned``, or a key stands in two rows.
-        """
-        job, kept = self.job, island.state[MODEL]
-        table.keys(job.id, job.order, job.repeats, job.key)
-        names, places = list(kept["names"]), np.asarray(kept["rows"], np.int64)
-        if len(names) < job.min_aligned:
-            raise DataError(
-                f"{len(names)} shared rows, fewer than min_aligned={job.min_aligned}",
-                where=f"table of {table.party!r}",
-                remedy=f"compare the forms of the keys at all parties; {self._forms(table, island)}",
-            )
-        return SharedRows.of(names, places, job.order, job.test)
-
     def _other_rows(self, table: PartyTable, rows: SharedRows) -> NDArray[np.int64]:
         """The rows of a party's table whose keys are not shared, or that have none."""
         keys = table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
         return np.flatnonzero(~np.isin(keys.rows, np.flatnonzero(np.isin(keys.places, rows.places))))
-
-    def _forms(self, table: PartyTable, island: Island) -> str:
-        """The forms of a party's keys; between organisations an error goes to others, who are not to see them."""
-        if island.remote:
-            return f"this party's site keeps its own as the 'shape' of {MODEL!r} if none is shared"
-        return f"here they are {RowKeys.of(table.columns, self.job.id, key=self.job.key).shape()}"
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
         job, me, hosts = self.job, self.parties[0], self.parties[1:]
@@ -520,7 +505,7 @@ class _PreparedVertical(Prepared):
         table = job.read_table(island.data, me, label=True)
         labels = read_labels(table, job.label, job.task, job.model.precision)
         objective = job.model.fit_objective(labels.objective)
-        rows = self._shared_rows(table, island)
+        rows = find_shared_rows(job, table, island)
         training = own = GuestRows(table.x[rows.train], labels.values[rows.train], objective)
         more = {"secret": island.secret, "state": state, "save": peers.checkpoint}
         if job.model.reads_others:
@@ -559,13 +544,8 @@ class _PreparedVertical(Prepared):
         job, me = self.job, island.name
         state = await peers.restore(None)
         table = job.read_table(island.data, me)
-        if job.label in table.columns:
-            raise DataError(
-                f"a column {job.label!r}, which is the name of the guest's labels",
-                where=f"table of {me!r}",
-                remedy="rename the column at the host, or leave it out if it holds the labels",
-            )
-        rows = self._shared_rows(table, island)
+        require_no_labels(table, job.label)
+        rows = find_shared_rows(job, table, island)
         guest, more = self.parties[0], {"secret": island.secret, "state": state, "save": peers.checkpoint}
         if job.model.reads_others:
             more["others"] = table.x[self._other_rows(table, rows)]
@@ -582,6 +562,51 @@ class _PreparedVertical(Prepared):
         more: dict[str, Any] = {"secret": island.secret, "state": state, "save": peers.checkpoint}
         await self.job.model.assist(island.name, peers, self.parties, **more)
         return {}
+
+
+def find_shared_rows(job: Vertical, table: PartyTable, island: Island, name: str = MODEL) -> SharedRows:
+    """The shared rows of a party, as its side of the alignment left them.
+
+    Args:
+        job: the job that aligned the rows, or the training that another job is like.
+        table: the party's table.
+        island: the party.
+        name: what the alignment's plan calls them.
+
+    Raises:
+        DataError: they are fewer than ``min_aligned``, or a key stands in two rows.
+    """
+    kept = island.state[name]
+    table.keys(job.id, job.order, job.repeats, job.key)
+    names, places = list(kept["names"]), np.asarray(kept["rows"], np.int64)
+    if len(names) < job.min_aligned:
+        raise DataError(
+            f"{len(names)} shared rows, fewer than min_aligned={job.min_aligned}",
+            where=f"table of {table.party!r}",
+            remedy=f"compare the forms of the keys at all parties; {_forms(job, table, island, name)}",
+        )
+    return SharedRows.of(names, places, job.order, job.test)
+
+
+def _forms(job: Vertical, table: PartyTable, island: Island, name: str = MODEL) -> str:
+    """The forms of a party's keys; between organisations an error goes to others, who are not to see them."""
+    if island.remote:
+        return f"this party's site keeps its own as the 'shape' of {name!r} if none is shared"
+    return f"here they are {RowKeys.of(table.columns, job.id, key=job.key).shape()}"
+
+
+def require_no_labels(table: PartyTable, label: str | None) -> None:
+    """Refuse a host's table that has a column with the name of the guest's labels.
+
+    Raises:
+        DataError: it has.
+    """
+    if label in table.columns:
+        raise DataError(
+            f"a column {label!r}, which is the name of the guest's labels",
+            where=f"table of {table.party!r}",
+            remedy="rename the column at the host, or leave it out if it holds the labels",
+        )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ __all__ = ["JOBS", "PARTS"]
 JOBS = {
     "vertical": "atoll.vertical.job:Vertical",
     "vertical-prediction": "atoll.vertical.prediction:VerticalPrediction",
+    "vertical-statistics": "atoll.vertical.statistics:VerticalStatistics",
 }
 """Maps ``job:`` of a configuration to its class."""
 

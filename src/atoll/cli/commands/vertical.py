@@ -22,11 +22,19 @@ Files = Annotated[
 Ids = Annotated[str, typer.Option("--id", help="Column of keys.")]
 Label = Annotated[str, typer.Option("--label", help="Column of GUEST to predict.")]
 Task = Annotated[str, typer.Option("--task", help="auto, binary, multiclass or regression.")]
+Statistics = Annotated[
+    str | None,
+    typer.Option(
+        "--statistics",
+        help="Train nothing: woe: what each column says of the labels; correlation: of all pairs of columns.",
+        show_default=False,
+    ),
+]
 Model = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--model",
-        help="boost: boosted trees; pivot: boosted trees that show less; linear: a linear model; net: a neural network that is split.",
+        help="boost: boosted trees, the default; pivot: boosted trees that show less; linear: a linear model; net: a neural network that is split.",
     ),
 ]
 Security = Annotated[
@@ -47,7 +55,11 @@ Depth = Annotated[
 Bins = Annotated[
     int | None,
     typer.Option(
-        "--bins", help="boost, pivot: most bins of a column, 32 by default.", min=2, max=256, show_default=False
+        "--bins",
+        help="boost, pivot: most bins of a column, 32 by default; --statistics woe: 10.",
+        min=2,
+        max=256,
+        show_default=False,
     ),
 ]
 Rate = Annotated[
@@ -128,7 +140,8 @@ def command(
     ids: Ids = "id",
     label: Label = "y",
     task: Task = "auto",
-    model: Model = "boost",
+    statistics: Statistics = None,
+    model: Model = None,
     security: Security = None,
     trees: Trees = None,
     depth: Depth = None,
@@ -153,37 +166,60 @@ def command(
     poc: BetweenProcesses = False,
     json: Json = False,
 ) -> int:
-    """Train one model over the columns of several files, without joining them; compare with the guest alone and with all columns in one place."""
+    """Train one model over the columns of several files, without joining them; compare with the guest alone and with all columns in one place. Or, with --statistics, say what the columns tell of the labels or of each other."""
     from atoll.cli import describing as words
-    from atoll.cli.output import require_folder
-    from atoll.core.errors import ConfigError
-    from atoll.runs.config import job_class
 
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
         "family": family, "penalty": penalty, "l1": l1, "solver": solver,
         "epochs": epochs, "batch": batch, "attack": attack, "defend": defend,
     }  # fmt: skip
-    learner = _make_model(model, {name: value for name, value in given.items() if value is not None}, seed)
+    given = {name: value for name, value in given.items() if value is not None}
+    _require_places(predictions, transcript)
+    learner = (
+        _statistics_of(statistics, {**given, "model": model, "predictions": predictions, "transcript": transcript})
+        if statistics is not None
+        else {"model": _make_model(model or "boost", given, seed), "transcript": transcript is not None}
+    )
+    tables = words.tables_of(files, text=[ids])
+    chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids}
+    chosen |= {"label": label, "categories": _split_names(categories, tables)}
+    job, output = _make_job(learner, chosen, list(tables)), output_of(context)
+    trained = _train(job, files, tables, transcript, output, poc=poc)
+    if trained is None:
+        return INTERRUPT_CODE
+    if statistics is not None:
+        found, show = _describe(job, tables, trained), _statistics_table
+    else:
+        found, show = _compare(job, tables, trained, predictions), _table
+    if transcript is not None:
+        found["transcript"] = str(transcript)
+    output.give(found, show(found))
+    return 0
+
+
+def _require_places(predictions: Path | None, transcript: Path | None) -> None:
+    """Refuse places where nothing can be written.
+
+    Raises:
+        ConfigError: a folder is missing, or a file stands in its place.
+    """
+    from atoll.cli.output import require_folder
+    from atoll.core.errors import ConfigError
+
     for option, place in (("--predictions", predictions), ("--transcript", transcript)):
         if place is not None:
             require_folder(place, option)
     if transcript is not None and transcript.exists() and not transcript.is_dir():
         raise ConfigError(f"--transcript {transcript}: it is a file", remedy="name a folder; it is made if needed")
-    tables = words.tables_of(files, text=[ids])
-    chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids}
-    chosen |= {"label": label, "categories": _split_names(categories, tables), "transcript": transcript is not None}
-    guest, *hosts = tables
-    job: Any = job_class("vertical")(**{"model": learner, "guest": guest, "hosts": hosts, **chosen})
-    output = output_of(context)
-    trained = _train(job, files, tables, transcript, output, poc=poc)
-    if trained is None:
-        return INTERRUPT_CODE
-    found = _compare(job, tables, trained, predictions)
-    if transcript is not None:
-        found["transcript"] = str(transcript)
-    output.give(found, _table(found))
-    return 0
+
+
+def _make_job(learner: Mapping[str, Any], chosen: Mapping[str, Any], parties: Sequence[str]) -> Any:
+    """The job of a model or of statistics, for parties of which the first is the guest."""
+    from atoll.runs.config import job_class
+
+    kind: Any = job_class("vertical" if "model" in learner else "vertical-statistics")
+    return kind(**learner, **chosen, guest=parties[0], hosts=list(parties[1:]))
 
 
 def _train(
@@ -199,7 +235,7 @@ def _train(
             _between_processes(job, name_files(files), folder, output) if poc else _in_this_process(job, tables, folder)
         )
         if trained is not None and transcript is not None:
-            helpers = list(job.model.helpers)
+            helpers = list(job.helpers())
             write_transcript(trained[1], [*trained[0].parties, *helpers], transcript, helpers)
     return None if trained is None else trained[0]
 
@@ -270,6 +306,70 @@ def _make_model(name: str, given: Mapping[str, Any], seed: int) -> Any:
     return _make_net(**settings) if name == "net" else getattr(vertical, kind)(**settings)
 
 
+def _statistics_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of statistics.
+
+    Raises:
+        ConfigError: an option is none of theirs.
+    """
+    from atoll.core.errors import ConfigError
+
+    own = ("bins", "short_exponents") if name == "woe" else ("short_exponents",)
+    found = {one: value for one, value in given.items() if value is not None}
+    foreign = next((one for one in found if one not in own), None)
+    if foreign is not None:
+        option = foreign.replace("_", "-")
+        raise ConfigError(f"--{option} with --statistics {name}", remedy=f"leave --{option} or --statistics out")
+    return {"statistic": name, **found}
+
+
+def _describe(job: Any, tables: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    """What the statistics say, as plain data."""
+    sizes = {name: len(table) for name, table in tables.items()}
+    guest, *hosts = sizes
+    columns = [len(table.columns) - 1 - (i == 0) for i, table in enumerate(tables.values())]
+    told: dict[str, Any] = {
+        "statistic": job.statistic,
+        "rows": {"guest": sizes[guest], "host": sizes[hosts[0]] if len(hosts) == 1 else [sizes[name] for name in hosts]}
+        | result.rows,
+    }
+    if job.statistic == "woe":
+        told["classes"] = list(result.classes)
+        told["iv"] = result.iv
+        told["columns"] = {
+            name: {key: value if key == "bins" else value.tolist() for key, value in one.items()}
+            for name, one in result.woe.items()
+        }
+    else:
+        names, matrix = result.correlation
+        known = [[None if value != value else value for value in row] for row in matrix.tolist()]
+        told |= {"columns": names, "correlation": known}
+    outputs = len(result.classes) if job.statistic == "woe" else 1
+    return told | {
+        "seconds": result.cost.get("seconds"),
+        "predicted_seconds": job.predict_cost(sizes, columns, outputs)["seconds"],
+        "bytes": int(result.cost.get("bytes", 0)),
+        "security": "paillier",
+        "learns": result.learns,
+    }
+
+
+def _statistics_table(found: Mapping[str, Any]) -> PlainTable:
+    """Columns by their information value, or the matrix."""
+    table = PlainTable(title=f"{found['statistic']}, {found['rows']['train']:,} shared rows")
+    if found["statistic"] == "woe":
+        for name in ("column", "bins", *(f"information value of {one}" for one in found["classes"])):
+            table.add_column(name)
+        for name, values in sorted(found["iv"].items(), key=lambda one: -max(one[1])):
+            table.add_row(name, str(len(found["columns"][name]["bins"])), *(f"{value:.4f}" for value in values))
+        return table
+    for name in ("", *found["columns"]):
+        table.add_column(name)
+    for name, row in zip(found["columns"], found["correlation"], strict=True):
+        table.add_row(name, *("-" if value is None else f"{value:.3f}" for value in row))
+    return table
+
+
 def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path | None) -> dict[str, Any]:
     """Compare with all columns in one place, and write the predictions."""
     from atoll.vertical import read_leaks, train_pooled
@@ -306,7 +406,7 @@ def _in_this_process(job: Any, tables: Mapping[str, Any], folder: Path) -> Found
     from atoll.simulation import simulate
 
     run = simulate(job, tables, engine="inline", results=folder, progress=False)
-    return run.outcome, dict.fromkeys([*tables, *job.model.helpers], folder)
+    return run.outcome, dict.fromkeys([*tables, *job.helpers()], folder)
 
 
 def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Found | None:
@@ -314,7 +414,6 @@ def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output
     from atoll.core.errors import ConfigError
     from atoll.runtime.client.poc import OTHERS
     from atoll.runtime.provision.project import is_name
-    from atoll.vertical import VerticalResult
 
     wrong = next((name for name in files if not is_name(name) or name.lower() in OTHERS), None)
     if wrong is not None:
@@ -326,8 +425,8 @@ def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output
     cost, _ = in_order(_train_at_sites(job, files, folder, output))
     if cost is None:
         return None
-    places = {name: folder / "run" / name / "results" for name in [*files, *job.model.helpers]}
-    return VerticalResult.read(job, {name: places[name] for name in files}, cost), places
+    places = {name: folder / "run" / name / "results" for name in [*files, *job.helpers()]}
+    return job.read_result({name: places[name] for name in files}, cost), places
 
 
 async def _train_at_sites(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Mapping[str, float]:
