@@ -7,6 +7,7 @@ from atoll.core.rooms import PartKind, is_class
 __all__ = ["JOBS", "PARTS"]
 
 JOBS = {
+    "split-fed": "atoll.vertical.split.split_fed:SplitFed",
     "vertical": "atoll.vertical.job:Vertical",
     "vertical-prediction": "atoll.vertical.prediction:VerticalPrediction",
     "vertical-statistics": "atoll.vertical.statistics:VerticalStatistics",
