@@ -549,8 +549,12 @@ class _PreparedVertical(Prepared):
         guest, more = self.parties[0], {"secret": island.secret, "state": state, "save": peers.checkpoint}
         if job.model.reads_others:
             more["others"] = table.x[self._other_rows(table, rows)]
+        for event in job.model.training_releases(len(rows.train)) if state is None else ():
+            island.spend(event)
         part = await job.model.train_host(table.x[rows.train], peers, guest, **more)
         asked = await peers.channel("predictions").recv(guest)
+        for event in job.model.answer_releases(part, len(rows)):
+            island.spend(event)
         await job.model.predict_host(part, table.x[rows.places], peers, guest, secret=island.secret)
         half = {"part": part, **_shape_of(table), "method": type(job.model).__name__}
         island.leave(MODEL, {**half, "model": read_token(asked)})

@@ -20,6 +20,7 @@ from atoll.trees.objectives import TreeLoss
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.core.event import Event
     from atoll.core.execution.session import Peers
 
 __all__ = ["ANSWERS", "ColumnScales", "GuestRows", "Part", "Save", "VerticalModel", "model_named", "require"]
@@ -110,6 +111,21 @@ class VerticalModel(Checked):
             ConfigError: the model has none for them.
         """
         return objective
+
+    def training_releases(self, rows: int) -> Sequence[Event]:
+        """What a host releases of so many training rows under noise of its own, for its ledger; booked before the training begins.
+
+        Args:
+            rows: training rows.
+        """
+        del rows
+        return ()
+
+    @classmethod
+    def answer_releases(cls, part: Part, rows: int) -> Sequence[Event]:
+        """What a host releases under noise of its own when it answers for so many rows, for its ledger; booked before each answer."""
+        del part, rows
+        return ()
 
     async def train_guest(
         self, rows: GuestRows, peers: Peers, hosts: Sequence[str], *, secret: Secret, state: Any = None, save: Save | None = None

@@ -210,6 +210,8 @@ class _PreparedPrediction(Prepared):
         at = np.array([places.get(key, -1) for key in ids.tolist()], np.int64)
         rows = x[at] if len(x) else np.zeros((len(at), x.shape[1]), x.dtype)
         rows[at < 0] = 0  # nobody's row: what the host says of it does not count
+        for event in model.answer_releases(half["part"], len(at)):
+            island.spend(event)
         await peers.send(guest, {"known": Bits.pack(at >= 0)})
         await model().predict_host(half["part"], rows, peers, guest, secret=island.secret)
         return {}

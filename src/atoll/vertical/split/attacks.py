@@ -44,7 +44,7 @@ class LabelLeaks:
     def __init__(self, attacks: Sequence[str], hosts: int, rows: int, width: int, state: Any = None) -> None:
         self.attacks = [name for name in attacks if name in LABEL_ATTACKS]
         self._sums = np.zeros((hosts, 2)) if state is None else np.array(state["sums"])
-        self._batches = 0 if state is None else int(state["batches"])
+        self._batches = np.zeros((hosts, 1), np.int64) if state is None else np.array(state["batches"])
         self._seen: NDArray[Any] | None = None
         if "completion" in self.attacks:
             kept = None if state is None else state["seen"]
@@ -70,12 +70,12 @@ class LabelLeaks:
         cosines = seen @ seen[ones[0]] / np.maximum(norms * norms[ones[0]], 1e-300)
         others = np.arange(len(labels)) != ones[0]
         self._sums[host] += auc(labels, norms), auc(labels[others], cosines[others])
-        self._batches += host == 0
+        self._batches[host] += 1
 
     def result(self, labels: NDArray[Any]) -> dict[str, float]:
         """Attack -> area under the curve, of the host that can tell most."""
-        means = self._sums / max(1, self._batches)
-        found = {name: _either(means[:, k]) if self._batches else 0.5 for k, name in enumerate(("norm", "direction"))}
+        means = np.where(self._batches > 0, self._sums / np.maximum(1, self._batches), 0.5)
+        found = {name: _either(means[:, k]) for k, name in enumerate(("norm", "direction"))}
         if self._seen is not None:
             found["completion"] = max(complete_model(each, labels) for each in self._seen)
         return {name: found[name] for name in self.attacks}

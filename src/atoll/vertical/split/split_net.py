@@ -17,7 +17,7 @@ from atoll.core.requests.stage import Stage
 from atoll.core.validation import require_parts
 from atoll.trees.objectives import LOGISTIC, TreeLoss
 
-from ..model import ANSWERS, GuestRows, Part, Save, VerticalModel, require
+from ..model import ANSWERS, ColumnScales, GuestRows, Part, Save, VerticalModel, require
 from .attacks import ATTACKS, LABEL_ATTACKS, LabelLeaks, invert_embeddings
 from .cut import Cut, CutStages, read_frame, require_cut_stages
 from .defences import CutDefence, HostModules, SunModules
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from atoll.core.execution.session import PeerChannel, Peers
 
-__all__ = ["SplitNet"]
+__all__ = ["SplitNet", "read_hosts", "state_of_host"]
 
 _STEP_SECONDS, _FLOPS = 8e-4, 4e9
 """What a step of one party takes beside its arithmetic, and how many operations a second it does."""
@@ -227,6 +227,11 @@ class SplitNet(VerticalModel):
         layers = [*(self.bottom(one, k) for k, one in enumerate(columns)), *self.tops(len(columns), outputs)]
         return float(sum(one.multiplications for one in layers))
 
+    def _work_seen(self, rows: GuestRows, hosts: int) -> float:
+        """Multiplications of a step, as far as the guest knows: not how many columns the hosts have."""
+        columns = (rows.x.shape[1], *(math.prod(self.image) if self.image else rows.x.shape[1] for _ in range(hosts)))
+        return self._work(columns, rows.objective.outputs) * self.batch
+
     def segment(self, layers: Layers, *name: str | int) -> Segment:
         """A segment of this name, with its initial weights: the same wherever it lies."""
         steps = SegmentOptimizer(self.optimizer, self.rate, self.momentum, self.decay)
@@ -273,9 +278,7 @@ class SplitNet(VerticalModel):
         at_guest = LabelSide.of(self, rows, len(hosts) + 1, state)
         leaks = LabelLeaks(self.audit, len(hosts), len(rows.x), self.width, state and state["leaks"])
         cut, batches = self.cut(peers), self.batches(len(rows.x))
-        # How many columns the hosts have is not known here.
-        columns = (rows.x.shape[1], *(math.prod(self.image) if self.image else rows.x.shape[1] for _ in hosts))
-        with few_threads(self._work(columns, rows.objective.outputs) * self.batch):
+        with few_threads(self._work_seen(rows, len(hosts))):
             for step, at in batches.from_step(0 if state is None else int(state["done"])):
                 got = await cut.recv_all(hosts, step, (len(at), self.width), "embeddings")
                 embeddings = [torch.from_numpy(each).requires_grad_() for each in got]
@@ -301,14 +304,8 @@ class SplitNet(VerticalModel):
         """
         torch = load_torch()
         if state is None:
-            state = {"hosts": _hosts_of(await peers.recv(guest), peers, guest), "done": 0}
-        number = 1 + next(i for i, name in enumerate(state["hosts"]) if name not in peers.names)
-        own = ColumnSide.of(self, x, number, state.get("bottom"))
-        made = Rng.of(self.seed).child("modules", number)
-        modules = [
-            HostModules(one, self.width, x.shape[1], made.child(k), secret, self.precision, state.get(f"module-{k}"))
-            for k, one in enumerate(one for one in self.defence if isinstance(one, SunModules))
-        ]
+            state = {"hosts": read_hosts(await peers.recv(guest), peers, guest), "done": 0}
+        number, own, modules = self._begin_host(x, peers, secret, state)
         cut, batches = self.cut(peers), self.batches(len(x))
         top = state["hosts"][0] if self.shape == "u" else guest
         trunk = TrunkHost(self, cut, guest, state["hosts"][1:], state.get("trunk")) if top not in peers.names else None
@@ -327,17 +324,32 @@ class SplitNet(VerticalModel):
                 embedding.backward(torch.from_numpy(found))
                 own.bottom.step()
                 if save is not None and self.is_checkpoint(batches, step + 1):
-                    more = {f"module-{k}": one.state() for k, one in enumerate(modules)}
-                    more |= {} if trunk is None else {"trunk": trunk.segment.state()}
-                    await save({**state, "done": step + 1, "bottom": own.bottom.state(), **more})
+                    more = {} if trunk is None else {"trunk": trunk.segment.state()}
+                    await save({**state, "done": step + 1, **state_of_host(own, modules), **more})
         part = {**own.packed(), "width": self.width}
         if self.shape == "u":
             part |= (
                 {"top": top} if trunk is None else {"trunk": trunk.segment.packed(), "hosts": list(state["hosts"][1:])}
             )
-        if "inversion" in self.audit:
-            part["leaks"] = {"inversion": invert_embeddings(embed(part, x), own.scales.apply(x))}
-        return part
+        return {**part, **self._measure_inversion(part, x, embed(part, x))}
+
+    def _begin_host(
+        self, x: NDArray[Any], peers: Peers, secret: Secret, state: Mapping[str, Any]
+    ) -> tuple[int, ColumnSide, list[HostModules]]:
+        """A host's number, the guest being 0, its columns and bottom, and what its loss has beside the guest's; all at the beginning, or where a checkpoint left them."""
+        number = 1 + next(i for i, name in enumerate(state["hosts"]) if name not in peers.names)
+        made = Rng.of(self.seed).child("modules", number)
+        modules = [
+            HostModules(one, self.width, x.shape[1], made.child(k), secret, self.precision, state.get(f"module-{k}"))
+            for k, one in enumerate(one for one in self.defence if isinstance(one, SunModules))
+        ]
+        return number, ColumnSide.of(self, x, number, state.get("bottom")), modules
+
+    def _measure_inversion(self, part: Part, x: NDArray[Any], shown: NDArray[Any]) -> dict[str, Any]:
+        """What the guest could tell of a host's columns from what it is shown, if the audit asks."""
+        if "inversion" not in self.audit:
+            return {}
+        return {"leaks": {"inversion": invert_embeddings(shown, ColumnScales.unpacked(part["scales"]).apply(x))}}
 
     def train_pooled(self, rows: GuestRows) -> Part:
         """The guest's part that the same network has when all columns are in one place: nothing is cut."""
@@ -401,11 +413,16 @@ class SplitNet(VerticalModel):
             await peers.channel(ANSWERS).send(str(part.get("top", guest)), dict(self.answer(part, x)))
 
 
+def state_of_host(own: ColumnSide, modules: Sequence[HostModules]) -> dict[str, Any]:
+    """What a checkpoint of a host has beside its place in the training."""
+    return {"bottom": own.bottom.state(), **{f"module-{k}": one.state() for k, one in enumerate(modules)}}
+
+
 def _sizes(values: Sequence[int]) -> bool:
     return all(isinstance(one, int) and one >= 1 for one in values)
 
 
-def _hosts_of(message: Any, peers: Peers, guest: str) -> list[str]:
+def read_hosts(message: Any, peers: Peers, guest: str) -> list[str]:
     """The hosts in the order of their columns, as the guest has told them: the other roles, and this one."""
     told: Any = message.get("hosts") if isinstance(message, Mapping) else None
     good = isinstance(told, list) and all(isinstance(one, str) for one in told)
