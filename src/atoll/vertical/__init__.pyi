@@ -10,6 +10,8 @@ from .split.defences import IsotropicNoise as IsotropicNoise
 from .split.defences import MaxNorm as MaxNorm
 from .split.defences import SunModules as SunModules
 from .split.defences import distance_correlation as distance_correlation
+from .split.fed_gkt import FedGKT as FedGKT
+from .split.fed_gkt import FedGKTResult as FedGKTResult
 from .split.split_fed import SplitFed as SplitFed
 from .split.split_fed import SplitFedResult as SplitFedResult
 from .split.split_net import SplitNet as SplitNet

@@ -7,6 +7,7 @@ from atoll.core.rooms import PartKind, is_class
 __all__ = ["JOBS", "PARTS"]
 
 JOBS = {
+    "fed-gkt": "atoll.vertical.split.fed_gkt:FedGKT",
     "split-fed": "atoll.vertical.split.split_fed:SplitFed",
     "vertical": "atoll.vertical.job:Vertical",
     "vertical-prediction": "atoll.vertical.prediction:VerticalPrediction",

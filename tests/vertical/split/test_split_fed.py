@@ -12,7 +12,6 @@ import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.core.requests.party import Roster
 from atoll.core.world import World
-from atoll.data import Dataset, Islands
 from atoll.engines import Inline
 from atoll.reducers import SecureAggregation
 from atoll.testing import killed_and_resumed
@@ -20,26 +19,9 @@ from atoll.trees.objectives import LOGISTIC, SOFTMAX, TreeLoss
 from atoll.trees.tree import auc
 from atoll.vertical import MaxNorm, SplitFed, SplitNet, SunModules
 from atoll.vertical.split.split_fed import read_client
+from tests.support.split_toys import SMALL, DoubleNet, draw_clients, module_of
 
 torch = pytest.importorskip("torch")
-SMALL = {"hidden": (5,), "width": 4, "top": (3,), "epochs": 2, "batch": 30}
-
-
-class DoubleNet(SplitNet):
-    """The same in double precision."""
-
-    precision = np.float64
-
-
-def draw_clients(sizes, classes=2, seed=0):
-    rng = np.random.default_rng(seed)
-    made = {}
-    for k, rows in enumerate(sizes):
-        x = rng.normal(size=(rows, 6))
-        signal = x[:, 0] * x[:, 1] + x[:, 2] + k
-        y = np.digitize(signal, [0.5, 1.5][: classes - 1])
-        made[f"client-{k}"] = Dataset({"x": x, "y": y}, task="classification", classes=classes)
-    return Islands.from_datasets(made)
 
 
 def train(job, islands, **more):
@@ -49,17 +31,9 @@ def train(job, islands, **more):
 def modules_of(net, columns, outputs):
     """The network as modules of PyTorch's own: bottom, trunk, head."""
     trunk, head = net.tops(1, outputs)
-    made = []
-    for name, layers in (("bottom", net.bottom(columns, 1)), ("trunk", trunk), ("head", head)):
-        segment = net.segment(layers, name, *([0] if name == "bottom" else []))
-        parts = []
-        for k in range(0, len(segment.weights), 2):
-            weight, bias = segment.weights[k : k + 2]
-            one = torch.nn.Linear(*weight.shape[::-1], dtype=torch.float64)
-            one.load_state_dict({"weight": weight.detach(), "bias": bias.detach()})
-            parts += [*([torch.nn.ReLU()] if k else []), one]
-        made.append(torch.nn.Sequential(*parts, *([torch.nn.ReLU()] if layers.activated else [])))
-    return torch.nn.ModuleList(made)
+    layers = {"bottom": net.bottom(columns, 1), "trunk": trunk, "head": head}
+    names = {name: (name, 0) if name == "bottom" else (name,) for name in layers}
+    return torch.nn.ModuleList(module_of(net.segment(layers[name], *names[name])) for name in layers)
 
 
 class Trainer:

@@ -276,9 +276,14 @@ class Batches:
     def from_step(self, done: int) -> Iterable[tuple[int, NDArray[np.int64]]]:
         """The number of each step that is left, and its rows."""
         for epoch in range(done // self.an_epoch, self.epochs):
-            order = self.rng.child("epoch", epoch).generator().permutation(self.rows)
-            for k in range(max(0, done - epoch * self.an_epoch), self.an_epoch):
-                yield epoch * self.an_epoch + k, order[k * self.size : (k + 1) * self.size]
+            steps = enumerate(self.of_epoch(epoch), epoch * self.an_epoch)
+            yield from itertools.islice(steps, max(0, done - epoch * self.an_epoch), None)
+
+    def of_epoch(self, epoch: int) -> Iterable[NDArray[np.int64]]:
+        """The rows of each step of an epoch."""
+        order = self.rng.child("epoch", epoch).generator().permutation(self.rows)
+        for k in range(self.an_epoch):
+            yield order[k * self.size : (k + 1) * self.size]
 
 
 def loss_of(objective: TreeLoss, margins: Any, targets: Any) -> Any:
