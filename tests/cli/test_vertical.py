@@ -351,6 +351,17 @@ def test_statistics_between_real_processes_are_the_same(files, asked):
         assert asked(*files(), *words)[name] == asked(*files(order=order), *words, "--poc")[name]
 
 
+@pytest.mark.network
+def test_a_split_network_between_real_processes_writes_the_same_file(files, asked, tmp_path):
+    pytest.importorskip("torch")
+    words = ("--model", "net", "--epochs", 3, "--attack", "direction", "--predictions")
+    here = asked(*files("binary"), *words, tmp_path / "one.csv")
+    order = np.random.default_rng(1).permutation(ROWS)
+    there = asked(*files("binary", order=order), *words, tmp_path / "two.csv", "--poc")
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    assert there["attacks"] == here["attacks"]
+
+
 def test_a_transcript_needs_a_folder(files, asked, tmp_path):
     (tmp_path / "heard").write_text("", encoding="utf-8")
     error = asked(*files(), "--security", "none", "--transcript", tmp_path / "heard", code=2)["error"]

@@ -1,4 +1,4 @@
-"""A training between real processes, one of which is killed: the same model."""
+"""Trainings between real processes, one of which is killed: the same model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 import atoll
 from atoll.core.persistence.named_results import NamedResults
+from atoll.data import Dataset
 from atoll.runs import yaml
 from atoll.runtime.jobs.spec import JobConfig
-from atoll.vertical import SecureBoost, Vertical, VerticalPrediction, VerticalResult
+from atoll.vertical import SFTL, VAFL, SecureBoost, SplitNet, Vertical, VerticalPrediction, VerticalResult
 from tests.support.front_toys import played
 from tests.support.vertical_toys import as_parties, draw
 
@@ -30,25 +31,19 @@ def agreed_step(folder):
     return 0
 
 
-@pytest.mark.parametrize("victim", ["host-1", pytest.param("guest", marks=pytest.mark.slow)])
-def test_a_killed_party_goes_on_to_the_same_model(tmp_path, victim):
-    pytest.importorskip("gmpy2")
-    parties, _ = as_parties(draw(400, 300))
-    for columns in parties.values():  # keys that a reader of numbers would change
-        columns["id"] = np.array([f"{int(one.partition('-')[2]):05}" for one in columns["id"].tolist()])
-    model = {"trees": 6, "depth": 2, "bins": 8}
+def play_killed(tmp_path, parties, job, later, victim):
+    """Train between processes, one of which is killed after the first step that all agreed on, then predict; return each party's folder of results."""
     files = {}
     for name, columns in parties.items():
-        files[name] = [str(tmp_path / f"{name}.csv"), "--id", "id"]
+        columns["id"] = np.array([f"{int(str(one).rpartition('-')[2]):05}" for one in columns["id"].tolist()])
+        files[name] = [str(tmp_path / f"{name}.csv"), "--id", "id"]  # keys that a reader of numbers would change
         with (tmp_path / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
             rows.writerow(columns)
             rows.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
-    job = Vertical(model=SecureBoost(**model, short_exponents=True), guest="guest")
-    config = JobConfig.of(job, name="vertical", sites=list(parties), patience=60.0)
-    (tmp_path / "job.yaml").write_text(yaml.dump(config.model_dump(exclude_defaults=True)), encoding="utf-8")
-    later = JobConfig.of(VerticalPrediction(guest="guest"), name="later", sites=list(parties))
-    (tmp_path / "later.yaml").write_text(yaml.dump(later.model_dump(exclude_defaults=True)), encoding="utf-8")
+    for name, one, more in (("job", job, {"patience": 60.0}), ("later", later, {})):
+        config = JobConfig.of(one, name=name, sites=list(parties), **more)
+        (tmp_path / f"{name}.yaml").write_text(yaml.dump(config.model_dump(exclude_defaults=True)), encoding="utf-8")
     folder = tmp_path / "project"
 
     async def body(world):
@@ -60,12 +55,20 @@ def test_a_killed_party_goes_on_to_the_same_model(tmp_path, victim):
         await world.poc.start(victim)
         ended = await ending
         assert ended["state"] == "finished", ended
-        later = (await world.admin.submit(tmp_path / "later.yaml"))["job"]
-        ended = await world.end(later)
+        ended = await world.end((await world.admin.submit(tmp_path / "later.yaml"))["job"])
         assert ended["state"] == "finished", ended
 
     played(folder, body, data=files)
-    places = {name: folder / "run" / name / "results" for name in parties}
+    return {name: folder / "run" / name / "results" for name in parties}
+
+
+@pytest.mark.parametrize("victim", ["host-1", pytest.param("guest", marks=pytest.mark.slow)])
+def test_a_killed_party_goes_on_to_the_same_model(tmp_path, victim):
+    pytest.importorskip("gmpy2")
+    parties, _ = as_parties(draw(400, 300))
+    model = {"trees": 6, "depth": 2, "bins": 8}
+    job = Vertical(model=SecureBoost(**model, short_exponents=True), guest="guest")
+    places = play_killed(tmp_path, parties, job, VerticalPrediction(guest="guest"), victim)
     plain = Vertical(model=SecureBoost(**model, security="none"), guest="guest")
     expected = atoll.simulate(plain, parties, engine="inline", progress=False).outcome
     found = VerticalResult.read(job, places)
@@ -75,3 +78,46 @@ def test_a_killed_party_goes_on_to_the_same_model(tmp_path, victim):
     assert answers["ids"].tolist() == parties["guest"]["id"].tolist()
     told = dict(zip(found.predictions["id"].tolist(), found.predictions["federated"][:, 0], strict=True))
     np.testing.assert_array_equal(answers["predictions"], [told[key] for key in answers["ids"].tolist()])
+
+
+@pytest.mark.parametrize(
+    ("model", "victim"),
+    [
+        (SplitNet(epochs=6, batch=100, shape="u"), "host-1"),
+        pytest.param(SplitNet(epochs=6), "guest", marks=pytest.mark.slow),
+        pytest.param(VAFL(epochs=6, pace={"host-2": 2.5}), "host-2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_split_network_survives_a_killed_party(tmp_path, model, victim):
+    pytest.importorskip("torch")
+    parties, _ = as_parties(draw(402, 400), 2)
+    job = Vertical(model=model, guest="guest")
+    places = play_killed(tmp_path, parties, job, VerticalPrediction(guest="guest"), victim)
+    expected = atoll.simulate(job, parties, engine="inline", progress=False).outcome
+    found = VerticalResult.read(job, places)
+    np.testing.assert_array_equal(found.predictions["federated"], expected.predictions["federated"])
+    answers = NamedResults(places["guest"]).get("guest", "vertical-predictions")
+    np.testing.assert_allclose(answers["predictions"], expected.predict(parties), rtol=0, atol=1e-6)
+
+
+def test_labels_reach_another_party_between_processes(tmp_path):
+    """A method of transfer, by oblivious transfers: the target predicts all rows of its own, and the rows that it has alone too."""
+    x = np.random.default_rng(0).normal(size=(300, 6))
+    y = (x[:, 0] + x[:, 3] > 0).astype(np.int64)
+    people = Dataset(
+        {"x": x, "y": y, "id": np.arange(300)}, task="classification", features=[f"c{i}" for i in range(6)]
+    )
+    tables = atoll.data.transfer(people, parties={"guest": range(3), "shop": range(3, 6)}, overlap=0.2)
+    parties = {}
+    for name, table in tables.items():
+        columns = {each: np.asarray(table.x)[:, j] for j, each in enumerate(table.about.features)}
+        parties[name] = {"id": np.asarray(table["id"]), **columns, **({"y": table.y} if name == "guest" else {})}
+    job = Vertical(model=SFTL(security="shared", steps=4), guest="guest", test=0.0)
+    later = VerticalPrediction(guest="guest", target="shop")
+    places = play_killed(tmp_path, parties, job, later, "shop")
+    expected = atoll.simulate(job, parties, engine="inline", progress=False).outcome
+    answers = NamedResults(places["shop"]).get("shop", "vertical-predictions")
+    assert answers["ids"].tolist() == parties["shop"]["id"].tolist()
+    np.testing.assert_allclose(answers["predictions"], expected.predict_own("shop", parties["shop"]), rtol=0, atol=1e-4)
+    net = NamedResults(places["shop"]).get("shop", "vertical-model")["part"]["net"]
+    np.testing.assert_array_equal(net["encode"], expected.replies["shop"]["half"]["part"]["net"]["encode"])
