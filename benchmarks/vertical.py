@@ -1,4 +1,4 @@
-"""Measures boosted trees over two parties' columns under Paillier encryption: processor seconds of both parties, and bytes between them.
+"""Measures boosted trees over two parties' columns under Paillier encryption, by matrix products, and from labels with noise: processor seconds of both parties, and bytes between them.
 
     ATOLL_DATA=folder python benchmarks/vertical.py                  # 20 trees of depth 3 on `default_credit`, keys of 2,048 bits
     ATOLL_DATA=folder python benchmarks/vertical.py --trees 2        # a tree costs the same, whichever it is
@@ -16,10 +16,15 @@ import sys
 import time
 
 CASES = {
-    "paillier": {},
-    "paillier, short exponents": {"short_exponents": True},
-    "none": {"security": "none"},
+    "paillier": ("SecureBoost", {}),
+    "paillier, short exponents": ("SecureBoost", {"short_exponents": True}),
+    "none": ("SecureBoost", {"security": "none"}),
+    "product": ("FedXGBoost", {}),
+    "noise, epsilon 8": ("FedXGBoost", {"security": "noise", "epsilon": 8.0}),
+    "noise, epsilon 2": ("FedXGBoost", {"security": "noise", "epsilon": 2.0}),
+    "noise, epsilon 0.5": ("FedXGBoost", {"security": "noise", "epsilon": 0.5}),
 }
+"""Name -> class in `atoll.vertical`, and its settings."""
 
 
 def draw_parties(rows: int):
@@ -38,14 +43,15 @@ def draw_parties(rows: int):
 def measure(case: str, trees: int, rows: int) -> dict[str, float]:
     """One training of two parties in this process."""
     import atoll
-    from atoll.vertical import SecureBoost, Vertical
+    from atoll import vertical
 
     parties = (
         draw_parties(rows)
         if rows
         else dict(zip(("bank", "shop"), atoll.data.fate_vertical("default_credit"), strict=True))
     )
-    job = Vertical(model=SecureBoost(trees=trees, **CASES[case]))
+    kind, settings = CASES[case]
+    job = vertical.Vertical(model=getattr(vertical, kind)(trees=trees, **settings))
     began, wall = time.process_time(), time.perf_counter()
     result = atoll.simulate(job, parties, engine="inline", progress=False)
     spent = {"processor": time.process_time() - began, "wall": time.perf_counter() - wall}

@@ -116,6 +116,17 @@ def test_hidden_trees_are_those_of_all_columns_in_one_place(files, asked):
     assert not any("split" in line for line in found["learns"]["shop"])
 
 
+def test_trees_by_products_are_exact_and_noise_needs_an_epsilon(files, asked):
+    pytest.importorskip("rbcl")
+    few = ("--model", "fedxgboost", "--trees", 2, "--bins", 8)
+    found = asked(*files(), *few)
+    assert (found["security"], found["difference"]) == ("product", 0)
+    told = asked(*files(), *few, "--security", "noise", "--epsilon", 2)
+    assert any("epsilon 2.0" in line for line in told["learns"]["shop"])
+    assert told["difference"] > 0
+    assert "epsilon=None" in asked(*files(), *few, "--security", "noise", code=2)["error"]["what"]
+
+
 def test_what_is_wrong_is_refused(files, asked, tmp_path):
     bank, shop = files()
     few = ("--trees", 1, "--security", "none")

@@ -21,5 +21,6 @@ from .split.vafl import VAFL as VAFL
 from .transfer.prada import PrADA as PrADA
 from .transfer.sfhtl import SFHTL as SFHTL
 from .transfer.sftl import SFTL as SFTL
+from .trees.fedxgboost import FedXGBoost as FedXGBoost
 from .trees.pivot import Pivot as Pivot
 from .trees.secure_boost import SecureBoost as SecureBoost

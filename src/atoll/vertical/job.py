@@ -508,6 +508,8 @@ class _PreparedVertical(Prepared):
         rows = find_shared_rows(job, table, island)
         training = own = GuestRows(table.x[rows.train], labels.values[rows.train], objective)
         more = {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        if job.model.releases:
+            more["spend"] = island.spend
         if job.model.reads_others:
             others = self._other_rows(table, rows)
             more["others"] = GuestRows(table.x[others], labels.values[others], objective)

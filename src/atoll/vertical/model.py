@@ -78,6 +78,12 @@ class VerticalModel(Checked):
     """Whether the parties also train on rows of their own tables that are not shared: both roles get them as ``others``, as they get the shared ones. The guest's rows may lack labels then, as NaN."""
     categories: ClassVar[bool] = False
     """Whether it reads text as categories, an input for each; else text is refused."""
+
+    @property
+    def releases(self) -> bool:
+        """Whether the guest releases numbers with noise: its role also gets ``spend``, which books an event in its ledger before anything leaves."""
+        return False
+
     security: str
     """How the parts hide from each other; ``none`` where they do not."""
 

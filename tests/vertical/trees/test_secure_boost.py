@@ -242,7 +242,7 @@ def test_a_host_takes_batches_of_all_rows_once(plain):
     asked = {"do": "sum", "nodes": np.array([0])}
     known = HostColumns(columns.counts, columns.fullest)
     opened = (PlainSums() if plain else guest).open(
-        begun(first, last).answer(asked)["sums"], known, pairs.sum(axis=0)[None]
+        begun(first, last).answer(asked)["sums"], known, pairs.sum(axis=0)[None], [columns.rows_at(0)]
     )
     np.testing.assert_array_equal(opened, columns.sums(pairs.astype(np.float32), [0]))
     for messages, words in (
@@ -354,7 +354,7 @@ def test_the_joint_model_with_a_least_number_of_rows_is_the_pooled_one():
 @pytest.mark.parametrize("outputs", [None, 0, 10**6, True])
 def test_a_host_refuses_no_number_of_trees(outputs):
     with pytest.raises(MessageError, match="trees a round"):
-        SecureBoost(security="none")._host_sums({"security": "none", "outputs": outputs}, 5, Secret(1))
+        SecureBoost(security="none")._read_outputs({"security": "none", "outputs": outputs})
 
 
 def test_a_host_needs_gradients_before_sums():
@@ -375,9 +375,9 @@ def test_a_guest_refuses_hosts_with_no_or_too_many_cuts(told):
 def test_a_guest_refuses_sums_of_another_shape():
     guest = GuestCipher.of(SHORT, GradientUnits(1.0, 1.0, (25, 25)), 50, Secret(1), None, short=False)
     with pytest.raises(MessageError, match=r"sums of shape \(1, 128\), expected \(2, 128\)"):
-        guest.open(guest.owner.encrypt([0]), HostColumns([9], [0]), np.zeros((1, 2), np.int64))
+        guest.open(guest.owner.encrypt([0]), HostColumns([9], [0]), np.zeros((1, 2), np.int64), ())
     with pytest.raises(MessageError, match="expected"):
-        PlainSums().open(np.zeros((1, 1, 4, 2), np.int64), HostColumns([9], [0]), np.zeros((1, 2), np.int64))
+        PlainSums().open(np.zeros((1, 1, 4, 2), np.int64), HostColumns([9], [0]), np.zeros((1, 2), np.int64), ())
 
 
 def test_gradients_that_may_overflow_are_refused():

@@ -34,29 +34,34 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="boost: boosted trees, the default; pivot: boosted trees that show less; linear: a linear model; net: a neural network that is split.",
+        help="boost: boosted trees, the default; fedxgboost: the same without ciphertexts; pivot: boosted trees that show less; linear: a linear model; net: a neural network that is split.",
     ),
 ]
 Security = Annotated[
     str | None,
     typer.Option(
         "--security",
-        help="boost: paillier (default) or none; pivot: basic (default) or enhanced; linear: pair (default), arbiter, shared, ckks or none.",
+        help="boost: paillier (default) or none; fedxgboost: product (default) or noise; pivot: basic (default) or enhanced; linear: pair (default), arbiter, shared, ckks or none.",
         show_default=False,
     ),
 ]
 Trees = Annotated[
-    int | None, typer.Option("--trees", help="boost, pivot: boosting rounds, 20 by default.", min=1, show_default=False)
+    int | None,
+    typer.Option(
+        "--trees", help="boost, fedxgboost, pivot: boosting rounds, 20 by default.", min=1, show_default=False
+    ),
 ]
 Depth = Annotated[
     int | None,
-    typer.Option("--depth", help="boost, pivot: levels of splits, 3 by default.", min=1, max=16, show_default=False),
+    typer.Option(
+        "--depth", help="boost, fedxgboost, pivot: levels of splits, 3 by default.", min=1, max=16, show_default=False
+    ),
 ]
 Bins = Annotated[
     int | None,
     typer.Option(
         "--bins",
-        help="boost, pivot: most bins of a column, 32 by default; --statistics woe: 10.",
+        help="boost, fedxgboost, pivot: most bins of a column, 32 by default; --statistics woe: 10.",
         min=2,
         max=256,
         show_default=False,
@@ -64,7 +69,13 @@ Bins = Annotated[
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", help="Learning rate: of boost and pivot 0.3 by default, of net 0.003.", show_default=False),
+    typer.Option("--rate", help="Learning rate: of trees 0.3 by default, of net 0.003.", show_default=False),
+]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        "--epsilon", help="fedxgboost with --security noise: what a host may learn of a label.", show_default=False
+    ),
 ]
 Family = Annotated[
     str | None,
@@ -147,6 +158,7 @@ def command(
     depth: Depth = None,
     bins: Bins = None,
     rate: Rate = None,
+    epsilon: Epsilon = None,
     family: Family = None,
     penalty: Penalty = None,
     l1: L1 = None,
@@ -171,7 +183,7 @@ def command(
 
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
-        "family": family, "penalty": penalty, "l1": l1, "solver": solver,
+        "epsilon": epsilon, "family": family, "penalty": penalty, "l1": l1, "solver": solver,
         "epochs": epochs, "batch": batch, "attack": attack, "defend": defend,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
@@ -276,6 +288,7 @@ def _make_net(**given: Any) -> Any:
 
 _MODELS = {
     "boost": ("SecureBoost", ("security", "trees", "depth", "bins", "rate", "short_exponents")),
+    "fedxgboost": ("FedXGBoost", ("security", "trees", "depth", "bins", "rate", "epsilon")),
     "pivot": ("Pivot", ("security", "trees", "depth", "bins", "rate")),
     "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "solver", "short_exponents")),
     "net": ("SplitNet", ("seed", "rate", "epochs", "batch", "attack", "defend")),

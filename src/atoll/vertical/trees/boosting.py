@@ -42,6 +42,7 @@ __all__ = [
     "PlainSums",
     "fits",
     "grow_round",
+    "grow_tree",
     "require",
     "unpack_sides",
 ]
@@ -143,13 +144,16 @@ class GuestSums(Protocol):
         """Gradients of all rows for the hosts, ``(rows, 2)``."""
         ...
 
-    def open(self, sums: Any, columns: HostColumns, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def open(
+        self, sums: Any, columns: HostColumns, totals: NDArray[np.int64], rows: Sequence[NDArray[np.int32]]
+    ) -> NDArray[np.int64]:
         """A host's sums, ``(nodes, features, width, 2)``.
 
         Args:
             sums: what the host sent.
             columns: what is known of its columns.
             totals: sums over all rows of each node, ``(nodes, 2)``.
+            rows: the rows of each node.
         """
         ...
 
@@ -187,8 +191,11 @@ class PlainSums:
         """The gradients as they are."""
         return pairs
 
-    def open(self, sums: Any, columns: HostColumns, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def open(
+        self, sums: Any, columns: HostColumns, totals: NDArray[np.int64], rows: Sequence[NDArray[np.int32]]
+    ) -> NDArray[np.int64]:
         """The sums as they are."""
+        del rows
         found, shape = np.asarray(sums), (len(totals), len(columns.counts), columns.width, 2)
         require(found.shape == shape and found.dtype == np.int64, f"sums of shape {found.shape}, expected {shape}")
         return found
@@ -219,12 +226,12 @@ class _Tried:
     Attributes:
         guess: the tree with them.
         nodes: the leaves that they split.
-        totals: of the leaves whose sums were asked for.
+        rows: of the leaves whose sums were asked for.
     """
 
     guess: Growth
     nodes: list[int]
-    totals: NDArray[np.int64]
+    rows: list[NDArray[np.int32]]
 
 
 class ColumnOwners:
@@ -234,16 +241,16 @@ class ColumnOwners:
         own: the guest's columns.
         peers: the hosts of the session; ``None`` without any.
         hosts: what is known of each host's columns, in their order.
-        cipher: the guest's half of the sums.
+        ciphers: the guest's half of the sums with each host; hosts with the same half get the same gradients.
         batch: rows whose gradients travel in one message; 0 sends all in one.
         optimistic: whether hosts go on with the guest's best splits while their own are compared.
     """
 
     def __init__(
-        self, own: OwnedColumns, peers: Peers | None, hosts: Mapping[str, HostColumns], cipher: GuestSums,
+        self, own: OwnedColumns, peers: Peers | None, hosts: Mapping[str, HostColumns], ciphers: Mapping[str, GuestSums],
         batch: int = 0, optimistic: bool = False,
     ) -> None:  # fmt: skip
-        self.own, self.peers, self.cipher, self.hosts, self.batch = own, peers, cipher, list(hosts), batch
+        self.own, self.peers, self.ciphers, self.hosts, self.batch = own, peers, ciphers, list(hosts), batch
         self.optimistic, self.kept, self.taken_back = optimistic and bool(hosts), 0, 0
         self._tried: _Tried | None = None
         self._ahead: dict[int, list[NDArray[np.int64]]] = {}
@@ -271,8 +278,17 @@ class ColumnOwners:
         size = self.batch or len(pairs)
         for start in range(0, len(pairs), size):  # hosts add up the rows of a batch while the next one is sealed
             more = start + size < len(pairs)
-            message = {"do": "more" if start else "begin", "sealed": self.cipher.seal(pairs[start : start + size])}
-            await self._tell(self.hosts, {**message, "last": False} if more else message)
+            for cipher, hosts in self._sharing:
+                message = {"do": "more" if start else "begin", "sealed": cipher.seal(pairs[start : start + size])}
+                await self._tell(hosts, {**message, "last": False} if more else message)
+
+    @property
+    def _sharing(self) -> list[tuple[GuestSums, list[str]]]:
+        """Each half of the sums, and the hosts that share it."""
+        found: dict[int, tuple[GuestSums, list[str]]] = {}
+        for host in self.hosts:
+            found.setdefault(id(self.ciphers[host]), (self.ciphers[host], []))[1].append(host)
+        return list(found.values())
 
     async def end(self) -> None:
         """End a round."""
@@ -288,18 +304,17 @@ class ColumnOwners:
         own = self.own.sums(self._pairs, nodes)
         if self.optimistic and growth.depth + 1 < growth.limits.max_depth:
             self._tried = await self._try_splits(growth, units, own)
-        totals = [self._whole[self.own.rows_at(node)].sum(axis=0) for node in asked]
-        heard = await self._hear_sums(np.array(totals, np.int64).reshape(-1, 2)) if asked else []
+        heard = await self._hear_sums([self.own.rows_at(node) for node in asked]) if asked else []
         fresh = {node: [each[i] for each in heard] for i, node in enumerate(asked)} | ahead
         return np.stack([self._join([own[i], *fresh[node]]) for i, node in enumerate(nodes)])
 
-    async def _hear_sums(self, totals: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Each host's sums of the leaves with these totals."""
-        found = []
+    async def _hear_sums(self, rows: Sequence[NDArray[np.int32]]) -> list[NDArray[np.int64]]:
+        """Each host's sums of the leaves with these rows."""
+        totals, found = np.stack([self._whole[mine].sum(axis=0) for mine in rows]), []
         for k, host in enumerate(self.hosts, 1):
             heard = await self._hear(host)
             require(isinstance(heard, Mapping) and "sums" in heard, f"no sums of {host!r}")
-            found.append(self.cipher.open(heard["sums"], self._known[k], totals))
+            found.append(self.ciphers[host].open(heard["sums"], self._known[k], totals, rows))
         return found
 
     def _join(self, parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -325,15 +340,14 @@ class ColumnOwners:
         for node, left in zip(nodes, sides, strict=True):
             here = self.own.rows_at(node)
             rows |= {guess.left[node]: here[left], guess.left[node] + 1: here[~left]}
-        totals = np.stack([self._whole[rows[node]].sum(axis=0) for node in guess.asked])
-        return _Tried(guess, nodes, totals)
+        return _Tried(guess, nodes, [rows[node] for node in guess.asked])
 
     async def _settle(self, growth: Growth, nodes: Sequence[int]) -> bool:
         """Keep what was tried where it is right, else take it back; whether hosts have made all splits already. Sums of right splits count anyway."""
         tried, self._tried = self._tried, None
         if tried is None:
             return False
-        heard, guess = await self._hear_sums(tried.totals), tried.guess
+        heard, guess = await self._hear_sums(tried.rows), tried.guess
         places = {node: i for i, node in enumerate(guess.asked)}
         names = ("feature", "cut", "default_left")
         right = [n for n in tried.nodes if all(getattr(growth, each)[n] == getattr(guess, each)[n] for each in names)]
@@ -422,6 +436,7 @@ class Boosting:
         margin: of the training rows, ``(rows, outputs)``.
         trees: the trees.
         splits: the guest's own splits.
+        seen: the margins that follow from labels with noise; ``None`` where hosts' sums are of true ones.
     """
 
     objective: TreeLoss
@@ -429,10 +444,26 @@ class Boosting:
     margin: NDArray[np.float32]
     trees: GuestTrees
     splits: Splits
+    seen: NDArray[np.float32] | None = None
 
     def packed(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"margin": self.margin, "trees": self.trees.packed(), "splits": self.splits.packed()}
+        kept = {"margin": self.margin, "trees": self.trees.packed(), "splits": self.splits.packed()}
+        return kept if self.seen is None else {**kept, "seen": self.seen}
+
+
+async def grow_tree(
+    owners: ColumnOwners, pairs: NDArray[np.int64], group: int, limits: TreeLimits, units: GradientUnits
+) -> Growth:
+    """Grow one tree, for the output ``group``, on gradients ``pairs`` of all rows."""
+    await owners.begin(pairs)
+    growth = Growth(limits, owners.cuts, group, missing=True)
+    while growth.asked:
+        known = len(growth.feature)
+        growth.take(units.real(await owners.sums(growth, units)))
+        fresh = [node for node in range(known) if growth.feature[node] >= 0 and growth.left[node] >= known]
+        await owners.split(growth, fresh)
+    return growth
 
 
 async def grow_round(
@@ -442,13 +473,7 @@ async def grow_round(
     g, h = state.objective.gradients(state.margin, targets)
     made = []
     for group in range(state.objective.outputs):
-        await owners.begin(units.whole(g[:, group], h[:, group]))
-        growth = Growth(limits, owners.cuts, group, missing=True)
-        while growth.asked:
-            known = len(growth.feature)
-            growth.take(units.real(await owners.sums(growth, units)))
-            fresh = [node for node in range(known) if growth.feature[node] >= 0 and growth.left[node] >= known]
-            await owners.split(growth, fresh)
+        growth = await grow_tree(owners, units.whole(g[:, group], h[:, group]), group, limits, units)
         made.append((group, state.trees.add(growth, owners.owner_of, owners.own, state.splits), dict(owners.own.at)))
     await owners.end()
     for group, values, at in made:

@@ -44,13 +44,14 @@ class GuestTrees:
         return len(self.groups)
 
     def add(
-        self, growth: Growth, owner_of: Callable[[int], tuple[int, int]], own: OwnedColumns, splits: Splits
-    ) -> NDArray[np.float32]:
+        self, growth: Growth, owner_of: Callable[[int], tuple[int, int]], own: OwnedColumns, splits: Splits,
+        leaves: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:  # fmt: skip
         """Add a tree that is grown, and the guest's splits in it; return the value of each node.
 
-        An owner's splits have the order in which it was asked for them: nodes ascend.
+        An owner's splits have the order in which it was asked for them: nodes ascend. ``leaves`` are values in place of the growth's own.
         """
-        values = growth.value()
+        values = growth.value() if leaves is None else leaves
         for node, feature in enumerate(growth.feature):
             owner, number = -1, -1
             if feature >= 0:

@@ -60,8 +60,11 @@ class GuestCipher:
         """One ciphertext a row, ``(rows, key_bits / 4)``."""
         return self.owner.encrypt(self.fields.join(pairs))
 
-    def open(self, sums: Any, columns: HostColumns, totals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def open(
+        self, sums: Any, columns: HostColumns, totals: NDArray[np.int64], rows: Sequence[NDArray[np.int32]]
+    ) -> NDArray[np.int64]:
         """A host's sums, ``(nodes, features, width, 2)``, from what `HostCipher.sums` sent; ``totals`` are those of the nodes."""
+        del rows
         bins = _sent(columns)
         many, bits = len(totals) * len(bins), self.owner.cipher.key_bits
         packed = np.asarray(sums)

@@ -4,46 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from atoll.core.errors import CompositionError, ConfigError, DataError
-from atoll.core.message import Bits
+from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.requests.island import Secret
 from atoll.core.validation import require_parts
 from atoll.secure.encrypted import Paillier
-from atoll.trees.histogram import TreeLimits
 
-from ..model import GuestRows, Part, Save, VerticalModel, require
-from .boosting import (
-    MOST_OUTPUTS,
-    Boosting,
-    ColumnOwners,
-    GradientUnits,
-    GuestSums,
-    HostColumns,
-    HostRole,
-    HostSums,
-    PlainSums,
-    grow_round,
-)
-from .columns import OwnedColumns, Splits
-from .joint import GuestTrees
+from ..model import GuestRows
+from .boosted import BoostedTrees, Spend, units_of
+from .boosting import GuestSums, HostColumns, HostSums, PlainSums
+from .columns import OwnedColumns
 from .sealed import GuestCipher, HostCipher, predict_cost
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from atoll.core.execution.session import Peers
 
 __all__ = ["SecureBoost"]
 
-Given = TypeVar("Given")
-
 
 @dataclass(frozen=True, kw_only=True)
-class SecureBoost(VerticalModel):
+class SecureBoost(BoostedTrees):
     """Boosted trees over columns at several owners, without loss: XGBoost's trees of all columns in one place.
 
     Each owner finds XGBoost's cuts of its own columns (``tree_method="hist"``, rows in the common order). The gain of a split is
@@ -81,15 +62,6 @@ class SecureBoost(VerticalModel):
         short_exponents: whether noise has exponents of 448 bits: encryption takes less than half the time, under a further assumption, see `KeyOwner`.
     """
 
-    categories: ClassVar[bool] = True
-    trees: int = 20
-    depth: int = 3
-    rate: float = 0.3
-    bins: int = 32
-    reg_lambda: float = 1.0
-    gamma: float = 0.0
-    min_child_weight: float = 1.0
-    min_bin_rows: int = 1
     security: Literal["paillier", "none"] = "paillier"
     cipher: Paillier = field(default_factory=Paillier)
     packed: bool = True
@@ -99,15 +71,8 @@ class SecureBoost(VerticalModel):
 
     def __post_init__(self) -> None:
         require_parts(self, {"cipher": (Paillier, "atoll.secure.encrypted.Paillier()")})
+        super().__post_init__()
         bounds = (
-            ("trees", self.trees >= 1, "use at least 1 tree"),
-            ("depth", 1 <= self.depth <= 16, "use 1 to 16 levels"),
-            ("rate", 0 < self.rate <= 1, "use a number above 0, at most 1"),
-            ("bins", 2 <= self.bins <= 256, "use 2 to 256 bins"),
-            ("reg_lambda", 0 <= self.reg_lambda < np.inf, "use a finite number >= 0"),
-            ("gamma", 0 <= self.gamma < np.inf, "use a finite number >= 0"),
-            ("min_child_weight", 0 <= self.min_child_weight < np.inf, "use a finite number >= 0"),
-            ("min_bin_rows", self.min_bin_rows >= 1, "use at least 1 row"),
             ("batch", self.batch >= 0, "use a number of rows, or 0 for all at once"),
             ("security", self.security in ("paillier", "none"), "use 'paillier' or 'none'"),
         )
@@ -117,11 +82,6 @@ class SecureBoost(VerticalModel):
         if self.security == "none" and (self.short_exponents or self.cipher != Paillier()):
             name = "short_exponents" if self.short_exponents else "cipher"
             raise CompositionError(f"{name} with security='none'", where="SecureBoost", remedy=f"leave {name} out")
-
-    @property
-    def limits(self) -> TreeLimits:
-        """What trees may become."""
-        return TreeLimits(self.rate, self.depth, self.reg_lambda, self.gamma, self.min_child_weight, single=True)
 
     def learns(self) -> dict[str, list[str]]:
         """What the guest and a host learn of each other beside the shared rows."""
@@ -169,166 +129,30 @@ class SecureBoost(VerticalModel):
         found = predict_cost(self.cipher, self.short_exponents, **more)
         return {**found, "seconds": found["seconds"] + seconds}
 
-    # The roles.
+    @property
+    def streaming(self) -> tuple[int, bool]:
+        """As set."""
+        return self.batch, self.optimistic
 
-    async def train_guest(
-        self,
-        rows: GuestRows,
-        peers: Peers | None = None,
-        hosts: Sequence[str] = (),
-        *,
-        secret: Secret | None = None,
-        state: Any = None,
-        save: Save | None = None,
-    ) -> dict[str, Any]:
-        """The guest's role: grow the trees with the hosts, or alone; return the guest's part of the model.
-
-        Args:
-            rows: the training rows.
-            peers: the session; ``None`` without hosts.
-            hosts: the hosts' roles, in the order of their columns.
-            secret: the guest's entropy, for its key.
-            state: what ``save`` kept last.
-            save: called after each round with what a resumed role needs.
-        """
-        own = OwnedColumns(rows.x, self.bins, self.min_bin_rows)
-        if not own.features and not hosts:
-            return {"base": rows.base, "trees": GuestTrees().packed(), "splits": Splits().packed()}
-        if state is None:
-            told = {host: HostColumns.of(await _of(peers).recv(host)) for host in hosts}
-            state = {
-                "hosts": {host: each.packed() for host, each in told.items()},
-                "keys": None,
-                "round": 0,
-                "boosting": None,
-            }
-            if not own.features and not any(len(each.counts) for each in told.values()):
-                raise DataError(
-                    "no party has a column to split", where="SecureBoost", remedy="give one party a feature"
-                )
-        known = {host: HostColumns.of(state["hosts"][host]) for host in hosts}
-        sums: GuestSums = PlainSums()
+    async def meet_hosts(
+        self, rows: GuestRows, known: Mapping[str, HostColumns], peers: Peers, secret: Secret, kept: Any, spend: Spend | None
+    ) -> tuple[Mapping[str, GuestSums], Any]:  # fmt: skip
+        """One key for all hosts, or none."""
+        del spend
+        half: GuestSums = PlainSums()
         public: dict[str, Any] = {"security": "none"}
-        keys = state["keys"]
-        if hosts and self.security == "paillier":
-            made = (_units(rows), len(rows.x), _of(secret), keys, self.short_exponents, self.packed)
-            sealed = GuestCipher.of(self.cipher, *made)
-            sums, public, keys = sealed, sealed.public, sealed.owner.keys
-        if hosts and state["keys"] is None:
-            await _of(peers).broadcast({**public, "outputs": rows.objective.outputs}, hosts)
-        boosting = _boosting(rows, state["boosting"])
-        owners = ColumnOwners(own, peers, known, sums, self.batch, self.optimistic)
-        for done in range(state["round"], self.trees):
-            await grow_round(owners, boosting, rows.targets, self.limits, _units(rows))
-            if save is not None:
-                await save({**state, "keys": keys or [], "round": done + 1, "boosting": boosting.packed()})
-        return {"base": np.asarray(boosting.base), "trees": boosting.trees.packed(), "splits": boosting.splits.packed()}
+        keys: Any = []
+        if self.security == "paillier":
+            sealed = GuestCipher.of(
+                self.cipher, units_of(rows), len(rows.x), secret, kept, self.short_exponents, self.packed
+            )
+            half, public, keys = sealed, sealed.public, sealed.owner.keys
+        if kept is None:
+            await peers.broadcast({**public, "outputs": rows.objective.outputs}, list(known))
+        return dict.fromkeys(known, half), keys
 
-    async def train_host(
-        self,
-        x: NDArray[np.float32],
-        peers: Peers,
-        guest: str,
-        *,
-        secret: Secret,
-        state: Any = None,
-        save: Save | None = None,
-    ) -> dict[str, Any]:
-        """A host's role: answer the guest; return the host's part of the model.
-
-        Args:
-            x: the training rows in the common order.
-            peers: the session.
-            guest: the guest's role.
-            secret: the host's entropy, for the noise of its answers.
-            state: what ``save`` kept last.
-            save: called after each round with what a resumed role needs.
-        """
-        own = OwnedColumns(x, self.bins, self.min_bin_rows)
-        if state is None:
-            await peers.send(guest, HostColumns(own.counts, own.fullest).packed())
-            state = {"public": await peers.recv(guest), "round": 0, "splits": Splits().packed()}
-        sums, splits = self._host_sums(state["public"], len(x), secret), Splits.unpacked(state["splits"])
-        role = HostRole(own, sums, splits, self.depth, state["public"]["outputs"], self.optimistic)
-        for done in range(state["round"], self.trees):
-            await self._host_round(role, peers, guest)
-            if save is not None:
-                await save({**state, "round": done + 1, "splits": role.splits.packed()})
-        return role.splits.packed()
-
-    async def _host_round(self, role: HostRole, peers: Peers, guest: str) -> None:
-        while True:
-            message = await peers.recv(guest)
-            if isinstance(message, dict) and message.get("do") == "grown":
-                role.end_round()
-                return
-            reply = role.answer(message)
-            if reply is not None:
-                await peers.send(guest, reply)
-
-    def _host_sums(self, public: Any, rows: int, secret: Secret) -> HostSums:
+    async def meet_guest(self, own: OwnedColumns, told: Any, peers: Peers, guest: str, secret: Secret) -> HostSums:
         """A host's half of the sums, as it was told."""
-        told = public.get("security") if isinstance(public, Mapping) else None
-        require(told == self.security, f"security={told!r}, where {self.security!r} was agreed")
-        outputs = public.get("outputs")
-        require(type(outputs) is int and 1 <= outputs <= MOST_OUTPUTS, f"{outputs!r} trees a round")
-        return PlainSums() if self.security == "none" else HostCipher.of(self.cipher, public, rows, secret, self.packed)
-
-    def train_pooled(self, rows: GuestRows) -> Part:
-        """XGBoost's trees of rows that have all columns in one place."""
-        growing = self.train_guest(rows)
-        try:
-            growing.send(None)  # nobody is asked, so it never waits
-        except StopIteration as done:
-            part: Part = done.value
-            return part
-        raise RuntimeError("a training without hosts waited for one")
-
-    @classmethod
-    def answer(cls, part: Part, x: NDArray[Any]) -> dict[str, Any]:
-        """Whether each row goes left at each of the host's splits, ``(rows, splits)``."""
-        return {"sides": Bits.pack(Splits.unpacked(part).walk(x))}
-
-    @classmethod
-    def read_answer(cls, part: Part, message: Any, rows: int, host: int, name: str) -> NDArray[np.bool_]:
-        """A host's answer to where rows go at each of its splits, ``(rows, splits)``.
-
-        Raises:
-            MessageError: it is none, or one for other splits than the host has made: the answers of the next host would be taken for its own.
-        """
-        splits = dict(np.asarray(part["trees"]["made"]).tolist()).get(host, 0)
-        sides = message.get("sides") if isinstance(message, Mapping) else None
-        good = isinstance(sides, Bits) and sides.shape == (rows, splits)
-        require(good, f"no answers of {name!r} for {rows} rows at {splits} splits")
-        return np.asarray(sides.unpack())  # type: ignore[union-attr]
-
-    @classmethod
-    def margins(cls, part: Part, x: NDArray[Any], answers: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32]:
-        """The margins of rows, ``(rows, outputs)``, from what all owners say of them."""
-        sides = [Splits.unpacked(part["splits"]).walk(x), *answers]
-        return GuestTrees.unpacked(part["trees"]).margins(np.asarray(part["base"]), sides)
-
-
-def _units(rows: GuestRows) -> GradientUnits:
-    """The units of gradients."""
-    return GradientUnits.of(rows.objective, rows.targets, rows.base)
-
-
-def _boosting(rows: GuestRows, state: Any) -> Boosting:
-    """The trees so far, from what a checkpoint kept; none for ``None``."""
-    base = rows.base
-    if state is None:
-        margin = np.tile(base.astype(np.float32), (len(rows.x), 1))
-        return Boosting(rows.objective, base, margin, GuestTrees(), Splits())
-    trees, splits = GuestTrees.unpacked(state["trees"]), Splits.unpacked(state["splits"])
-    return Boosting(rows.objective, base, np.array(state["margin"], np.float32), trees, splits)
-
-
-def _of(given: Given | None) -> Given:
-    if given is None:
-        raise ConfigError(
-            "hosts without a session, or without the guest's entropy",
-            where="SecureBoost",
-            remedy="give peers and secret",
-        )
-    return given
+        if self.security == "none":
+            return PlainSums()
+        return HostCipher.of(self.cipher, told, own.rows, secret, self.packed)
