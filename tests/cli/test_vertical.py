@@ -377,3 +377,32 @@ def test_a_transcript_needs_a_folder(files, asked, tmp_path):
     (tmp_path / "heard").write_text("", encoding="utf-8")
     error = asked(*files(), "--security", "none", "--transcript", tmp_path / "heard", code=2)["error"]
     assert "it is a file" in error["what"]
+
+
+def test_a_kept_model_predicts_new_rows_in_the_order_asked(files, asked, tmp_path, capsys):
+    bank, shop = files()
+    kept, out = tmp_path / "kept", tmp_path / "answers.csv"
+    asked(bank, shop, "--trees", 2, "--security", "none", "--folder", kept, "--predictions", tmp_path / "F.csv")
+    with (tmp_path / "F.csv").open(encoding="utf-8") as file:
+        told = {row["id"]: row["federated"] for row in csv.DictReader(file)}
+    names = [files.ids[i] for i in (9, 3, 200)]
+    rows = {"id": names, "a": [files.x[int(i), 0] for i in names], "b": [files.x[int(i), 1] for i in names]}
+    new = write(tmp_path / "new.csv", rows)
+
+    def predict(code=0, *more):
+        assert run(["predict", str(kept), "--rows", new, "--out", str(out), *more, "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    assert predict()["rows"] == 3
+    with out.open(encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    assert [row["id"] for row in found] == names
+    assert [row["probability_yes"] for row in found] == [told[name] for name in names]
+    write(tmp_path / "new.csv", {**rows, "id": ["nobody", *names[1:]]})
+    assert "1 of 3 rows are not at 'shop': «nobody»" in predict(3)["error"]["what"]
+    assert predict(0, "--unknown", "guest")["rows"] == 3
+    write(tmp_path / "new.csv", {**rows, "id": ["", *names[1:]]})
+    assert "the row in line 2 has no key" in predict(3)["error"]["what"]
+    assert sorted(file.name for file in (kept / "results" / "bank").iterdir()) == ["vertical-model.msg", "vertical-outcome.msg"]  # fmt: skip
+    assert run(["vertical", bank, shop, "--folder", str(kept), "--json"]) == 2
+    assert "is not empty" in capsys.readouterr().out

@@ -126,9 +126,9 @@ class World:
         return read_message(folder / "result.msg")["x"]
 
 
-async def typed(world: World, command: str, *words: str, code: int = 0) -> Any:
-    """What a command answers with --json, typed by the admin."""
-    kit = str(world.poc.folder / "kits" / "admin")
+async def typed(world: World, command: str, *words: str, code: int = 0, who: str = "admin") -> Any:
+    """What a command answers with --json, typed by the admin or with another kit."""
+    kit = str(world.poc.folder / "kits" / who)
     full = [sys.executable, "-m", "atoll.cli", command, *words, "--kit", kit, "--server", world.poc.address, "--json"]
     running = await asyncio.create_subprocess_exec(*full, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     async with asyncio.timeout(DEADLINE):

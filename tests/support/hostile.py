@@ -46,10 +46,14 @@ class Besieged:
         kit = self.kit(name)
         return await transport(self.server.kit.transport).dial(self.address, kit.credentials(), kit.server.name)
 
-    async def line(self, name: str, on_open: Callable[[Channel], None] | None = None) -> Line:
+    async def line(self, name: str, on_open: Callable[[Channel], None] | None = None, *, asks: bool = False) -> Line:
         """A line that has said nothing yet."""
         return await dial_line(
-            partial(self.pipe, name), settings=QUICK, on_open=on_open, backoff=Backoff(first=0.01, longest=0.1)
+            partial(self.pipe, name),
+            settings=QUICK,
+            on_open=on_open,
+            backoff=Backoff(first=0.01, longest=0.1),
+            asks=asks,
         )
 
     @contextlib.asynccontextmanager

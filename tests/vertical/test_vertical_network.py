@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.core.persistence.named_results import NamedResults
 from atoll.data import Dataset
 from atoll.runs import yaml
 from atoll.runtime.jobs.spec import JobConfig
 from atoll.vertical import SFTL, VAFL, SecureBoost, SplitNet, Vertical, VerticalPrediction, VerticalResult
-from tests.support.front_toys import played
+from tests.support.front_toys import played, typed
 from tests.support.vertical_toys import as_parties, draw
 
 pytestmark = pytest.mark.network
@@ -121,3 +122,55 @@ def test_labels_reach_another_party_between_processes(tmp_path):
     np.testing.assert_allclose(answers["predictions"], expected.predict_own("shop", parties["shop"]), rtol=0, atol=1e-4)
     net = NamedResults(places["shop"]).get("shop", "vertical-model")["part"]["net"]
     np.testing.assert_array_equal(net["encode"], expected.replies["shop"]["half"]["part"]["net"]["encode"])
+
+
+def write_table(file, columns):
+    with file.open("w", newline="", encoding="utf-8") as out:
+        rows = csv.writer(out)
+        rows.writerow(columns)
+        rows.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+
+
+def test_a_sites_people_predict_new_rows_with_the_kit_of_the_site(tmp_path):
+    parties, _ = as_parties(draw(402, 300))
+    for name, columns in parties.items():
+        write_table(tmp_path / f"{name}.csv", columns)
+    # The host limits what it answers for, as its own file says.
+    (tmp_path / "host.yaml").write_text("path: host-1.csv\nid: [id]\npolicy: {predictions_per_hour: 40, allow: [vertical, vertical-prediction, SecureBoost]}\n")  # fmt: skip
+    data = {"guest": [str(tmp_path / "guest.csv"), "--id", "id"], "host-1": [str(tmp_path / "host.yaml")]}
+    bare = {name: values[20:4:-1] for name, values in parties["guest"].items() if name != "y"}
+    write_table(tmp_path / "new.csv", bare)
+    write_table(tmp_path / "lost.csv", {**bare, "id": np.array(["nobody", *bare["id"][1:]])})
+    job = Vertical(model=SecureBoost(trees=3, depth=2, bins=8, security="none"), guest="guest", min_aligned=5)
+    folder = tmp_path / "project"
+
+    async def body(world):
+        asked = (await world.admin.submit_job(job, name="vertical", sites=list(parties)))["job"]
+        assert (await world.end(asked))["state"] == "finished"
+        home = ("--folder", str(folder / "run" / "guest"))
+
+        async def predict(file, out, *more, code=0, who="guest"):
+            words = (asked, "--rows", str(tmp_path / file), "--out", str(tmp_path / out), *home, *more)
+            return await typed(world, "predict", *words, code=code, who=who)
+
+        assert (await predict("new.csv", "first.csv"))["rows"] == 16
+        lost = (await predict("lost.csv", "none.csv", code=DataError.exit_code))["error"]
+        assert "1 of 16 rows are not at 'host-1': «nobody»" in lost["what"], lost
+        # 16 asked for, 16 refused after they counted: nothing is left of the hour.
+        refused = (await predict("new.csv", "none.csv", code=PolicyError.exit_code))["error"]
+        assert "predictions_per_hour=40" in refused["what"], refused
+        told = await typed(world, "jobs", who="guest")
+        assert {one["submitter"] for one in told["jobs"]} == {"admin", "guest"}
+        wrong = (await predict("new.csv", "none.csv", code=ConfigError.exit_code, who="host-1"))["error"]
+        assert "keeps no part of a model" in wrong["what"], wrong
+
+    played(folder, body, data=data)
+    assert not (tmp_path / "none.csv").exists()
+    kept = [one.name for one in NamedResults(folder / "run" / "guest" / "results").all()]
+    assert sorted(kept) == ["vertical-model", "vertical-outcome"]  # neither rows nor answers stay
+    found = VerticalResult.read(job, {name: folder / "run" / name / "results" for name in parties})
+    told = dict(zip(found.predictions["id"].tolist(), found.predictions["federated"][:, 0], strict=True))
+    with (tmp_path / "first.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == bare["id"].tolist()
+    assert [np.float32(row["probability_1"]) for row in rows] == [told[key] for key in bare["id"].tolist()]

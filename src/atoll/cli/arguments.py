@@ -54,21 +54,21 @@ def output_of(context: typer.Context) -> Output:
     return found
 
 
-def sharing(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def sharing(options: type[Any]) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Give a command the fields of a dataclass as options: it gets them together, as its argument ``options``.
 
     Typer reads a command's options from its signature, so those that several commands share would stand in each.
     """
 
-    def add_options(command: Callable[..., None]) -> Callable[..., None]:
+    def add_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
         own = inspect.signature(command, eval_str=True).parameters
         shared = inspect.signature(options, eval_str=True).parameters
         named = {name: p for one in own for name, p in (shared if one == "options" else {one: own[one]}).items()}
 
         @functools.wraps(command)
-        def run(**values: Any) -> None:
+        def run(**values: Any) -> int | None:
             together = options(**{name: values.pop(name) for name in shared})
-            command(**values, options=together)
+            return command(**values, options=together)
 
         run.__dict__["__signature__"] = inspect.Signature(
             [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in named.values()]

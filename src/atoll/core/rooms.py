@@ -25,6 +25,7 @@ __all__ = [
     "is_class",
     "job_kinds",
     "part_kinds",
+    "site_jobs",
 ]
 
 
@@ -103,6 +104,12 @@ def part_kinds() -> dict[str, PartKind]:
 def job_kinds() -> dict[str, str]:
     """All kinds of jobs: maps the value of ``job:`` to ``module:Class``."""
     return {kind: where for room in _rooms() for kind, where in getattr(room, "JOBS", {}).items()}
+
+
+@functools.cache
+def site_jobs() -> dict[str, str]:
+    """The kinds of jobs that a site may submit alone: maps the value of ``job:`` to the setting that must name the site."""
+    return {kind: setting for room in _rooms() for kind, setting in getattr(room, "SITE_JOBS", {}).items()}
 
 
 def is_class(base: str, *, itself: bool = False) -> Callable[[Any], bool]:

@@ -533,7 +533,9 @@ class _PreparedVertical(Prepared):
             "part": part, "alone": alone, **_shape_of(table), "objective": objective.name,
             "outputs": objective.outputs, "classes": list(labels.classes), "method": type(job.model).__name__,
         }  # fmt: skip
-        island.leave(MODEL, {**half, "model": np.frombuffer(token, np.uint8), "hosts": list(hosts)})
+        keys = {"id": job.id, "key": job.key or "", "repeats": job.repeats or ""}
+        named = {"model": np.frombuffer(token, np.uint8), "hosts": list(hosts), "keys": keys}
+        island.leave(MODEL, {**half, **named})
         predicted = {name: objective.predict(each) for name, each in margins.items()}
         y = labels.values[rows.places]
         scores = _scores(objective, y, predicted, rows.is_test)

@@ -13,9 +13,11 @@ from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.job import Job, Prepared
 from atoll.core.message import Bits, StringArray
+from atoll.core.persistence.named_results import NamedResults
 from atoll.core.redaction import private
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked
+from atoll.secure.psi import RowKeys
 from atoll.trees.objectives import OBJECTIVES, TreeLoss
 
 from .job import MODEL, Vertical, read_token
@@ -28,14 +30,15 @@ if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
-    from atoll.secure.psi import RowKeys
 
-__all__ = ["VerticalPrediction", "VerticalPredictions"]
+__all__ = ["VerticalPrediction", "VerticalPredictions", "keep_rows", "take_answers"]
 
 PREDICTIONS = "vertical-predictions"
 """The name under which the guest, or a host that predicts its own rows, keeps the answers."""
 ANSWERED = "vertical-answered"
 """The name under which a host whose policy limits predictions keeps when it was asked for how many rows."""
+ROWS = "vertical-rows-"
+"""Begins the name under which the guest keeps rows to predict."""
 _HOUR = 3600.0
 
 
@@ -53,6 +56,7 @@ class VerticalPrediction(Checked, Job):
         key: how two texts of one number among the keys count, see `Vertical`.
         repeats: ``"first"`` takes the first row of a key that stands in several rows of a host; refused by default.
         target: predict all rows of this host's table instead, which the guest need not have, for a model of transfer. The host learns the answers and keeps them; the guest learns how many rows there are.
+        rows: predict the rows that the guest keeps as a result of this name, ``vertical-rows-…``, in place of those of its table; see `keep_rows`. The answers stay there too, see `take_answers`.
     """
 
     kind: ClassVar[str] = "vertical-prediction"
@@ -65,8 +69,11 @@ class VerticalPrediction(Checked, Job):
     key: Literal["text", "number"] | None = None
     repeats: Literal["first"] | None = None
     target: str | None = None
+    rows: str | None = None
 
     def __post_init__(self) -> None:
+        if self.rows is not None and (not self.rows.startswith(ROWS) or self.target is not None):
+            raise ConfigError(f"rows={self.rows!r}", where="VerticalPrediction", remedy=f"name a result of the guest that begins with {ROWS!r}, without target=")  # fmt: skip
         if self.unknown not in ("refuse", "guest"):
             raise ConfigError(f"unknown={self.unknown!r}", where="VerticalPrediction", remedy="use 'refuse' or 'guest'")
         Vertical(id=self.id, key=self.key, repeats=self.repeats)  # refuses what a training would
@@ -156,10 +163,13 @@ class _PreparedPrediction(Prepared):
 
     # The roles.
 
-    def _rows(self, island: Island, half: Mapping[str, Any]) -> tuple[type[VerticalModel], NDArray[Any], RowKeys]:
+    def _rows(
+        self, island: Island, half: Mapping[str, Any], data: Any = None
+    ) -> tuple[type[VerticalModel], NDArray[Any], RowKeys]:
         model = model_named(half["method"])
         kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
-        table = PartyTable.of(island.data, island.name, key=self.job.id, precision=model.precision, **kept)
+        data = island.data if data is None else data
+        table = PartyTable.of(data, island.name, key=self.job.id, precision=model.precision, **kept)
         return model, table.x, table.keys(self.job.id, 0, self.job.repeats, self.job.key)
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
@@ -171,7 +181,8 @@ class _PreparedPrediction(Prepared):
                 where="VerticalPrediction",
                 remedy="ask the parties of the training",
             )
-        model, x, keys = self._rows(island, half)
+        given = None if self.job.rows is None else _unpack_rows(island.left(self.job.rows))
+        model, x, keys = self._rows(island, half, given)
         ids = [keys.names[i] if i >= 0 else "" for i in keys.rows.tolist()]
         asked = StringArray.from_values(ids)
         await peers.broadcast({"model": half["model"], "ids": asked}, hosts)
@@ -183,6 +194,13 @@ class _PreparedPrediction(Prepared):
             here = there.unpack()  # type: ignore[union-attr]
             if not here.all() and self.job.unknown == "refuse":
                 absent = [ids[i] for i in np.flatnonzero(~here)[:3]]
+                if self.job.rows is not None:  # for the person who asked: an error leaves the site without names
+                    lacking = {
+                        "host": name,
+                        "rows": len(ids),
+                        "ids": StringArray.from_values([ids[i] for i in np.flatnonzero(~here)]),
+                    }
+                    island.leave(f"{self.job.rows}-absent", lacking, at_once=True)
                 raise DataError(
                     f"{int((~here).sum())} of {len(ids)} rows are not at {name!r}, such as {', '.join(map(private, absent))}",
                     where="VerticalPrediction",
@@ -194,7 +212,7 @@ class _PreparedPrediction(Prepared):
         own = model.margins(half["alone"], x, [])
         made = objective.predict(np.where(known[:, None], joint, own))
         found = {"ids": asked, "predictions": made[:, 0] if objective.outputs == 1 else made}
-        island.leave(PREDICTIONS, found)
+        island.leave(PREDICTIONS if self.job.rows is None else f"{self.job.rows}-answers", found)
         told = {"rows": len(ids), "unknown": int((~known).sum())}
         return told if island.remote else {**told, **found}
 
@@ -247,6 +265,72 @@ class _PreparedPrediction(Prepared):
         return counts if island.remote else {**counts, **found}
 
 
+def keep_rows(
+    results: NamedResults, guest: str, table: Any, token: str, unknown: Literal["refuse", "guest"] = "refuse"
+) -> VerticalPrediction:
+    """Keep rows to predict among the named results of the guest, and return the job that predicts them with the model that is there.
+
+    Args:
+        results: those of the guest's site.
+        guest: its name.
+        table: the rows: a table with the columns of the training; its labels are not read.
+        token: ends their name; new each time.
+        unknown: see `VerticalPrediction`.
+
+    Raises:
+        ConfigError: there is no model.
+        DataError: the part is a host's, or the table lacks a column, or a row has no key.
+    """
+    half = results.get(guest, MODEL)
+    _require_role(half, guest, guest=True)
+    model, keys = model_named(half["method"]), half.get("keys", {})
+    told = {name: keys[name] for name in ("id", "key", "repeats") if keys.get(name)}
+    job = VerticalPrediction(guest=guest, unknown=unknown, rows=f"{ROWS}{token}", **told)
+    kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
+    read = PartyTable.of(table, guest, key=job.id, precision=model.precision, **kept)
+    asked = RowKeys.of(read.columns, job.id, key=job.key, row_offset=2, where=f"table of {guest!r}")
+    if (asked.rows < 0).any():
+        line = int(np.flatnonzero(asked.rows < 0)[0]) + 2
+        raise DataError(f"the row in line {line} has no key", where=f"table of {guest!r}", remedy=f"fill the column {job.id!r}")  # fmt: skip
+    columns = {name: np.asarray(read.columns[name]) for name in (job.id, *half["features"])}
+    packed = {name: StringArray.from_values([str(one) for one in each.tolist()]) if each.dtype.kind in "UO" else each for name, each in columns.items()}  # fmt: skip
+    results.put(guest, str(job.rows), packed)
+    return job
+
+
+def take_answers(results: NamedResults, job: VerticalPrediction) -> dict[str, Any]:
+    """The answers for rows of `keep_rows`, which are removed with the rows: ``ids``, ``predictions``, ``objective`` and ``classes``.
+
+    Raises:
+        DataError: a host lacks rows; names them.
+        ConfigError: there are no answers.
+    """
+    guest, name = str(job.guest), str(job.rows)
+    try:
+        try:
+            lacking = results.get(guest, f"{name}-absent")
+        except ConfigError:
+            found, half = results.get(guest, f"{name}-answers"), results.get(guest, MODEL)
+            return {
+                "ids": found["ids"].tolist(), "predictions": np.asarray(found["predictions"]),
+                "objective": half["objective"], "classes": list(half["classes"]),
+            }  # fmt: skip
+        absent = lacking["ids"].tolist()
+        raise DataError(
+            f"{len(absent)} of {lacking['rows']} rows are not at {lacking['host']!r}: {', '.join(map(private, absent[:10]))}{', …' if len(absent) > 10 else ''}",
+            where="predict",
+            remedy="ask for rows that all parties have, or use unknown='guest' for the guest's own model",
+        )
+    finally:
+        for end in ("", "-answers", "-absent"):
+            results.remove(guest, f"{name}{end}")
+
+
+def _unpack_rows(packed: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that `keep_rows` has kept."""
+    return {name: np.array(each.tolist(), np.str_) if isinstance(each, StringArray) else each for name, each in packed.items()}  # fmt: skip
+
+
 def _require_same(token: NDArray[np.uint8], half: Mapping[str, Any], other: str, me: str) -> None:
     """Refuse a party whose part is of another training.
 
@@ -295,10 +379,19 @@ def _half_of(island: Island, *, guest: bool) -> Mapping[str, Any]:
         DataError: it has that of another role.
     """
     half: Mapping[str, Any] = island.left(MODEL)
+    _require_role(half, island.name, guest=guest)
+    return half
+
+
+def _require_role(half: Mapping[str, Any], party: str, *, guest: bool) -> None:
+    """Refuse a part of a model that is of the other role.
+
+    Raises:
+        DataError: it is.
+    """
     if ("hosts" in half) != guest or "model" not in half:
         raise DataError(
-            f"the part of a model at {island.name!r} is not of this role",
+            f"the part of a model at {party!r} is not of this role",
             where="VerticalPrediction",
             remedy="name the guest of the training: guest=",
         )
-    return half

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll.core.rooms import PartKind, is_class
 
-__all__ = ["JOBS", "PARTS"]
+__all__ = ["JOBS", "PARTS", "SITE_JOBS"]
 
 JOBS = {
     "fed-gkt": "atoll.vertical.split.fed_gkt:FedGKT",
@@ -14,6 +14,9 @@ JOBS = {
     "vertical-statistics": "atoll.vertical.statistics:VerticalStatistics",
 }
 """Maps ``job:`` of a configuration to its class."""
+
+SITE_JOBS = {"vertical-prediction": "guest"}
+"""Kinds of jobs that a site may submit alone -> the setting that must name it: the hosts agreed to answer when they trained, and each has a policy."""
 
 PARTS = (
     PartKind("vertical model", ("atoll.vertical",), is_class("atoll.vertical.model:VerticalModel"), "One model over columns that lie at several parties.", "VerticalModel"),

@@ -206,11 +206,28 @@ def test_any_mutation_of_a_bundle_is_refused_or_means_the_same(data: st.DataObje
 
 
 def test_the_signer_must_have_the_role() -> None:
-    for role in ("site", "auditor", "server"):
-        with pytest.raises(IdentityError, match=f"role '{role}' cannot act as admin"):
+    for role in ("auditor", "server"):
+        with pytest.raises(IdentityError, match=f"role '{role}' cannot act as admin or site"):
             check(forged(FILES, authority().issue(role, "eve")))
-    site = forged(FILES, authority().issue("site", "eve"))
-    assert verify(site, ca=authority().pem, project="study", roles=("site",)).signer.role == "site"
+
+
+def test_a_site_signs_alone_what_names_it_and_has_no_code() -> None:
+    eve = authority().issue("site", "eve")
+    own = b"job: vertical-prediction\nsites: [eve, shop]\nguest: eve\n"
+    assert check(forged([("job.yaml", own)], eve)).signer.role == "site"
+    foreign = {
+        "another guest": [("job.yaml", own.replace(b"guest: eve", b"guest: shop"))],
+        "nobody": [("job.yaml", own.replace(b"guest: eve\n", b""))],
+        "another kind": [("job.yaml", b"job: statistics\nguest: eve\n")],
+        "no kind": [("job.yaml", b"guest: eve\n")],
+        "a module": [("job.yaml", own), ("source/evil.py", b"")],
+        "a source": [("job.yaml", own + b"source: .\n")],
+        "named code": [("job.yaml", own + b"model: {name: 'evil:model'}\n")],
+    }
+    for files in foreign.values():
+        with pytest.raises(IdentityError, match=r"site 'eve' .*has signed a job .*a site signs alone: vertical-prediction with guest: eve"):  # fmt: skip
+            check(forged(files, eve))
+        check(forged(files))  # an admin may
 
 
 def test_the_signer_must_be_of_the_project() -> None:

@@ -262,7 +262,7 @@ def test_pack_needs_an_administrators_kit(folder: Path) -> None:
     from atoll.core.errors import IdentityError
 
     bundle = pack_job(load_job(folder), authority().issue("site", "eve"))
-    with pytest.raises(IdentityError, match=r"cannot act as admin"):
+    with pytest.raises(IdentityError, match=r"has signed a job"):
         check(bundle)
 
 

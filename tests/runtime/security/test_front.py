@@ -21,6 +21,7 @@ from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import peer_of
 from atoll.runtime.line import Channel, Line
 from atoll.runtime.line.hello import LineHello, read_hello, write_hello
+from atoll.runtime.store.records import Submission
 from atoll.runtime.transport import Pipe, PipeClosed, transport
 from tests.support.hostile import Besieged, Kits, besieged, good_site, played
 from tests.support.waiting import until
@@ -134,6 +135,41 @@ def test_each_role_has_its_own_channels_and_no_other(kit: Kits, tmp_path: Path) 
                 assert told["error"]["kind"] == PolicyError.__name__
                 assert f"auditor 'vera' of 'ministry' may not ask for '{op}'" in told["error"]["what"]
             assert await siege.serves() == []
+
+    played(body)
+
+
+@pytest.mark.both_carriers
+def test_a_sites_people_have_a_line_of_their_own_and_see_the_sites_jobs(kit: Kits, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with besieged(kit, tmp_path) as siege:
+            daemon = await siege.line("north")
+            held = daemon.open("control")
+            await held.send({"op": "hello", "holding": [], "kept": []})
+            line = await siege.line("north", asks=True)
+
+            async def ask(**frame: Any) -> Any:
+                channel = line.open("request")
+                await channel.send(frame)
+                return await channel.recv()
+
+            for op in ("resume", "delete", "bundle", "logs", "result", "events", "sites"):
+                told = await ask(op=op, job="1", token="t")
+                assert f"may not ask for '{op}'" in told["error"]["what"]
+            submission = Submission(name="others", submitter="anna", org="uni", spec={}, token="t")
+            record = siege.server._store.submit(submission, now=1.0, who="anna")
+            assert (await ask(op="jobs"))["jobs"] == []
+            told = await ask(op="jobs", job=record.id)
+            assert "takes no part in this job" in told["error"]["what"]
+            told = await ask(op="abort", job=record.id)
+            assert "may abort only what it has submitted" in told["error"]["what"]
+            assert not daemon.lost.is_set()  # the daemon keeps its place
+            control = line.open("control")
+            await control.send({"op": "hello", "holding": [], "kept": []})
+            with pytest.raises(LinkClosed, match="no such channel"):
+                await control.recv()
+            await line.close(within=0.2)
+            await daemon.close(within=0.2)
 
     played(body)
 

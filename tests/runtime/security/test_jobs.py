@@ -106,7 +106,7 @@ def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
         "one bit": (good[:-900] + bytes([good[-900] ^ 1]) + good[-899:], r"\w"),
         "altered, manifest and all": (altered(good), "the signature is not by admin 'anna'"),
         "altered below the manifest": (swapped(good), "is not the file that was signed"),
-        "signed by a site": (forged(GOOD, kit("ours/north").credentials()), "for role 'site' cannot act as admin"),
+        "signed by a site": (forged(GOOD, kit("ours/north").credentials()), "has signed a job 'program' with code"),
         "signed by an auditor": (forged(GOOD, kit("ours/vera").credentials()), "for role 'auditor' cannot act as admin"),
         "signed by the server": (forged(GOOD, kit("ours/server").credentials()), "for role 'server' cannot act as admin"),
         "of another authority": (forged(GOOD, kit("foreign/anna").credentials()), "no authority of this project"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json as json_module
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from atoll.cli.app import ANALYSE, INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import error_of, in_order
 from atoll.cli.output import Output, PlainTable
+from atoll.core.persistence.files import write_bytes
 
 Files = Annotated[
     list[Path],
@@ -141,6 +143,12 @@ Transcript = Annotated[
         "--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR"
     ),
 ]
+Kept = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", help="Keep the parties' parts of the model here: `atoll predict FOLDER --rows F`.", metavar="FOLDER"
+    ),
+]
 BetweenProcesses = Annotated[bool, typer.Option("--poc", help="Train between real processes, a site a file.")]
 
 
@@ -175,6 +183,7 @@ def command(
     short_exponents: ShortExponents = False,
     predictions: Predictions = None,
     transcript: Transcript = None,
+    folder: Kept = None,
     poc: BetweenProcesses = False,
     json: Json = False,
 ) -> int:
@@ -188,25 +197,21 @@ def command(
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     _require_places(predictions, transcript)
-    learner = (
-        _statistics_of(statistics, {**given, "model": model, "predictions": predictions, "transcript": transcript})
-        if statistics is not None
-        else {"model": _make_model(model or "boost", given, seed), "transcript": transcript is not None}
-    )
+    if statistics is not None:
+        foreign = {"model": model, "predictions": predictions, "transcript": transcript, "folder": folder}
+        learner = _statistics_of(statistics, {**given, **foreign})
+    else:
+        learner = {"model": _make_model(model or "boost", given, seed), "transcript": transcript is not None}
     tables = words.tables_of(files, text=[ids])
     chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids}
     chosen |= {"label": label, "categories": _split_names(categories, tables)}
     job, output = _make_job(learner, chosen, list(tables)), output_of(context)
-    trained = _train(job, files, tables, transcript, output, poc=poc)
+    trained = _train(job, files, tables, transcript, output, poc=poc, kept=folder)
     if trained is None:
         return INTERRUPT_CODE
-    if statistics is not None:
-        found, show = _describe(job, tables, trained), _statistics_table
-    else:
-        found, show = _compare(job, tables, trained, predictions), _table
-    if transcript is not None:
-        found["transcript"] = str(transcript)
-    output.give(found, show(found))
+    found = _describe(job, tables, trained) if statistics else _compare(job, tables, trained, predictions)
+    shown = _statistics_table(found) if statistics else _table(found)
+    output.give(found | ({} if transcript is None else {"transcript": str(transcript)}), shown)
     return 0
 
 
@@ -235,21 +240,49 @@ def _make_job(learner: Mapping[str, Any], chosen: Mapping[str, Any], parties: Se
 
 
 def _train(
-    job: Any, files: Sequence[Path], tables: Mapping[str, Any], transcript: Path | None, output: Output, *, poc: bool
+    job: Any,
+    files: Sequence[Path],
+    tables: Mapping[str, Any],
+    transcript: Path | None,
+    output: Output,
+    *,
+    poc: bool,
+    kept: Path | None,
 ) -> Any:
     """Train, write the transcript if it is wanted, and return the result; ``None`` if a person stopped it."""
     from atoll.data.readers.tables import name_files
+    from atoll.runtime.client.poc import OTHERS, helper_names
     from atoll.vertical.transcript import write_transcript
 
+    named = name_files(files)
     with tempfile.TemporaryDirectory(prefix="atoll-vertical-") as made:
-        folder = Path(made)
-        trained = (
-            _between_processes(job, name_files(files), folder, output) if poc else _in_this_process(job, tables, folder)
-        )
+        folder = Path(made) if kept is None else _make_kept(kept)
+        trained = _between_processes(job, named, folder, output) if poc else _in_this_process(job, tables, folder)
+        if trained is not None and kept is not None:
+            said = {
+                "guest": job.guest, "id": job.id, "files": {name: str(file.absolute()) for name, file in named.items()},
+                "job": trained[2], "helpers": helper_names(job.helpers(), (*named, *OTHERS)) if poc else {},
+            }  # fmt: skip
+            write_bytes(folder / SAVED, json_module.dumps(said, indent=1).encode())
         if trained is not None and transcript is not None:
             helpers = list(job.helpers())
             write_transcript(trained[1], [*trained[0].parties, *helpers], transcript, helpers)
     return None if trained is None else trained[0]
+
+
+def _make_kept(folder: Path) -> Path:
+    """The folder for the parts of the model.
+
+    Raises:
+        ConfigError: it holds something.
+    """
+    from atoll.core.errors import ConfigError
+    from atoll.runtime.provision.files import make_folder
+
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"--folder {folder} is not empty", remedy="name a new folder, or an empty one")
+    make_folder(folder, "--folder")
+    return folder.absolute()
 
 
 def _split_names(given: str | None, tables: Mapping[str, Any]) -> list[str]:
@@ -411,15 +444,18 @@ def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path
     return found
 
 
-Found = tuple[Any, Mapping[str, Path]]
-"""The result, and each party's folder of named results."""
+SAVED = "vertical.json"
+"""In the folder of ``--folder``: whose files they were, and the job between processes."""
+Found = tuple[Any, Mapping[str, Path], str | None]
+"""The result, each party's folder of named results, and the job between processes."""
 
 
 def _in_this_process(job: Any, tables: Mapping[str, Any], folder: Path) -> Found:
     from atoll.simulation import simulate
 
-    run = simulate(job, tables, engine="inline", results=folder, progress=False)
-    return run.outcome, dict.fromkeys([*tables, *job.helpers()], folder)
+    place = folder / "results"
+    run = simulate(job, tables, engine="inline", results=place, progress=False)
+    return run.outcome, dict.fromkeys([*tables, *job.helpers()], place), None
 
 
 def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Found | None:
@@ -435,22 +471,22 @@ def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output
             where=str(files[wrong]),
             remedy="rename the file: letters, digits and . _ -, and neither server, admin nor auditor",
         )
-    cost, _ = in_order(_train_at_sites(job, files, folder, output))
-    if cost is None:
+    found, _ = in_order(_train_at_sites(job, files, folder, output))
+    if found is None:
         return None
+    number, cost = found
     places = {name: folder / "run" / name / "results" for name in [*files, *job.helpers()]}
-    return job.read_result({name: places[name] for name in files}, cost), places
+    return job.read_result({name: places[name] for name in files}, cost), places, number
 
 
-async def _train_at_sites(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Mapping[str, float]:
-    """Start the processes, run the job between them, stop them; return what it cost."""
-    from atoll.runs import RunFolder, result_of, yaml
+async def _train_at_sites(
+    job: Any, files: Mapping[str, Path], folder: Path, output: Output
+) -> tuple[str, Mapping[str, float]]:
+    """Start the processes, run the job between them, stop them; return its id, and what it cost."""
+    from atoll.runs import RunFolder, result_of
     from atoll.runtime.client.admin import Admin
     from atoll.runtime.client.poc import OTHERS, Poc, helper_names
-    from atoll.runtime.jobs.spec import JobConfig
 
-    config = JobConfig.of(job, name="vertical", sites=list(files))
-    (folder / "job.yaml").write_text(yaml.dump(config.model_dump(exclude_defaults=True)), encoding="utf-8")
     data = {name: [str(file.absolute()), "--id", job.id] for name, file in files.items()}
     with (folder / "daemons.log").open("a", encoding="utf-8") as log:
 
@@ -462,13 +498,13 @@ async def _train_at_sites(job: Any, files: Mapping[str, Path], folder: Path, out
             besides = f", and the helper {', '.join(helpers)}" if helpers else ""
             output.note(f"A server at {trial.address} and {len(files)} sites{besides} talk over mutual TLS 1.3.")
             async with Admin(trial.kit("admin"), trial.address) as admin:
-                asked = await admin.submit(folder / "job.yaml")
+                asked = await admin.submit_job(job, name="vertical", sites=list(files))
                 error = error_of(await admin.wait(asked["job"]))
                 if error is not None:
                     raise error
                 await admin.result(asked["job"], folder / "result", replace=True)
     told: Mapping[str, Any] = result_of(RunFolder(folder / "result")).get("result") or {}
-    return told.get("cost") or {}
+    return str(asked["job"]), told.get("cost") or {}
 
 
 def _write(file: Path, told: Mapping[str, Any], classes: Sequence[str], task: str) -> None:

@@ -145,6 +145,14 @@ class NamedResults:
             )
         return found
 
+    def remove(self, party: str, name: str) -> None:
+        """Remove a result, if it is there."""
+        self._held.pop((party, name), None)
+        if self.folder is not None:
+            path = self._path(party, name)
+            for one in (path, path.with_suffix(".record")):
+                one.unlink(missing_ok=True)
+
     def _path(self, party: str, name: str) -> Path:
         if self.folder is None:
             raise ConfigError("these results are only in memory", remedy="give the run a folder")

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from atoll.core.errors import BundleError
+from atoll.core.errors import BundleError, IdentityError
+from atoll.core.rooms import site_jobs
 
 from ..identity import Credentials, Peer
 from .archive import Member, members, write_archive
@@ -136,13 +137,15 @@ def verify(
     *,
     ca: bytes,
     project: str,
-    roles: Iterable[str] = ("admin",),
+    roles: Iterable[str] = ("admin", "site"),
     revoked: Callable[[int], bool] | None = None,
     now: datetime | None = None,
     known: Callable[[Manifest], bool] = lambda manifest: False,
     limits: BundleLimits = LIMITS,
 ) -> Verified:
     """Refuse a bundle that is not exactly what an administrator of the project has signed. Writes nothing, runs nothing.
+
+    A site may sign jobs of its own: of the kinds that `atoll.core.rooms.site_jobs` lists, which name it, and without code.
 
     Args:
         bundle: its bytes.
@@ -157,7 +160,7 @@ def verify(
 
     Raises:
         BundleError: a file was altered, added, moved or removed, or the bundle must not be opened.
-        IdentityError: the signer has another role, project or authority, or its certificate is out of date or revoked.
+        IdentityError: the signer has another role, project or authority, or its certificate is out of date or revoked; or it is a site, and the job none of its own.
         MissingExtraError: cryptography is not installed.
     """
     meta, files = open_bundle(bundle, limits)
@@ -170,7 +173,30 @@ def verify(
     job = b""
     for path, content in contents(manifest, files, limits):
         job = content if path == JOB_FILE else job
+    if signer.role == "site":
+        _require_own(signer, manifest, job)
     return Verified(manifest, signer, job)
+
+
+def _require_own(signer: Peer, manifest: Manifest, job: bytes) -> None:
+    """Refuse a job that a site may not sign alone.
+
+    Raises:
+        IdentityError: its kind is none of those that sites may ask for, it names another site, or it has code of its own.
+    """
+    from ..jobs.terms import job_tree
+    from ..worker.policies import named_code
+
+    tree, kinds = job_tree(job), site_jobs()
+    setting = kinds.get(str(tree.get("job")))
+    own = setting is not None and tree.get(setting) == signer.name
+    code = [file.path for file in manifest.files if file.path != JOB_FILE] or [*named_code(tree, ())]
+    if not own or code or tree.get("source") is not None:
+        raise IdentityError(
+            f"{signer} has signed a job {str(tree.get('job'))[:100]!r}" + (" with code" if code else ""),
+            where="bundle",
+            remedy=f"use the kit of an admin; a site signs alone: {', '.join(f'{kind} with {name}: {signer.name}' for kind, name in kinds.items())}",
+        )
 
 
 def _read_signing_time(manifest: Manifest) -> datetime | None:

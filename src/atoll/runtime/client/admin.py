@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from atoll.core.errors import AtollError, ConfigError, IdentityError, JobError, MessageError
 from atoll.core.requests.wire import unpack_error
@@ -20,9 +20,12 @@ from atoll.runtime.line import Line, LineLost, Settings, dial_line
 from atoll.runtime.provision import Kit
 
 from ..daemon.dialling import dialler
-from ..server.requests import REQUEST
+from ..server.requests import MAY, REQUEST
 from ..store.trail import Head, TrailCheck
 from .receiving import claim, receive_file, require_free
+
+if TYPE_CHECKING:
+    from atoll.core.job import Job
 
 __all__ = ["Admin"]
 
@@ -31,7 +34,7 @@ _ENDED = ("finished", "failed", "aborted")
 
 
 class Admin:
-    """A connection to the server, with the kit of an admin or auditor.
+    """A connection to the server, with the kit of an admin or auditor, or of a site, whose daemon keeps its own.
 
     If the server restarts, requests that only read, and ``submit``, are sent again on a new line.
 
@@ -41,11 +44,11 @@ class Admin:
         patience: seconds to try to reach the server.
 
     Raises:
-        ConfigError: the kit is a server's or a site's.
+        ConfigError: the kit is a server's or a helper's.
     """
 
     def __init__(self, kit: Kit, server: str | None = None, patience: float = 15.0) -> None:
-        if kit.role not in ("admin", "auditor"):
+        if kit.role not in MAY:
             raise ConfigError(
                 f"this is the kit of {kit.role} {kit.name!r}, which makes no requests",
                 where=str(kit.folder),
@@ -76,7 +79,7 @@ class Admin:
 
     async def _dial_server(self) -> Line:
         try:
-            return await dial_line(self._dial, settings=self._settings)
+            return await dial_line(self._dial, settings=self._settings, asks=self.kit.role == "site")
         except IdentityError:
             raise
         except (OSError, TimeoutError) as error:
@@ -145,6 +148,22 @@ class Admin:
 
         bundle = await asyncio.to_thread(pack_bundle)
         # The token makes it one job, even if the answer is lost and the request repeated.
+        return dict((await self.one("submit", bundle=bundle, token=secrets.token_hex(16)))["job"])
+
+    async def submit_job(self, job: Job, **terms: Any) -> dict[str, Any]:
+        """Sign and submit a live job.
+
+        Args:
+            job: the job.
+            terms: see `JobConfig.of`.
+
+        Raises:
+            AtollError: it cannot travel, or is refused.
+        """
+        from atoll.runtime.bundles.travel import pack_job
+        from atoll.runtime.jobs.spec import JobConfig
+
+        bundle = await asyncio.to_thread(lambda: pack_job(JobConfig.of(job, **terms), self.kit.credentials()))
         return dict((await self.one("submit", bundle=bundle, token=secrets.token_hex(16)))["job"])
 
     async def clone(self, job: str, settings: Iterable[str] = ()) -> dict[str, Any]:

@@ -106,7 +106,9 @@ class Switchboard:
 
     async def _join(self, pipe: Pipe, theirs: LineHello) -> None:
         peer = pipe.peer
-        key = (peer.role, peer.name, theirs.line)
+        asks = theirs.about.get("asks") is True
+        # What a site's people ask comes over a line of its own, which leaves that of the site's daemon alone.
+        key = (f"{peer.role}, asking" if asks else peer.role, peer.name, theirs.line)
         if theirs.line in self._displaced.get(key[:2], ()):
             raise Violation(TAKEN)
         line = self._lines.get(key)
@@ -114,7 +116,7 @@ class Switchboard:
             raise Violation(_UNKNOWN)
         if line is None:
             async with self._coming.setdefault(key[:2], asyncio.Lock()):
-                line = self._lines.get(key) or await self._new(key, pipe)
+                line = self._lines.get(key) or await self._new(key, pipe, asks)
         async with self._joining.setdefault(key, asyncio.Lock()):
             await line.detach()
             if line.lost.is_set():  # while this connection waited for its turn
@@ -128,12 +130,13 @@ class Switchboard:
                 line.begin_waiting()
                 raise
 
-    async def _new(self, key: tuple[str, str, bytes], pipe: Pipe) -> Line:
+    async def _new(self, key: tuple[str, str, bytes], pipe: Pipe, asks: bool) -> Line:
         peer = pipe.peer
-        if self._alone(peer):
+        alone = self._alone(peer) and not asks
+        if alone:
             await self._require_alone(key, pipe)
         before = [line for k, line in self._lines.items() if k[:2] == key[:2]]
-        if self._alone(peer):
+        if alone:
             # A killed process never comes back; one that still runs must not push out the one that has its place now.
             displaced = self._displaced.setdefault(key[:2], deque(maxlen=_REMEMBERED))
             displaced.extend(k[2] for k in self._lines if k[:2] == key[:2])
@@ -144,7 +147,7 @@ class Switchboard:
             if cut is None:
                 raise Violation(f"{peer} has {_MOST} lines, the most for one party")
             cut.lose(LineLost(f"{peer} began {_MOST} other lines"))
-        line = Line(peer, dialled=False, settings=self._settings)
+        line = Line(peer, dialled=False, settings=self._settings, asks=asks)
         line.address = address_of(pipe)
         self._lines[key] = line
         line.on_lost.append(lambda _: self._forget(key))

@@ -33,6 +33,7 @@ async def dial_line(
     settings: Settings | None = None,
     on_open: Callable[[Channel], None] | None = None,
     backoff: Backoff | None = None,
+    asks: bool = False,
 ) -> Line:
     """Connect, and keep connected until the line is closed or lost.
 
@@ -44,6 +45,7 @@ async def dial_line(
         settings: bounds and paces.
         on_open: called with each channel that the other end opens.
         backoff: the pauses between attempts.
+        asks: whether the line carries requests of a site's people: it does not take the place of the site's daemon.
 
     After that, the line is lost with ``LineRefused`` once the other end refuses this one. If this end refuses the
     other, it retries, since the other end may be repaired.
@@ -55,7 +57,7 @@ async def dial_line(
         OSError: nothing could be reached in time.
     """
     settings = settings or Settings()
-    dialer = _Dialer(dial, settings, backoff or Backoff())
+    dialer = _Dialer(dial, settings, backoff or Backoff(), asks)
     line, running = await dialer.first(on_open)
     keeper = asyncio.create_task(dialer.keep(line, running))
 
@@ -68,8 +70,9 @@ async def dial_line(
 
 
 class _Dialer:
-    def __init__(self, dial: Dial, settings: Settings, backoff: Backoff) -> None:
+    def __init__(self, dial: Dial, settings: Settings, backoff: Backoff, asks: bool) -> None:
         self._dial = dial
+        self._asks = asks
         self._settings = settings
         self._backoff = backoff
 
@@ -83,7 +86,7 @@ class _Dialer:
             try:
                 pipe = await self._dial()
                 if line is None:
-                    line = Line(pipe.peer, dialled=True, settings=self._settings)
+                    line = Line(pipe.peer, dialled=True, settings=self._settings, asks=self._asks)
                     line.on_open = on_open
                 return line, await self._greet_server(line, pipe)
             except IdentityError:

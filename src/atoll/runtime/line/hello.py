@@ -34,8 +34,8 @@ class LineHello:
         refused: why this end wants no line; empty if it wants one. A dialler sets it when it only checks whether it is
             admitted.
         version: of the rules.
-        about: what an end that is only checked says about itself: ``"atoll"``, its version, and ``"clock"``, seconds
-            since 1970.
+        about: what an end says about itself. One that is only checked: ``"atoll"``, its version, and ``"clock"``, seconds
+            since 1970. A dialler: ``"asks"``, whether the line is one of people's requests.
     """
 
     line: bytes

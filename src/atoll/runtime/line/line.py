@@ -33,6 +33,7 @@ class Line:
         peer: who is at the other end.
         dialled: whether this end makes the connections.
         settings: bounds and paces.
+        asks: whether it carries requests of the party's people, beside the line of its daemon.
 
     Attributes:
         id: the random name of this end of the line.
@@ -46,8 +47,9 @@ class Line:
         statistics: see ``stats``.
     """
 
-    def __init__(self, peer: Peer, *, dialled: bool, settings: Settings | None = None) -> None:
+    def __init__(self, peer: Peer, *, dialled: bool, settings: Settings | None = None, asks: bool = False) -> None:
         self.peer = peer
+        self.asks = asks
         self.settings = settings or Settings()
         self.id = secrets.token_bytes(16)
         self.other = b""
@@ -127,7 +129,7 @@ class Line:
     def greeting(self) -> LineHello:
         """Return what this end says on a new connection; the last one must have ended."""
         seen, positions = self.table.positions()
-        return LineHello(self.id, self.other, seen, positions)
+        return LineHello(self.id, self.other, seen, positions, about={"asks": True} if self.asks else {})
 
     def attach(self, pipe: Pipe, theirs: LineHello) -> asyncio.Task[str]:
         """Resume over a new connection, from where the other end says it is.

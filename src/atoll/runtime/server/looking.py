@@ -89,8 +89,13 @@ class Looking:
         yield {"atoll": versions()["atoll"]}
 
     async def _jobs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Return jobs: one, or the newest of those that a filter leaves; with ``seen`` from an earlier answer, wait until they have changed."""
+        """Return jobs: one, or the newest of those that a filter leaves; with ``seen`` from an earlier answer, wait until they have changed. A site sees those that it takes part in."""
         job = self._one(frame)
+        if peer.role == "site":
+            if job is None:
+                frame = {**frame, "site": peer.name}
+            else:
+                _require_part(peer, self._store.get(job))
         while True:
             news = self._news.of(job or "")
             if job is None:
@@ -195,6 +200,18 @@ class Looking:
             f"the job has no results: it is {record.state}" + (f" ({record.reason})" if record.reason else "") + more,
             where=f"job {record.id}",
             remedy=f"wait for its end, or see why: atoll logs {record.id}",
+        )
+
+
+def _require_part(peer: Peer, record: JobRecord) -> None:
+    """Refuse a site that asks for a job of others.
+
+    Raises:
+        JobError: it is one.
+    """
+    if peer.name not in record.sites and record.submitter != peer.name:
+        raise JobError(
+            f"{peer} takes no part in this job", where=f"job {record.id}", remedy="ask for a job of your own site"
         )
 
 

@@ -39,14 +39,19 @@ REQUEST = "request"
 """Name of the channel of one request."""
 
 _LOOK = frozenset({"about", "jobs", "sites", "events", "logs", "result"})
-MAY = {"admin": _LOOK | {"submit", "abort", "resume", "delete", "bundle"}, "auditor": _LOOK}
-"""Role -> what it may ask for."""
+MAY = {
+    "admin": _LOOK | {"submit", "abort", "resume", "delete", "bundle"},
+    "auditor": _LOOK,
+    "site": frozenset({"about", "jobs", "submit", "abort"}),
+}
+"""Role -> what it may ask for. A site sees the jobs that it takes part in, submits only what its own signature is enough for, and aborts only that."""
 
 _SHORT = Limits(max_bytes=1 << 16, max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
 _LONGEST = {
-    "admin": Limits(max_bytes=LIMITS.bundle + (1 << 20), max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
+    "admin": Limits(max_bytes=LIMITS.bundle + (1 << 20), max_header_bytes=1 << 16, max_depth=8, max_leaves=1000),
+    "site": Limits(max_bytes=1 << 20, max_header_bytes=1 << 16, max_depth=8, max_leaves=1000),
 }
-"""Limits of a request, by role: only admins submit bundles."""
+"""Limits of a request, by role: admins submit bundles, sites bundles without code."""
 
 _LOG = logging.getLogger("atoll.runtime")
 _QUIET = ("about", "jobs", "sites", "events")
@@ -144,6 +149,13 @@ class RequestHandler(Looking):
                 f"{peer} may not ask for {op!r}",
                 where=f"server {self._kit.name!r}",
                 remedy=f"use the kit of an admin; the role {peer.role!r} may ask for: {allowed or 'nothing'}",
+            )
+        if peer.role == "site" and job and op == "abort" and self._store.get(job).submitter != peer.name:
+            self._note(peer, "refused", job, op)
+            raise PolicyError(
+                f"{peer} may abort only what it has submitted",
+                where=f"server {self._kit.name!r}",
+                remedy="ask an admin of the project",
             )
         if op not in _QUIET:
             self._note(peer, "asked", job, op)

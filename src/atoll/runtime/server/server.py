@@ -188,7 +188,7 @@ class Server:
         _LOG.info("%s is connected", peer)
         self._note(peer, "connected", line)
         line.on_lost.append(lambda error: self._note_gone(line, error))
-        if peer.role in SITES:
+        if peer.role in SITES and not line.asks:
             line.on_open = lambda channel: self._spawn(self._site(line, channel))
         elif peer.role in MAY:
             line.on_open = lambda channel: self._spawn(self._person(line, channel))
