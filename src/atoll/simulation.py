@@ -401,6 +401,7 @@ def simulated(
         The result, and what the program returned.
     """
     from .data.units import name_other_units
+    from .runs.policy import require_known_policies
     from .runs.spending import admitted, close_spending
     from .runs.stopping import watching
 
@@ -409,6 +410,7 @@ def simulated(
     known: dict[str, Any] = {"roster": Roster(islands.names, others=others)} if others else {}
     with watching(job, on_record, on_restore, progress) as watch:
         made = World(islands, clock=Clock(), on_record=watch.record, on_restore=watch.restore, **known, **world)
+        require_known_policies(made.policy)
         admit_job(made.policy, job.names())
         prepared = prepared_job(job, islands)
         register_tasks(made.registry, tasks)

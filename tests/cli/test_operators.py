@@ -6,18 +6,30 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import pytest
 
+import atoll
+from atoll import vertical
+from atoll.cli.app import run
 from atoll.cli.commands import known
+from atoll.cli.commands.algorithms import describe_parts
 from atoll.cli.commands.logs import readable
 from atoll.cli.commands.submit import reached
 from atoll.cli.output import _VERBS, meant
+from atoll.core.addresses import load_object
 from atoll.core.errors import ConfigError
+from atoll.core.job import Job
+from atoll.core.requests.policy import SitePolicy
+from atoll.core.rooms import job_kinds, part_names
 from atoll.runs import parse_config, parse_policy
 from atoll.runs.folder import FORMAT
 from atoll.runtime.consent import parse_consent
+from atoll.secure import psi
+from atoll.secure.psi import Alignment
+from atoll.trees.job import Scheme
+from atoll.vertical.linear.vertical_linear import SECURITIES
 from tests.project.test_remedies import commands
 
 
@@ -97,6 +109,10 @@ def test_a_wait_ends_with_what_the_job_has_found() -> None:
         ({"allow": ["training", "fed*"]}, r"allow='fed\*' is no kind"),
         ({"tasks": ["train"]}, "tasks='train' is the name of no task"),
         ({"free": ["exchange"]}, "free='exchange' is the name of no task"),
+        ({"tasks": ["atol.*"]}, r"tasks='atol.\*' is the name of no task. Did you mean 'atoll'?"),
+        ({"tasks": ["atoll.vertcal.job:host"]}, "there is no atoll.vertcal. Did you mean 'vertical'?"),
+        ({"learned": ["sizes", "cuont"]}, "learned='cuont' is nothing that a protocol tells. Did you mean 'count'?"),
+        ({"allow": ["SFTLL"]}, "Did you mean 'SFTL'?"),
     ],
 )
 def test_a_policy_with_a_name_that_does_not_exist_is_refused(policy: dict[str, Any], words: str) -> None:
@@ -130,6 +146,32 @@ def test_a_policy_with_names_that_exist_is_taken() -> None:
     parse_consent({"people": {"anna": ["statistics", "ct_study:*"], "eve": "any", "*": "built-in"}}, "north")
 
 
+def test_a_simulations_policy_with_a_name_that_does_not_exist_is_refused() -> None:
+    tables = {"bank": {"id": ["1", "2"]}, "shop": {"id": ["2", "3"]}}
+    for wrong in (SitePolicy(allow=("Ecdhh",)), SitePolicy(tasks=("atol.*",))):
+        with pytest.raises(ConfigError, match="Did you mean"):
+            atoll.simulate(Alignment(), tables, policy={"shop": wrong}, engine="inline", progress=False)
+
+
+def test_policies_know_what_jobs_call_themselves() -> None:
+    """What a job says in `names` is among what its kind declares, for a job of each part that has a name of its own."""
+    known = {kind: set(load_object(where).known_names()) for kind, where in job_kinds().items()}
+    models = [getattr(vertical, name) for name in part_names("vertical model")]
+    jobs: list[Job] = [vertical.Vertical(model=model()) for model in models if model is not vertical.PrADA]
+    jobs += [vertical.Vertical(model=vertical.VerticalLinear(security=cast("Any", one))) for one in SECURITIES]
+    protocols = [getattr(psi, name)() for name in part_names("alignment protocol")]
+    jobs += [Alignment(protocol=one, result="ids" if "ids" in one.results else "count") for one in protocols]
+    jobs += [
+        Alignment(result="count", protocol=psi.Oprf()),
+        psi.Linkage(columns=["name"]),
+        vertical.VerticalPrediction(),
+    ]
+    jobs += [atoll.Trees(scheme=one) for one in get_args(Scheme)]
+    for job in jobs:
+        assert set(job.names()) <= known[job.kind], job
+        parse_policy({"allow": [*job.names()]})
+
+
 def test_consent_with_a_name_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"allow='statistik' is no kind of job.* Did you mean 'statistics'\?"):
         parse_consent({"people": {"anna": ["statistik"]}}, "north")
@@ -157,3 +199,21 @@ def _said(setting: str, value: Any) -> str:
     except ConfigError as error:
         return str(error)
     return ""
+
+
+def test_every_model_protocol_and_method_for_columns_apart_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = describe_parts()
+    assert {"Ecdh", "Oprf", "Opprf", "Unbalanced", "Circuit", "SecureBoost", "Pivot", "VerticalLinear", "SplitNet"} <= parts.keys()  # fmt: skip
+    assert {name for name, one in parts.items() if one.kind == "transfer method"} == {"SFTL", "SFHTL", "PrADA"}
+    for one in parts.values():
+        assert load_object(one.address.replace(f".{one.name}", f":{one.name}")).__name__ == one.name
+        assert one.text.endswith(".")
+        assert "\n" not in one.text
+    assert run(["algorithms", "--json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)["parts"]] == list(parts)
+    assert run(["algorithms", "SFTL", "FedAvg", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in told["algorithms"]] == ["FedAvg"]
+    assert told["parts"][0]["rest"]
+    assert run(["algorithms", "SecureBost", "--json"]) == 2
+    assert "Did you mean 'SecureBoost'?" in json.loads(capsys.readouterr().out)["error"]["what"]

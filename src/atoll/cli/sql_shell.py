@@ -221,10 +221,10 @@ class SqlShell:
             self._say(self._show(result))
 
     def _set(self, body: str) -> None:
-        from atoll.query.strategies.strategy import strategy_names  # duckdb and sqlglot are an extra
+        from atoll.query.strategies.strategy import known_strategies  # duckdb and sqlglot are an extra
 
         name, _, value = body[3:].partition("=")
-        name, value, known = name.strip().lower(), value.strip().strip("'\""), ["auto", *strategy_names()]
+        name, value, known = name.strip().lower(), value.strip().strip("'\""), ["auto", *known_strategies()]
         if not name:
             self._say(f"strategy = {self.db.strategy}")
         elif name != "strategy":

@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Contract", "Explanation", "Exposure", "ProtocolFrame"]
+from .errors import ConfigError
+
+__all__ = ["KINDS", "Contract", "Explanation", "Exposure", "ProtocolFrame"]
+
+
+KINDS = ("sizes", "count", "sum", "ids", "superset", "similarity", "keys")
+"""What a party can learn, in one word; a site's policy (``SitePolicy.learned``) names some of these."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class Exposure:
         who: the party, such as ``server``, ``client``, or a helper's role.
         sees: what it learns of the clients' data.
         assuming: what must hold so that it is no more; empty if nothing must.
-        kind: what that is in one word, for policies: ``sizes``, ``count``, ``sum``, ``ids``; empty where nobody has said.
+        kind: what that is in one word of `KINDS`, for policies; empty where nobody has said.
         of: whose data it is about; empty for all.
     """
 
@@ -34,6 +40,10 @@ class Exposure:
     assuming: str = ""
     kind: str = ""
     of: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind and self.kind not in KINDS:
+            raise ConfigError(f"kind={self.kind!r}", where="Exposure", remedy=f"use one of {', '.join(KINDS)}, which policies know")  # fmt: skip
 
     def facts(self) -> dict[str, str]:
         """The exposure as plain values; ``kind`` and ``of`` only where they are set."""

@@ -186,6 +186,11 @@ class Job:
         """The names by which site policies know the job: its kind, then the names of what decides how it computes. User code is ``module:name``."""
         return (self.kind if name_of(type(self)) == type(self).__qualname__ else name_of(type(self)),)
 
+    @classmethod
+    def known_names(cls) -> Iterable[str]:
+        """Every name that `names` of a job of this kind can give, but those of code of one's own. A policy that names anything else is misspelt, and refused."""
+        return (cls.kind,)
+
     @property
     def most_rounds(self) -> int | None:
         """Maximum number of records, for a progress bar; ``None`` if it is not known."""

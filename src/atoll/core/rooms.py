@@ -25,6 +25,7 @@ __all__ = [
     "is_class",
     "job_kinds",
     "part_kinds",
+    "part_names",
     "site_jobs",
 ]
 
@@ -98,6 +99,17 @@ def _rooms() -> tuple[Any, ...]:
 def part_kinds() -> dict[str, PartKind]:
     """All kinds of parts, by name."""
     return {part.kind: part for room in _rooms() for part in getattr(room, "PARTS", ())}
+
+
+@functools.cache
+def part_names(kind: str) -> tuple[str, ...]:
+    """The names of all parts of a kind, also of those that no configuration can express; modules that are searched by name alone give all of their names."""
+    part, found = part_kinds()[kind], []
+    for home in (*part.homes, *part.further):
+        module = importlib.import_module(home)
+        names = list(getattr(module, "__all__", ()))
+        found += names if home in part.further else [name for name in names if part.fits(getattr(module, name))]
+    return tuple(found)
 
 
 @functools.cache

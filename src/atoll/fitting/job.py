@@ -13,6 +13,7 @@ from atoll.core.event import Event, NonPrivate
 from atoll.core.exposure import Explanation
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared, name_of
+from atoll.core.rooms import part_names
 from atoll.core.validation import Checked, require_parts
 from atoll.statistics.columns import table_of
 
@@ -158,6 +159,11 @@ class Fit(Checked, Job):
     def names(self) -> tuple[str, ...]:
         """The kind and the method, which a site's policy can allow or refuse."""
         return (*super().names(), name_of(type(self.model)))
+
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The kind and all methods."""
+        return (*super().known_names(), *part_names("fit method"))
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Return who sees what of the rows, and what is told singly."""

@@ -97,11 +97,12 @@ def programs() -> dict[str, type]:
     return {n: k for n, k in found.items() if isinstance(k, type) and hasattr(k, "card")}
 
 
-def facts(names: tuple[str, ...] = ()) -> list[Fact]:
+def facts(names: tuple[str, ...] = (), further: tuple[str, ...] = ()) -> list[Fact]:
     """Return the rows of the table.
 
     Args:
         names: names of algorithms; empty for all.
+        further: other names that errors suggest.
 
     Raises:
         ConfigError: no algorithm has such a name.
@@ -110,9 +111,9 @@ def facts(names: tuple[str, ...] = ()) -> list[Fact]:
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"no algorithm {name!r}.{nearest(name, known)}",
+                f"no algorithm {name!r}.{nearest(name, [*known, *further])}",
                 where="atoll algorithms",
-                remedy=f"choose among {', '.join(known)}",
+                remedy=f"choose among {', '.join([*known, *further])}",
             )
     return [_of(known[name]) for name in names or sorted(known)]
 

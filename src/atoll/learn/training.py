@@ -14,8 +14,9 @@ from atoll.core.facets import facet
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, name_of
 from atoll.core.requests.chain import Chain
+from atoll.core.requests.policy import ROW_FEATURES
 from atoll.core.requests.stage import Stage
-from atoll.core.rooms import Named, Own
+from atoll.core.rooms import Named, Own, part_names
 from atoll.core.validation import Checked
 from atoll.data.islands import Islands
 from atoll.data.model_columns import ModelColumns
@@ -274,6 +275,11 @@ class Training(Checked, Job):
         parts = list(algorithms_in(self.algorithm))
         leaves = dict.fromkeys(name for part in parts for name in facet(part, Helped).consents)
         return (*super().names(), *(name_of(type(part)) for part in parts), *leaves)
+
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The kind, all algorithms and mechanisms, and what leaves with a site's consent alone."""
+        return (*super().known_names(), *part_names("algorithm"), *part_names("mechanism"), ROW_FEATURES)
 
     def others(self, n: int) -> dict[str, str]:
         """Return the parties that the job needs in addition to ``n`` clients, name -> role: servers of the topology, and `helpers`."""

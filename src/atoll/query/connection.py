@@ -23,7 +23,7 @@ from .plan import ROW
 from .policy import QueryPolicy, strictest
 from .scopes import Scopes
 from .statement import Catalog, SqlStatement, parse_statement, unite_schemas
-from .strategies.strategy import strategy_names
+from .strategies.strategy import known_strategies
 
 if TYPE_CHECKING:
     from atoll.data import Islands
@@ -202,7 +202,7 @@ class SqlConnection:
             Name of a strategy -> ``answered``, ``equal`` (``None`` if it is not compared), ``refused`` (why, or ``None``), ``seconds`` and ``bytes``.
         """
         found: dict[str, dict[str, Any]] = {}
-        for name in strategy_names():
+        for name in sorted(known_strategies()):
             begin = time.perf_counter()
             row: dict[str, Any] = {"answered": False, "equal": None, "refused": None, "seconds": None, "bytes": None}
             try:

@@ -20,7 +20,7 @@ from atoll.core.validation import Checked
 from .local import message_of, silo_of
 from .policy import strictest
 from .statement import describe_catalog, parse_statement, unite_schemas
-from .strategies.strategy import Choice, QueryAnswer, choose_strategy
+from .strategies.strategy import Choice, QueryAnswer, choose_strategy, known_strategies
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -132,6 +132,11 @@ class Query(Checked, Job):
     def names(self) -> tuple[str, ...]:
         """The kind and the strategy, which a site's policy can allow or refuse."""
         return (*super().names(), self.strategy)
+
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The kind and all strategies."""
+        return (*super().known_names(), *known_strategies())
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """What leaves follows from the sites' tables and policies: the statement ``EXPLAIN SELECT …`` asks them, and reads no row."""

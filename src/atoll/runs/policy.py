@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import pkgutil
+import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from atoll.core.addresses import MOVED, load_object
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.rooms import job_kinds
 
@@ -24,7 +28,15 @@ if TYPE_CHECKING:
 else:
     StagePart = part_class("uplink stage")
 
-__all__ = ["PolicyConfig", "PrivacyConfig", "parse_demand", "parse_policy", "policies_of", "require_known_names"]
+__all__ = [
+    "PolicyConfig",
+    "PrivacyConfig",
+    "parse_demand",
+    "parse_policy",
+    "policies_of",
+    "require_known_names",
+    "require_known_tasks",
+]
 
 
 class PrivacyConfig(Section):
@@ -78,7 +90,7 @@ class PolicyConfig(Section):
         with refusing(list(type(self).model_fields), "SitePolicy"):
             self.build("policy")
             require_known_names(self.allow)
-            _require_tasks({"tasks": self.tasks, "free": self.free})
+            require_known_tasks({"tasks": self.tasks, "free": self.free})
         return self
 
     def build(self, path: str) -> SitePolicy:
@@ -101,12 +113,15 @@ class PolicyConfig(Section):
         return SitePolicy(stages, self.largest_reply, self.smallest_cohort, **more)
 
 
-_ROOMS = ("algorithms", "labels", "fitting", "mechanisms")
-"""Packages whose names are names of algorithms and methods."""
-_SCHEMES = ("histogram", "bagging", "lightgbm", "forest", "pair", "arbiter", "shared", "ckks", "none", "auto", "sums")
-"""Of ``trees``, of linear models over columns at several parties, and of queries; see ``Trees.names``, ``VerticalLinear.names`` and ``Query.names``."""
-_PARTS = ("algorithm", "vertical model", "alignment protocol")
-"""Kinds of parts whose names a job may have."""
+def require_known_policies(policies: Any) -> None:
+    """Refuse names in the policies of a simulation that no job and no task can have; configurations are checked when they are read.
+
+    Raises:
+        ConfigError: the name, and the nearest.
+    """
+    for policy in policies.values() if isinstance(policies, Mapping) else (policies,):
+        require_known_names(getattr(policy, "allow", ()))
+        require_known_tasks({name: getattr(policy, name, ()) for name in ("tasks", "free")})
 
 
 def require_known_names(allow: Iterable[str], where: str = "SitePolicy") -> None:
@@ -115,38 +130,60 @@ def require_known_names(allow: Iterable[str], where: str = "SitePolicy") -> None
     Raises:
         ConfigError: the name, and the nearest.
     """
-    from atoll.core.requests.policy import ROW_FEATURES
-
     names = [name for name in allow if ":" not in name]
     if not names:
         return
-    known = {*job_kinds(), *_SCHEMES, ROW_FEATURES, *registry("algorithm").extra}
-    known |= {name for kind in _PARTS for name in registry(kind).parts()}
-    known |= {name for room in _ROOMS for name in importlib.import_module(f"atoll.{room}").__all__}
+    known = {*_known_names(), *registry("algorithm").extra}
     for name in names:
         if not any(fnmatchcase(one, name) for one in known):
             raise ConfigError(
                 f"allow={name!r} is no kind of job, algorithm or method.{nearest(name, known)}",
                 where=where,
-                remedy="see `atoll algorithms`; kinds of jobs are "
+                remedy="see `atoll algorithms`, which lists models and protocols too; kinds of jobs are "
                 f"{', '.join(sorted(job_kinds()))}, and code of a job's own is module:name",
             )
 
 
-def _require_tasks(given: Mapping[str, Iterable[str]]) -> None:
-    """Refuse a name of a task that no task can have.
+@functools.cache
+def _known_names() -> frozenset[str]:
+    """What the jobs of all kinds say that their names can be, and Atoll's own programs."""
+    told = {name for where in job_kinds().values() for name in load_object(where).known_names()}
+    return frozenset({*told, *importlib.import_module("atoll.programs").__all__})
+
+
+def require_known_tasks(given: Mapping[str, Iterable[str]], where: str = "SitePolicy") -> None:
+    """Refuse a name of a task that no task can have: without a function, of a module that Atoll does not have, or of a package that is spelt nearly like Atoll.
 
     Raises:
         ConfigError: the name.
     """
     for setting, names in given.items():
         for name in names:
-            if not set(name) & set(":*?["):
+            head = re.split(r"[*?\[]", name)[0]
+            parts = re.split(r"[.:]", head)[: None if head == name else -1]  # what a wildcard cuts says nothing
+            top, rooms = "".join(parts[:1]), _rooms()
+            own = top == _HOME
+            fault = "" if own or set(name) & set(":*?[") else " is the name of no task"
+            if not fault and own and len(parts) > 1 and parts[1] not in rooms:
+                fault = f" is the name of no task: there is no {_HOME}.{parts[1]}.{nearest(parts[1], rooms)}"
+            elif not fault and not own and nearest(top, [_HOME]):
+                fault = f" is the name of no task.{nearest(top, [_HOME])}"
+            if fault:
                 raise ConfigError(
-                    f"{setting}={name!r} is the name of no task",
-                    where="SitePolicy",
+                    f"{setting}={name!r}{fault}",
+                    where=where,
                     remedy="write module:function, or a pattern such as 'atoll.*'",
                 )
+
+
+_HOME = __name__.partition(".")[0]
+
+
+@functools.cache
+def _rooms() -> tuple[str, ...]:
+    """The packages and modules of Atoll, and those that moved."""
+    here = [module.name for module in pkgutil.iter_modules(importlib.import_module(_HOME).__path__)]
+    return tuple(dict.fromkeys([*here, *(re.split(r"[.:]", old)[1] for old in MOVED)]))
 
 
 def policies_of(policy: PolicyConfig | None, own: Mapping[str, PolicyConfig], names: Iterable[str]) -> Policies | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -26,6 +26,9 @@ __all__ = ["Trees"]
 
 _FOREST, _SAMPLE = 100, 0.8
 """Trees of a party's forest, and the share of rows and features that each sees: the defaults of XGBoost's ``XGBRFClassifier``."""
+
+
+Scheme = Literal["histogram", "bagging", "lightgbm", "forest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,7 @@ class Trees(Checked, Job):
     missing_features: ClassVar[bool] = True
     changeable: ClassVar[tuple[str, ...]] = ("rounds",)
 
-    scheme: Literal["histogram", "bagging", "lightgbm", "forest"] = "histogram"
+    scheme: Scheme = "histogram"
     objective: str = "auto"
     rounds: int = 50
     eta: float = 0.3
@@ -173,6 +176,11 @@ class Trees(Checked, Job):
     def names(self) -> tuple[str, ...]:
         """The kind and the scheme, which a site's policy can allow or refuse."""
         return (*super().names(), self.scheme)
+
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The kind and all schemes."""
+        return (*super().known_names(), *get_args(Scheme))
 
     def xgboost_settings(self) -> dict[str, Any]:
         """What a party's XGBoost gets."""

@@ -17,6 +17,7 @@ from atoll.core.message import StringArray
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.redaction import private
 from atoll.core.requests.task import Task
+from atoll.core.rooms import part_names
 from atoll.core.validation import Checked, require_parts
 from atoll.secure.psi import AlignmentPlan, Ecdh, Opprf, PsiProtocol, RowKeys, order_keys
 from atoll.secure.psi.protocol import intersect_keys
@@ -125,6 +126,15 @@ class Vertical(Checked, Job):
             *self.model.names(),
             *([] if self.align is None else [type(self.align).__name__]),
         )
+
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The kind, and what models and alignment protocols say of themselves."""
+        import atoll.vertical
+
+        models = [getattr(atoll.vertical, name) for name in part_names("vertical model")]
+        told = [name for model in models for name in model.known_names()]
+        return (*super().known_names(), *told, *part_names("alignment protocol"))
 
     @property
     def key_columns(self) -> Sequence[str]:

@@ -96,6 +96,11 @@ class VerticalModel(Checked):
         """The names by which a site's policy can allow or refuse the model."""
         return (type(self).__name__,)
 
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """Every name that `names` of such a model can give."""
+        return (cls.__name__,)
+
     def learns(self) -> dict[str, list[str]]:
         """What the ``guest``, a ``host`` and each helper (by its name) learn of the others beside the shared rows, in sentences."""
         raise NotImplementedError

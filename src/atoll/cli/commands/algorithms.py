@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -81,6 +84,67 @@ The other columns:
 """
 
 
+_SEVERAL = ("alignment protocol", "vertical model", "cut defence")
+"""Kinds of parts for columns at several parties."""
+
+
+_LINE = 40
+"""A line on a part has at least so many characters, and ends with a sentence."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A part for columns at several parties.
+
+    Attributes:
+        name: its name, in configurations and policies.
+        kind: what it is.
+        text: what it does, in a line.
+        address: where it is.
+        asked: how a command asks for it; empty where only a configuration or Python can.
+        rest: the rest of its own description.
+    """
+
+    name: str
+    kind: str
+    text: str
+    address: str
+    asked: str = ""
+    rest: str = ""
+
+
+def describe_parts() -> dict[str, Described]:
+    """Name -> part: the alignment protocols, vertical models and defences that the rooms have."""
+    from atoll.cli.commands.vertical import MODELS
+    from atoll.core.rooms import part_kinds, part_names
+    from atoll.secure.psi import BloomEncoding
+
+    asked = {name: f"atoll vertical --model {word}" for word, (name, _) in MODELS.items()}
+    found: dict[str, Described] = {}
+    for kind in _SEVERAL:
+        home = part_kinds()[kind].homes[0]
+        for name in part_names(kind):
+            part = getattr(importlib.import_module(home), name)
+            shown = "transfer method" if ".transfer." in part.__module__ else kind
+            command = f"atoll psi --protocol {name.lower()}" if kind == "alignment protocol" else asked.get(name, "")
+            found[name] = _describe(part, home, shown, command)
+    found["BloomEncoding"] = _describe(BloomEncoding, "atoll.secure.psi", "record linkage", "atoll psi --fuzzy COLUMNS")
+    order = [*_SEVERAL[:2], "transfer method", "record linkage"]
+    return dict(
+        sorted(found.items(), key=lambda one: (order.index(one[1].kind) if one[1].kind in order else 9, one[0]))
+    )
+
+
+def _describe(part: type, home: str, kind: str, asked: str) -> Described:
+    text = inspect.getdoc(part) or ""
+    first, _, rest = text.partition("\n\n")
+    line = ""
+    for sentence in re.split(r"(?<=\.)\s", re.sub(r"`+", "", " ".join(first.split()))):
+        if len(line) < _LINE:
+            line = f"{line} {sentence}".strip()
+    return Described(part.__name__, kind, line, f"{home}.{part.__name__}", asked, rest.strip() if rest else "")
+
+
 def page(found: Sequence[Fact]) -> str:
     """Return the page in Markdown: FedAvg is the first row of the first table."""
     titles = ("algorithm", *COLUMNS[2:], "note")
@@ -92,6 +156,13 @@ def page(found: Sequence[Fact]) -> str:
                 name, _, *others = cells_of(fact)
                 lines.append(_format_line([f"`{name}`", *others, fact.note]))
         lines.append("")
+    lines += [
+        "## Columns at several parties\n",
+        "Alignment protocols find the rows that several parties share, see [Whom we share](howto/alignment.md). Models train over [their columns](howto/vertical.md), or [transfer labels](howto/transfer.md).\n",
+        _format_line(("name", "kind", "what it does")), _format_line(["---"] * 3),
+    ]  # fmt: skip
+    lines += [_format_line([f"`{one.name}`", one.kind, one.text]) for one in describe_parts().values()]
+    lines.append("")
     lines.append("## Papers\n")
     lines += [
         f"* `{fact.name}`: {fact.paper}" for fact in sorted(found, key=lambda fact: fact.name.lower()) if fact.paper
@@ -161,7 +232,7 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the algorithms: paper, client state, floats per round each way, and properties. With --elsewhere: other frameworks' names."""
+    """List the algorithms: paper, client state, floats per round each way, and properties; and models and protocols for columns at several parties. With --elsewhere: other frameworks' names."""
     if elsewhere:
         if markdown and not output_of(context).json:
             typer.echo(page_of_names(), nl=False)
@@ -178,13 +249,16 @@ def command(
             table.add_row(name, escape(place or "-"))
         output_of(context).give({"names": told}, table)
         return
-    found = facts(tuple(names or ()))
+    parts = describe_parts()
+    chosen = [parts[name] for name in names or parts if name in parts]
+    own = tuple(name for name in names or () if name not in parts)
+    found = facts(own, further=tuple(parts)) if own or not names else []
     if markdown and not output_of(context).json:
         typer.echo(page(found), nl=False)
         return
-    output_of(context).give(
-        {"algorithms": [asdict(fact) for fact in found]}, _make_cards(found) if names else _make_table(found)
-    )
+    shown = [*([_make_cards(found)] if found else []), *([_make_part_cards(chosen)] if chosen else [])]
+    said: dict[str, Any] = {"algorithms": [asdict(fact) for fact in found], "parts": [asdict(one) for one in chosen]}
+    output_of(context).give(said, Group(*shown) if names else Group(_make_table(found), _make_part_table(chosen)))
 
 
 def _make_table(found: list[Fact]) -> Table:
@@ -204,5 +278,26 @@ def _make_cards(found: list[Fact]) -> Table:
     for fact in found:
         for title, cell in zip((*COLUMNS, "paper", "note"), (*cells_of(fact), fact.paper, fact.note), strict=True):
             table.add_row(title, cell or "no")
+        table.add_row()
+    return table
+
+
+def _make_part_table(found: Sequence[Described]) -> Table:
+    table = PlainTable(header_style="bold", title="Columns at several parties", caption="Name one to read more.")
+    for column in ("name", "kind", "what it does"):
+        table.add_column(column)
+    for one in found:
+        table.add_row(one.name, one.kind, escape(one.text))
+    return table
+
+
+def _make_part_cards(found: Sequence[Described]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    for one in found:
+        rows = {"name": one.name, "kind": one.kind, "what it does": one.text, "in Python": one.address, "asked for by": one.asked, "": one.rest}  # fmt: skip
+        for title, cell in rows.items():
+            if cell:
+                table.add_row(title, escape(cell))
         table.add_row()
     return table

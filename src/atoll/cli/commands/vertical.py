@@ -319,7 +319,7 @@ def _make_net(**given: Any) -> Any:
     return SplitNet(**given, audit=audit, defence=[defences[name]() for name in chosen])
 
 
-_MODELS = {
+MODELS = {
     "boost": ("SecureBoost", ("security", "trees", "depth", "bins", "rate", "short_exponents")),
     "fedxgboost": ("FedXGBoost", ("security", "trees", "depth", "bins", "rate", "epsilon")),
     "pivot": ("Pivot", ("security", "trees", "depth", "bins", "rate")),
@@ -338,12 +338,12 @@ def _make_model(name: str, given: Mapping[str, Any], seed: int) -> Any:
     from atoll import vertical
     from atoll.core.errors import ConfigError
 
-    if name not in _MODELS:
-        raise ConfigError(f"--model {name}", remedy=f"use --model {' or --model '.join(_MODELS)}")
-    kind, options = _MODELS[name]
+    if name not in MODELS:
+        raise ConfigError(f"--model {name}", remedy=f"use --model {' or --model '.join(MODELS)}")
+    kind, options = MODELS[name]
     foreign = next((one for one in given if one not in options), None)
     if foreign is not None:
-        whose = [one for one, (_, own) in _MODELS.items() if foreign in own]
+        whose = [one for one, (_, own) in MODELS.items() if foreign in own]
         raise ConfigError(
             f"--{foreign.replace('_', '-')} with --model {name}",
             remedy=f"leave it out: it belongs to --model {' and --model '.join(whose)}",

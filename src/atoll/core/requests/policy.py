@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, PolicyError
+from ..errors import ConfigError, PolicyError, nearest
 from ..event import Event
+from ..exposure import KINDS
 from ..validation import Checked
 from .disclosure import RULES_TASK, RowRules
 from .stage import Stage
@@ -148,7 +149,7 @@ class SitePolicy(Checked, Policy):
         second_sums: whether the server may have a second sum of the same task and message over another set of parties: the sums of two sets that differ in one party tell
             its reply. ``None`` refuses it between organisations and allows it in a simulation. Sums with differential privacy are counted in the ledger instead.
         extremes: names of columns whose smallest and largest value a statistic may tell, with ``*`` and ``?``; an empty list hides those of all columns.
-        learned: what another party may learn of this one from a protocol, as kinds of its `Contract`: ``sizes``, ``count``, ``sum``, ``ids``, with ``*`` and ``?``. An
+        learned: what another party may learn of this one from a protocol, as kinds of its `Contract`: ``sizes``, ``count``, ``sum``, ``ids`` or another of `atoll.core.exposure.KINDS`, with ``*`` and ``?``. An
             empty list allows all; otherwise a request whose contract tells more is refused, and one without a contract is not bound. ``allow`` says which protocols may run.
         min_aligned: smallest number of shared keys of an alignment: with fewer, this island does not go on and tells nobody which they are.
         predictions_per_hour: most rows within an hour that this island helps others to predict with its part of a vertical model; further ones are refused. It keeps a record of how many rows it was
@@ -196,6 +197,13 @@ class SitePolicy(Checked, Policy):
                 where="SitePolicy",
                 remedy="use whole numbers of at least 1",
             )
+        for pattern in self.learned:
+            if not any(fnmatchcase(kind, pattern) for kind in KINDS):
+                raise ConfigError(
+                    f"learned={pattern!r} is nothing that a protocol tells.{nearest(pattern, KINDS)}",
+                    where="SitePolicy",
+                    remedy=f"use some of {', '.join(KINDS)}, with * and ?",
+                )
         for name in ("min_count", "min_aligned", "predictions_per_hour"):
             value = getattr(self, name)
             if value is not None and value < 1:

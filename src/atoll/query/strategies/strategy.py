@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..policy import QueryPolicy
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["QueryAnswer", "PlanStep", "Strategy", "choose_strategy", "strategy_names"]
+__all__ = ["QueryAnswer", "PlanStep", "Strategy", "choose_strategy", "known_strategies"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,11 @@ class Choice:
     rejected: Mapping[str, str] = field(default_factory=dict)
 
 
+def known_strategies() -> tuple[str, ...]:
+    """The words that name a strategy."""
+    return ("auto", *_known())
+
+
 def _known() -> dict[str, type[Strategy]]:
     from atoll.core.rooms import part_kinds
 
@@ -122,11 +127,6 @@ def _known() -> dict[str, type[Strategy]]:
     fits = part_kinds()["query strategy"].fits
     found = [getattr(strategies, name) for name in dir(strategies)]
     return {one.name: one for one in found if fits(one)}
-
-
-def strategy_names() -> list[str]:
-    """The names of all strategies."""
-    return sorted(_known())
 
 
 def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, sites: int) -> Choice:

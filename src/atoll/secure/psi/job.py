@@ -15,6 +15,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, NonPrivate
 from atoll.core.exposure import Explanation
 from atoll.core.job import Job, Prepared, name_of
+from atoll.core.rooms import part_names
 from atoll.core.validation import Checked, require_parts
 
 from .ecdh import Ecdh
@@ -160,6 +161,11 @@ class Alignment(Checked, Job):
         """The kind, the protocol, and the one that finds the result in its place, which a site's policy can allow or refuse."""
         kinds = dict.fromkeys([type(self.protocol), type(self.carrier)])
         return (*super().names(), *map(name_of, kinds))
+
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The kind and all protocols."""
+        return (*super().known_names(), *part_names("alignment protocol"))
 
     @property
     def carrier(self) -> PsiProtocol:

@@ -95,6 +95,11 @@ class Linkage(Checked, Job):
         """The kind and the encoding, which a site's policy can allow or refuse."""
         return (*super().names(), name_of(BloomEncoding))
 
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The kind and the encoding."""
+        return (*super().known_names(), name_of(BloomEncoding))
+
     def others(self, n: int) -> Mapping[str, str]:
         """The linker."""
         del n

@@ -133,6 +133,11 @@ class VerticalLinear(VerticalModel):
         """The class and the protocol."""
         return (type(self).__name__, self.security)
 
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The class and all protocols."""
+        return (cls.__name__, *SECURITIES)
+
     def learns(self) -> dict[str, list[str]]:
         """What the guest and a host learn of each other beside the shared rows."""
         predicted = "each host's part of the margin of every row that is predicted"
