@@ -251,3 +251,48 @@ def test_a_protocol_of_ones_own_runs_on_ones_own_databases(tmp_path: Path) -> No
     said = json.loads(done.stdout)
     assert (said["result"], said["sites"]) == ({"both": 3}, ["north", "south"])
     assert "is connected directly" in (tmp_path / "all" / "daemons.log").read_text(encoding="utf-8")
+
+
+def _tables(folder: Path) -> Path:
+    for name in ("bank", "shop"):
+        (folder / "files").mkdir(exist_ok=True)
+        (folder / "files" / f"{name}.csv").write_text("id,a\n" + "".join(f"{i:03},{i}\n" for i in range(5 if name == "bank" else 3)))  # fmt: skip
+    return folder / "files"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"job": "psi", "sites": ["bank", "shp"]}, "site 'shp', and the trial has bank, shop. Did you mean 'shop'"),
+        ({"job": "vertical", "guest": "mill"}, "guest='mill' among 2 parties"),
+        ({"job": "vertical", "guest": "bank", "hosts": ["nope"]}, "hosts=\\['nope'\\]"),
+        ({"job": "psi"}, None),
+    ],
+)
+def test_a_job_of_other_sites_or_roles_is_refused_before_anything_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    settings: Any,
+    words: str | None,
+) -> None:
+    def start(*more: Any, **options: Any) -> None:
+        raise AssertionError("it starts")
+
+    monkeypatch.setattr("atoll.runtime.client.poc.Poc", start)
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.dump({"name": "x", "sites": "all", **settings}), encoding="utf-8")
+    data = ["--data", str(_tables(tmp_path))] if words else []
+    assert run(["poc", str(job), *data, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)["error"]["what"]
+    assert re.search(words or "jobs of the kind 'psi' read tables", told), told
+
+
+@pytest.mark.network
+def test_an_alignment_of_plain_files_needs_no_more_than_the_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.dump({"name": "x", "job": "psi", "sites": "all", "id": "id", "show": True}), encoding="utf-8")
+    assert run(["poc", str(job), "--data", str(_tables(tmp_path)), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["count"] == 3

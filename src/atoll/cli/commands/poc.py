@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -16,9 +16,9 @@ from atoll.cli.app import INTERRUPT_CODE, OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import error_of, in_order
 from atoll.cli.commands.run import sentence
-from atoll.cli.commands.site import DropOption, TargetOption, TaskOption
+from atoll.cli.commands.site import DropOption, IdOption, TargetOption, TaskOption
 from atoll.cli.output import Output
-from atoll.core.errors import CheckpointError, ConfigError
+from atoll.core.errors import CheckpointError, ConfigError, nearest
 from atoll.report.progress import Rounds
 from atoll.runs import RunFolder, result_of, yaml
 
@@ -59,6 +59,7 @@ def command(
     target: TargetOption = None,
     task: TaskOption = None,
     drop: DropOption = None,
+    ids: IdOption = None,
     direct: Annotated[bool, typer.Option("--direct", help="Let roles of sessions talk from site to site.")] = False,
     alpha: Annotated[float, typer.Option("--alpha", help="Label skew: small is skewed, large is even.")] = 0.3,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything reproducible.")] = 0,
@@ -84,6 +85,7 @@ def command(
         )
     options = [*(["--target", target] if target else []), *(["--task", task] if task else [])]
     options += [word for column in drop or () for word in ("--drop", column)]
+    options += [word for column in ids or () for word in ("--id", column)]
     if options and data is None:
         raise ConfigError(f"{options[0]} without --data", where="atoll poc", remedy="add --data and a folder or table")
     trial = _Trial(job, sites, alpha, seed, transport, output, secure, data, options, direct)
@@ -139,6 +141,12 @@ class _Trial:
         config = load_job(job, settings).complete()
         with importing(config.source_folder):
             made = config.made(checking=True)
+        if self.data is None and made.reads == "table" and self.job is not None:
+            raise ConfigError(
+                f"jobs of the kind {made.kind!r} read tables, and the digits of a trial are none",
+                where=str(self.job),
+                remedy="add --data and a folder with a table a site, called as the site is",
+            )
         islands: Any = None
         if self.data is None:
             islands = digits_at(names, self.alpha, self.seed)
@@ -149,7 +157,8 @@ class _Trial:
             files = parts_of(self.data.absolute(), self.sites, place / "data", self.seed, config.helpers or {})
             names = [name for name in files if name not in (config.helpers or {})]
             helpers = helper_names(config.helpers or {}, (*names, *OTHERS))
-            data = {name: self._words(file) for name, file in files.items()}
+            data = {name: self._words(file, made.key_columns) for name, file in files.items()}
+        _require_sites(config, made, names, str(self.job or "atoll poc"))
         said = f"{len(names)} sites share the digits, each in its own folder."
         if self.data is not None:
             said = f"{', '.join(names)} have what {self.data} has of each."
@@ -189,12 +198,34 @@ class _Trial:
             return poc_job(names, self.seed, secure=self.secure)
         return {"name": "poc", "job": "statistics", "sites": "all"}
 
-    def _words(self, file: Path) -> list[str]:
-        """Return what follows ``--data`` at a site: a database and a YAML file know their target themselves."""
+    def _words(self, file: Path, keys: Sequence[str] = ()) -> list[str]:
+        """Return what follows ``--data`` at a site: a database and a YAML file know their target themselves. The keys of the job stay text, unless you name others."""
         from atoll.runtime.worker.databases import is_database
 
         own = file.suffix in (".yaml", ".yml") or is_database(file.name)
-        return [str(file), *([] if own else self.options)]
+        named = [] if "--id" in self.options else [word for column in keys for word in ("--id", column)]
+        return [str(file), *([] if own else [*self.options, *named])]
+
+
+def _require_sites(config: Any, made: Any, names: Sequence[str], where: str) -> None:
+    """Refuse a job that asks for other sites than the trial has, before anything starts: it would wait for them in vain.
+
+    Raises:
+        ConfigError: it names one.
+        AtollError: the job cannot be carried out by these sites.
+    """
+    from atoll.core.requests.cohort import Community
+
+    sites = list(names) if config.sites == "all" else list(config.sites)
+    foreign = next((name for name in sites if name not in names), None)
+    if foreign is not None:
+        raise ConfigError(
+            f"the job asks for site {foreign!r}, and the trial has {', '.join(names)}.{nearest(foreign, names)}",
+            where=where,
+            remedy=f"add --sites {','.join(sites)}, or --data and a folder with something for each of them, or correct `sites` in the job",
+        )
+    if made.reads == "table" and not made.one_form:  # sizes and columns do not count: names and roles do
+        made.prepare(Community(dict.fromkeys(sites)))
 
 
 def _with_labels_apart(islands: Any, helpers: dict[str, str], seed: int) -> Any:
