@@ -141,12 +141,6 @@ class _Trial:
         config = load_job(job, settings).complete()
         with importing(config.source_folder):
             made = config.made(checking=True)
-        if self.data is None and made.reads == "table" and self.job is not None:
-            raise ConfigError(
-                f"jobs of the kind {made.kind!r} read tables, and the digits of a trial are none",
-                where=str(self.job),
-                remedy="add --data and a folder with a table a site, called as the site is",
-            )
         islands: Any = None
         if self.data is None:
             islands = digits_at(names, self.alpha, self.seed)
@@ -158,7 +152,7 @@ class _Trial:
             names = [name for name in files if name not in (config.helpers or {})]
             helpers = helper_names(config.helpers or {}, (*names, *OTHERS))
             data = {name: self._words(file, made.key_columns) for name, file in files.items()}
-        _require_sites(config, made, names, str(self.job or "atoll poc"))
+        _require_sites(config, made, names, str(self.job or "atoll poc"), digits=self.data is None)
         said = f"{len(names)} sites share the digits, each in its own folder."
         if self.data is not None:
             said = f"{', '.join(names)} have what {self.data} has of each."
@@ -207,8 +201,8 @@ class _Trial:
         return [str(file), *([] if own else [*self.options, *named])]
 
 
-def _require_sites(config: Any, made: Any, names: Sequence[str], where: str) -> None:
-    """Refuse a job that asks for other sites than the trial has, before anything starts: it would wait for them in vain.
+def _require_sites(config: Any, made: Any, names: Sequence[str], where: str, *, digits: bool) -> None:
+    """Refuse a job that asks for tables or other sites than the trial has, before anything starts: it would wait for them in vain.
 
     Raises:
         ConfigError: it names one.
@@ -216,6 +210,12 @@ def _require_sites(config: Any, made: Any, names: Sequence[str], where: str) -> 
     """
     from atoll.core.requests.cohort import Community
 
+    if digits and made.reads == "table":
+        raise ConfigError(
+            f"jobs of the kind {made.kind!r} read tables, and the digits of a trial are none",
+            where=where,
+            remedy="add --data and a folder with a table a site, called as the site is",
+        )
     sites = list(names) if config.sites == "all" else list(config.sites)
     foreign = next((name for name in sites if name not in names), None)
     if foreign is not None:
