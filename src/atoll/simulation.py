@@ -400,6 +400,7 @@ def simulated(
     Returns:
         The result, and what the program returned.
     """
+    from .data.codings import name_other_codings
     from .data.units import name_other_units
     from .runs.policy import require_known_policies
     from .runs.spending import admitted, close_spending
@@ -422,5 +423,5 @@ def simulated(
         warnings.warn(line, RuntimeWarning, stacklevel=_outside())
     result = result_of_run(job, islands, prepared, value, fed, time.perf_counter() - begin)
     if job.one_form or job.reads == "table":  # a program of one's own may have clients of any kind
-        result = replace(result, notices=(*result.notices, *name_other_units(islands)))
+        result = replace(result, notices=(*result.notices, *name_other_units(islands), *name_other_codings(islands)))
     return (result if shown is None else replace(result, folder=shown)), value

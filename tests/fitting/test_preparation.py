@@ -248,7 +248,7 @@ def test_a_fit_of_data_sets_knows_their_codes_of_text(tmp_path: Path) -> None:
 def test_one_label_has_one_coding():
     """Classes 0 and 1 at one party, no and yes at another, were a model of four classes without a word."""
     codes = {"north": WHOLE[:100].assign(old=(WHOLE.stay[:100] > 205).astype(int).astype(str)), "south": WHOLE[100:].assign(old=np.where(WHOLE.stay[100:] > 205, "yes", "no"))}  # fmt: skip
-    with pytest.raises(DataError, match=r"the label 'old' is .*at one party, and .*categories=\{'old'"):
+    with pytest.raises(DataError, match=r"the label 'old' has .*at party 'north', and .*categories=\{'old'"):
         fit(GLM(alpha=1.0), codes, label="old", columns=["age"])
     both = {"old": ["0", "1", "no", "yes"]}
     assert len(fit(GLM(alpha=1.0), codes, label="old", columns=["age"], categories=both).layout.classes) == 4

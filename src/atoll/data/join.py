@@ -10,6 +10,7 @@ import numpy as np
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError
 
+from .codings import require_one_coding
 from .dataset import About, Dataset, has_named_features, named, order_columns, require_columns, unite_categories, united
 from .missing import labelled_rows
 
@@ -67,6 +68,11 @@ def align_features(parts: Sequence[Dataset]) -> list[Dataset]:
     _require_features_of_most(about)
     order = order_columns([one.features for one in about])
     coded = {name: [one.categories[name] for one in about if name in one.categories] for name in order}
+    for name in coded:
+        having = {f"{k}: {part.name}": part for k, part in enumerate(known) if name in part.about.categories}
+        lists_of = {at: part.about.categories[name] for at, part in having.items()}
+        rows = {at: len(part) for at, part in having.items()}
+        require_one_coding(lists_of, name, "data sets", rows=rows, who="data set")
     words = {name: unite_categories(lists) for name, lists in coded.items() if lists}
     like = About(features=order, categories=words)
     return [part.with_features_of(like) for part in parts]
@@ -122,6 +128,8 @@ def _in_one_coding(parts: Sequence[Dataset]) -> list[Dataset]:
             where=f"data set {parts[bare].name!r}",
             remedy="give all parts the same labels=",
         )
+    names = {f"{k}: {part.about.name}": part.about.labels for k, part in enumerate(parts)}
+    require_one_coding(names, "y", "data sets", label=True, who="data set")
     union = united(part.about.labels for part in parts)
     return [part.recoded(union) for part in parts]
 

@@ -18,7 +18,16 @@ import numpy as np
 from atoll.core.errors import DataError
 from atoll.core.requests.cohort import Community
 
-__all__ = ["EMPTY", "FAR", "MOST_COLUMNS", "name_other_units", "other_units", "require_one_unit", "scales_of"]
+__all__ = [
+    "EMPTY",
+    "FAR",
+    "MOST_COLUMNS",
+    "name_other_units",
+    "numbers_of",
+    "other_units",
+    "require_one_unit",
+    "scales_of",
+]
 
 _NAMED = re.compile(r"(.*\S)\s*(?:\[\s*(\S[^\]]*)\]|\(\s*(\S[^)]*)\))")
 """A name that ends with its unit between brackets."""
@@ -93,15 +102,20 @@ def name_other_units(population: Any) -> list[str]:
 def _scale_columns(data: Any, about: Any) -> dict[str, int]:
     """The scale of each column with enough values."""
     found = {}
-    for column, values in _numbers_of(data, about).items():
+    for column, values in numbers_of(data, about).items():
         known = values[:_ROWS][np.isfinite(values[:_ROWS])].astype(np.float64)
         if len(known) >= _FEW and (mean := float(np.sqrt(np.mean(known * known)))) > 0 and math.isfinite(mean):
             found[column] = round(math.log10(mean))
     return found
 
 
-def _numbers_of(data: Any, about: Any) -> dict[str, Any]:
-    """The columns of numbers of a client that have names."""
+def numbers_of(data: Any, about: Any) -> dict[str, Any]:
+    """Return the columns of numbers of a client that have names.
+
+    Args:
+        data: what the client has: a shard, a table, a frame, or a dict of columns.
+        about: the description of the population, if it has one.
+    """
     about = getattr(data, "about", about)
     if about is not None:
         x: Any = np.asarray(data["x"]) if about.features and "x" in data else np.zeros(0)

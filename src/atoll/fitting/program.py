@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import CompositionError, DataError, nearest
 from atoll.core.federation.row_rules import required_min_count
-from atoll.core.redaction import private
+from atoll.data.codings import name_lone_values, require_one_coding
 from atoll.data.units import require_one_unit
 from atoll.statistics.columns import settle_kind
 
@@ -74,11 +74,11 @@ class FitRequests:
 # Which columns all parties have, of which kind, and with which values.
 
 
-async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
-    """The layout: from the settings if they say everything, else from what the parties tell of their columns.
+async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout, list[str]]:
+    """The layout: from the settings if they say everything, else from what the parties tell of their columns. And what people should know of it.
 
     Raises:
-        DataError: the parties have different columns, or a column has no value that enough rows have.
+        DataError: the parties have different columns or codings, or a column has no value that enough rows have.
     """
     job = asking.job
     method, chosen = job.model, {name: list(map(str, values)) for name, values in job.categories.items()}
@@ -87,6 +87,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
     wanted = [name for name in (*method.grouped, *([classes] if classes else ())) if name not in chosen]
     kinds = {name: "category" if name in chosen else "number" for name in job.columns}
     values: dict[str, list[str]] = dict(chosen)
+    notes: dict[str, list[str]] = {}
     tells = not asking.words and method.events() is None
     if tells or (method.featured and not job.columns):
         message = {
@@ -95,12 +96,11 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
         }  # fmt: skip
         told = await _ask_kinds(asking, contacts, message)
         kinds = _same_kinds(asking, told)
-        if classes and classes not in chosen:
-            _require_one_coding(classes, [list(one["values"].get(classes, ())) for one in told])
         for name in kinds:
             if name not in values:
                 found = {value for one in told for value in one["values"].get(name, ())}
                 values |= {name: _in_order(found)} if found else {}
+        notes = _compare_codings(job, classes, values, told)
     for name in aside:
         if name not in kinds and tells:
             raise DataError(
@@ -110,26 +110,30 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> FeatureLayout:
     levels = {name: _choose_values(name, values, asking) for name in features if kinds[name] == "category"}
     numbers = tuple(name for name in features if kinds[name] == "number")
     groups = {name: _choose_values(name, values, asking) for name in method.grouped}
-    return FeatureLayout(
+    layout = FeatureLayout(
         numbers, levels, job.label, tuple(_choose_values(classes, values, asking)) if classes else (), tuple(method.extra), groups, job.coding
     )  # fmt: skip
+    used = {*layout.levels, *layout.groups, classes}
+    return layout, [note for name, each in notes.items() if name in used for note in each]
 
 
-def _require_one_coding(label: str, told: Sequence[Sequence[str]]) -> None:
-    """Refuse classes that two parties name differently, such as 0 and 1 here, and no and yes there.
+def _compare_codings(
+    job: Fit, classes: str, values: Mapping[str, list[str]], told: Sequence[Mapping[str, Any]]
+) -> dict[str, list[str]]:
+    """Refuse columns and classes that parties code differently; say by column which party has values of its own.
 
     Raises:
-        DataError: two parties have two classes or more each, and none in common.
+        DataError: names the parties.
     """
-    several = [sorted(map(str, each)) for each in told if len(each) > 1]
-    for other in several[1:]:
-        if not set(several[0]) & set(other):
-            first, second = (", ".join(map(private, each[:4])) for each in (several[0], other))
-            raise DataError(
-                f"the label {label!r} is {first} at one party, and {second} at another",
-                where="Fit.label",
-                remedy=f"name the classes alike at all parties; or, if they are different ones, name all of them: categories={{{label!r}: [...]}}",
+    found: dict[str, list[str]] = {}
+    for name in values:
+        if name not in job.categories:
+            each = {str(one["site"]): list(one["values"].get(name, ())) for one in told}
+            require_one_coding(
+                each, name, "Fit.label" if name == classes else "Fit", label=name == classes, who="party"
             )
+            found[name] = name_lone_values(each, name, label=name == classes, who="party")
+    return found
 
 
 async def _ask_kinds(asking: FitRequests, contacts: Contacts, message: Mapping[str, Any]) -> list[Any]:
@@ -290,15 +294,17 @@ def _refuse_empty(name: str, least: int) -> DataError:
 
 async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
     """Run the job; a checkpoint follows every contact."""
-    kept = await fed.restore({"least": None, "layout": None, "preparing": {}, "state": None, "number": 0, "counts": {}})
+    kept = await fed.restore(
+        {"least": None, "layout": None, "preparing": {}, "state": None, "number": 0, "counts": {}, "notes": []}
+    )
     asked = job.min_count if kept["least"] is None else kept["least"]
     quorum = len(fed.parties) if job.quorum is None else job.quorum
     least = job.least_rows if job.model.events() else await required_min_count(fed, fed.parties, asked, quorum=quorum)
     job, kept = replace(job, min_count=least), {**kept, "least": least}
     asking = FitRequests(fed, job)
     if kept["layout"] is None:
-        layout = await agreed(asking, contacts)
-        kept = {**kept, "layout": layout.packed()}
+        layout, notes = await agreed(asking, contacts)
+        kept = {**kept, "layout": layout.packed(), "notes": notes}
         await fed.checkpoint(kept)
     layout = await prepared(asking, contacts, FeatureLayout.unpacked(kept["layout"]), kept)
     method = job.model
@@ -337,7 +343,7 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
         "converged": not (state.get("stopped", False) or state.get("separated", False)),
     }
     params = method.result(state)
-    notes = method.notes(layout.features, params)
+    notes = [*kept.get("notes", ()), *method.notes(layout.features, params)]
     if state.get("stopped", False):
         notes.append(
             f"it did not converge in {number} contacts: these numbers are where it stopped, and errors and p-values mean nothing yet. "

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import ConfigError, DataError
 from atoll.core.event import Event, Laplace, NonPrivate
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.federation.row_rules import required_min_count
 from atoll.core.job import Job, Prepared
 from atoll.core.persistence.files import as_json
 from atoll.core.validation import Checked, is_real, require_parts
+from atoll.data.codings import name_lone_values, require_one_coding
 
 from .disclosure import public_edges
 from .histogram import edges_of
@@ -238,9 +239,26 @@ def _require_numbers(job: Statistics) -> None:
         raise ConfigError(f"period={job.period!r}", remedy=f"use one of {', '.join(PERIODS)}")
 
 
+def _name_codings(summary: Summary, agreed: Mapping[str, Sequence[str]]) -> list[str]:
+    """What would be refused in a model: a description shows it, and says so."""
+    found: list[str] = []
+    for name, one in summary.whole.items():
+        if one.kind != "category" or name in agreed or not one.values:
+            continue
+        each = {site: list(columns[name].values or ()) for site, columns in summary.sites.items() if name in columns}
+        try:
+            require_one_coding(each or {"": list(one.values)}, name, "statistics")
+        except DataError as error:
+            found.append(f"{error.what}: is it coded differently?")
+        else:
+            found += name_lone_values(each, name)
+    return found
+
+
 class _PreparedStatistics(Prepared):
     def __init__(self, job: Statistics) -> None:
         self.job = job
+        self.codings: list[str] = []
 
     async def program(self, fed: Federation) -> Summary:
         """Choose the program by who may see what."""
@@ -255,6 +273,15 @@ class _PreparedStatistics(Prepared):
         from .by_site import by_site
 
         return await by_site(fed, self.job)
+
+    def outcome(self, value: Summary) -> Summary:
+        """Return the summary, in which sites may code a column differently."""
+        self.codings = _name_codings(value, self.job.categories)
+        return value
+
+    def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """Return which replies did not count, and which sites write the values of a column in other ways."""
+        return [*super().notices(rows), *self.codings]
 
     def most(self, rows: int) -> Sequence[Event]:
         """Return the budget, or one release without noise."""

@@ -126,9 +126,23 @@ def compare_fits(
         **_fit_in_one_place(federated, whole, rows, settings), **federated.plain(short=True), **({"curves": curves} if (curves := federated.curves) else {}),
         **({"notices": list(results[0].notices)} if results[0].notices else {}),
     }  # fmt: skip
+    if test is not None and (unknown := _name_unknown(federated, test)):
+        found["notices"] = [*found.get("notices", ()), *unknown]
     if page is not None:
         _write_page(results[0], found, page)
     return found, federated
+
+
+def _name_unknown(model: FittedModel, test: DataTable) -> list[str]:
+    """Say how many test rows have a value that no site has, where such rows have none of the values."""
+    from atoll.fitting.rows import count_left_out
+
+    counts = count_left_out(test, model.layout)[1]
+    return [
+        f"{count} of {len(test)} test rows have none of the values of {name}: all of its columns are 0 there"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def _fit_in_one_place(

@@ -11,6 +11,7 @@ from atoll.core.errors import DataError
 from atoll.core.redaction import private
 
 from .._checks import Array
+from ..codings import require_one_spelling
 
 __all__ = ["first_word", "is_number", "likely_encoding", "mostly_numbers", "require_categories"]
 
@@ -30,7 +31,7 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
         offset: added to row numbers in errors.
 
     Raises:
-        DataError: at least half of the distinct values are numbers, or all are numbers with a decimal comma, or dates.
+        DataError: at least half of the distinct values are numbers, or all are numbers with a decimal comma, or dates; or one value is written in two ways.
     """
     found, first = np.unique(values, return_index=True)
     words = [str(value) for value in found]
@@ -55,6 +56,7 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
             where=where,
             remedy=f"correct the value, or leave the column out with drop=[{column!r}]; {unless}",
         )
+    require_one_spelling(words, column, where)
 
 
 def likely_encoding(error: UnicodeDecodeError) -> str:

@@ -12,6 +12,7 @@ from atoll.core.errors import DataError, nearest
 from atoll.core.redaction import private
 
 from .._checks import Array, resolve_task
+from ..codings import require_one_spelling
 from ..dataset import Dataset
 from ..missing import Missing, known_labels, require_single_precision
 from ._words import first_word, is_number, require_categories
@@ -327,6 +328,8 @@ def _target(
         return _numeric(values, column, listed, name, offset).astype(np.float32), (), task
     if task == "binary" and values.dtype.kind in "biuf":
         return values.astype(np.int64), (), task
+    if words and listed is None:
+        require_one_spelling(np.unique(values[there]), column, f"table {name!r}", label=True)
     if words or listed is not None:
         codes, labels = _coded(values if words else _shown(values), column, listed, name, offset)
         return codes, labels, task

@@ -12,6 +12,7 @@ from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
 
 from .._checks import Array
+from ..codings import require_one_coding
 from ..dataset import Dataset, order_columns, require_columns
 from ..islands import Islands
 from ..missing import Missing, known_labels
@@ -284,7 +285,11 @@ def islands_of_tables(
     labels = _labels(everyone, targets, missing)
     listed = categories or {}
     features = [column for column in used if column not in targets]
-    fixed = {**_texts(everyone, features, listed, row_offset), **_texts(labels, targets, listed, row_offset), **listed}
+    fixed = {
+        **_texts(everyone, features, listed, row_offset, scheme),
+        **_texts(labels, targets, listed, row_offset, scheme, label=True),
+        **listed,
+    }
     task = _task(labels, targets, task, fixed)
     if labels and task in (None, "classification") and len(targets) == 1:
         if targets[0] not in listed:
@@ -292,6 +297,8 @@ def islands_of_tables(
                 {f"table {name!r}": np.unique(known[targets[0]]) for name, known in labels.items()}, targets[0]
             )
         if targets[0] not in fixed:
+            names = {name: names_of_classes(known[targets[0]]) for name, known in labels.items()}
+            require_one_coding(names, targets[0], scheme, label=True)
             fixed[targets[0]] = names_of_classes(np.concatenate([columns[targets[0]] for columns in labels.values()]))
 
     def made(name: str) -> Dataset:
@@ -396,7 +403,12 @@ def _require_one_kind(column: str, known: Mapping[str, Array], places: Mapping[s
 
 
 def _texts(
-    tables: Tables, used: Iterable[str], given: Mapping[str, Sequence[str]], row_offset: int
+    tables: Tables,
+    used: Iterable[str],
+    given: Mapping[str, Sequence[str]],
+    row_offset: int,
+    where: str,
+    label: bool = False,
 ) -> dict[str, list[str]]:
     """The categories of each text column: all values that some table has, sorted."""
     found: dict[str, list[str]] = {}
@@ -406,8 +418,10 @@ def _texts(
             continue
         for name, values in parts.items():
             require_categories(without_holes(values), column, f"table {name!r}", row_offset)
-        values = np.concatenate([table[column].astype(np.str_) for table in tables.values()])
-        found[column] = np.unique(values[~holes(values)]).tolist()
+        texts = {name: table[column].astype(np.str_) for name, table in tables.items()}
+        each = {name: np.unique(values[~holes(values)]).tolist() for name, values in texts.items()}
+        require_one_coding(each, column, where, rows={name: len(texts[name]) for name in texts}, label=label)
+        found[column] = sorted({value for values in each.values() for value in values})
     return found
 
 

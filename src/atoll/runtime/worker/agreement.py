@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import DataError, nearest
+from atoll.data.codings import require_one_coding
 from atoll.data.dataset import About, order_columns, united
 from atoll.data.units import require_one_unit
 
@@ -166,6 +167,7 @@ def union_of_labels(cards: Mapping[str, DataCard]) -> tuple[str, ...]:
             "give the classes names everywhere (labels), or code them the same way everywhere",
         )  # fmt: skip
     _require_one_kind(known)
+    require_one_coding(known, "target", "data cards", label=True)
     every = [_names(card) for card in cards.values()]
     if len(set(every)) == 1:
         return every[0]
