@@ -109,3 +109,33 @@ def test_a_site_whose_column_is_in_another_unit_is_named(
     assert "10^3 times larger" in said
     assert "client 'site1'" in said
     assert "is it in another unit?" in " ".join(noted.split())
+
+
+def test_a_condition_that_no_row_meets_is_refused_with_the_values_that_there_are(
+    files: list[Path], typed: Typed
+) -> None:
+    """It was a table of 0 rows and nan."""
+    code, found, _ = typed("stats", *files, "--where", "ward == surgry")
+    assert (code, found["error"]["remedy"]) == (2, "the values are «internal», «surgery»")
+    assert "no site has 'surgry' in column 'ward'. Did you mean 'surgery'" in found["error"]["what"]
+    pooled = pd.concat(map(pd.read_csv, files))
+    for condition in ("ward == surgery", "ward == 'surgery'", 'ward == "surgery"'):
+        _, found, _ = typed("stats", *files, "--where", condition)
+        assert found["global"]["ward"]["count"] == (pooled.ward == "surgery").sum()
+    code, found, _ = typed("stats", *files, "--where", "age > 500")
+    assert (code, found["error"]["what"]) == (3, "no row meets age > 500.0")
+
+
+def test_what_agreed_values_leave_out_and_what_is_infinite_is_said(files: list[Path], typed: Typed) -> None:
+    pooled = pd.concat(map(pd.read_csv, files))
+    others = int((pooled.ward != "surgery").sum())
+    _, found, said = typed("stats", *files, "--categories", "ward=surgery")
+    assert found["global"]["ward"]["values"] == {"surgery": len(pooled) - others}
+    told = f"{others} of {len(pooled)} values of ward are not among the agreed ones: see categories"
+    assert told in found["notices"]
+    assert told in said
+    rows = pd.read_csv(files[0])
+    rows.loc[1:3, "age"] = np.inf
+    rows.to_csv(files[0], index=False)
+    _, found, _ = typed("stats", *files)
+    assert "column 'age' has 3 infinite values at client 'site0': they count as missing" in found["notices"]

@@ -16,6 +16,7 @@ from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.fitting import Cox, Fit, FittedModel, KaplanMeier
 from atoll.fitting.method import AtParty
+from atoll.fitting.page import sections_of
 from atoll.fitting.rows import PartyRows
 from atoll.reducers import SecureAggregation
 from atoll.simulation import run_in
@@ -109,6 +110,18 @@ def test_after_the_grid_nothing_is_observed() -> None:
         AtParty(np.random.default_rng(0), None),
     )
     assert hazards["d"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("how", [{}, SECURE], ids=["plain", "secure"])
+def test_rows_that_leave_before_the_grid_are_rows_of_their_group(how: dict[str, Any]) -> None:
+    """Nobody is at risk of them at the first time, but the table counted 159 rows of 210."""
+    found = fit(KaplanMeier(times=[30.0, 60.0], by="arm"), categories={"arm": ["A", "B"]}, **how)
+    assert found["rows"].tolist() == [int((WHOLE.arm == arm).sum()) for arm in "AB"]
+    assert (found["at_risk"][:, 0] < found["rows"]).all()
+    tables = sections_of(found)[0]["tables"]
+    assert [row[:2] for row in tables[0]["rows"]] == [["A", str((WHOLE.arm == "A").sum())], ["B", str((WHOLE.arm == "B").sum())]]  # fmt: skip
+    few = fit(KaplanMeier(times=[30.0, 60.0]), min_count=4)
+    assert few["rows"].sum() + few["left_out"] == len(WHOLE)
 
 
 def test_what_has_exactly_the_minimum_count_is_told_as_it_is() -> None:

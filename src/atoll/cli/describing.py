@@ -12,8 +12,10 @@ from rich.console import Group
 from rich.markup import escape
 
 from atoll.cli.output import PlainTable
-from atoll.core.errors import ConfigError
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.redaction import private
 from atoll.data import DataTable
+from atoll.data.readers._words import MISSING
 from atoll.data.readers.tables import name_files
 from atoll.statistics.columns import columns_of
 from atoll.statistics.plan import rows_where
@@ -34,6 +36,8 @@ __all__ = [
 # The words of ``atoll stats`` as settings of the job.
 
 
+_VALUES = 12
+"""Values that an error lists."""
 _CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
 
 
@@ -94,10 +98,10 @@ def lists_of(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def conditions_of(texts: Sequence[str], tables: Mapping[str, DataTable]) -> list[list[Any]]:
-    """``age >= 18`` as conditions; a value is a number where the column of the first file that has it holds numbers.
+    """``age >= 18`` as conditions; a value is a number where the column of the first file that has it holds numbers, and text may stand between quotes.
 
     Raises:
-        ConfigError: it is written otherwise.
+        ConfigError: it is written otherwise, or no site has a text that must be equal.
     """
     found: list[list[Any]] = []
     for text in texts:
@@ -105,11 +109,27 @@ def conditions_of(texts: Sequence[str], tables: Mapping[str, DataTable]) -> list
         if match is None:
             raise ConfigError(f"--where {text!r}", remedy="write a condition such as 'age >= 18' or 'ward == surgery'")
         column, sign, value = match.groups()
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
         numeric = next((t[column].dtype.kind in "biuf" for t in tables.values() if column in t), False)
+        if not numeric and sign in ("==", "!="):
+            _require_known(value, column, text, tables)
         found.append(
             [column, sign, _parse_number(value, f"--where {text!r}", "compare it with a number") if numeric else value]
         )
     return found
+
+
+def _require_known(value: str, column: str, text: str, tables: Mapping[str, DataTable]) -> None:
+    """Refuse a text that no site has: the answer would be about no row, or about all."""
+    texts = [np.unique(t[column].astype(np.str_)).tolist() for t in tables.values() if column in t]
+    known = sorted({word for words in texts for word in words} - set(MISSING))
+    if texts and value not in known:
+        shown = ", ".join(map(private, known[:_VALUES])) + (", …" if len(known) > _VALUES else "")
+        raise ConfigError(
+            f"--where {text!r}: no site has {value!r} in column {column!r}.{nearest(value, known)}",
+            remedy=f"the values are {shown}",
+        )
 
 
 def _parse_number(word: str, where: str, remedy: str) -> float:

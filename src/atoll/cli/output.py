@@ -150,13 +150,13 @@ def show_error(error: Exception, output: Output, debug: bool) -> int:
         {
             "kind": type(error).__name__,
             "what": error.what,
-            "where": error.where,
+            "where": (where := _place_of_people(error.where)),
             "remedy": error.remedy,
             "exit_code": error.exit_code,
         }
     )
     lines = Text(error.what)
-    for label, value in (("where", error.where), ("remedy", error.remedy)):
+    for label, value in (("where", where), ("remedy", error.remedy)):
         if value:
             lines.append(f"\n{label}: ", style="bold").append(value)
     title = f"[bold red]{type(error).__name__}[/bold red] (exit {error.exit_code})"
@@ -165,8 +165,20 @@ def show_error(error: Exception, output: Output, debug: bool) -> int:
     return error.exit_code
 
 
+_OWN_REQUEST = re.compile(r"(?:^|; )main/\S*atoll\.[\w.]+:\S+ at (?P<party>[^;]+)$")
+
+
+def _place_of_people(where: str | None) -> str | None:
+    """Where an error is, with the party in place of the request of a task of Atoll's own, whose name says nothing to people."""
+    found = _OWN_REQUEST.search(where or "")
+    if where is None or found is None:
+        return where
+    party, inner = found["party"], where[: found.start()]
+    return inner if inner == party or party == "the cohort" else f"{inner} at {party}" if inner else party
+
+
 _OF_READERS = (
-    "delimiter", "decimal", "encoding", "categories", "missing", "missing_features", "drop", "features", "task", "classes", "labels",
+    "delimiter", "decimal", "encoding", "categories", "missing", "missing_features", "drop", "keep", "features", "task", "classes", "labels",
 )  # fmt: skip
 """Arguments of readers of files, which a command has as an option or not at all."""
 _OPTIONS = {"features": "columns"}

@@ -33,6 +33,7 @@ class DataTable:
     Args:
         columns: maps a name to its values, ``(rows,)``, or ``(rows, ...)`` for a column of images.
         name: short name, for errors.
+        first: what people call the first row: 1, or 2 in a file with a header line.
 
     Raises:
         DataError: there are no columns, their lengths differ, or a column holds objects.
@@ -42,11 +43,11 @@ class DataTable:
         DataTable('north': 2 rows, age float64, ward text)
     """
 
-    __slots__ = ("_columns", "_rows", "name")
+    __slots__ = ("_columns", "_rows", "first", "name")
     __iter__ = None
 
-    def __init__(self, columns: Mapping[str, ArrayLike], *, name: str = "table") -> None:
-        self.name = name
+    def __init__(self, columns: Mapping[str, ArrayLike], *, name: str = "table", first: int = 1) -> None:
+        self.name, self.first = name, first
         self._columns = {str(key): _plain(np.asarray(values), str(key), name) for key, values in columns.items()}
         sizes = {key: len(values) for key, values in self._columns.items()}
         if len(set(sizes.values())) != 1:
@@ -82,10 +83,10 @@ class DataTable:
         """
         path = Path(path)
         if path.suffix in (".parquet", ".pq"):
-            found = table_of_parquet(path)
+            made = cls(table_of_parquet(path), name=path.name)
         else:
             found = table_of_csv(path, text=text, delimiter=delimiter, decimal=decimal, encoding=encoding)
-        made = cls(found, name=path.name)
+            made = cls(found, name=path.name, first=2)
         return made.without(drop).only(columns) if columns else made.without(drop)
 
     @classmethod
@@ -134,16 +135,17 @@ class DataTable:
 
     def named(self, name: str) -> DataTable:
         """The same rows under another name, which errors say."""
-        return DataTable(self._columns, name=name)
+        return DataTable(self._columns, name=name, first=self.first)
 
     def only(self, columns: Iterable[str]) -> DataTable:
         """The same rows with these columns alone, in this order."""
-        return DataTable({column: self[column] for column in columns}, name=self.name)
+        return DataTable({column: self[column] for column in columns}, name=self.name, first=self.first)
 
     def without(self, columns: Iterable[str]) -> DataTable:
         """The same rows without these columns."""
         left = {column: self[column] for column in columns}
-        return DataTable({key: values for key, values in self._columns.items() if key not in left}, name=self.name)
+        kept = {key: values for key, values in self._columns.items() if key not in left}
+        return DataTable(kept, name=self.name, first=self.first)
 
     def missing(self, column: str) -> NDArray[np.bool_]:
         """Which values of a column are missing, ``(rows,)``."""

@@ -90,13 +90,24 @@ def name_other_units(population: Any) -> list[str]:
             found.setdefault(column, {})[str(client)] = scale
     held = {} if test is None else _scale_columns(test, about)
     told = []
+    lines = _name_infinite(population, about)
     for column, rows in found.items():
         # Test rows may be the clients' own, and hold several units then.
         beside = {"test": held[column]} if column in held else {}
         told += _off(rows, f"column {column!r}", "client") or _off({**rows, **beside}, f"column {column!r}", "client")
-    return [f"{words}: is it in another unit?" for words in told[:_SHOWN]] + (
-        [f"{len(told) - _SHOWN} more columns are as far off"] if len(told) > _SHOWN else []
-    )
+    lines += [f"{words}: is it in another unit?" for words in told[:_SHOWN]]
+    return lines + ([f"{len(told) - _SHOWN} more columns are as far off"] if len(told) > _SHOWN else [])
+
+
+def _name_infinite(population: Any, about: Any) -> list[str]:
+    """Say which columns have infinite values, which count as missing."""
+    found = []
+    for place, client in enumerate(population.names):
+        for column, values in numbers_of(population.shard(place), about).items():
+            many = int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
+            if many:
+                found.append(f"column {column!r} has {many} infinite values at client {str(client)!r}: they count as missing")  # fmt: skip
+    return found[:_SHOWN]
 
 
 def _scale_columns(data: Any, about: Any) -> dict[str, int]:

@@ -19,6 +19,8 @@ from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import DataError
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import Task
+from atoll.data.readers._words import require_categories, require_no_moments
+from atoll.data.readers.table import require_no_key, without_holes
 from atoll.statistics.columns import columns_of, table_of
 from atoll.statistics.described import remember
 from atoll.statistics.disclosure import coarsen
@@ -26,7 +28,7 @@ from atoll.statistics.plan import StatisticsPlan
 
 from .method import AtParty, FitMethod
 from .ranks import rank_counts
-from .rows import FeatureLayout, PartyRows, column_of, rows_of
+from .rows import OTHER_COLUMNS, FeatureLayout, PartyRows, column_of, rows_of
 
 __all__ = ["Contacts", "narrowed", "summed_numbers", "widened"]
 
@@ -193,6 +195,8 @@ def _named(island: Any, message: Any) -> dict[str, Any]:
     kinds: dict[str, str] = {}
     values: dict[str, list[str]] = {}
     for name in message["columns"] or table.columns:
+        if name in message["features"] or (message["rest"] and name not in message["aside"]):
+            _require_feature(table, name, asked, chosen=name in message["features"], where=island.name)
         column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
         kinds[name] = column.told_kind(least)
         if not column.listable:
@@ -204,6 +208,24 @@ def _named(island: Any, message: Any) -> dict[str, Any]:
             found, counts = np.unique(column.values[np.isfinite(column.values)], return_counts=True)
             values[name] = [repr(float(value)) for value in found[counts >= least]]
     return {"kinds": kinds, "values": values}
+
+
+def _require_feature(table: Any, name: str, listed: set[str], *, chosen: bool, where: str) -> None:
+    """Refuse a column that is no feature, by the rules of the readers of `atoll.data`: dates, numbers among words, and a key that nobody chose.
+
+    Raises:
+        DataError: names the party, the column and a value.
+    """
+    values = table[name]
+    if name in listed or values.ndim > 1:
+        return
+    there = ~table.missing(name)
+    if values.dtype.kind in "UM":
+        require_no_moments(values[there], name, where, OTHER_COLUMNS)
+    if values.dtype.kind == "U" and there.any():
+        require_categories(without_holes(values), name, where, table.first, OTHER_COLUMNS)
+    if not chosen:
+        require_no_key(values, name, where, f"leave it out with drop=[{name!r}], or name the features, columns=[...]")
 
 
 def _prepared(island: Any, message: Any) -> dict[str, Sum]:

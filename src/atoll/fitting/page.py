@@ -180,9 +180,11 @@ def _tell_curves(model: Any) -> list[Section]:
     several = len(curves) > 1
     medians, tables = np.asarray(params["median"]).tolist(), []
     rows = []
-    for (group, one), median in zip(curves.items(), medians, strict=True):
+    # Models saved by an earlier version know only who is at risk at the first time.
+    sizes = params.get("rows", [max(one["at_risk"], default=0) for one in curves.values()])
+    for (group, one), median, size in zip(curves.items(), medians, np.asarray(sizes).tolist(), strict=True):
         reached = _format(median) if math.isfinite(median) else "not reached"
-        rows.append([group, f"{max(one['at_risk'], default=0):,.0f}", f"{sum(one['events']):,.0f}", reached])
+        rows.append([group, f"{size:,.0f}", f"{sum(one['events']):,.0f}", reached])
     tables.append({"head": ["group", "rows", "events", "median"], "rows": rows})
     head = [*(["group"] if several else []), "time", "at risk", "events", "survival", "error", "low", "high"]
     rows = []

@@ -92,7 +92,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout
     if tells or (method.featured and not job.columns):
         message = {
             "columns": [*job.columns, *aside] if job.columns else [], "categories": [*chosen, *wanted],
-            "tell": tells, "numbers": False,
+            "tell": tells, "numbers": False, "features": [*job.columns], "rest": method.featured and not job.columns, "aside": [*aside],
         }  # fmt: skip
         told = await _ask_kinds(asking, contacts, message)
         kinds = _same_kinds(asking, told)
@@ -242,7 +242,15 @@ class _Preparing:
     async def _modes_of_numbers(self, layout: FeatureLayout) -> dict[str, float]:
         """The most frequent number of each column, the smallest of several: the parties first tell those of enough rows."""
         names = list(layout.numbers)
-        message = {"columns": names, "categories": [], "tell": False, "numbers": True}
+        message = {
+            "columns": names,
+            "categories": [],
+            "tell": False,
+            "numbers": True,
+            "features": [],
+            "rest": False,
+            "aside": [],
+        }
         told = await self.asking.singly(self.contacts.named, message)
         values: dict[str, list[str]] = {}
         for name in names:

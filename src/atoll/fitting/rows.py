@@ -10,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
+from atoll.data.readers._words import hold_moments, require_no_moments
 from atoll.data.table import DataTable
 from atoll.statistics.columns import TableColumn, columns_of, table_of
 
 __all__ = ["FeatureLayout", "PartyRows", "count_left_out", "rows_of", "typed"]
 
 Numbers = NDArray[np.float64]
+
+OTHER_COLUMNS = "or name the other features, columns=[...]"
+"""How a fit leaves a column out."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,8 @@ def column_of(table: DataTable, name: str, *, category: bool) -> TableColumn:
 
 def _plain(table: DataTable, name: str, where: str) -> tuple[Numbers, NDArray[np.bool_]]:
     """A column of numbers, and which of its values are there."""
+    if hold_moments(table[name]):
+        require_no_moments(table[name][~table.missing(name)], name, where, OTHER_COLUMNS)
     column = _count_truths(column_of(table, name, category=False).as_kind("number"))
     if column.kind != "number" or not column.single:
         raise DataError(

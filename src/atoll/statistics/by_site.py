@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.errors import DataError
+
 from .described import binned, described, next_bits
 from .histogram import Drift, drift_of
 from .moments import Relations
@@ -41,6 +43,7 @@ async def by_site(fed: Federation, job: Statistics) -> Summary:
         await fed.checkpoint(state)
     replies = [SiteReply.unpack(*pair) for pair in zip(state["sites"], state["described"], strict=True)]
     kinds, whole = kinds_of_all(replies), _whole(replies)
+    _require_rows(job, whole[WHOLE].rows, sum(reply.rows for reply in replies))
     withheld = [f"{name}: no reply" for name in fed.parties.names if name not in state["sites"]]
     withheld += _withheld(replies, kinds, job.least_rows)
     senders = fed.parties.named(*state["sites"])
@@ -60,6 +63,20 @@ async def by_site(fed: Federation, job: Statistics) -> Summary:
         whole = _whole(replies)
     exact = await _exact(fed, job, plan, senders, whole, state) if job.exact else {}
     return _summary(job, replies, whole, kinds, withheld, exact, related, list(means), len(fed.records))
+
+
+def _require_rows(job: Statistics, found: int, rows: int) -> None:
+    """Refuse to describe no row, where conditions leave none.
+
+    Raises:
+        DataError: names the conditions.
+    """
+    if job.where and rows and not found and job.least_rows < 2:  # few rows are withheld, and not told to be none
+        raise DataError(
+            f"no row meets {job.plan.base.removeprefix('the rows where ')}",
+            where="Statistics.where",
+            remedy="compare with values that the column has: describe it without the condition to see them",
+        )
 
 
 def _whole(replies: Sequence[SiteReply]) -> dict[Key, CellReply]:

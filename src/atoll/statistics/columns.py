@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
 from atoll.data.missing import labelled_rows
-from atoll.data.readers.table import holes
+from atoll.data.readers._words import hold_moments, require_plain_numbers
+from atoll.data.readers.table import holes, without_holes
 from atoll.data.table import DataTable
 
 __all__ = ["TableColumn", "columns_of", "moments_in_time", "nearly_all_differ", "settle_kind", "table_of"]
@@ -199,7 +200,8 @@ def columns_of(
 ) -> dict[str, TableColumn]:
     """The columns to describe.
 
-    A column of free text becomes three: ``NAME/characters`` and ``NAME/words``, numbers, and ``NAME/vocabulary``, its sets of words.
+    A column of free text becomes three: ``NAME/characters`` and ``NAME/words``, numbers, and ``NAME/vocabulary``, its sets of words. Moments, also texts such as
+    ``2026-11-26``, become seconds since 1970.
 
     Args:
         table: a party's table.
@@ -208,7 +210,7 @@ def columns_of(
         categories: those whose values, if they are numbers, are categories.
 
     Raises:
-        DataError: the table lacks a column.
+        DataError: the table lacks a column, or text is numbers in another notation, such as ``1.000,5``.
     """
     made: dict[str, TableColumn] = {}
     free = set(text) | ({"token"} & set(table.columns) if "length" in table else set())
@@ -222,10 +224,15 @@ def columns_of(
         values = table[name]
         if name in free:
             made |= {column.name: column for column in _of_text(name, values)}
-        elif values.dtype.kind == "U" or name in (categories or {}):
+        elif name in (categories or {}):
             made[name] = TableColumn(name, "category", _texts(values))
+        elif hold_moments(values):
+            made[name] = TableColumn(name, "number", seconds(moments_in_time(values, name)))
+        elif values.dtype.kind == "U":
+            require_plain_numbers(without_holes(values), name, f"table {table.name!r}", table.first)
+            made[name] = TableColumn(name, "category", values)
         else:
-            made[name] = TableColumn(name, "number", seconds(values) if values.dtype.kind == "M" else values)
+            made[name] = TableColumn(name, "number", values)
     return made
 
 

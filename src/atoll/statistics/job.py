@@ -239,6 +239,19 @@ def _require_numbers(job: Statistics) -> None:
         raise ConfigError(f"period={job.period!r}", remedy=f"use one of {', '.join(PERIODS)}")
 
 
+def _name_left_out(summary: Summary, job: Statistics) -> list[str]:
+    """Say how many values of a column are none of the agreed ones."""
+    found = []
+    for name, one in summary.whole.items():
+        listed = None if one.values is None or name not in job.categories else sum(one.values.values())
+        if listed is not None and listed < one.count:
+            few = f", or fewer than min_count={job.least_rows} rows of a site have them" if job.least_rows > 1 else ""
+            found.append(
+                f"{one.count - listed} of {one.count} values of {name} are not among the agreed ones{few}: see categories"
+            )
+    return found
+
+
 def _name_codings(summary: Summary, agreed: Mapping[str, Sequence[str]]) -> list[str]:
     """What would be refused in a model: a description shows it, and says so."""
     found: list[str] = []
@@ -277,6 +290,8 @@ class _PreparedStatistics(Prepared):
     def outcome(self, value: Summary) -> Summary:
         """Return the summary, in which sites may code a column differently."""
         self.codings = _name_codings(value, self.job.categories)
+        if self.job.epsilon is None:
+            self.codings += _name_left_out(value, self.job)
         return value
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:

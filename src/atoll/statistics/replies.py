@@ -100,21 +100,22 @@ class CellReply:
 
 @dataclass
 class SiteReply:
-    """What one site told: its cells, the kinds of its columns, what it withholds, and the columns whose values it never lists."""
+    """What one site told: its cells, the kinds of its columns, what it withholds, the columns whose values it never lists, and its number of rows."""
 
     site: str
     kinds: dict[str, str]
     cells: dict[Key, CellReply]
     withheld: list[tuple[str, str, str]]
     unlisted: list[str] = field(default_factory=list)
+    rows: int = 0
 
     @classmethod
     def unpack(cls, site: str, message: Any) -> SiteReply:
         """A site's reply."""
         cells = {(one["family"], one["label"]): CellReply.unpack(one) for one in message["cells"]}
         return cls(
-            site, dict(message["kinds"]), cells, [tuple(one) for one in message["withheld"]], list(message["unlisted"])
-        )
+            site, dict(message["kinds"]), cells, [tuple(one) for one in message["withheld"]], list(message["unlisted"]), int(message["rows"])
+        )  # fmt: skip
 
     def settle(self, name: str, kind: str) -> None:
         """Take the kind of the other sites for a column that has no value here."""

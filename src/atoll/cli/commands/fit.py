@@ -30,6 +30,7 @@ def command(
     ] = [],  # noqa: B006
     label: Annotated[str, typer.Option("--label", help="Column to predict.")] = "",
     columns: Annotated[str | None, typer.Option("--columns", help="Features: age,pressure. By default all.")] = None,
+    drop: Annotated[str | None, typer.Option("--drop", help="Columns to leave out: id,name.")] = None,
     impute: Annotated[str, typer.Option("--impute", help="mean, median or most_frequent.")] = "",
     scale: Annotated[str, typer.Option("--scale", help="standard, minmax or robust.")] = "",
     encode: Annotated[str, typer.Option("--encode", help="onehot, dummy (as R: the default) or ordinal.")] = "",
@@ -66,6 +67,9 @@ def command(
     }  # fmt: skip
     held = next(iter(words.tables_of([test], **form).values())) if test is not None else None
     chosen = method_of(method, _read_settings(settings))
+    left_out = words.words_of(drop)
+    tables = {name: table.without(left_out) for name, table in tables.items()}
+    held = None if held is None else held.without([name for name in left_out if name in held])
     if columns is not None:  # other columns of the files do not matter, and need not be the same
         used = [*dict.fromkeys([*job["columns"], *filter(None, [label]), *chosen.extra])]
         tables = {name: table.only(used) for name, table in tables.items()}

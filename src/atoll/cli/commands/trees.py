@@ -19,13 +19,15 @@ _MOST = 20
 @sharing(FileOptions)
 def command(
     context: typer.Context,
-    files: Annotated[list[Path], typer.Argument(help="One CSV file a site, or its folder.", metavar="FILE…")],
+    files: Annotated[
+        list[Path], typer.Argument(help="One CSV or Parquet file a site, or its folder.", metavar="FILE…")
+    ],
     label: Annotated[str, typer.Option("--label", help="Column to predict.")],
     test: Annotated[
         Path | None,
         typer.Option(
             "--test",
-            help="CSV file with rows that no site trains on; by default a fifth of each site's rows is kept apart.",
+            help="File with rows that no site trains on; by default a fifth of each site's rows is kept apart.",
             metavar="FILE",
         ),
     ] = None,

@@ -17,6 +17,7 @@ from .._checks import Array
 from ..dataset import Dataset
 from ..missing import Missing
 from ._files import existing
+from .libraries import plain_of_objects
 from .table import from_table
 
 __all__ = ["columns_of_parquet", "distinct_of_parquet", "from_arrow", "read_parquet", "table_of_parquet"]
@@ -135,4 +136,5 @@ def _plain(column: Any) -> Array:
         return np.array(["" if v is None else v for v in column.to_pylist()], dtype=np.str_)
     if column.null_count and kind.startswith(("int", "uint", "bool", "float", "double", "halffloat")):
         return np.array([np.nan if v is None else v for v in column.to_pylist()], dtype=np.float64)
-    return np.asarray(column.to_numpy())
+    found = np.asarray(column.to_numpy())
+    return found if found.dtype.kind != "O" else plain_of_objects(found, np.asarray(column.is_null()))

@@ -18,8 +18,8 @@ from .._checks import Array
 from ..dataset import Dataset
 from ..missing import Missing
 from ._files import content
-from ._words import likely_encoding
-from .table import _MISSING, from_table
+from ._words import MISSING, likely_encoding
+from .table import from_table
 
 __all__ = ["read_csv", "table_of_csv"]
 
@@ -176,7 +176,7 @@ def _body(lines: Any, width: int, where: str) -> list[list[str]]:
 def _words(values: Sequence[str]) -> Array:
     """Return text as it stands, "" where it is missing."""
     text = np.array([v.strip() for v in values], dtype=np.str_)
-    return np.where(np.isin(text, _MISSING), "", text)
+    return np.where(np.isin(text, MISSING), "", text)
 
 
 def _typed(values: Sequence[str], decimal: str) -> Array:
@@ -187,10 +187,12 @@ def _typed(values: Sequence[str], decimal: str) -> Array:
         return signs.astype(np.int64)
     except (ValueError, OverflowError):
         pass
-    holes = np.isin(text, _MISSING)
+    holes = np.isin(text, MISSING)
     if holes.all():
         return text
     try:
-        return np.where(holes, "nan", signs).astype(np.float64)
+        made = np.where(holes, "nan", signs).astype(np.float64)
     except ValueError:
         return text
+    # With a decimal comma, a point stands between thousands: 1.000 is not 1. What nobody can read stays text, which is refused where it is used.
+    return text if decimal == "," and (np.char.find(text, ".") >= 0).any() else made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from ..dataset import Dataset
 from ..missing import Missing
 from .table import from_table
 
-__all__ = ["from_hugging_face", "from_pandas", "from_torch", "table_of_frame"]
+__all__ = ["from_hugging_face", "from_pandas", "from_torch", "plain_of_objects", "table_of_frame"]
 
 
 # Data sets of the Hugging Face ``datasets`` library, through their methods; the library itself is not imported.
@@ -235,11 +237,34 @@ def table_of_frame(frame: Any, name: str) -> dict[str, Array]:
 
 
 def _convert_plain(column: Any) -> Array:
-    """Return numbers, dates or text; missing values become "" or NaN. Mixed values stay objects, which are refused on use."""
+    """Return numbers, dates or text; missing values become "", NaN or NaT. Mixed values stay objects, which are refused on use."""
+    if getattr(column.dtype, "tz", None) is not None:  # moments are those of UTC
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     holes = np.asarray(column.isna(), dtype=bool)
     array = np.asarray(column)
-    if array.dtype.kind != "O":
-        return array
+    return array if array.dtype.kind != "O" else plain_of_objects(array, holes)
+
+
+def plain_of_objects(array: Array, holes: Array) -> Array:
+    """Return objects as text, numbers or moments, if all that are there are of one kind; else as they are.
+
+    Args:
+        array: objects, ``(rows,)``.
+        holes: which are missing.
+    """
+    kept = [value for value, hole in zip(array.tolist(), holes, strict=True) if not hole]
+    if kept and all(isinstance(value, str) for value in kept):
+        return np.array(["" if hole else value for value, hole in zip(array, holes, strict=True)], dtype=np.str_)
+    if all(isinstance(value, bool | int | float | np.number | Decimal) for value in kept):
+        numbers = [float(value) if isinstance(value, Decimal) else value for value in array.tolist()]
+        plain = [np.nan if hole else value for value, hole in zip(numbers, holes, strict=True)]
+        return np.array(plain, dtype=np.float64) if holes.any() else np.array(plain)
+    if all(isinstance(value, datetime.date) and getattr(value, "tzinfo", None) is None for value in kept):
+        unit = "us" if any(isinstance(value, datetime.datetime) for value in kept) else "D"
+        return np.array(
+            [None if hole else value for value, hole in zip(array, holes, strict=True)], f"datetime64[{unit}]"
+        )
+    return array
     kept = [value for value, hole in zip(array.tolist(), holes, strict=True) if not hole]
     if kept and all(isinstance(value, str) for value in kept):
         return np.array(["" if hole else value for value, hole in zip(array, holes, strict=True)], dtype=np.str_)

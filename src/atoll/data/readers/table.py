@@ -15,7 +15,7 @@ from .._checks import Array, resolve_task
 from ..codings import require_one_spelling
 from ..dataset import Dataset
 from ..missing import Missing, known_labels, require_single_precision
-from ._words import first_word, is_number, require_categories
+from ._words import MISSING, first_word, is_number, require_categories, require_no_moments
 
 __all__ = [
     "empty_as_numbers",
@@ -25,10 +25,11 @@ __all__ = [
     "inferred",
     "names_of_classes",
     "require_declared",
+    "require_no_key",
+    "require_no_keys",
     "without_holes",
 ]
 
-_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 _MOST_CLASSES = 100
 _FEW_ROWS = 20
 _KEY = re.compile(r"(^|[_\s])(id|uuid|guid|key|index)$|^unnamed: 0$", re.IGNORECASE)
@@ -88,7 +89,10 @@ def from_table(
     _check_known(table, [*targets, *keep, *drop, *(features or ()), *(categories or ())], name)
     if features is None:
         features = [c for c in table if c not in {*targets, *keep, *drop}]
-        _require_no_keys(table, [c for c in features if c not in (categories or {})], name)
+        require_no_keys(table, [c for c in features if c not in (categories or {})], name)
+    for column in features:
+        if column not in (categories or {}) and table[column].dtype.kind == "M":
+            require_no_moments(table[column], column, f"table {name!r}")
     if not missing_features:
         _check_complete({column: table[column] for column in features}, name, row_offset)
     fixed = categories or {}
@@ -112,22 +116,40 @@ def from_table(
     )  # fmt: skip
 
 
-def _require_no_keys(table: Mapping[str, Array], features: Iterable[str], name: str) -> None:
+def require_no_keys(table: Mapping[str, Array], features: Iterable[str], name: str) -> None:
     """Refuse columns that number the rows or name them: a model would learn the rows by heart.
+
+    Args:
+        table: maps a column's name to its values.
+        features: the columns that nobody chose.
+        name: the table, for errors.
 
     Raises:
         DataError: names the first.
     """
     for column in features:
-        values = table[column]
-        if len(values) >= _FEW_ROWS and values.dtype.kind in "iuU" and len(np.unique(values)) == len(values):
-            kind = _key(column, values)
-            if kind:
-                raise DataError(
-                    f"column {column!r} {kind}, and would become a feature",
-                    where=f"table {name!r}",
-                    remedy=f"leave it out with drop=[{column!r}], keep it apart with keep=[{column!r}], or list the features=",
-                )
+        require_no_key(table[column], column, f"table {name!r}", f"leave it out with drop=[{column!r}], keep it apart with keep=[{column!r}], or list the features=")  # fmt: skip
+
+
+def require_no_key(values: Array, column: str, where: str, remedy: str) -> None:
+    """Refuse a column that numbers the rows or names them as a feature that nobody has asked for.
+
+    Args:
+        values: its values, ``(rows,)``.
+        column: its name.
+        where: the place, for errors.
+        remedy: what to do.
+
+    Raises:
+        DataError: there are enough rows, and each has another value: text, ``0, 1, 2, ...``, or whole numbers under a name such as ``patient_id``.
+    """
+    there = values[~holes(values)]
+    if there.dtype.kind == "f" and np.isfinite(there).all() and np.array_equal(there, np.rint(there)):
+        there = there.astype(np.int64)  # whole numbers of which some are missing
+    if len(there) >= _FEW_ROWS and there.dtype.kind in "iuU" and len(np.unique(there)) == len(there):
+        kind = _key(column, there)
+        if kind:
+            raise DataError(f"column {column!r} {kind}, and would become a feature", where=where, remedy=remedy)
 
 
 def _key(column: str, values: Array) -> str:
@@ -223,7 +245,9 @@ def holes(values: Array) -> NDArray[np.bool_]:
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind == "U":
-        return np.isin(values, _MISSING)
+        return np.isin(values, MISSING)
+    if values.dtype.kind == "M":
+        return np.asarray(np.isnat(values))
     return np.zeros(len(values), np.bool_)
 
 
@@ -258,6 +282,8 @@ def _numeric(values: Array, column: str, fixed: Sequence[str] | None, name: str,
             made = _numeric(without_holes(values), column, fixed, name, offset).astype(np.float64)
             made[hole] = np.nan
         return made
+    if values.dtype.kind == "M":
+        require_no_moments(values, column, f"table {name!r}")
     if values.dtype.kind not in "biufU":
         raise DataError(
             f"column {column!r} has dtype {values.dtype}",

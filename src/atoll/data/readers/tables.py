@@ -17,6 +17,7 @@ from ..dataset import Dataset, order_columns, require_columns
 from ..islands import Islands
 from ..missing import Missing, known_labels
 from ._words import is_number, require_categories
+from .arrow import table_of_parquet
 from .csv import table_of_csv
 from .libraries import table_of_frame
 from .table import (
@@ -27,6 +28,7 @@ from .table import (
     inferred,
     names_of_classes,
     require_declared,
+    require_no_keys,
     without_holes,
 )
 
@@ -109,7 +111,7 @@ def from_csv_files(
     encoding: str = "utf-8",
     **options: Any,
 ) -> Islands:
-    """Make a client of each CSV file, named after the file: ``from_csv_files(["north.csv", "south.csv"], target="died")``.
+    """Make a client of each CSV or Parquet file, named after the file: ``from_csv_files(["north.csv", "south.csv"], target="died")``.
 
     Text columns and classes get common codes, as in `from_dataframes`. For the names of files with equal names, see `name_files`.
 
@@ -117,9 +119,9 @@ def from_csv_files(
         files: the files.
         target: target column, or columns.
         test: the file with the server's test rows; or the share of its rows that each client holds out (`Islands.with_held_out`).
-        delimiter: the separator of the values.
-        decimal: the decimal sign, "." or ",".
-        encoding: the encoding of the text.
+        delimiter: the separator of the values of CSV files.
+        decimal: their decimal sign, "." or ",".
+        encoding: the encoding of their text.
         options: ``task``, ``features``, ``keep``, ``drop``, ``categories``, ``missing``, ``missing_features`` and ``citation``, see `read_csv`.
 
     Raises:
@@ -127,16 +129,24 @@ def from_csv_files(
     """
     form = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
     named = name_files([Path(path) for path in files])
-    tables = {name: table_of_csv(path, **form) for name, path in named.items()}
+    tables = {name: _table_of_file(path, form) for name, path in named.items()}
     places = {name: str(path) for name, path in named.items()}
+    first = 1 if all(path.suffix in _PARQUET for path in named.values()) else 2
     if isinstance(test, float):
-        return _hold_out(tables, test, target, "files", 2, places, **options)
+        return _hold_out(tables, test, target, "files", first, places, **options)
     if test is not None and not Path(test).is_file():
         raise DataError(f"{test}: there is no such file", where="files", remedy="give files that exist")
-    held = None if test is None else table_of_csv(test, **form)
+    held = None if test is None else _table_of_file(Path(test), form)
     return islands_of_tables(
-        tables, held, target, "files", 2, places if test is None else {**places, "test": str(test)}, **options
+        tables, held, target, "files", first, places if test is None else {**places, "test": str(test)}, **options
     )
+
+
+_PARQUET = (".parquet", ".pq")
+
+
+def _table_of_file(path: Path, form: Mapping[str, str]) -> dict[str, Array]:
+    return table_of_parquet(path) if path.suffix in _PARQUET else table_of_csv(path, **form)
 
 
 _TABLES = ("*.csv", "*.csv.gz", "*.parquet", "*.pq")
@@ -290,6 +300,9 @@ def islands_of_tables(
         **_texts(labels, targets, listed, row_offset, scheme, label=True),
         **listed,
     }
+    if options.get("features") is None:  # `from_table` takes a column with common codes for a chosen one
+        for name, table in everyone.items():
+            require_no_keys(table, [column for column in features if column not in listed], name)
     task = _task(labels, targets, task, fixed)
     if labels and task in (None, "classification") and len(targets) == 1:
         if targets[0] not in listed:

@@ -77,25 +77,34 @@ class KaplanMeier(SurvivalMethod):
         return {**super().gather(state, told, known), "groups": state["groups"]}
 
     def reply(self, rows: PartyRows, state: State, party: AtParty) -> Sums:
-        """Counts by group, kind and time, ``(groups, 2, times)``: events, and rows that leave."""
+        """Counts by group, kind and time, ``(groups, 2, times)``: events, and rows that leave; and the rows that leave before the grid, ``(groups,)``."""
         groups, width = len(state["groups"]), len(state["grid"])
         group = np.asarray(rows.extra[self.by], dtype=np.int64) if self.by else np.zeros(len(rows), np.int64)
         placed = self.placed(rows, state, group)
         counts = np.zeros((groups, 2, width), np.int64)
         seen = placed.place >= 0
         np.add.at(counts, (group[placed.rows][seen], 1 - placed.event[seen].astype(int), placed.place[seen]), 1)
-        if self.epsilon:
-            return {"counts": counts + discrete_laplace(rate_of(self.epsilon, 1), party.secret, counts.shape)}
-        return {"counts": counts, "moved": np.array(placed.moved), "left_out": np.array(placed.left_out)}
+        before = np.bincount(group[placed.rows][~seen], minlength=groups)
+        if self.epsilon:  # a row is in one count of both
+            rate = rate_of(self.epsilon, 1)
+            noisy = counts + discrete_laplace(rate, party.secret, counts.shape)
+            return {"counts": noisy, "before": before + discrete_laplace(rate, party.secret, before.shape)}
+        return {
+            "counts": counts,
+            "before": before,
+            "moved": np.array(placed.moved),
+            "left_out": np.array(placed.left_out),
+        }
 
     def step(self, state: State, sums: Mapping[str, NDArray[Any]], known: Known) -> State:
         """Keep the counts; negative ones, which noise makes, are 0."""
         del known
         told = {name: float(sums[name]) for name in ("moved", "left_out") if name in sums}
-        return {**state, **told, "phase": "solved", "counts": np.maximum(np.asarray(sums["counts"]), 0.0), "done": True}
+        counts, before = (np.maximum(np.asarray(sums[name]), 0.0) for name in ("counts", "before"))
+        return {**state, **told, "phase": "solved", "counts": counts, "before": before, "done": True}
 
     def result(self, state: State) -> dict[str, Any]:
-        """``times``; ``events``, ``at_risk``, ``survival``, ``standard_error`` ``(groups, times)``; ``median`` (NaN if not reached); ``logrank`` and ``p_value``."""
+        """``times``; ``rows`` of each group; ``events``, ``at_risk``, ``survival``, ``standard_error`` ``(groups, times)``; ``median`` (NaN if not reached); ``logrank`` and ``p_value``."""
         grid, counts = np.asarray(state["grid"]), np.asarray(state["counts"])
         events, leaving = counts[:, 0], counts.sum(axis=1)
         at_risk = np.cumsum(leaving[:, ::-1], axis=1)[:, ::-1]
@@ -106,7 +115,7 @@ class KaplanMeier(SurvivalMethod):
         reached = survival <= 0.5 * (1 + _ROUNDING)
         median = [float(grid[row.argmax()]) if row.any() else np.nan for row in reached]
         made = {
-            "times": grid, "groups": np.array(state["groups"], dtype=np.str_), "events": events, "at_risk": at_risk, "survival": survival,
+            "times": grid, "rows": leaving.sum(axis=1) + np.asarray(state.get("before", 0.0)), "groups": np.array(state["groups"], dtype=np.str_), "events": events, "at_risk": at_risk, "survival": survival,
             "standard_error": survival * np.sqrt(greenwood), "median": np.array(median),
             "moved": float(state.get("moved", 0.0)), "left_out": float(state.get("left_out", 0.0)),
         }  # fmt: skip
