@@ -384,7 +384,10 @@ def test_no_client_begins_with_what_another_left_in_an_attribute(engine: str) ->
     for name, value in one.params.items():
         np.testing.assert_allclose(two.params[name], value, atol=1e-6)
     assert two.notices == (
-        "Training changes attributes that are no buffers, and every client begins with their first values: calls.",
+        (
+            "Training changes attributes that are no buffers, and every client begins with their first values, as the returned model does: calls. "
+            "Use register_buffer for what must last."
+        ),
     )
 
 

@@ -21,17 +21,17 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
 from atoll.core.errors import CompositionError, ConfigError, nearest
 
-from .models import array_of, copy_module
+from .models import array_of, copy_owned
 from .network import FunctionalModule, Held
+from .own_state import OwnState, generator_states, seed_generators
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
@@ -45,10 +45,6 @@ _TABLE = 1024  # entries from which whole numbers are a table or a mask, and no 
 RULES = ("averaged", "counted", "local", "anew")
 
 
-class _Absent:
-    """An attribute that does not exist."""
-
-
 @dataclass(frozen=True)
 class Written:
     """What training writes beside the trained parameters.
@@ -57,13 +53,15 @@ class Written:
         sent: name -> ``averaged`` or ``counted``.
         local: those of the client's private state.
         anew: those that begin as the model has them.
-        loose: attributes that are no buffers, ``(module, attribute)`` -> first value; they begin anew, too.
+        loose: names of attributes that are no buffers; they begin anew, too, see `atoll.torch.own_state`.
+        draws: global generators other than PyTorch's that a step draws from.
     """
 
     sent: Mapping[str, str]
     local: tuple[str, ...] = ()
     anew: tuple[str, ...] = ()
-    loose: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    loose: tuple[str, ...] = ()
+    draws: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -75,19 +73,9 @@ class Written:
         """Why clients cannot share a batch of the model, or ``""``."""
         if self.names:
             return f"a training pass changes the buffer {self.names[0]!r}"
-        loose = next(iter(self.loose), None)
-        return "" if loose is None else f"a training pass changes the attribute {_join_names(*loose)!r}"
-
-    def begin(self, module: nn.Module) -> None:
-        """Undo what earlier passes left in the model beside its buffers: every client begins with the model as it was given."""
-        for (prefix, name), value in self.loose.items():
-            layer = module.get_submodule(prefix)
-            if isinstance(value, _Absent):
-                layer._buffers.pop(name, None)
-            elif name in layer._buffers:
-                layer._buffers[name] = value
-            else:
-                setattr(layer, name, deepcopy(value))
+        if self.loose:
+            return f"a training pass changes the attribute {self.loose[0]!r}"
+        return f"a training pass draws from {self.draws[0]}" if self.draws else ""
 
 
 class BufferRules:
@@ -125,12 +113,20 @@ class BufferRules:
             self.found = self._make_rules(network, seen)
         return self.found
 
-    def all_of(self, network: FunctionalModule) -> Written:
-        """Return what a loop of the user's own may write: every buffer of the state dict, except numbers that are not finite and tables of whole numbers."""
+    def all_of(self, network: FunctionalModule, x: Tensor | None = None) -> Written:
+        """Return what a loop of the user's own may write: every buffer of the state dict, except numbers that are not finite and tables of whole numbers.
+
+        What else a step on these rows writes counts, too, if the model takes them as they are.
+        """
         if self.found is None:
             kept = set(network.training.state_dict(keep_vars=True))
             names = [name for name, value in network.training.named_buffers() if name in kept and _moves(value)]
-            self.found = self._make_rules(network, _Seen(names))
+            seen = None
+            with contextlib.suppress(Exception):
+                seen = None if x is None else _watch_step(network, x.to(network.device))
+            seen = seen or _Seen([])
+            names += [name for name in seen.names if name not in names and name not in seen.reshaped]
+            self.found = self._make_rules(network, _Seen(names, loose=seen.loose))
         return self.found
 
     def notes(self, network: FunctionalModule) -> list[str]:
@@ -146,15 +142,17 @@ class BufferRules:
         made = "made again from their weights at the server"
         told = {w: [n for n in names if w == made or n not in network.spectral] for w, names in told.items()}
         found = [f"Buffers {what}: {', '.join(names)}." for what, names in told.items() if names]
-        loose = ", ".join(_join_names(*place) for place in plan.loose)
-        return (
-            [
-                *found,
-                f"Training changes attributes that are no buffers, and every client begins with their first values: {loose}.",
-            ]
-            if loose
-            else found
-        )
+        if plan.loose:
+            found.append(
+                f"Training changes attributes that are no buffers, and every client begins with their first values, as the returned model does: "
+                f"{', '.join(plan.loose)}. Use register_buffer for what must last."
+            )
+        lost = [name for name in network.loss_changes if name not in generator_states()]
+        if lost:
+            found.append(
+                f"The loss changes {', '.join(lost)}, and every client and every measurement begins with its first value."
+            )
+        return found
 
     def _make_rules(self, network: FunctionalModule, seen: _Seen) -> Written:
         told = _told_rules(network.training)
@@ -176,7 +174,7 @@ class BufferRules:
                 local.append(name)
             else:
                 sent[name] = rule
-        return Written(sent, tuple(local), tuple(anew), seen.loose)
+        return Written(sent, tuple(local), tuple(anew), tuple(seen.loose), tuple(seen.draws))
 
 
 class Holding:
@@ -186,18 +184,20 @@ class Holding:
         model: the module as it was given.
         network: the model as pure functions.
         rules: how its buffers travel.
+        cast: what is done in the type of the network's numbers, if the model's differ.
     """
 
     model: nn.Module
     network: FunctionalModule
     rules: BufferRules
+    cast: ClassVar[str] = "trained and measured"
 
     @property
     def notices(self) -> Sequence[str]:
         """Return how each of the model's buffers travels, and of which type the numbers are, as sentences."""
         ours = _kind(self.network.training.get_parameter(self.network.names[0]))
         others = sorted({_kind(p) for p in self.model.parameters() if p.requires_grad} - {ours})
-        cast = f"The model's parameters of {' and '.join(others)} are trained and measured in {ours}, and rounded in the model that is returned."
+        cast = f"The model's parameters of {' and '.join(others)} are {self.cast} in {ours}, and rounded in the model that is returned."
         return [*self.rules.notes(self.network), *([cast] if others else [])]
 
     @property
@@ -345,11 +345,12 @@ def _kind(value: Tensor) -> str:
 
 @dataclass
 class _Seen:
-    """What steps wrote: buffers, those of them that changed their form, and further attributes with their first values."""
+    """What steps wrote: buffers, those of them that changed their form, and further attributes; and what they drew from."""
 
     names: list[str]
     reshaped: set[str] = field(default_factory=set)
-    loose: dict[tuple[str, str], Any] = field(default_factory=dict)
+    loose: list[str] = field(default_factory=list)
+    draws: list[str] = field(default_factory=list)
 
 
 def _watch_step(network: FunctionalModule, x: Tensor) -> _Seen | None:
@@ -367,7 +368,9 @@ def _watch_step(network: FunctionalModule, x: Tensor) -> _Seen | None:
             return None
         with contextlib.suppress(Exception):
             # What rows and buffers of zeros hide: a moving average that is written past autograd's sight.
-            seen.names += _step(network, _unlike(rows), moved=True).names
+            other = _step(network, _unlike(rows), moved=True)
+            seen.names += other.names
+            seen.loose = list(dict.fromkeys([*seen.loose, *other.loose]))
     return seen
 
 
@@ -380,76 +383,64 @@ def _unlike(rows: Tensor) -> Tensor:
 
 
 def _step(network: FunctionalModule, rows: Tensor, *, moved: bool) -> _Seen:
-    module = _trial(network)
+    module, own = _trial(network)
     before = {name: value.detach().clone() for name, value in fixed_tensors(module)}
     if moved:
         before = {name: value + 0.25 if value.is_floating_point() else value for name, value in before.items()}
-    attributes = _attributes(module)
     held = Held({name: value.clone() for name, value in before.items()})
     given = {name: (value, value._version) for name, value in held.items()}
     params = {n: p.detach().clone().requires_grad_() for n, p in module.named_parameters() if p.requires_grad}
     seed = torch.zeros(2, dtype=torch.int64, device=network.device)
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]), Bounded(seed, strict=False):
+    with torch.enable_grad(), seed_generators(0), Bounded(seed, strict=False):
+        states = generator_states()
         made = network.outputs(params, held, rows, training=True, module=module)
         with contextlib.suppress(Exception):  # training reports it
             made.float().sum().backward()
-    seen = _Seen([])
+        now = generator_states()
+    # PyTorch's own draws are keyed on every path.
+    draws = [name for name in states if name != "torch" and states[name] != now[name]]
+    seen = _Seen([], loose=own.list_changes(), draws=draws)
     kept = set(module.state_dict(keep_vars=True))
     for name, first in before.items():
-        now, (own, version) = held[name].detach(), given[name]
-        if (now.shape, now.dtype) != (first.shape, first.dtype):
+        last, (tensor, version) = held[name].detach(), given[name]
+        if (last.shape, last.dtype) != (first.shape, first.dtype):
             if name in kept:
                 raise _make_form_error(
-                    network, name, f"turns the buffer {name!r} from {_form(first)} into {_form(now)}"
+                    network, name, f"turns the buffer {name!r} from {_form(first)} into {_form(last)}"
                 )
             seen.reshaped.add(name)
-        elif held[name] is own and own._version == version and _same(now, first):
+        elif held[name] is tensor and tensor._version == version and _same(last, first):
             continue
         seen.names.append(name)
-    seen.loose = {place: value for place, value in attributes.items() if _changed(module, place, value)}
-    for name, _ in module.named_buffers():
-        prefix, _, place = name.rpartition(".")
-        if name in before or (prefix, place) in attributes:
-            continue
-        if name in kept:
-            raise _make_form_error(network, name, f"makes the buffer {name!r}, which has no value before")
-        seen.loose[prefix, place] = _Absent()
+    seen.loose += _born(network, module, {**params, **before}, kept)
+    own.restore()
     return seen
 
 
-def _trial(network: FunctionalModule) -> nn.Module:
-    """Return a copy of the model in training mode, whose own attributes may change."""
+def _born(network: FunctionalModule, module: nn.Module, before: Mapping[str, Any], kept: set[str]) -> list[str]:
+    """Return the buffers that a step has made, and that are not saved; what else it has made is refused."""
+    made = [name for name, _ in module.named_buffers() if name not in before]
+    for name in made:
+        if name in kept:
+            raise _make_form_error(network, name, f"makes the buffer {name!r}, which has no value before")
+    for name, _ in module.named_parameters():
+        if name not in before:
+            raise CompositionError(
+                f"the first training step of {network.title} makes the parameter {name!r}, which training would leave as it is",
+                where="Training.model",
+                remedy="make it in __init__, with a lazy layer such as nn.LazyLinear if its shape follows from the data",
+            )
+    return made
+
+
+def _trial(network: FunctionalModule) -> tuple[nn.Module, OwnState]:
+    """Return a copy of the model in training mode, and what it owns beside its parameters and buffers."""
+    network.restore()
     try:
-        return copy_module(network.training)
+        module, owned = copy_owned(network.training)
     except Exception:  # it was used, and holds what cannot be copied
-        return network.training
-
-
-def _attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
-    """Return the modules' attributes that are numbers or tensors and no buffers, and buffers without a value that are not saved."""
-    found = dict[tuple[str, str], Any]()
-    for prefix, layer in module.named_modules():
-        own = () if layer._forward_pre_hooks else vars(layer).items()  # hooks make tensors of parameters
-        numbers = {key: _copy_value(v) for key, v in own if isinstance(v, int | float | Tensor) and key not in _MODULES}
-        empty = {key: v for key, v in layer._buffers.items() if v is None and key in layer._non_persistent_buffers_set}
-        found |= {(prefix, key): value for key, value in (numbers | empty).items()}
-    return found
-
-
-_MODULES = frozenset(vars(nn.Module()))
-"""Attributes of every module."""
-
-
-def _copy_value(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def _changed(module: nn.Module, place: tuple[str, str], first: Any) -> bool:
-    layer, name = module.get_submodule(place[0]), place[1]
-    now = layer._buffers[name] if name in layer._buffers else getattr(layer, name, None)
-    if isinstance(first, Tensor) and isinstance(now, Tensor):
-        return (first.shape, first.dtype) != (now.shape, now.dtype) or not _same(first, now.detach())
-    return type(now) is not type(first) or bool(now != first)
+        return network.training, network.own
+    return module, OwnState(module, owned)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

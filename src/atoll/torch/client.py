@@ -73,8 +73,8 @@ class ClientTraining:
         x = columns["x"]
         sent, given, private = self._open(x, broadcast, client, key, noise)
         plan = self.buffers.look(self.network, x)
-        plan.begin(self.network.training)
-        made = train_one(self.network, self.algorithm, columns, sent, private, key, given, pool.epochs, noise)
+        with self.network.restoring():
+            made = train_one(self.network, self.algorithm, columns, sent, private, key, given, pool.epochs, noise)
         n = float(rows.stop - rows.start)
         if self.loss_metric:
             mean = float(np.mean(made.losses)) if made.losses else 0.0
@@ -127,7 +127,8 @@ class ClientTraining:
         mixing = self.network.mixes_rows()
         if mixing:
             return f"{mixing} takes statistics over the batch"
-        return self.buffers.look(self.network, x).why
+        changes = self.network.loss_changes
+        return self.buffers.look(self.network, x).why or (f"the loss changes {changes[0]}" if changes else "")
 
 
 def without_buffers(broadcast: Tree) -> Tree:

@@ -30,11 +30,12 @@ from atoll.learn.offered import require_fit
 from atoll.learn.round.scoring import as_parts, held_sums
 
 from .backend import device_of
-from .buffers import BufferRules, Holding, require_known
+from .buffers import BufferRules, Holding, fixed_tensors, require_known
 from .evaluate import evaluate, layer_of, profile
 from .learner import example_of, loss_of_task
-from .models import array_of, init, is_lazy, load, params_of, shape_module
+from .models import array_of, init, load, params_of, precision_of, shape_module
 from .network import FunctionalModule
+from .own_state import seed_generators
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,8 +82,7 @@ class CustomLoop:
         rng = Rng(key).child("custom-loop")
         made = load(module, {})
         made.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(rng.key >> 1)
+        with seed_generators(rng.key):
             metrics = self.fn(made, shard, dict(self.config), rng.generator())
         if metrics is not None and not isinstance(metrics, dict):
             raise DataError(
@@ -109,10 +109,15 @@ def _number(name: str, value: Any) -> float:
         ) from error
 
 
+def _equal_arrays(one: np.ndarray, other: np.ndarray) -> bool:
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
+
+
 class _CustomLearner(Holding, Reporting):
     """A custom loop as a learner."""
 
     reports = ("loss", "profile")
+    cast = "sent and measured"
     metrics = None  # the loop names them
     compiles = False
     offers: ClassVar[frozenset[Capability]] = frozenset({TRAINING})
@@ -120,8 +125,7 @@ class _CustomLearner(Holding, Reporting):
     def __init__(self, loop: CustomLoop, settings: LearnerSettings, data: Any = None) -> None:
         require_fit(settings.algorithm, type(loop).__name__, self.offers)
         self.loop = loop
-        lazy = not isinstance(loop.model, nn.Module) or is_lazy(loop.model)
-        self.example = example_of(data) if lazy else None
+        self.example = example_of(data)
         self.model = (
             shape_module(loop.model, self.example, 0)
             if isinstance(loop.model, nn.Module)
@@ -131,9 +135,11 @@ class _CustomLearner(Holding, Reporting):
         self.device = device_of(settings.device)
         loss = loop.loss if settings.loss == "auto" else settings.loss
         LossSignature.of(loss).refuse_training("CustomLoop", "take it in the loop, and give a loss to evaluate")
-        self.network = FunctionalModule(self.model, loss, self.device, torch.float32)
+        double = precision_of(self.model) == "float64" and self.device.type != "mps"
+        self.network = FunctionalModule(self.model, loss, self.device, torch.float64 if double else torch.float32)
         self.rules, self.singly = BufferRules(settings.buffers), settings.singly
-        self.plan = self.rules.all_of(self.network)
+        steps = self.example if loop.fn is not _never else None
+        self.plan = self.rules.all_of(self.network, steps)
         self.algorithm = settings.algorithm
         self.train = Task("atoll.torch:custom", self._train, load=self._load)
         self.measure = Task("atoll.torch:measure", self._measure)
@@ -149,7 +155,7 @@ class _CustomLearner(Holding, Reporting):
 
     @staticmethod
     def _buffers_of(module: nn.Module, names: Collection[str]) -> dict[str, np.ndarray]:
-        return {name: array_of(value) for name, value in module.named_buffers() if name in names}
+        return {name: array_of(value) for name, value in fixed_tensors(module) if name in names}
 
     def check(self, data: Any) -> None:
         """Do nothing: the loop decides what it reads."""
@@ -178,12 +184,13 @@ class _CustomLearner(Holding, Reporting):
             for name, options in asked.items()
             if name != "loss"
         }
-        known = set(self.model.state_dict(keep_vars=True))
+        known = {name for name, _ in fixed_tensors(self.model)}
         trained, metrics = load(self.model, given).to(self.device), dict[str, float]()
         epochs = asked_epochs(self.algorithm, message)
-        for time in range(whole_times(self.algorithm, epochs)):
-            stream = island.rng.child("again", time) if time else island.rng
-            trained, metrics = self.loop.run(trained, island.data, stream.key)
+        with self.network.restoring():  # attributes of classes, which no copy has for itself
+            for time in range(whole_times(self.algorithm, epochs)):
+                stream = island.rng.child("again", time) if time else island.rng
+                trained, metrics = self.loop.run(trained, island.data, stream.key)
         if "loss" in asked:
             ends = {**params_of(trained), **self._buffers_of(trained, self.plan.names)}
             own = metrics.get("loss")
@@ -193,7 +200,9 @@ class _CustomLearner(Holding, Reporting):
         reply, state = finish_update(self.algorithm, {**local, "params": params_of(trained)}, broadcast, client, work)
         before = {**self._buffers_of(self.model, known), **buffers}
         after = self._buffers_of(trained, known)
-        require_known(self.plan, [m for m in after if not np.array_equal(after[m], before[m])], self.network.title)
+        # A buffer that a loop gives another form is made anew for every client.
+        moved = [m for m in after if after[m].shape == before[m].shape and not _equal_arrays(after[m], before[m])]
+        require_known(self.plan, moved, self.network.title)
         if self.plan.local:
             state = {"algorithm": state, "buffers": {name: after[name] for name in self.plan.local}}
         if state is not None:

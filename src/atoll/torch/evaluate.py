@@ -76,6 +76,10 @@ def evaluate_many(
     for begin in range(0, count, _CLIENTS):
         positions = np.arange(begin, min(begin + _CLIENTS, count))
         parts.append(_segments(network, params, source.pool(positions, network, network.measured)))
+        if len(positions) > 1 and network.list_measured():  # what a pass leaves would reach the next client
+            parts[-1:] = [
+                _segments(network, params, source.pool(np.array([i]), network, network.measured)) for i in positions
+            ]
     names = max(parts, key=len, default={"n": np.zeros(0)})
     return {
         name: np.concatenate([part.get(name, np.zeros(len(part["n"]))) for part in parts] or [np.zeros(0)])
@@ -86,7 +90,7 @@ def evaluate_many(
 def score(network: FunctionalModule, params: Mapping[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[Any]:
     """Return the model's outputs in evaluation mode, one row for each input."""
     pool = _inputs_alone(network, x)
-    with torch.no_grad():
+    with torch.no_grad(), network.measuring():
         made = [outputs.cpu() for _, outputs in run_over(network, params, pool)]
     return np.asarray(torch.cat(made).numpy()) if made else np.zeros((0,))
 
@@ -98,7 +102,8 @@ def pullback(
     pool = _inputs_alone(network, x)
     given = network.tensors(params)
     leaves = {name: value.requires_grad_() for name, value in given.items() if value.is_floating_point()}
-    outputs = network.outputs(leaves, _freeze_rest(network, given), pool.x, training=False)
+    with network.measuring():
+        outputs = network.outputs(leaves, _freeze_rest(network, given), pool.x, training=False)
     weight = torch.as_tensor(np.asarray(slope)).to(outputs)
     found = torch.autograd.grad((outputs * weight).sum(), list(leaves.values()), allow_unused=True)
     pairs = zip(leaves.items(), found, strict=True)
@@ -145,7 +150,7 @@ def _segments(
         network.measured.check_holes(pool.columns, "evaluation")
     if LABELLED in pool.columns:
         sums["n"] = np.zeros(len(pool.sizes))
-    with torch.no_grad():
+    with torch.no_grad(), network.measuring():
         for rows, outputs in run_over(network, params, pool):
             for name, values in _metrics(network, outputs, {n: c[rows] for n, c in pool.columns.items()}):
                 total = sums.setdefault(name, np.zeros(len(pool.sizes)))
@@ -262,6 +267,9 @@ def profile_many(
     for begin in range(0, count, _CLIENTS):
         pool = source.pool(np.arange(begin, min(begin + _CLIENTS, count)), network, network.measured)
         made.append(_moments(network, params, pool, layer))
+        if len(pool.sizes) > 1 and network.list_measured():  # as above
+            alone = (source.pool(np.array([begin + i]), network, network.measured) for i in range(len(pool.sizes)))
+            made[-1:] = [_moments(network, params, one, layer) for one in alone]
         sizes.append(pool.sizes)
     return {name: np.concatenate([part[name] for part in made]) for name in ("mean", "var")}, np.concatenate(sizes)
 
@@ -322,6 +330,7 @@ def _run_layer(
     """Run the model over a pool; yield ``(rows, elements as float64)``."""
     part = layer_of(network.evaluation, layer)
     outputs: list[Any] = []
+    network.restore_measured()  # before the hook, which it would take away
     handle = part.register_forward_hook(lambda module, given, output: outputs.append(output))
     try:
         for rows, _ in run_over(network, params, pool):

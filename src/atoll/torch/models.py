@@ -23,6 +23,7 @@ __all__ = [
     "array_of",
     "buffers_of",
     "copy_module",
+    "copy_owned",
     "init",
     "is_lazy",
     "load",
@@ -172,6 +173,11 @@ def is_lazy(module: nn.Module) -> bool:
 
 def copy_module(module: nn.Module) -> nn.Module:
     """Return a deep copy of a model, whose tensors may have no shape yet, or be attributes that a hook computes from parameters (`torch.nn.utils.weight_norm`)."""
+    return copy_owned(module)[0]
+
+
+def copy_owned(module: nn.Module) -> tuple[nn.Module, list[Any]]:
+    """Return a copy as `copy_module` makes it, and every object that was copied: what the model does not share with the given one."""
     known = dict[int, Any]()
     for tensor in (*module.parameters(), *module.buffers()):
         if is_uninitialized(tensor):
@@ -179,7 +185,9 @@ def copy_module(module: nn.Module) -> nn.Module:
             known[id(tensor)] = kind(tensor.requires_grad, tensor.device, tensor.dtype)
     own = (value for layer in module.modules() for value in vars(layer).values())
     known |= {id(t): t.detach().clone() for t in own if isinstance(t, torch.Tensor) and not t.is_leaf}
-    return deepcopy(module, known)
+    made = deepcopy(module, known)
+    known.pop(id(known), None)  # the originals, which `deepcopy` keeps alive
+    return made, [*known.values()]
 
 
 def shape_module(module: nn.Module, x: torch.Tensor | None, key: int | None = None) -> nn.Module:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from torch.func import functional_call
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, CompositionError, DataError
-from atoll.learn.local.own_loss import LossSignature
+from atoll.learn.local.own_loss import LossSignature, OwnLoss
 
 from .losses import LossInputs, Objective, form_of, objective_of
-from .models import copy_module, params_of, shape_module, spectral_layers, spectral_units
+from .models import copy_owned, params_of, shape_module, spectral_layers, spectral_units
+from .own_state import OwnState, generator_states, seed_generators
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
@@ -70,6 +72,10 @@ class FunctionalModule:
         ties: further name of a shared tensor -> its first one.
         looks_up: whether a traced step looks up rows of a table by indices, which may be wrong; see
             `atoll.torch.tracing.keyed`.
+        own: what the copy in training mode keeps beside its parameters and buffers.
+        measured_own: the same of the copy in evaluation mode.
+        loss_own: the same of a loss that is an object.
+        loss_changes: what of that a call changes, and global generators that a call draws from.
         ways: form of a row -> how clipped sums of single examples' gradients are computed; see `atoll.torch.examples.choose`.
     """
 
@@ -89,13 +95,14 @@ class FunctionalModule:
                 where="Training.model",
                 remedy="keep it as real numbers, torch.view_as_real(tensor), and call torch.view_as_complex in forward",
             )
-        self.training = _copy(module, device, dtype)
+        self.training, training = _copy(module, device, dtype)
         rests = [name for name, layer in self.training.named_modules() if not layer.training]
         whole = not self.training.training
         self.training.train()  # of the model's own, which may keep layers in evaluation mode
         for name in () if whole else rests:  # as the user left them in a model that trains
             self.training.get_submodule(name).training = False
-        self.evaluation = _copy(module, device, dtype).eval()
+        self.evaluation, evaluation = _copy(module, device, dtype)
+        self.evaluation.eval()
         self.device = device
         self.dtype = dtype
         self.title = type(module).__name__
@@ -109,6 +116,7 @@ class FunctionalModule:
         self.size = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self.ties = _ties_of(self.training)
         self.spectral = frozenset(name for layer in spectral_layers(module) for name in (layer.u, layer.v))
+        self.own, self.measured_own = OwnState(self.training, training), OwnState(self.evaluation, evaluation)
         self.frozen: Named = {
             **{n: p.detach() for n, p in self.training.named_parameters() if not p.requires_grad},
             **dict(self.training.named_buffers()),
@@ -116,6 +124,11 @@ class FunctionalModule:
         self.looks_up = False
         self.ways: dict[Any, ExampleWay] = {}
         self._given_loss = loss
+        self.loss_changes: list[str] = []
+        self._drawn: list[str] = []
+        self.loss_own = OwnState(nn.Module(), ())
+        if not isinstance(loss, str | Objective | OwnLoss):
+            loss, self.loss_own = OwnState.of_loss(loss)
         self._measured = measured
         self.loss: Objective = objective_of(loss)
         self._others: dict[Any, Objective] = {other: objective_of(other) for other in others}
@@ -144,6 +157,38 @@ class FunctionalModule:
                 if given[name] is not params.get(name, held):  # a buffer that a loss gives for one pass is no write
                     frozen[name] = given[name].detach()
         return made
+
+    def restore(self) -> None:
+        """Put what the model owns beside its parameters and buffers back to its first values: no client begins with what another left."""
+        self.own.restore()
+        self.restore_measured()
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Train one client from the first values, and leave them: attributes of classes outlive the model."""
+        self.restore()
+        try:
+            yield
+        finally:
+            self.restore()
+
+    def restore_measured(self) -> None:
+        """Put back what a measurement may have changed, of the model and of the loss."""
+        self.measured_own.restore()
+        self.loss_own.restore()
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Measure from the first values of all that is no parameter and no buffer, with global generators of one seed; note which of them a pass draws from."""
+        self.restore_measured()
+        with seed_generators(0):
+            before = generator_states()
+            yield
+            self._drawn = [name for name, state in generator_states().items() if before[name] != state]
+
+    def list_measured(self) -> list[str]:
+        """Return what a measurement has changed, so that clients in one batch would depend on each other."""
+        return [*self.measured_own.list_changes(), *self.loss_own.list_changes(), *self._drawn]
 
     def tensors(self, arrays: Mapping[str, Any]) -> Named:
         """Return parameters and buffers as tensors of their own memory: floating-point numbers of the model's type, counters of their own.
@@ -278,8 +323,13 @@ class FunctionalModule:
 
         inputs = self._inputs(params, frozen, columns, None, broadcast, mode)
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]), mode:
+            self.restore()
+            with torch.no_grad(), seed_generators(0), mode:
+                before = generator_states()
                 values = self.loss.call_loss(inputs)
+                drawn = [name for name, state in generator_states().items() if before[name] != state]
+            self.loss_changes = [*self.loss_own.list_changes(), *(name for name in drawn if name != "torch")]
+            self.restore()
         except AtollError:
             raise
         except Exception:
@@ -291,7 +341,7 @@ class FunctionalModule:
         """Return the shape of the output for the given rows."""
         params = dict(self.evaluation.named_parameters())
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.measuring():
                 made = self.outputs(params, dict(self.evaluation.named_buffers()), x, training=False)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise DataError(
@@ -339,9 +389,9 @@ def _ties_of(module: nn.Module) -> dict[str, str]:
     return ties
 
 
-def _copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def _copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> tuple[nn.Module, list[Any]]:
     try:
-        made = copy_module(shape_module(module, None))
+        made, owned = copy_owned(shape_module(module, None))
     except DataError:
         raise
     except Exception as error:
@@ -350,4 +400,4 @@ def _copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mod
             remedy="give a model whose attributes can be deep-copied",
         ) from error
     made.zero_grad(set_to_none=True)
-    return made.to(device=device, dtype=dtype)
+    return made.to(device=device, dtype=dtype), owned

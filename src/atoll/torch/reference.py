@@ -21,6 +21,7 @@ from .examples.choose import clipped_sum, way_of
 from .examples.sums import Examples
 from .leaves import flatten, join_reply, split_reply, to_tensor
 from .network import Held
+from .own_state import seed_generators
 from .tracing.keyed import Bounded, step_seeds
 
 if TYPE_CHECKING:
@@ -97,9 +98,8 @@ def train_one(
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
     local = start_update(algorithm, sent, private)
     losses: list[float] = []
-    # All other random draws of the model come from a generator with a keyed seed; the global one is restored.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key >> 1)
+    # All other random draws of the model and its loss come from generators with keyed seeds; the global ones are restored.
+    with seed_generators(key):
         for number, rows in enumerate(batches):
             mode = Bounded(seeds[number], strict=False)
             index = torch.from_numpy(rows).to(network.device)
