@@ -306,6 +306,50 @@ def test_a_loss_that_returns_something_else_is_refused() -> None:
     assert "returns a tuple for 3 rows" in _refused(lambda output, target: (output, target))
 
 
+def _regress(loss: Any, rows: int = 8) -> Any:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(rows, 4)).astype(np.float32)
+    data = Dataset({"x": x, "y": x.sum(1)}, task="regression")
+    job = atoll.Training(model=lambda: nn.Linear(4, 1), loss=loss, rounds=1, selection=Everyone())
+    return atoll.simulate(job, {"a": data}, engine="inline", progress=False)
+
+
+def _of_model(model: Any, x: Any, y: Any) -> Any:
+    return torch.sigmoid(model(x)) * y
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, target: (output - target) ** 2,
+        lambda output, target: torch.where(target > 0, output, -output).mean(),
+        lambda output, target: F.mse_loss(input=output, target=target),
+        nn.HuberLoss(),
+        nn.L1Loss(),
+        nn.BCEWithLogitsLoss(),  # PyTorch refuses the shapes
+        _of_model,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size:UserWarning")
+def test_a_loss_that_pairs_every_output_with_every_target_is_refused(loss: Any, rows: int) -> None:
+    with pytest.raises(DataError, match=r"outputs of shape \(n, 1\) .*targets of shape \(n,\).*give both one shape"):
+        _regress(loss, rows=rows)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, target: (output.squeeze(1) - target) ** 2,
+        lambda output, target: (output - target.view_as(output)) ** 2,
+        lambda output, target: ((output - output.T) - (target[:, None] - target)).pow(2).mean(),  # pairs on purpose
+        lambda output, target: ((output[:, None, 0] - target[None, :]) ** 2).mean(),
+    ],
+)
+def test_losses_of_one_shape_and_losses_of_pairs_train(loss: Any) -> None:
+    assert np.isfinite(_regress(loss).metrics[-1]["loss"])
+
+
 def test_a_loop_of_ones_own_evaluates_a_loss_only() -> None:
     from atoll.torch import CustomLoop
 

@@ -16,7 +16,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, CompositionError, DataError
 from atoll.learn.local.own_loss import LossSignature, OwnLoss
 
-from .losses import LossInputs, Objective, form_of, objective_of
+from .losses import LossInputs, Objective, RowPairs, form_of, objective_of
 from .models import copy_owned, params_of, shape_module, spectral_layers, spectral_units
 from .own_state import OwnState, generator_states, seed_generators
 from .tracing.keyed import Bounded
@@ -318,23 +318,48 @@ class FunctionalModule:
             return
         params = {n: p.detach() for n, p in self.training.named_parameters() if p.requires_grad}
         frozen = {n: b.clone() for n, b in self.frozen.items()}
-        columns = {name: column[:3] for name, column in pool.columns.items()}
+        rows = torch.arange(3, device=pool.x.device) % len(pool.x)
+        columns = {name: column[rows] for name, column in pool.columns.items()}
         mode = Bounded(_zero_seed(self.device), strict=False)
 
-        inputs = self._inputs(params, frozen, columns, None, broadcast, mode)
+        inputs, pairs = self._inputs(params, frozen, columns, None, broadcast, mode), RowPairs()
+        model = inputs.model
+
+        def watched(*given: Any, **options: Any) -> Any:
+            made = model(*given, **options)
+            pairs.mark(made, "outputs")
+            return made
+
+        pairs.mark(columns["y"], "targets")
+        inputs = replace(inputs, model=watched)
         try:
             self.restore()
             with torch.no_grad(), seed_generators(0), mode:
                 before = generator_states()
-                values = self.loss.call_loss(inputs)
+                with pairs:
+                    values = self.loss.call_loss(inputs)
                 drawn = [name for name, state in generator_states().items() if before[name] != state]
             self.loss_changes = [*self.loss_own.list_changes(), *(name for name in drawn if name != "torch")]
             self.restore()
         except AtollError:
             raise
-        except Exception:
+        except Exception as error:
+            if "arget size" in str(error) and pairs.apart is not None:
+                raise DataError(
+                    f"the loss {self.loss.name!r} refuses outputs of shape {_rows(pairs.apart[0])} with targets of shape {_rows(pairs.apart[1])}",
+                    where="Training.loss",
+                    remedy=_ONE_SHAPE,
+                ) from error
             return
-        form = form_of(self.loss, values, len(pool.x[:3]))
+        if pairs.found is not None:
+            call, *shapes = pairs.found
+            raise DataError(
+                f"the loss {self.loss.name!r} gives {call} outputs of shape {_rows(shapes[0])} and targets of shape {_rows(shapes[1])}, "
+                "and PyTorch pairs every row with every other",
+                where="Training.loss",
+                remedy=_ONE_SHAPE,
+            )
+        form = form_of(self.loss, values, len(rows))
         self.loss = replace(self.loss, form=form, entries=values.dim() > 1)
 
     def output_shape(self, x: Tensor, where: str) -> tuple[int, ...]:
@@ -372,6 +397,13 @@ class FunctionalModule:
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
                 return f"{type(layer).__name__} {name!r}"
         return ""
+
+
+_ONE_SHAPE = "give both one shape, as in output.squeeze(1), or use loss='mse', 'l1' or 'bce', which do"
+
+
+def _rows(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(['n', *map(str, shape[1:])])}{',' if len(shape) == 1 else ''})"
 
 
 def _zero_seed(device: torch.device) -> Tensor:
