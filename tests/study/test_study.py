@@ -467,6 +467,110 @@ def test_what_a_function_closes_over_counts() -> None:
     assert [name.rpartition(".")[2] for name in changed_names(first, third)] == ["table"]
 
 
+HELD = """
+import dataclasses, functools, types
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, k=1.0):
+        super().__init__()
+        self.layer, self.k = nn.Linear(2, 2), k
+
+@dataclasses.dataclass
+class Settings:
+    k: float = 1.0
+
+class Loss:
+    def __init__(self, k):
+        self.k = k
+
+def doubled(function):
+    @functools.wraps(function)
+    def call(*given):
+        return function(*given) * 1.0
+    return call
+
+class Decorated(nn.Module):
+    @doubled
+    def forward(self, x):
+        return x
+
+PLAIN, HELD, TENSOR = types.SimpleNamespace(k=V), Settings(V), torch.tensor([V])
+MIXED = {"act": torch.relu, "k": [V, Net]}
+EDGE = torch.zeros(3, dtype=torch.bfloat16) + V
+
+def default(k=V, *, more=V): return Net(k)
+def reads(): return PLAIN.k, HELD.k, TENSOR, MIXED, EDGE
+
+torch.manual_seed(int(V))
+weights, attribute, loss = Net(), Net(V), nn.CrossEntropyLoss(weight=torch.tensor([1.0, V]))
+layers = nn.Sequential(nn.Linear(2, 2), nn.Tanh() if V > 1 else nn.ReLU())
+partial = functools.partial(Net, k=V)
+object_ = Loss(V)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("weights", ["own_method:Net().layer.bias", "own_method:Net().layer.weight"]),
+        ("attribute", "own_method:Net().k"),
+        ("layers", "torch.nn.modules.container:Sequential().1"),
+        ("loss", ["torch.nn.modules.loss:CrossEntropyLoss().weight"]),
+        ("partial", ["partial(own_method:Net).k"]),
+        ("object_", ["own_method:Loss().k"]),
+        ("default", ["own_method:default(k)", "own_method:default(more)"]),
+        ("reads", [f"own_method:{constant}" for constant in ("EDGE", "HELD", "MIXED", "PLAIN", "TENSOR")]),
+    ],
+)
+def test_what_objects_hold_counts(name: str, changed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+
+    def digest(value: float) -> dict[str, str]:
+        with torch.random.fork_rng(devices=[]):
+            return digest_code(getattr(own(monkeypatch, tmp_path, HELD.replace("V", repr(value))), name))
+
+    first, again, other = digest(1.0), digest(1.0), digest(2.0)
+    assert first == again
+    names = changed_names(first, other)
+    assert names == changed if isinstance(changed, list) else changed in names
+
+
+def test_a_decorator_with_the_name_of_its_function_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    edits = (HELD, HELD.replace("* 1.0", "* 2.0"), HELD.replace("return x\n", "return -x\n"))
+    plain, wrapper, wrapped = (
+        digest_code(own(monkeypatch, tmp_path, text.replace("V", "1.0")).Decorated) for text in edits
+    )
+    assert "own_method:Decorated.forward" in changed_names(plain, wrapper)
+    assert "own_method:Decorated.forward" in changed_names(plain, wrapped)
+
+
+@pytest.mark.parametrize("made", ["dictionary", "function", "partition"])
+def test_a_finished_run_of_other_rows_is_not_reused(made: str, tmp_path: Path) -> None:
+    def study(scale: float) -> str:
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(20, 3)), np.arange(20) % 2
+        parts = {name: atoll.data.Dataset({"x": x * (scale if name == "b" else 1.0), "y": y}) for name in "ab"}
+        lines: list[str] = []
+        whole = atoll.data.Islands.from_datasets(parts)
+        data: Any = {"dictionary": parts, "function": lambda seed: whole, "partition": whole}[made]
+        run_study(
+            {"FedAvg": job(rounds=1).replace(model=linear(3, 2))},
+            data,
+            seeds=1,
+            folder=tmp_path / "s",
+            parallel=1,
+            metric="loss",
+            tell=lines.append,
+        )
+        return lines[0]
+
+    assert "finished in" in study(1.0)
+    assert "finished already" in study(1.0)
+    assert "since your data have changed: data of b" in study(2.0)
+
+
 def test_a_finished_run_of_other_code_is_not_reused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The case of an edited fold: the table showed the results of the code before the edit."""
 

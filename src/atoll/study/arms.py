@@ -24,7 +24,7 @@ from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.core.job import Job, Prepared
 from atoll.runs.folder import RunFolder
 
-from .code import digest_code
+from .code import digest_code, digest_data
 from .result import StudyResult
 from .running import Planned, run_planned
 
@@ -134,16 +134,16 @@ def run_study(
         labels.append(require_new(label_of({}, name), labels))
     root = Path(tempfile.mkdtemp(prefix="atoll-study-")) if folder is None else Path(folder)
     load = functools.cache(data) if callable(data) else lambda seed: data
-    planned = []
+    planned, known = list[Planned](), dict[int, dict[str, str]]()
     for label, arm in zip(labels, arms.values(), strict=True):
-        code = digest_code(arm, data) if callable(data) else digest_code(arm)
+        code = digest_code(arm, data)
         for seed in chosen:
-            load(seed)  # loaded once, before processes are forked
+            rows = known.setdefault(id(load(seed)), digest_data(load(seed)))  # loaded once, before processes are forked
             job, islands = (arm, load) if isinstance(arm, Job) else (FunctionArm(arm, load(seed), seed), _no_data)
             place = RunFolder(root / f"{label}_seed-{seed}")
             start = _starter(job, islands, seed, engine, options if isinstance(arm, Job) else {})
             settings = _settings(job, islands(seed), place, seed, engine, options if isinstance(arm, Job) else {})
-            planned.append(Planned(place, start, settings, code))
+            planned.append(Planned(place, start, settings, {**code, **rows}))
     run_planned(planned, parallel, tell or _tell)
     result = StudyResult(root, tuple(one.folder.name for one in planned), metric)
     if folder is None:

@@ -15,7 +15,7 @@ from atoll.runs.config import RunConfig, parse_config
 from atoll.runs.folder import RunFolder
 
 from .arms import combinations, label_of, require_new, seeds_of
-from .code import digest_code
+from .code import digest_code, digest_data
 from .result import StudyResult
 from .running import Planned, run_planned
 
@@ -64,8 +64,10 @@ def sweep_config(
         for seed in seeds_of(seeds):
             config = _config(file, chosen, {path: seed for path in known if path not in keep and path not in tried})
             place = RunFolder(Path(folder) / f"{label}_seed-{seed}")
-            planned.append(Planned(place, _starter(config, sources), config.plain(), _digest_code_of(config)))
-            _load_data(config, sources)
+            rows = digest_data(_load_data(config, sources))
+            planned.append(
+                Planned(place, _starter(config, sources), config.plain(), {**_digest_code_of(config), **rows})
+            )
     run_planned(planned, parallel, tell)
     return StudyResult(Path(folder), tuple(one.folder.name for one in planned), metric)
 

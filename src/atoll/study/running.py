@@ -20,7 +20,7 @@ from atoll.runs import yaml
 from atoll.runs.config import differing
 from atoll.runs.folder import RunFolder
 
-from .code import changed_names
+from .code import DATA, changed_names
 
 __all__ = ["Planned", "run_planned"]
 
@@ -110,9 +110,13 @@ def _why_again(before: Mapping[str, Any] | None, code: Mapping[str, str]) -> str
     if before is None or before["python"] != _python():
         ran = "what it ran is not known" if before is None else f"it ran under Python {before['python']}"
         return f"{ran}, and your code cannot be compared" if code else ""
-    changed = changed_names(before["code"], code)
+    old = before["code"]
+    known = any(name.startswith(DATA) for name in old)  # earlier versions noted no data
+    changed = [name for name in changed_names(old, code) if known or not name.startswith(DATA)]
     more = f" and {len(changed) - _MOST_NAMES} more" if len(changed) > _MOST_NAMES else ""
-    return f"since your code has changed: {', '.join(changed[:_MOST_NAMES])}{more}" if changed else ""
+    rows = sum(name.startswith(DATA) for name in changed)
+    what = "data have" if changed and rows == len(changed) else "code and data have" if rows else "code has"
+    return f"since your {what} changed: {', '.join(changed[:_MOST_NAMES])}{more}" if changed else ""
 
 
 def _python() -> str:
