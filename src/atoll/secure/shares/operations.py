@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from . import circuits
+from . import circuits, word_circuits
 from .additive import AdditiveComputation
 from .field import Field
 from .replicated import ReplicatedComputation
@@ -57,8 +57,8 @@ async def negative(x: SharedArray) -> SharedArray:
     """
     by = x.by
     if isinstance(by, ReplicatedComputation):
-        rows = await _sum_of_parts(x)
-        return await by.lifted(rows[-1], x.shape)
+        _require_ring(by)
+        return await word_circuits.lift_bits(await word_circuits.negative_bits(x, await by.trio()), by)
     if isinstance(by.domain, Field):
         shown, mask = await _masked(x + x)
         wrapped = await circuits.borrow(shown, mask)
@@ -176,8 +176,12 @@ async def _bits_in_a_field(x: SharedArray, field: Field) -> SharedArray:
 
 async def _sum_of_parts(x: SharedArray) -> SharedArray:
     """The bits of a replicated number: its three parts are known to two parties each, so their bits are shared already, and are added."""
-    by = x.by
-    if not isinstance(by, ReplicatedComputation) or by.bitwise is by:
-        raise ConfigError(f"comparisons over {by.domain}", where="ReplicatedComputation", remedy="use a WordRing")
+    by = _require_ring(x.by)
     a, b, c = by.own_parts(x, bits=True)
     return await circuits.sum_of(a, b, c)
+
+
+def _require_ring(by: Computing) -> ReplicatedComputation:
+    if not isinstance(by, ReplicatedComputation) or by.bitwise is by:
+        raise ConfigError(f"comparisons over {by.domain}", where="ReplicatedComputation", remedy="use a WordRing")
+    return by

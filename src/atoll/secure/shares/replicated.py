@@ -13,6 +13,7 @@ from .binary import Binary
 from .computation import Computation
 from .shared_array import SharedArray
 from .sharing import ReplicatedSharing
+from .trio import Trio
 from .word_ring import WordRing
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class ReplicatedComputation(Computation):
             self.bitwise = ReplicatedComputation(self.island, self.peers, self.parties, self.me, bits, self._dealer)
         self._seeds: tuple[bytes, bytes] | None = None
         self._drawn = 0
+        self._trio: Trio | None = None
 
     @property
     def before(self) -> str:
@@ -59,8 +61,14 @@ class ReplicatedComputation(Computation):
         """The party after this one."""
         return self.parties[(self.place + 1) % 3]
 
-    async def _zero(self, shape: tuple[int, ...]) -> Array:
-        """This party's additive share of zero: what it shares with the next minus what it shares with the one before."""
+    async def trio(self) -> Trio:
+        """The same three parties, computing on words under XOR; always the same one."""
+        if self._trio is None:
+            self._trio = Trio(self, await self._agree())
+        return self._trio
+
+    async def _agree(self) -> tuple[bytes, bytes]:
+        """The seeds that this party has in common with the next and with the one before."""
         if self._seeds is None:
             mine = self.island.secret.bytes(SEED)
             await self.peers.send(self.after, mine)
@@ -69,8 +77,13 @@ class ReplicatedComputation(Computation):
                 size = f"{len(theirs)} bytes" if isinstance(theirs, bytes) else f"type {type(theirs).__name__}"
                 raise LetterError(f"a seed of {size} in place of {SEED} bytes", remedy=f"look at {self.before}")
             self._seeds = (mine, theirs)
+        return self._seeds
+
+    async def _zero(self, shape: tuple[int, ...]) -> Array:
+        """This party's additive share of zero: what it shares with the next minus what it shares with the one before."""
+        seeds = await self._agree()
         self._drawn += 1
-        own, before = (self.domain.random(_Common(seed, f"zero {self._drawn}"), shape) for seed in self._seeds)
+        own, before = (self.domain.random(_Common(seed, f"zero {self._drawn}"), shape) for seed in seeds)
         return self.domain.sub(own, before)
 
     async def mul(self, x: SharedArray, y: SharedArray) -> SharedArray:
