@@ -47,7 +47,7 @@ def among_three(fn: Any) -> Any:
     @program
     async def play(it: Any, values: Any) -> Any:
         trio = await it.trio()
-        it.peers = Recorder(it.peers)
+        it.peers = trio.places.peers = Recorder(it.peers)
         found = await fn(trio, values)
         KEPT.append((it.me, found, it.peers))
 

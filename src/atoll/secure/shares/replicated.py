@@ -64,7 +64,11 @@ class ReplicatedComputation(Computation):
     async def trio(self) -> Trio:
         """The same three parties, computing on words under XOR; always the same one."""
         if self._trio is None:
-            self._trio = Trio(self, await self._agree())
+            seeds = await self._agree()
+            narrow = ReplicatedSharing(WordRing(32))
+            places = ReplicatedComputation(self.island, self.peers, self.parties, self.me, narrow)
+            places._seeds = (derived(seeds[0], "places"), derived(seeds[1], "places"))
+            self._trio = Trio(self, seeds, places)
         return self._trio
 
     async def _agree(self) -> tuple[bytes, bytes]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .replicated import ReplicatedComputation
+    from .shared_array import SharedArray
 
 __all__ = ["BLOCK", "SharedWords", "Stream", "Trio", "join_words", "pack_bits", "unpack_bits"]
 
@@ -160,15 +161,19 @@ class Trio:
     Args:
         numbers: the computation of the three on numbers. Its session, parties and secret are this one's, and both may be used in turn.
         seeds: what this party has in common with the party after it, and with the one before it.
+        places: the same for numbers modulo ``2^32``, such as places of rows.
 
     Attributes:
         numbers: see above.
+        places: see above.
         place: this party's place around the ring.
         holds_first: which of this party's two parts is part 0, the one that public values go to.
     """
 
-    def __init__(self, numbers: ReplicatedComputation, seeds: tuple[bytes, bytes]) -> None:
-        self.numbers, self.place, self._seeds = numbers, numbers.place, seeds
+    def __init__(
+        self, numbers: ReplicatedComputation, seeds: tuple[bytes, bytes], places: ReplicatedComputation
+    ) -> None:
+        self.numbers, self.places, self.place = numbers, places, numbers.place
         self.holds_first = (self.place == 0, self.place == 2)
         self._zeros = [Stream(derived(seed, "words: zero")) for seed in seeds]
         self.with_after, self.with_before = (Stream(derived(seed, "words: common")) for seed in seeds)
@@ -282,6 +287,14 @@ class Trio:
         theirs = await self.pass_on(mine, self.numbers.after, self.numbers.before)
         missing = unpack_bits(theirs, x.parts[0].size).reshape(x.shape) if packed else theirs
         return np.asarray(x.parts[0] ^ x.parts[1] ^ missing)
+
+    async def open_numbers(self, x: SharedArray) -> Array:
+        """Show numbers to all three, modulo the order of their ring, for the bytes of one part."""
+        ring = x.by.domain
+        dtype = word_dtype(ring.bits)
+        mine = np.ascontiguousarray(x.parts[0].astype(dtype))
+        theirs = await self.pass_on(mine, self.numbers.after, self.numbers.before)
+        return ring.add(ring.add(x.parts[0], x.parts[1]), theirs.astype(np.uint64))
 
     # ------------------------------------------------------------------ AND
 

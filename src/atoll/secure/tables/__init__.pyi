@@ -1,0 +1,1 @@
+from .rearrangement import Rearrangement as Rearrangement
