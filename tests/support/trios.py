@@ -33,9 +33,14 @@ class Recorder:
     @property
     def sizes(self) -> list[tuple[str, int]]:
         """To whom each message went, and its bytes."""
-        return [
-            (role, getattr(message, "packed_nbytes", None) or memoryview(message).nbytes) for role, message in self.sent
-        ]
+        return [(role, nbytes_of(message)) for role, message in self.sent]
+
+
+def nbytes_of(message: Any) -> int:
+    """Bytes of what a message carries."""
+    if isinstance(message, list):
+        return sum(map(nbytes_of, message))
+    return getattr(message, "packed_nbytes", None) or memoryview(message).nbytes
 
 
 def among_three(fn: Any) -> Any:

@@ -230,12 +230,17 @@ class Trio:
         Raises:
             DataError: they are no whole numbers from 0 to ``2^bits - 1``.
         """
-        known = self._own(values, bits)
+        known = self.check_words(values, bits)
         first, second = (known if at else np.zeros_like(known) for at in self.holds_first)
         return SharedWords(self, (first, second), bits)
 
     @staticmethod
-    def _own(values: Any, bits: int) -> Array:
+    def check_words(values: Any, bits: int) -> Array:
+        """Whole numbers as words of some bits.
+
+        Raises:
+            DataError: they do not fit.
+        """
         array = np.asarray(values)
         if array.dtype.kind not in "bui":
             raise DataError(f"values of type {array.dtype}", where="words", remedy="share whole numbers from 0")
@@ -263,7 +268,7 @@ class Trio:
         # Part at + 1 is drawn by the owner and the party after it, part at + 2 is 0, and part at goes to the party before.
         zero = np.zeros(shape, dtype)
         if self.place == at:
-            known = self._own(values, bits)
+            known = self.check_words(values, bits)
             if known.shape != shape:
                 raise DataError(
                     f"words of shape {known.shape}", where="share", remedy=f"share {shape}, as all parties expect"

@@ -166,6 +166,8 @@ async def _grown(
     tree: _Tree, limbs: Sequence[Callable[[slice], list[Array]]], widths: Sequence[int], final: bool
 ) -> Array:
     """The whole tree: packed bits ``(2, rows, ceil(count / 8))`` of all limbs together; with ``final`` of ``v`` alone."""
+    if not tree.count:
+        return np.zeros((2, tree.rows, 0), dtype=np.uint8)
     groups: dict[int, list[Callable[[slice], list[Array]]]] = {}
     for load, width in zip(limbs, widths, strict=True):
         groups.setdefault(width, []).append(load)

@@ -25,7 +25,7 @@ from .rearrangement import Rearrangement
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["SortKey", "find_order", "find_partition", "key_fields", "sort_by_network"]
+__all__ = ["SortKey", "find_order", "find_order_of_fields", "find_partition", "key_fields", "sort_by_network"]
 
 _SMALL = 5
 """Rows of a segment whose pairs are all compared at once."""
@@ -81,7 +81,12 @@ async def find_order(keys: Sequence[SortKey]) -> Rearrangement:
     Raises:
         ConfigError: there is no key.
     """
-    return await _order_of(_with_rows(await key_fields(keys)))
+    return await find_order_of_fields(await key_fields(keys))
+
+
+async def find_order_of_fields(fields: Sequence[SharedWords]) -> Rearrangement:
+    """The order that sorts rows by fields as `key_fields` makes them, stable."""
+    return await _order_of(_with_rows(fields))
 
 
 async def _order_of(limbs: Sequence[SharedWords]) -> Rearrangement:

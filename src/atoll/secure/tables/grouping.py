@@ -1,0 +1,154 @@
+"""Groups: rows of equal keys as one row each, in a table of as many rows as before.
+
+Rows are sorted by their keys, values are carried along each group, and the last row of a group stays. So the result has a row for each row of its input, of which
+one a group counts; how many that are stays hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+
+from ..shares.shared_array import SharedArray
+from ..shares.trio import SharedWords
+from ..shares.word_circuits import choose_words, lift_bits, pack_fields, words_to_numbers
+from .rearrangement import Column
+from .scans import find_firsts, find_lasts, scan_least, scan_sums
+from .sorting import SortKey, find_order_of_fields, key_fields
+from .table import SharedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Aggregate", "distinct_rows", "group_rows", "table_keys", "total_rows"]
+
+Operation = Literal["count", "sum", "min", "max"]
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What becomes of a group's rows. An average is a sum and a count, divided after they are opened.
+
+    Attributes:
+        operation: ``count``, ``sum``, ``min`` or ``max``. Counts and sums are numbers modulo ``2^64``; the least and the largest are words of the column's length.
+        column: whose values; a count has none. The least and the largest are of words.
+        where: a column of one bit; a row takes part where it is 1. A least word of no row is the largest word, a largest one 0: count the rows to tell.
+    """
+
+    operation: Operation
+    column: str | None = None
+    where: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.operation not in get_args(Operation):
+            shown = ", ".join(get_args(Operation))
+            raise ConfigError(f"operation={self.operation!r}", where="Aggregate", remedy=f"use one of {shown}")
+        if (self.column is None) != (self.operation == "count"):
+            raise ConfigError(
+                f"{self.operation} of column {self.column!r}",
+                where="Aggregate",
+                remedy="name a column, or for a count none: its rows are chosen with where=",
+            )
+
+
+def table_keys(table: SharedTable, names: Sequence[str | SortKey]) -> list[SortKey]:
+    """Columns as ascending keys; what is a key already stays."""
+    return [SortKey(table.words(name)) if isinstance(name, str) else name for name in names]
+
+
+async def group_rows(
+    table: SharedTable, keys: Sequence[str | SortKey], aggregates: Mapping[str, Aggregate], *, keep: Sequence[str] = ()
+) -> SharedTable:
+    """One row that counts for each group of equal keys, in a table of as many rows. Missing keys are one group, as in SQL.
+
+    Args:
+        table: the table.
+        keys: columns of words, or keys of the table's rows.
+        aggregates: name -> what the new column has.
+        keep: further columns, of which the group's last row stays: those of the keys, for example, are kept already.
+
+    Raises:
+        ConfigError: a column is missing or of the wrong kind, or there is no key: `total_rows` is for all rows together.
+    """
+    if not keys:
+        raise ConfigError("no key", where="group_rows", remedy="name one column or more, or use total_rows")
+    kept = list(dict.fromkeys([*(name for name in keys if isinstance(name, str)), *keep]))
+    fields = [table.valid.inverted(), *(await key_fields(table_keys(table, keys)))]
+    order = await find_order_of_fields(fields)
+    limbs, inputs = pack_fields(fields), await _inputs(table, aggregates)
+    columns: list[Column] = [table.valid, *limbs, *(table[name] for name in kept), *inputs.values()]
+    valid, *moved = await order.move(columns)
+    firsts = await find_firsts(_all_words(moved[: len(limbs)]))
+    begin = len(limbs) + len(kept)
+    made = await _scanned(firsts, aggregates, dict(zip(inputs, moved[begin:], strict=True)))
+    stays = await table.trio.conjoin(_all_words([valid])[0], find_lasts(firsts))
+    return SharedTable({**dict(zip(kept, moved[len(limbs) : begin], strict=True)), **made}, stays)
+
+
+async def distinct_rows(table: SharedTable, keys: Sequence[str | SortKey], *, keep: Sequence[str] = ()) -> SharedTable:
+    """One row that counts for each value of the keys: `group_rows` without aggregates."""
+    return await group_rows(table, keys, {}, keep=keep)
+
+
+async def total_rows(table: SharedTable, aggregates: Mapping[str, Aggregate]) -> SharedTable:
+    """A table of one row, which counts: the aggregates of all rows that count, none if there are none."""
+    trio, n = table.trio, len(table)
+    inputs = await _inputs(table, aggregates)
+    made: dict[str, Column] = {name: x.reshape(1, n).sum(1) for name, x in inputs.items() if isinstance(x, SharedArray)}
+    firsts = trio.constant(np.arange(n) == 0, 1)
+    least = {name: aggregate for name, aggregate in aggregates.items() if name not in made}
+    for name, x in (await _scanned(firsts, least, {name: inputs[name] for name in least})).items():
+        made[name] = x[n - 1 :]
+    return SharedTable({name: made[name] for name in aggregates}, trio.constant(np.ones(1, dtype=np.uint8), 1))
+
+
+def _all_words(columns: Sequence[Column]) -> list[SharedWords]:
+    return [x for x in columns if isinstance(x, SharedWords)]
+
+
+async def _inputs(table: SharedTable, aggregates: Mapping[str, Aggregate]) -> dict[str, Column]:
+    """What each aggregate runs over: values of rows that take part, and of others what changes nothing."""
+    gates: dict[str | None, SharedWords] = {None: table.valid}
+    chosen = list(dict.fromkeys(one.where for one in aggregates.values() if one.where is not None))
+    if chosen:
+        made = await table.trio.conjoin_all([(table.valid, table.words(name)) for name in chosen])
+        gates.update(zip(chosen, made, strict=True))
+    lifted = {where: await lift_bits(gates[where], table.trio.numbers) for where in _lifted(aggregates)}
+    found: dict[str, Column] = {}
+    for name, one in aggregates.items():
+        if one.operation == "count":
+            found[name] = lifted[one.where]
+        elif one.operation == "sum":
+            x = table[one.column or ""]
+            numbers = await words_to_numbers(x) if isinstance(x, SharedWords) else x
+            found[name] = await table.trio.numbers.mul(lifted[one.where], numbers)
+        else:
+            found[name] = await _bounded(table.words(one.column or ""), gates[one.where], one.operation)
+    return found
+
+
+def _lifted(aggregates: Mapping[str, Aggregate]) -> list[str | None]:
+    return list(dict.fromkeys(one.where for one in aggregates.values() if one.operation in ("count", "sum")))
+
+
+async def _bounded(x: SharedWords, gate: SharedWords, operation: Operation) -> SharedWords:
+    """Words whose least one is looked for, with the largest word where a row takes no part; the largest is the least of inverted words."""
+    nothing = x.trio.constant(np.full(x.shape, (1 << x.bits) - 1, dtype=np.uint64), x.bits)
+    (found,) = await choose_words(gate, [(x if operation == "min" else x.inverted(), nothing)])
+    return found
+
+
+async def _scanned(
+    firsts: SharedWords, aggregates: Mapping[str, Aggregate], inputs: Mapping[str, Column]
+) -> dict[str, Column]:
+    """Each group's aggregates, in its last row."""
+    numbers = {name: x for name, x in inputs.items() if isinstance(x, SharedArray)}
+    words = {name: x for name, x in inputs.items() if isinstance(x, SharedWords)}
+    found: dict[str, Column] = dict(zip(numbers, await scan_sums(firsts, list(numbers.values())), strict=True))
+    for name, least in zip(words, await scan_least(firsts, list(words.values())), strict=True):
+        found[name] = least if aggregates[name].operation == "min" else least.inverted()
+    return {name: found[name] for name in inputs}

@@ -1,0 +1,338 @@
+"""Operators over shared tables give what pandas gives on the rows themselves, and what they send depends on public sizes alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import atoll
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
+from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, WordRing, less_words
+from atoll.secure.tables import (
+    Aggregate,
+    SortKey,
+    collect_table,
+    concatenate_tables,
+    deliver_table,
+    distinct_rows,
+    group_rows,
+    join_many,
+    join_unique,
+    open_table,
+    semi_join,
+    send_table,
+    share_table,
+    sort_table,
+    total_rows,
+)
+from atoll.secure.tables import sorting as sorting_module
+from tests.support.trios import among_three
+
+LAYOUT = {"key": 7, "missing": 1, "x": 16, "y": None, "flag": 1}
+
+
+def rows_of(rng, n, keys=5):
+    return {
+        "key": rng.integers(0, keys, n), "missing": rng.integers(0, 4, n) == 0, "x": rng.choice([0, 7, 7, 65535], n),
+        "y": rng.integers(-(2**40), 2**40, n), "flag": rng.integers(0, 2, n),
+    }  # fmt: skip
+
+
+def frame_of(rows):
+    frame = pd.DataFrame(rows)
+    frame["key"] = frame["key"].astype("Int64").mask(frame["missing"].astype(bool))
+    return frame
+
+
+def as_rows(columns):
+    """Columns as a multiset of rows."""
+    return sorted(zip(*(np.asarray(columns[name]).tolist() for name in sorted(columns)), strict=True))
+
+
+async def shared(trio, values):
+    """Two owners' rows, filled up, as one table."""
+    tables = [
+        await share_table(
+            trio, f"p{i}", layout=LAYOUT, capacity=capacity, rows=rows if trio.numbers.me == f"p{i}" else None
+        )
+        for i, (rows, capacity) in enumerate(values)
+    ]
+    return concatenate_tables(tables)
+
+
+def key_of(table):
+    return SortKey(table.words("key"), null=table.words("missing"))
+
+
+AGGREGATES = {
+    "n": Aggregate("count"), "flags": Aggregate("count", where="flag"), "total": Aggregate("sum", "y"),
+    "words": Aggregate("sum", "x", where="flag"), "least": Aggregate("min", "x", where="flag"), "most": Aggregate("max", "x"),
+}  # fmt: skip
+
+
+@among_three
+async def queries(trio, values):
+    table = await shared(trio, values)
+    few = await table.filter_rows(await less_words(table.words("x"), trio.constant(np.full(len(table), 100), 16)))
+    keys = [key_of(few), SortKey(few.words("x"), descending=True)]
+    return {
+        "all": await open_table(table),
+        "few": await open_table(few.keep_columns(["x", "y"])),
+        "groups": await open_table(await group_rows(table, [key_of(table)], AGGREGATES, keep=["key", "missing"])),
+        "distinct": await open_table(await distinct_rows(table, ["key", "x"])),
+        "total": await open_table(await total_rows(few, AGGREGATES)),
+        "top": await open_table(await sort_table(few, keys, limit=3), ordered=True),
+    }
+
+
+def grouped(frame, where):
+    flagged = frame[frame["flag"] == 1]
+    both, some = (part.groupby(where, dropna=False) for part in (frame, flagged))
+    found = pd.DataFrame({"n": both.size(), "total": both["y"].sum(), "most": both["x"].max()})
+    more = pd.DataFrame({"flags": some.size(), "words": some["x"].sum(), "least": some["x"].min()})
+    return found.join(more).fillna({"flags": 0, "words": 0, "least": 65535}).astype(np.int64).reset_index()
+
+
+@settings(max_examples=4, deadline=None)
+@given(n=st.integers(0, 25), m=st.integers(1, 25), filling=st.integers(0, 9), seed=st.integers(0, 999))
+def test_operators_give_what_pandas_gives(n, m, filling, seed):
+    rng = np.random.default_rng(seed)
+    sites = [rows_of(rng, n), rows_of(rng, m)]
+    values = [(sites[0], n + filling + 1), (sites[1], m)]
+    rows = {name: np.concatenate([site[name] for site in sites]).astype(np.int64) for name in LAYOUT}
+    frame = pd.DataFrame(rows)
+    few = frame[frame["x"] < 100]
+    # A missing key is one group, whatever lies below it.
+    blank = frame.assign(key=frame["key"].where(frame["missing"] == 0, -1))
+    totals = grouped(few.assign(all=0), "all").drop(columns="all")
+    top = few.assign(blank=few["key"].where(few["missing"] == 0, 0), down=-few["x"])
+    top = top.sort_values(["missing", "blank", "down"], kind="stable").head(3)
+    for found, _ in queries(values, seed=seed):
+        assert as_rows(found["all"]) == as_rows(rows)
+        assert as_rows(found["few"]) == as_rows(few[["x", "y"]])
+        groups = pd.DataFrame(found["groups"])
+        groups["key"] = groups["key"].astype(np.int64).where(groups["missing"] == 0, -1)
+        assert as_rows(groups.drop(columns="missing")) == as_rows(grouped(blank, "key"))
+        assert as_rows(found["distinct"]) == as_rows(frame[["key", "x"]].drop_duplicates())
+        if len(few):
+            assert as_rows(found["total"]) == as_rows(totals)
+        else:
+            assert as_rows(found["total"]) == [(0, 65535, 0, 0, 0, 0)]
+        for name in LAYOUT:
+            assert found["top"][name].tolist() == top[name].tolist()
+
+
+JOINED = {"key": 7, "missing": 1, "z": 40, "w": None}
+
+
+async def sides(trio, values):
+    (left, right), capacities = values
+    tables = []
+    for i, (rows, layout) in enumerate(((left, JOINED), (right, LAYOUT))):
+        mine = rows if trio.numbers.me == f"p{i}" else None
+        tables.append(await share_table(trio, f"p{i}", layout=layout, capacity=capacities[i], rows=mine))
+    return tables
+
+
+@among_three
+async def joins(trio, values):
+    left, right = await sides(trio, values[:2])
+    on = [(key_of(left), key_of(right))]
+    plain = left.keep_columns(["z", "w"])
+    inner, overflow = await join_many(plain, right, on, bound=values[2])
+    outer, over_outer = await join_many(plain, right, on, bound=values[2], outer=True)
+    return {
+        "unique": await open_table(await join_unique(left, right, on, ["z", "w"])),
+        "outer unique": await open_table(await join_unique(left, right, on, ["z", "w"], outer=True)),
+        "semi": await open_table(await semi_join(right, left, [(b, a) for a, b in on])),
+        "anti": await open_table(await semi_join(right, left, [(b, a) for a, b in on], anti=True)),
+        "many": await open_table(inner),
+        "outer many": await open_table(outer),
+        "overflow": [int((await trio.open(bit))[0]) for bit in (overflow, over_outer)],
+    }
+
+
+@settings(max_examples=3, deadline=None)
+@given(n=st.integers(0, 14), m=st.integers(0, 18), seed=st.integers(0, 999))
+def test_joins_give_what_pandas_gives(n, m, seed):
+    rng = np.random.default_rng(seed)
+    right = rows_of(rng, m, keys=6)
+    left = {"key": rng.integers(0, 6, n), "missing": rng.integers(0, 4, n) == 0, "z": rng.integers(1, 2**40, n), "w": rng.integers(-99, 99, n)}  # fmt: skip
+    a, b = (pd.DataFrame(side).astype(np.int64) for side in (left, right))
+    keyed_a, keyed_b = a[a["missing"] == 0], b[b["missing"] == 0]
+    inner = keyed_b.merge(keyed_a.drop(columns="missing"), on="key")
+    alone = b[~(b["key"].isin(keyed_a["key"]) & (b["missing"] == 0))]
+    outer = pd.concat([inner.assign(matched=1), alone.assign(matched=0, z=0, w=0)])
+    first = keyed_a.drop_duplicates("key").drop(columns="missing")
+    unique = keyed_b.merge(first, on="key")
+    expected = {
+        "unique": unique, "outer unique": pd.concat([unique.assign(matched=1), alone.assign(matched=0, z=0, w=0)]),
+        "semi": b.drop(alone.index), "anti": alone, "many": inner, "outer many": outer,
+    }  # fmt: skip
+    bound = max(1, len(outer))
+    for found, _ in joins(((left, right), (n + 1, m + 2), bound), seed=seed):
+        for name, frame in expected.items():
+            assert as_rows(found[name]) == as_rows(frame.astype(np.int64)), name
+        assert found["overflow"] == [0, 0]
+
+
+@among_three
+async def too_many(trio, values):
+    left, right = await sides(trio, values[:2])
+    found = []
+    for bound in (5, 6, 7):
+        table, overflow = await join_many(
+            left.keep_columns(["z"]), right, [(SortKey(left.words("key")), "key")], bound=bound
+        )
+        found.append((int((await trio.open(overflow))[0]), len((await open_table(table))["z"])))
+    return found
+
+
+def test_a_join_beyond_its_bound_says_so():
+    """Two rows against three of one key are six pairs."""
+    left = {"key": [3, 3], "missing": [0, 0], "z": [1, 2], "w": [0, 0]}
+    right = {"key": [3, 3, 3], "missing": [0] * 3, "x": [0] * 3, "y": [1, 2, 3], "flag": [0] * 3}
+    for found, _ in too_many(((left, right), (2, 4))):
+        assert found == [(1, 5), (0, 6), (0, 6)]
+
+
+# ------------------------------------------------------------------ what is seen
+
+
+@among_three
+async def all_operators(trio, values):
+    """Every operator, with nothing opened but what a sort opens; the marks tell operators apart."""
+    left, right = await sides(trio, values)
+    on = [(key_of(left), key_of(right))]
+    grouped_rows = await group_rows(right, [key_of(right)], AGGREGATES)
+    await total_rows(right, AGGREGATES)
+    await distinct_rows(right, ["key", "x"])
+    await sort_table(right, [key_of(right)], limit=2)
+    await right.filter_rows(right.words("flag"))
+    await join_unique(left, right, on, ["z", "w"], outer=True)
+    await semi_join(right, left, [(b, a) for a, b in on])
+    await join_many(left.keep_columns(["z", "w"]), right, on, bound=9, outer=True)
+    return await grouped_rows.clear_rows()
+
+
+def test_what_is_sent_depends_on_public_sizes_alone(monkeypatch):
+    """With all pairs compared at once, a sort sends what its rows need; what it sends otherwise follows from a uniform order.
+
+    Every message is masked besides: its bits are ones as often as zeros, whatever the rows.
+    """
+    monkeypatch.setattr(sorting_module, "_SMALL", 1 << 20)
+    rng = np.random.default_rng(0)
+    many = rows_of(rng, 40)
+    none = {name: values[:0] for name, values in many.items()}
+    same = {name: np.zeros(40, np.int64) for name in LAYOUT}
+    transcripts = []
+    for right in (many, none, same):
+        left = {"key": right["key"], "missing": right["missing"], "z": right["x"], "w": right["y"]}
+        runs = all_operators(((left, right), (40, 40)))
+        transcripts.append([peers.sizes for _, peers in runs])
+        for _, peers in runs:
+            raw = [
+                np.asarray(message)
+                for _, message in peers.seen
+                if isinstance(message, np.ndarray) and message.size > 100
+            ]
+            raw = np.concatenate(
+                [
+                    one.view(np.uint8) if one.flags.c_contiguous else one.copy().view(np.uint8)
+                    for one in map(np.ravel, raw)
+                ]
+            )
+            assert abs(np.unpackbits(raw).mean() - 0.5) < 0.01
+    assert transcripts[0] == transcripts[1] == transcripts[2]
+
+
+# ------------------------------------------------------------------ owners and askers outside
+
+
+@task
+async def owner(island, peers, capacity):
+    await send_table(peers, ["p0", "p1", "p2"], island.secret, island.data, layout=LAYOUT, capacity=capacity)
+
+
+@task
+async def asker(island, peers, rows):
+    return await collect_table(peers, ["p0", "p1", "p2"], layout={"key": 7, "total": None}, rows=rows)
+
+
+@task
+async def helper(island, peers, me, capacity):
+    parties = ["p0", "p1", "p2"]
+    async with ReplicatedComputation(island, peers, parties, me, ReplicatedSharing(WordRing(64))) as it:
+        table = await share_table(await it.trio(), "owner", layout=LAYOUT, capacity=capacity)
+        groups = await group_rows(table, ["key"], {"total": Aggregate("sum", "y")})
+        await deliver_table(groups, "asker")
+
+
+def test_an_owner_and_an_asker_may_be_outside():
+    rows = rows_of(np.random.default_rng(1), 12)
+
+    async def talk(fed):
+        roles = {me: (me, helper.with_args(me=me, capacity=20)) for me in ("p0", "p1", "p2")}
+        roles |= {"owner": ("owner", owner.with_args(capacity=20)), "asker": ("asker", asker.with_args(rows=20))}
+        return (await fed.session(roles))["asker"]
+
+    people = Community({"p0": None, "p1": None, "p2": None, "owner": rows, "asker": None})
+    found = atoll.simulate(talk, people, engine="inline", progress=False)
+    expected = pd.DataFrame(rows).groupby("key")["y"].sum().reset_index(name="total")
+    assert as_rows(found) == as_rows(expected)
+
+
+# ------------------------------------------------------------------ bad input
+
+
+@among_three
+async def refused(trio, values):
+    rows, what = values
+    mine = rows if trio.numbers.me == "p0" else None
+    table = await share_table(trio, "p0", layout={"key": 8, "y": None}, capacity=3, rows=mine)
+    await WRONG[what](table)
+
+
+WRONG = {
+    "rows": None,
+    "no column": lambda table: group_rows(table, ["kye"], {}),
+    "no key": lambda table: group_rows(table, [], {}),
+    "no join": lambda table: semi_join(table, table, []),
+    "numbers": lambda table: group_rows(table, ["y"], {}),
+    "least": lambda table: group_rows(table, ["key"], {"least": Aggregate("min", "y")}),
+    "both": lambda table: join_unique(table, table, [("key", "key")], ["y"]),
+    "bound": lambda table: join_many(table.keep_columns([]), table, [(SortKey(table.words("key")), "key")], bound=0),
+}
+GOOD = {"key": [1, 2], "y": [3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "what", "error", "match"),
+    [
+        ({"key": [1, 2, 3, 4], "y": [1, 2, 3, 4]}, "rows", DataError, "4 rows"),
+        ({"key": [1, 2]}, "rows", DataError, "columns of"),
+        ({"key": [1, 300], "y": [1, 2]}, "rows", DataError, "the value 300 in words of 8 bits"),
+        ({"key": [1, 2], "y": [1.5, 2]}, "rows", DataError, "values of type float64"),
+        (GOOD, "no column", ConfigError, "no column 'kye'"),
+        (GOOD, "no key", ConfigError, "no key"),
+        (GOOD, "no join", ConfigError, "no key"),
+        (GOOD, "numbers", ConfigError, "column 'y' of numbers"),
+        (GOOD, "least", ConfigError, "column 'y' of numbers"),
+        (GOOD, "both", ConfigError, "in both tables"),
+        (GOOD, "bound", ConfigError, "bound=0"),
+    ],
+)
+def test_what_cannot_be_is_named(rows, what, error, match):
+    with pytest.raises(error, match=match):
+        refused((rows, what))
+
+
+@pytest.mark.parametrize(("operation", "column"), [("median", "y"), ("sum", None), ("count", "y")])
+def test_an_aggregate_has_an_operation_and_its_column(operation, column):
+    with pytest.raises(ConfigError, match=operation):
+        Aggregate(operation, column)
