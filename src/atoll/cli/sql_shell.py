@@ -224,7 +224,7 @@ class SqlShell:
         from atoll.query.strategies.strategy import known_strategies  # duckdb and sqlglot are an extra
 
         name, _, value = body[3:].partition("=")
-        name, value, known = name.strip().lower(), value.strip().strip("'\""), ["auto", *known_strategies()]
+        name, value, known = name.strip().lower(), value.strip().strip("'\""), known_strategies()
         if not name:
             self._say(f"strategy = {self.db.strategy}")
         elif name != "strategy":

@@ -15,9 +15,9 @@ from .split.fed_gkt import FedGKTResult as FedGKTResult
 from .split.split_fed import SplitFed as SplitFed
 from .split.split_fed import SplitFedResult as SplitFedResult
 from .split.split_net import SplitNet as SplitNet
+from .split.vafl import VAFL as VAFL
 from .statistics import VerticalStatistics as VerticalStatistics
 from .statistics import VerticalStatisticsResult as VerticalStatisticsResult
-from .split.vafl import VAFL as VAFL
 from .transfer.prada import PrADA as PrADA
 from .transfer.sfhtl import SFHTL as SFHTL
 from .transfer.sftl import SFTL as SFTL

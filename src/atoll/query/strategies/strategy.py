@@ -115,7 +115,7 @@ class Choice:
 
 
 def known_strategies() -> tuple[str, ...]:
-    """The words that name a strategy."""
+    """The words that name a strategy: ``auto``, and the strategies."""
     return ("auto", *_known())
 
 
