@@ -138,6 +138,10 @@ class Query(Checked, Job):
         """The kind and all strategies."""
         return (*super().known_names(), *known_strategies())
 
+    def others(self, n: int) -> Mapping[str, str]:
+        """The third party of ``smcql`` beside two sites: name -> role."""
+        return {"helper": "shares"} if self.strategy == "smcql" and n < 3 else {}
+
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """What leaves follows from the sites' tables and policies: the statement ``EXPLAIN SELECT …`` asks them, and reads no row."""
         note = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,17 @@ from .plan import ROW, QueryPlan, Released, make_plan
 from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement
 
-__all__ = ["LocalCells", "local_cells", "message_of", "record_units", "silo_of", "source_text"]
+__all__ = [
+    "LocalCells",
+    "local_cells",
+    "message_of",
+    "names_of",
+    "plan_of",
+    "prefix_of",
+    "record_units",
+    "silo_of",
+    "source_text",
+]
 
 Cell = tuple[str | None, ...]
 RECORD = "query-answered"
@@ -36,21 +46,26 @@ def silo_of(data: Any) -> Silo:
 
 
 @functools.lru_cache(maxsize=32)
-def _plan_of(text: str, catalog: str, policies: str) -> QueryPlan:
+def _plan_of(make: Callable[..., Any], text: str, catalog: str, policies: str) -> Any:
     tables = Catalog(json.loads(catalog))
-    return make_plan(parse_statement(text, tables), tables, strictest(json.loads(policies)))
+    return make(parse_statement(text, tables), tables, strictest(json.loads(policies)))
 
 
-def plan_of(silo: Silo, message: Mapping[str, Any]) -> QueryPlan:
+def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., Any] = make_plan) -> Any:
     """The plan that a site makes itself, by the stricter of the coordinator's word and its own policy.
+
+    Args:
+        silo: the site; ``None`` for a helper, which has no policy.
+        message: the request; see `message_of`.
+        make: makes a plan of a statement, the catalog and the strictest policy.
 
     Raises:
         PolicyError: the policy does not allow it.
         CompositionError: the strategy cannot answer it.
     """
     catalog = {str(table): dict(columns) for table, columns in message["catalog"].items()}
-    own = silo.policy.told(catalog)
-    return _plan_of(str(message["sql"]), json.dumps(catalog), json.dumps([own, _plain(message["policy"])]))
+    told = [_plain(message["policy"]), *([] if silo is None else [silo.policy.told(catalog)])]
+    return _plan_of(make, str(message["sql"]), json.dumps(catalog), json.dumps(told[::-1]))
 
 
 def message_of(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, first: str) -> dict[str, Any]:
@@ -92,6 +107,12 @@ def source_text(catalog: Catalog, policy: QueryPolicy, table: str, columns: Sequ
     return f"SELECT {', '.join([*shown, f'rowid AS {quote(ROW)}'])} FROM main.{quote(name)}"
 
 
+def prefix_of(silo: Silo, plan: Any, names: Mapping[str, str]) -> str:
+    """The WITH before local SQL of a plan: its tables as they count here, and the statement's own."""
+    made = [f"{quote(SOURCE + table)} AS ({source_text(plan.catalog, silo.policy, table, columns, names[table])})" for table, columns in plan.sources.items()]  # fmt: skip
+    return "WITH " + ", ".join([*made, *([plan.common] if plan.common else [])])
+
+
 class LocalCells:
     """The cells of one statement at one site, of one snapshot.
 
@@ -108,7 +129,7 @@ class LocalCells:
 
     def __init__(self, silo: Silo, plan: QueryPlan, *, lone: bool = True) -> None:
         self.plan, self._silo = plan, silo
-        self._names = _names_of(silo, plan)
+        self._names = names_of(silo, plan)
         self._speaks = lone or not plan.lone
         texts = [self._cells_text()]
         if plan.keys:
@@ -127,11 +148,7 @@ class LocalCells:
     # ------------------------------------------------------------------ SQL
 
     def _with(self) -> str:
-        made = [f"{quote(SOURCE + table)} AS ({self._source_text(table)})" for table in self.plan.sources]
-        return "WITH " + ", ".join([*made, *([self.plan.common] if self.plan.common else [])])
-
-    def _source_text(self, table: str) -> str:
-        return source_text(self.plan.catalog, self._silo.policy, table, self.plan.sources[table], self._names[table])
+        return prefix_of(self._silo, self.plan, self._names)
 
     def _key_list(self) -> list[str]:
         return [f"CAST({key.text} AS VARCHAR)" for key in self.plan.keys]
@@ -184,7 +201,7 @@ class LocalCells:
         return made
 
 
-def _names_of(silo: Silo, plan: QueryPlan) -> dict[str, str]:
+def names_of(silo: Silo, plan: Any) -> dict[str, str]:
     """Table in lower case -> as the source writes it."""
     found = {name.lower(): name for name in silo.read_schema()}
     missing = next((table for table in plan.sources if table not in found), None)
@@ -203,8 +220,8 @@ def local_cells(island: Any, message: Mapping[str, Any], *, fresh: bool) -> Loca
     """
     silo = silo_of(island.data)
     plan = plan_of(silo, message)
-    kept: LocalCells | None = silo.kept
-    if fresh or kept is None or kept.plan is not plan:
+    kept = silo.kept
+    if fresh or not isinstance(kept, LocalCells) or kept.plan is not plan:
         kept = LocalCells(silo, plan, lone=island.name == message["first"])
         silo.kept = kept
     return kept

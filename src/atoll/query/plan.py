@@ -254,13 +254,17 @@ class _Planner:
             nodes = [one.unalias() for one in tree.expressions]
         nodes = [node for node in nodes if not isinstance(node, exp.Literal)]
         for node in nodes:
-            level = self._level(node)
-            if level != "public":
-                column = next(f"{t}.{c}" for t, c in sorted(self.scopes.bases(node, self.root)) if self.scopes.column_policy((t, c)).level != "public")  # fmt: skip
-                raise PolicyError(f"groups by {column}, which is {level}: which groups there are would show its values", where="policies of the sites", remedy="group by public columns")  # fmt: skip
+            self._require_key(node)
             if any(True for _ in _outermost(node, (exp.Query,), ())):
                 raise CompositionError("a subquery in a group key", where="sums", remedy="group by columns and expressions of them")  # fmt: skip
         return [(node.sql("duckdb"), node) for node in nodes]
+
+    def _require_key(self, node: Any) -> None:
+        """Refuse a group key whose values the coordinator may not see before it knows which groups are shown."""
+        level = self._level(node)
+        if level != "public":
+            column = next(f"{t}.{c}" for t, c in sorted(self.scopes.bases(node, self.root)) if self.scopes.column_policy((t, c)).level != "public")  # fmt: skip
+            raise PolicyError(f"groups by {column}, which is {level}: which groups there are would show its values", where="policies of the sites", remedy="group by public columns")  # fmt: skip
 
     # ------------------------------------------------------------------ local SQL
 

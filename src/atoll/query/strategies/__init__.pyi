@@ -1,3 +1,4 @@
+from .smcql import Smcql as Smcql
 from .strategy import QueryAnswer as QueryAnswer
 from .strategy import Strategy as Strategy
 from .strategy import choose_strategy as choose_strategy

@@ -70,6 +70,17 @@ class Strategy:
         """
         raise NotImplementedError
 
+    def require_parties(self, sites: int, *, helper: bool) -> None:
+        """Refuse to answer with too few parties.
+
+        Args:
+            sites: number of sites.
+            helper: whether there is a party without rows beside them.
+
+        Raises:
+            CompositionError: there are too few.
+        """
+
     def steps(self, plan: Any) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""
         raise NotImplementedError
@@ -152,6 +163,7 @@ def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy
     for one in known.values() if name == "auto" else [known[name]]:
         strategy = one()
         try:
+            strategy.require_parties(sites, helper=name != "auto")
             plan = strategy.plan(statement, catalog, policy)
         except (PolicyError, CompositionError) as error:
             refused[strategy.name] = error

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..policy import QueryPolicy
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["MaskedSums", "add_words", "count_units", "list_keys"]
+__all__ = ["MaskedSums", "add_words", "count_units", "finish_cells", "list_keys"]
 
 _SUM, _NEIGHBOUR = 721.0, 1657.0
 """Bytes that one masked sum sends for each site, both ways, beside its words and the message, and more for each site of the cohort: keys, sealed shares, and the shares that open the masks."""
@@ -180,7 +180,7 @@ class MaskedSums(Strategy):
                 values, hidden = _values(plan, row[1:], one)
                 withheld += hidden
                 cells.append((*key, *values))
-        rows = _finish(plan, cells)
+        rows = finish_cells(plan, cells)
         statement = plan.statement
         return QueryAnswer(statement.columns, statement.types, rows, int(few.sum()), withheld, rounds, groups)
 
@@ -211,8 +211,16 @@ def _values(plan: QueryPlan, words: Any, units: Any) -> tuple[list[str | None], 
     return made, withheld
 
 
-def _finish(plan: QueryPlan, cells: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """What is written around the aggregates, over the released cells."""
+def finish_cells(plan: Any, cells: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """What is written around the aggregates, over the released cells.
+
+    Args:
+        plan: a plan with ``keys``, ``aggregates``, ``catalog`` and ``finish``.
+        cells: keys and aggregates of each cell, as text.
+
+    Raises:
+        DataError: DuckDB cannot compute it.
+    """
     types = [*(one.type for one in plan.keys), *(one.type for one in plan.aggregates)]
     names = [*(f"k{k}" for k in range(len(plan.keys))), *(f"a{k}" for k in range(len(plan.aggregates)))]
     with shadow(plan.catalog) as connection:

@@ -20,7 +20,9 @@ from .table import SharedTable as SharedTable
 from .table import collect_table as collect_table
 from .table import concatenate_tables as concatenate_tables
 from .table import deliver_table as deliver_table
+from .table import join_parts as join_parts
 from .table import open_table as open_table
+from .table import outward_rows as outward_rows
 from .table import send_table as send_table
 from .table import share_table as share_table
 from .table import sort_table as sort_table

@@ -35,7 +35,9 @@ __all__ = [
     "collect_table",
     "concatenate_tables",
     "deliver_table",
+    "join_parts",
     "open_table",
+    "outward_rows",
     "send_table",
     "share_table",
     "sort_table",
@@ -352,14 +354,25 @@ async def deliver_table(table: SharedTable, to: str, *, ordered: bool = False) -
 
     Rows that do not count arrive as zeros.
     """
+    message = await outward_rows(table, ordered=ordered)
+    if message is not None:
+        await table.trio.numbers.peers.send(to, message)
+
+
+async def outward_rows(table: SharedTable, *, ordered: bool = False) -> Array | None:
+    """What a party gives to whom the rows that count are for, who puts two parts together by `join_parts`; ``None`` at the third party.
+
+    Args:
+        table: the table.
+        ordered: whether its order is shown too; if not, the rows are shuffled first.
+    """
     trio = table.trio
     shown = table if ordered else await table.move_rows(Rearrangement.draw(trio, len(table)))
     shown = await shown.clear_rows()
     if trio.place == 2:
-        return
+        return None
     columns: list[Column] = [*shown.columns.values(), shown.valid]
-    message = [_outward(x, trio.place) for x in columns]
-    await trio.numbers.peers.send(to, np.concatenate(message))
+    return np.concatenate([_outward(x, trio.place) for x in columns])
 
 
 def _outward(x: Column, place: int) -> Array:
@@ -382,8 +395,22 @@ async def collect_table(peers: Peers, parties: Sequence[str], *, layout: Layout,
     Raises:
         LetterError: a party sent something else.
     """
+    return join_parts({party: await peers.recv(party) for party in parties[:2]}, layout=layout, rows=rows)
+
+
+def join_parts(parts: Mapping[str, Any], *, layout: Layout, rows: int) -> dict[str, Array]:
+    """The rows that count, of what the first two of three parties give of a table.
+
+    Args:
+        parts: party -> what `outward_rows` gave there, the first party first.
+        layout: the table's columns.
+        rows: its rows, those that do not count too.
+
+    Raises:
+        LetterError: a party gave something else.
+    """
     whole = _with_valid(layout)
-    halves = [_part(await peers.recv(party), whole, rows, party) for party in parties[:2]]
+    halves = [_part(part, whole, rows, party) for party, part in parts.items()]
     found = {
         name: halves[0][name] + halves[1][name] if bits is None else halves[0][name] ^ halves[1][name]
         for name, bits in whole.items()
