@@ -170,8 +170,17 @@ def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy
         else:
             plans[strategy.name] = strategy.predict_cost(plan, sites), strategy, plan
     if not plans:
-        raise next((one for one in refused.values() if isinstance(one, PolicyError)), next(iter(refused.values())))
+        raise _no_strategy(refused)
     cost, strategy, plan = min(plans.values(), key=lambda found: found[0])
     rejected = {other: str(error) for other, error in refused.items()}
     rejected |= {other: f"it sends about {found[0]:,.0f} bytes, and {strategy.name} {cost:,.0f}" for other, found in plans.items() if other != strategy.name}  # fmt: skip
     return Choice(strategy, plan, rejected)
+
+
+def _no_strategy(refused: Mapping[str, AtollError]) -> AtollError:
+    """Why no strategy answers: the reason of the only one, or those of all."""
+    if len(refused) == 1:
+        return next(iter(refused.values()))
+    kind = PolicyError if any(isinstance(one, PolicyError) for one in refused.values()) else CompositionError
+    remedies = dict.fromkeys(f"{name}: {one.remedy}" for name, one in refused.items() if one.remedy)
+    return kind("; ".join(f"{name}: {one.what}" for name, one in refused.items()), where="query", remedy="; or ".join(remedies))  # fmt: skip

@@ -1,0 +1,151 @@
+"""``smcql``: what three parties compute on shares is the answer of DuckDB on the union, and what they see depends on sizes alone."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.core.errors import AtollError, CompositionError, DataError, PolicyError
+from atoll.engines.recording import RecordingEngine
+from tests.support.silos import TableSource, connected, pooled, same_rows
+
+PEOPLE = {"id": "BIGINT", "ward": "VARCHAR", "k": "INTEGER", "age": "BIGINT", "pay": "DECIMAL(12,2)", "x": "DOUBLE", "seen": "DATE"}  # fmt: skip
+VISITS = {"id": "BIGINT", "cost": "BIGINT", "day": "DATE"}
+POLICY: dict[str, Any] = {
+    "policy": {"min_count": 1},
+    "tables": {
+        "p": {"columns": {**dict.fromkeys(PEOPLE, "protected"), "pay": {"level": "private", "release": "aggregate"}}},
+        "v": {"columns": "protected"},
+        "n": {"mode": "replicated", "columns": "public"},
+    },
+}
+STATEMENTS = [
+    "SELECT ward, count(*), sum(pay), avg(age), min(x) FROM p GROUP BY ward ORDER BY ward",
+    "SELECT count(*), count(age), count(DISTINCT ward), min(age), max(x), min(seen), sum(age) FROM p WHERE k = 2",
+    "SELECT ward, k, count(DISTINCT age) AS d, max(seen) FROM p WHERE age > 10 GROUP BY ward, k",
+    "SELECT ward, count(*) AS n FROM p GROUP BY ward ORDER BY n DESC, ward NULLS FIRST LIMIT 2",
+    "SELECT p.ward, v.cost FROM p JOIN v ON p.id = v.id",
+    "SELECT p.ward, count(*), sum(v.cost), sum(p.pay), avg(v.cost) FROM p, v WHERE p.id = v.id AND p.age > 20 GROUP BY p.ward",
+    "SELECT count(DISTINCT p.id) FROM p JOIN v ON p.id = v.id AND p.seen <= v.day WHERE v.cost > 2",
+    "SELECT p.ward, max(v.day), count(*) FILTER (WHERE v.cost > 3) FROM p JOIN v ON p.id = v.id WHERE v.day - p.seen BETWEEN -10 AND 20 GROUP BY p.ward HAVING count(*) >= 1",
+    "SELECT a.ward, count(*) FROM p a JOIN p b ON a.ward = b.ward AND a.id < b.id WHERE NOT (a.age > b.age OR a.k IS NULL) GROUP BY 1",
+    "SELECT ward, sum(age) FROM p JOIN n ON n.k = p.k WHERE n.name = 'X' OR p.age < 30 GROUP BY ward",
+    "SELECT DISTINCT ward FROM p WHERE x >= 0",
+    "SELECT id, age FROM p ORDER BY age DESC NULLS FIRST, id LIMIT 4",
+    "SELECT coalesce(ward, '?') AS w, sum(CASE WHEN age > 30 THEN pay ELSE 0 END) / count(*) AS r FROM p GROUP BY 1",
+]
+QUICK = (1, 3, 6, 7)
+days = st.dates(datetime.date(2024, 1, 1), datetime.date(2024, 3, 1))
+people = st.tuples(
+    st.integers(0, 9), st.sampled_from(["A", "B", "Cä", "a long name of a ward", ""]) | st.none(), st.integers(1, 3) | st.none(), st.integers(-5, 90) | st.none(),
+    st.decimals(-999, 999, places=2) | st.none(), st.sampled_from([0.0, -0.0, 1.5, -2.25, 1e300]), days | st.none(),
+)  # fmt: skip
+visits = st.tuples(st.integers(0, 9) | st.none(), st.integers(-9, 9), days)
+sites = st.lists(st.tuples(st.lists(people, max_size=6), st.lists(visits, max_size=5)), min_size=2, max_size=4)
+
+
+def sources(drawn: Any) -> dict[str, TableSource]:
+    fixed = ({"k": "INTEGER", "name": "VARCHAR"}, [(1, "X"), (2, "Y"), (4, None)])
+    return {f"s{k}": TableSource({"p": (PEOPLE, p), "v": (VISITS, v), "n": fixed}) for k, (p, v) in enumerate(drawn)}
+
+
+def require_equal(drawn: Any, texts: list[str]) -> None:
+    made = sources(drawn)
+    with connected(made, POLICY) as db, pooled(made, replicated=("n",)) as oracle:
+        for text in texts:
+            found = db.sql(text, strategy="smcql")
+            assert found.strategy == "smcql"
+            expected = oracle.execute(text)
+            assert found.columns == tuple(one[0] for one in expected.description), text
+            same_rows(found.rows, expected.fetchall(), ordered="ORDER BY age" in text, what=text)
+
+
+def person(number: int) -> tuple[Any, ...]:
+    """A row of few values, with ties and gaps."""
+    ward = [None, "A", "B", "Cä", "a long name of a ward"][number % 5]
+    age = None if number % 7 == 0 else number * 13 % 40
+    return number % 11, ward, None if number % 6 == 5 else number % 3 + 1, age, Decimal(number * 37 % 100) / 10, [0.0, 1.5, -2.25][number % 3], datetime.date(2024, 1, 1) + datetime.timedelta(number * 17 % 50)  # fmt: skip
+
+
+def visit(number: int) -> tuple[Any, ...]:
+    return number * 5 % 13, number % 7, datetime.date(2024, 1, 1) + datetime.timedelta(number * 29 % 50)
+
+
+FIXED = [([person(k) for k in range(j, 24, 3)], [visit(k) for k in range(j, 15, 3)]) for j in range(3)]
+
+
+@pytest.mark.parametrize("place", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in range(len(STATEMENTS))])  # fmt: skip
+def test_a_statement_equals_duckdb_on_the_union(place: int) -> None:
+    require_equal(FIXED, [STATEMENTS[place]])
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(sites, st.lists(st.sampled_from(STATEMENTS), min_size=2, max_size=3))
+def test_drawn_tables_equal_duckdb_on_the_union(drawn: Any, texts: list[str]) -> None:
+    require_equal(drawn, texts)
+
+
+def test_two_sites_and_a_helper_and_a_silo_without_rows() -> None:
+    require_equal([FIXED[0], ([], [])], [STATEMENTS[0]])
+    with connected(sources(FIXED[:2]), POLICY) as db:
+        with pytest.raises(CompositionError, match="2 sites, and shares need three parties"):
+            db.sql("SELECT p.ward, v.cost FROM p JOIN v ON p.id = v.id")
+        assert db.sql("SELECT count(*) FROM p").strategy == "sums"
+
+
+def test_frames_follow_from_sizes_alone() -> None:
+    """Two federations whose tables are alike in size and in nothing else: shares and parts of the answer have the same lengths, and no cell shows.
+
+    How many comparisons a sort makes is random, by the shuffle before it.
+    """
+    text = "SELECT ward, count(DISTINCT age) AS n FROM p GROUP BY ward ORDER BY n DESC LIMIT 1"
+    seen = []
+    for turn in range(2):
+        rows = [[(k + 7919 * j, f"ward{'abc'[k % (3 - 2 * turn)]}", 1, 424242 + k % (1 + 4 * turn), Decimal(1), 0.5, datetime.date(2024, 1, 1)) for k in range(6)] for j in range(3)]  # fmt: skip
+        engine = RecordingEngine()
+        with connected(sources([(one, []) for one in rows]), POLICY) as db:
+            db.engine = engine
+            db.sql(text, strategy="smcql")
+        between = {link: messages for link, messages in engine.heard.items() if "coordinator" not in link}
+        sizes = {link: [len(one) for one in messages] for link, messages in engine.heard.items() if link[0] != "coordinator"}  # fmt: skip
+        seen.append({link: found if "coordinator" in link else found[:3] for link, found in sizes.items()})
+        heard = b"".join(one for messages in between.values() for one in messages)
+        assert b"ward" not in heard.replace(b"p.ward", b"")
+        assert np.uint64(424242 ^ (1 << 63)).tobytes() not in heard
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        ("SELECT pay FROM p", PolicyError, "shows values of p.pay, which is private"),
+        ("SELECT max(pay) FROM p", PolicyError, "shows values of p.pay"),
+        ("SELECT p.ward FROM p LEFT JOIN v ON p.id = v.id", CompositionError, "LEFT JOIN"),
+        ("SELECT p.ward FROM p JOIN v ON p.id < v.id", CompositionError, "joined to no table before it"),
+        ("SELECT p.ward FROM p JOIN v ON p.id = v.id WHERE p.x * v.cost > 1", CompositionError, r"on rows of different sites"),
+        ("SELECT sum(x) FROM p", CompositionError, "adds doubles, and parties add whole numbers"),
+        ("SELECT stddev(age) FROM p", CompositionError, "under shares"),
+        ("SELECT count(DISTINCT age), count(DISTINCT k) FROM p", CompositionError, "beside another one"),
+        ("SELECT sum(1000000000000000000 + age) FROM p", DataError, "might leave 64 bits"),
+    ],
+)  # fmt: skip
+def test_what_parties_cannot_or_may_not_compute_is_refused(text: str, error: type[AtollError], match: str) -> None:
+    with connected(sources(FIXED), POLICY) as db, pytest.raises(error, match=match):
+        db.sql(text, strategy="smcql")
+
+
+def test_a_min_count_is_refused_and_a_scale_lets_doubles_add_up() -> None:
+    strict = {**POLICY, "policy": {"min_count": 2}}
+    with connected(sources(FIXED), strict) as db, pytest.raises(PolicyError, match="min_count is 2"):
+        db.sql("SELECT count(DISTINCT age) FROM p", strategy="smcql")
+    scaled = {**POLICY, "tables": {**POLICY["tables"], "p": {"columns": {"x": {"level": "protected", "scale": 0.01}}}}}
+    with connected(sources(FIXED), scaled) as db:
+        assert db.sql("SELECT sum(x), avg(x) FROM p", strategy="smcql").rows == [(pytest.approx(-6.0), pytest.approx(-0.25))]  # fmt: skip
