@@ -36,6 +36,17 @@ class Recorder:
         return [(role, nbytes_of(message)) for role, message in self.sent]
 
 
+def seen_bytes(peers: Recorder) -> np.ndarray:
+    """All arrays that a party has seen, as bytes; messages of less than 100 bytes are left out."""
+    arrays = [
+        np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+        for _, message in peers.seen
+        for part in (message if isinstance(message, list) else [message])
+        if isinstance(part, np.ndarray) and part.nbytes > 100
+    ]
+    return np.concatenate(arrays)
+
+
 def nbytes_of(message: Any) -> int:
     """Bytes of what a message carries."""
     if isinstance(message, list):

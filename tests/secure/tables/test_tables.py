@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import ConfigError, DataError, LetterError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, WordRing, less_words
@@ -31,7 +31,7 @@ from atoll.secure.tables import (
     total_rows,
 )
 from atoll.secure.tables import sorting as sorting_module
-from tests.support.trios import among_three
+from tests.support.trios import Recorder, among_three, seen_bytes
 
 LAYOUT = {"key": 7, "missing": 1, "x": 16, "y": None, "flag": 1}
 
@@ -236,17 +236,7 @@ def test_what_is_sent_depends_on_public_sizes_alone(monkeypatch):
         runs = all_operators(((left, right), (40, 40)))
         transcripts.append([peers.sizes for _, peers in runs])
         for _, peers in runs:
-            raw = [
-                np.asarray(message)
-                for _, message in peers.seen
-                if isinstance(message, np.ndarray) and message.size > 100
-            ]
-            raw = np.concatenate(
-                [
-                    one.view(np.uint8) if one.flags.c_contiguous else one.copy().view(np.uint8)
-                    for one in map(np.ravel, raw)
-                ]
-            )
+            raw = seen_bytes(peers)
             assert abs(np.unpackbits(raw).mean() - 0.5) < 0.01
     assert transcripts[0] == transcripts[1] == transcripts[2]
 
@@ -261,7 +251,14 @@ async def owner(island, peers, capacity):
 
 @task
 async def asker(island, peers, rows):
-    return await collect_table(peers, ["p0", "p1", "p2"], layout={"key": 7, "total": None}, rows=rows)
+    """The table, and the columns and bits as they arrive."""
+    kept = Recorder(peers)
+    found = await collect_table(kept, ["p0", "p1", "p2"], layout={"key": 7, "total": None}, rows=rows)
+    first, second = (message for _, message in kept.seen)
+    one, other = (
+        (part[:rows], part[rows : 9 * rows].copy().view(np.uint64), part[9 * rows :]) for part in (first, second)
+    )
+    return found, [one[0] ^ other[0], one[1] + other[1], one[2] ^ other[2]]
 
 
 @task
@@ -273,8 +270,9 @@ async def helper(island, peers, me, capacity):
         await deliver_table(groups, "asker")
 
 
-def test_an_owner_and_an_asker_may_be_outside():
-    rows = rows_of(np.random.default_rng(1), 12)
+def test_an_owner_and_an_asker_may_be_outside_and_see_what_counts():
+    """Rows that do not count arrive as zeros, and the places of the others are drawn."""
+    rows, places = rows_of(np.random.default_rng(1), 12), []
 
     async def talk(fed):
         roles = {me: (me, helper.with_args(me=me, capacity=20)) for me in ("p0", "p1", "p2")}
@@ -282,9 +280,28 @@ def test_an_owner_and_an_asker_may_be_outside():
         return (await fed.session(roles))["asker"]
 
     people = Community({"p0": None, "p1": None, "p2": None, "owner": rows, "asker": None})
-    found = atoll.simulate(talk, people, engine="inline", progress=False)
     expected = pd.DataFrame(rows).groupby("key")["y"].sum().reset_index(name="total")
-    assert as_rows(found) == as_rows(expected)
+    for seed in range(2):
+        found, (keys, totals, valid) = atoll.simulate(talk, people, engine="inline", progress=False, seed=seed)
+        assert as_rows(found) == as_rows(expected)
+        assert valid.sum() == len(expected) < 20
+        assert not keys[valid == 0].any()
+        assert not totals[valid == 0].any()
+        places.append(np.flatnonzero(valid).tolist())
+    assert places[0] != places[1]
+
+
+@among_three
+async def shown(trio, values):
+    return (await open_table(await shared(trio, values)))["key"].tolist()
+
+
+def test_rows_are_shown_in_a_drawn_order():
+    rows = {name: np.arange(12) % 2 if name in ("missing", "flag") else np.arange(12) for name in LAYOUT}
+    values = [(rows, 12), ({name: column[:0] for name, column in rows.items()}, 1)]
+    orders = [shown(values, seed=seed)[0][0] for seed in range(2)]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == list(range(12)) == sorted(orders[1])
 
 
 # ------------------------------------------------------------------ bad input
@@ -306,8 +323,17 @@ WRONG = {
     "numbers": lambda table: group_rows(table, ["y"], {}),
     "least": lambda table: group_rows(table, ["key"], {"least": Aggregate("min", "y")}),
     "both": lambda table: join_unique(table, table, [("key", "key")], ["y"]),
+    "layouts": lambda table: concatenated_alone([table, table.keep_columns(["y"])]),
+    "lengths": lambda table: concatenated_alone([table.with_columns({"z": table.words("key")[:2]})]),
+    "none": lambda table: concatenated_alone([table.take_rows(slice(0))]),
     "bound": lambda table: join_many(table.keep_columns([]), table, [(SortKey(table.words("key")), "key")], bound=0),
 }
+
+
+async def concatenated_alone(tables):
+    concatenate_tables(tables)
+
+
 GOOD = {"key": [1, 2], "y": [3, 4]}
 
 
@@ -324,12 +350,53 @@ GOOD = {"key": [1, 2], "y": [3, 4]}
         (GOOD, "numbers", ConfigError, "column 'y' of numbers"),
         (GOOD, "least", ConfigError, "column 'y' of numbers"),
         (GOOD, "both", ConfigError, "in both tables"),
+        (GOOD, "layouts", ConfigError, "tables of"),
+        (GOOD, "lengths", ConfigError, "in a table of 3"),
+        (GOOD, "none", ConfigError, "a table of 0 rows"),
         (GOOD, "bound", ConfigError, "bound=0"),
     ],
 )
 def test_what_cannot_be_is_named(rows, what, error, match):
     with pytest.raises(error, match=match):
         refused((rows, what))
+
+
+class Liar(Recorder):
+    """Peers of a party that sends arrays or tables in another form."""
+
+    def __init__(self, peers, lie, of_table):
+        super().__init__(peers)
+        self._lie, self._of_table = lie, of_table
+
+    async def send(self, role, message):
+        await super().send(role, self._lie(message) if isinstance(message, list) is self._of_table else message)
+
+
+@among_three
+async def lied_to(trio, values):
+    what, lie = values
+    peers = trio.numbers.peers
+    if trio.numbers.me == "p0":
+        trio.numbers.peers = Liar(peers, lie, what == "table")
+    if what == "table":
+        await share_table(trio, "p0", layout={"key": 8}, capacity=2, rows={"key": [1, 2]})
+    await trio.conjoin(*[trio.constant(np.arange(3), 16)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("what", "lie", "match"),
+    [
+        ("words", lambda message: message[:-1], r"uint8\[5\] in place of words uint8\[6\]"),
+        ("words", lambda message: message.astype(np.uint16), r"uint16\[6\] in place of"),
+        ("words", lambda message: message.tolist(), "list in place of words"),
+        ("table", lambda message: message[:1], "a list in place of a table"),
+        ("table", lambda message: [part[:-1] for part in message], "in place of 4 bytes of shares"),
+        ("table", lambda message: ["seed", "seed"], "str in place of 4 bytes of shares"),
+    ],
+)
+def test_messages_of_another_form_end_the_computation_by_name(what, lie, match):
+    with pytest.raises(LetterError, match=match):
+        lied_to((what, lie))
 
 
 @pytest.mark.parametrize(("operation", "column"), [("median", "y"), ("sum", None), ("count", "y")])

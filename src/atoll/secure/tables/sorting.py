@@ -148,13 +148,19 @@ class _Segments:
         sorted_samples = np.empty(int(samples.sum()), dtype=np.int64)
         sorted_samples[firsts[owner[sampled]] + ranks[sampled]] = self.order[members[sampled]]
         others = np.flatnonzero(~sampled)
-        rows, segment = self.order[members[others]], owner[others]
-        bucket, left = np.zeros(len(others), dtype=np.int64), depths[segment]
-        while (active := np.flatnonzero(left > 0)).size:
-            half = np.left_shift(1, left[active] - 1)
-            yield rows[active], sorted_samples[firsts[segment[active]] + bucket[active] + half - 1]
-            bucket[active] += np.where(self._less, 0, half)
-            left[active] -= 1
+        segment = owner[others]
+        bucket = np.zeros(len(others), dtype=np.int64)
+        # Rows that still look for their place: which they are, where their sample begins, how far they are in it, and the levels that are left.
+        who, rows, base = np.arange(len(others)), self.order[members[others]], firsts[segment]
+        left = depths[segment]
+        while len(who):
+            half = np.left_shift(1, left - 1)
+            yield rows, sorted_samples[base + half - 1]
+            base = base + half * ~self._less
+            left = left - 1
+            if (ended := left == 0).any():
+                bucket[who[ended]] = base[ended] - firsts[segment[who[ended]]]
+                who, rows, base, left = (x[~ended] for x in (who, rows, base, left))
         place = np.empty(len(members), dtype=np.int64)
         place[sampled], place[others] = 2 * ranks[sampled] + 1, 2 * bucket
         self._refine(members, owner, place, 2 * int(samples.max()) + 2)
@@ -204,8 +210,6 @@ async def find_partition(bits: SharedWords) -> Rearrangement:
     Each row's place follows from prefix sums of the bits; places are shuffled with the rows and opened.
     """
     by, n = bits.trio.places, len(bits)
-    if n > 1 << 32:
-        raise ConfigError(f"{n} rows", where="find_partition", remedy="split the table: places have 32 bits")
     ones = await lift_bits(bits, by)
     before = _each(ones, lambda part: np.cumsum(part, dtype=np.uint64) & np.uint64(0xFFFFFFFF))
     total = _each(before, lambda part: np.broadcast_to(part[-1:], part.shape))
