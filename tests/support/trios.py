@@ -55,7 +55,7 @@ def nbytes_of(message: Any) -> int:
 
 
 def among_three(fn: Any) -> Any:
-    """A program ``async fn(trio, values)`` of three parties as a function of their values: each party's result and recorder.
+    """A program ``async fn(trio, values)`` of three parties as a function of their values: each party's result and recorder; the seed is that of all secrets.
 
     The recorder starts once the seeds are agreed on.
     """
@@ -71,7 +71,7 @@ def among_three(fn: Any) -> Any:
         KEPT.clear()
         play.__name__ = fn.__name__
         program(play)
-        computed(fn.__name__, [values] * 3, "replicated", seed=seed)
+        computed(fn.__name__, [values] * 3, "replicated", secret_seed=seed)
         return [(found, peers) for _, found, peers in sorted(KEPT, key=lambda one: one[0])]
 
     return run

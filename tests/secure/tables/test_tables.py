@@ -29,6 +29,7 @@ from atoll.secure.tables import (
     share_table,
     sort_table,
     total_rows,
+    window_rows,
 )
 from atoll.secure.tables import sorting as sorting_module
 from tests.support.trios import Recorder, among_three, seen_bytes
@@ -75,6 +76,9 @@ AGGREGATES = {
 }  # fmt: skip
 
 
+RUNNING = {"number": Aggregate("count"), "sum": Aggregate("sum", "y"), "peak": Aggregate("max", "x", where="flag")}
+
+
 @among_three
 async def queries(trio, values):
     table = await shared(trio, values)
@@ -86,6 +90,9 @@ async def queries(trio, values):
         "groups": await open_table(await group_rows(table, [key_of(table)], AGGREGATES, keep=["key", "missing"])),
         "distinct": await open_table(await distinct_rows(table, ["key", "x"])),
         "total": await open_table(await total_rows(few, AGGREGATES)),
+        "window": await open_table(
+            await window_rows(few, [key_of(few)], [SortKey(few.words("x"), descending=True)], RUNNING)
+        ),
         "top": await open_table(await sort_table(few, keys, limit=3), ordered=True),
     }
 
@@ -96,6 +103,16 @@ def grouped(frame, where):
     found = pd.DataFrame({"n": both.size(), "total": both["y"].sum(), "most": both["x"].max()})
     more = pd.DataFrame({"flags": some.size(), "words": some["x"].sum(), "least": some["x"].min()})
     return found.join(more).fillna({"flags": 0, "words": 0, "least": 65535}).astype(np.int64).reset_index()
+
+
+def running(frame):
+    """Row numbers, sums and peaks over the rows of a key so far, the largest x first."""
+    blank = frame["key"].where(frame["missing"] == 0, -1)
+    ordered = frame.assign(down=-frame["x"], flagged=frame["x"].where(frame["flag"] == 1, 0))
+    ordered = ordered.sort_values("down", kind="stable")
+    groups = ordered.groupby(blank)
+    made = {"number": groups.cumcount() + 1, "sum": groups["y"].cumsum(), "peak": groups["flagged"].cummax()}
+    return ordered.assign(**made).drop(columns=["down", "flagged"])
 
 
 @settings(max_examples=4, deadline=None)
@@ -123,6 +140,7 @@ def test_operators_give_what_pandas_gives(n, m, filling, seed):
             assert as_rows(found["total"]) == as_rows(totals)
         else:
             assert as_rows(found["total"]) == [(0, 65535, 0, 0, 0, 0)]
+        assert as_rows(found["window"]) == as_rows(running(few))
         for name in LAYOUT:
             assert found["top"][name].tolist() == top[name].tolist()
 
@@ -212,6 +230,7 @@ async def all_operators(trio, values):
     grouped_rows = await group_rows(right, [key_of(right)], AGGREGATES)
     await total_rows(right, AGGREGATES)
     await distinct_rows(right, ["key", "x"])
+    await window_rows(right, ["key"], ["x"], AGGREGATES)
     await sort_table(right, [key_of(right)], limit=2)
     await right.filter_rows(right.words("flag"))
     await join_unique(left, right, on, ["z", "w"], outer=True)
@@ -282,7 +301,7 @@ def test_an_owner_and_an_asker_may_be_outside_and_see_what_counts():
     people = Community({"p0": None, "p1": None, "p2": None, "owner": rows, "asker": None})
     expected = pd.DataFrame(rows).groupby("key")["y"].sum().reset_index(name="total")
     for seed in range(2):
-        found, (keys, totals, valid) = atoll.simulate(talk, people, engine="inline", progress=False, seed=seed)
+        found, (keys, totals, valid) = atoll.simulate(talk, people, engine="inline", progress=False, secret_seed=seed)
         assert as_rows(found) == as_rows(expected)
         assert valid.sum() == len(expected) < 20
         assert not keys[valid == 0].any()

@@ -2,6 +2,7 @@ from .grouping import Aggregate as Aggregate
 from .grouping import distinct_rows as distinct_rows
 from .grouping import group_rows as group_rows
 from .grouping import total_rows as total_rows
+from .grouping import window_rows as window_rows
 from .joins import attach_rows as attach_rows
 from .joins import join_many as join_many
 from .joins import join_unique as join_unique

@@ -24,7 +24,7 @@ from .table import SharedTable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Aggregate", "distinct_rows", "group_rows", "table_keys", "total_rows"]
+__all__ = ["Aggregate", "distinct_rows", "group_rows", "table_keys", "total_rows", "window_rows"]
 
 Operation = Literal["count", "sum", "min", "max"]
 
@@ -87,6 +87,36 @@ async def group_rows(
     made = await _scanned(firsts, aggregates, dict(zip(inputs, moved[begin:], strict=True)))
     stays = await table.trio.conjoin(_all_words([valid])[0], find_lasts(firsts))
     return SharedTable({**dict(zip(kept, moved[len(limbs) : begin], strict=True)), **made}, stays)
+
+
+async def window_rows(
+    table: SharedTable,
+    partition: Sequence[str | SortKey],
+    order: Sequence[str | SortKey],
+    aggregates: Mapping[str, Aggregate],
+) -> SharedTable:
+    """Running aggregates: over the rows of a partition up to each row, this one included, as SQL's ``ROWS UNBOUNDED PRECEDING``. A count is the row's number.
+
+    Rows of equal keys follow each other as they lie in the table. The rows stay where they are; what a row has that does not count means nothing.
+
+    Args:
+        table: the table.
+        partition: columns of words, or keys, whose equal values make a partition; none for one of all rows.
+        order: by what the rows of a partition are ordered.
+        aggregates: name -> what the new column has.
+
+    Raises:
+        ConfigError: a column is missing or of the wrong kind, or there is no key to order by.
+    """
+    fields = [table.valid.inverted()]
+    if partition:
+        fields += await key_fields(table_keys(table, partition))
+    limbs, inputs = pack_fields(fields), await _inputs(table, aggregates)
+    by = await find_order_of_fields([*fields, *(await key_fields(table_keys(table, order)))])
+    moved = await by.move([*limbs, *inputs.values()])
+    firsts = await find_firsts(_all_words(moved[: len(limbs)]))
+    made = await _scanned(firsts, aggregates, dict(zip(inputs, moved[len(limbs) :], strict=True)))
+    return table.with_columns(dict(zip(made, await by.undo(list(made.values())), strict=True)))
 
 
 async def distinct_rows(table: SharedTable, keys: Sequence[str | SortKey], *, keep: Sequence[str] = ()) -> SharedTable:
