@@ -84,10 +84,10 @@ async def sort(trio: Any, n: int, rng: Any) -> Any:
 
 
 async def group(trio: Any, n: int, rng: Any) -> Any:
-    from atoll.secure.tables import Aggregate, group_rows
+    from atoll.secure.tables import RowAggregate, group_rows
 
     table = _table(trio, {"key": (rng.integers(0, 200, n), 8), "x": (rng.integers(0, 2**30, n), None)})
-    return lambda: group_rows(table, ["key"], {"n": Aggregate("count"), "total": Aggregate("sum", "x")})
+    return lambda: group_rows(table, ["key"], {"n": RowAggregate("count"), "total": RowAggregate("sum", "x")})
 
 
 async def join(trio: Any, n: int, rng: Any) -> Any:

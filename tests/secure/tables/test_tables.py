@@ -14,7 +14,7 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, WordRing, less_words
 from atoll.secure.tables import (
-    Aggregate,
+    RowAggregate,
     SortKey,
     collect_table,
     concatenate_tables,
@@ -71,12 +71,16 @@ def key_of(table):
 
 
 AGGREGATES = {
-    "n": Aggregate("count"), "flags": Aggregate("count", where="flag"), "total": Aggregate("sum", "y"),
-    "words": Aggregate("sum", "x", where="flag"), "least": Aggregate("min", "x", where="flag"), "most": Aggregate("max", "x"),
+    "n": RowAggregate("count"), "flags": RowAggregate("count", where="flag"), "total": RowAggregate("sum", "y"),
+    "words": RowAggregate("sum", "x", where="flag"), "least": RowAggregate("min", "x", where="flag"), "most": RowAggregate("max", "x"),
 }  # fmt: skip
 
 
-RUNNING = {"number": Aggregate("count"), "sum": Aggregate("sum", "y"), "peak": Aggregate("max", "x", where="flag")}
+RUNNING = {
+    "number": RowAggregate("count"),
+    "sum": RowAggregate("sum", "y"),
+    "peak": RowAggregate("max", "x", where="flag"),
+}
 
 
 @among_three
@@ -285,7 +289,7 @@ async def helper(island, peers, me, capacity):
     parties = ["p0", "p1", "p2"]
     async with ReplicatedComputation(island, peers, parties, me, ReplicatedSharing(WordRing(64))) as it:
         table = await share_table(await it.trio(), "owner", layout=LAYOUT, capacity=capacity)
-        groups = await group_rows(table, ["key"], {"total": Aggregate("sum", "y")})
+        groups = await group_rows(table, ["key"], {"total": RowAggregate("sum", "y")})
         await deliver_table(groups, "asker")
 
 
@@ -340,7 +344,7 @@ WRONG = {
     "no key": lambda table: group_rows(table, [], {}),
     "no join": lambda table: semi_join(table, table, []),
     "numbers": lambda table: group_rows(table, ["y"], {}),
-    "least": lambda table: group_rows(table, ["key"], {"least": Aggregate("min", "y")}),
+    "least": lambda table: group_rows(table, ["key"], {"least": RowAggregate("min", "y")}),
     "both": lambda table: join_unique(table, table, [("key", "key")], ["y"]),
     "layouts": lambda table: concatenated_alone([table, table.keep_columns(["y"])]),
     "lengths": lambda table: concatenated_alone([table.with_columns({"z": table.words("key")[:2]})]),
@@ -421,4 +425,4 @@ def test_messages_of_another_form_end_the_computation_by_name(what, lie, match):
 @pytest.mark.parametrize(("operation", "column"), [("median", "y"), ("sum", None), ("count", "y")])
 def test_an_aggregate_has_an_operation_and_its_column(operation, column):
     with pytest.raises(ConfigError, match=operation):
-        Aggregate(operation, column)
+        RowAggregate(operation, column)

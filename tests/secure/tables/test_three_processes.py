@@ -9,7 +9,7 @@ import atoll
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, WordRing
-from atoll.secure.tables import Aggregate, SortKey, group_rows, join_unique, open_table, share_table, sort_table
+from atoll.secure.tables import RowAggregate, SortKey, group_rows, join_unique, open_table, share_table, sort_table
 
 pytestmark = pytest.mark.network
 
@@ -26,7 +26,7 @@ async def query(island, peers, me):
             for owner, layout in layouts.items()
         ]
         joined = await join_unique(kinds, pays, [("id", "of")], ["kind"])
-        sums = await group_rows(joined, ["kind"], {"pay": Aggregate("sum", "pay"), "n": Aggregate("count")})
+        sums = await group_rows(joined, ["kind"], {"pay": RowAggregate("sum", "pay"), "n": RowAggregate("count")})
         top = await sort_table(sums, [SortKey(sums.words("kind"), descending=True)], limit=5)
         return await open_table(top, ordered=True)
 

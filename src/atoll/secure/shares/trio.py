@@ -9,7 +9,7 @@ Products are made in blocks that fit the processor's cache. Their masks are two 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,14 +17,17 @@ from atoll.core.errors import DataError, LetterError
 from atoll.core.message.words import word_dtype
 
 from ..keystream import derived, opened
+from .shared_array import Computing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .replicated import ReplicatedComputation
+    from atoll.core.execution.session import Peers
+    from atoll.core.requests.island import Island
+
     from .shared_array import SharedArray
 
-__all__ = ["BLOCK", "SharedWords", "Stream", "Trio", "join_words", "pack_bits", "unpack_bits"]
+__all__ = ["BLOCK", "CommonStream", "RingNumbers", "SharedWords", "Trio", "join_words", "pack_bits", "unpack_bits"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 BLOCK = 1 << 14
@@ -33,7 +36,50 @@ _SLACK = 16
 """Bytes that the cipher wants behind its output."""
 
 
-class Stream:
+class RingNumbers(Computing, Protocol):
+    """What words need of the computation of three parties on numbers: `atoll.secure.shares.ReplicatedComputation`."""
+
+    @property
+    def island(self) -> Island:
+        """This party's place."""
+        ...
+
+    @property
+    def peers(self) -> Peers:
+        """The session."""
+        ...
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The three roles, in order."""
+        ...
+
+    @property
+    def me(self) -> str:
+        """This party's role."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Its place among them."""
+        ...
+
+    @property
+    def before(self) -> str:
+        """The party before this one, around the ring."""
+        ...
+
+    @property
+    def after(self) -> str:
+        """The party after this one."""
+        ...
+
+    def own_parts(self, x: SharedArray, bits: bool) -> list[SharedArray]:
+        """The three parts of a number, as shared values."""
+        ...
+
+
+class CommonStream:
     """Uniform bytes that two neighbours draw alike, as long as both draw in the same order.
 
     Args:
@@ -170,13 +216,11 @@ class Trio:
         holds_first: which of this party's two parts is part 0, the one that public values go to.
     """
 
-    def __init__(
-        self, numbers: ReplicatedComputation, seeds: tuple[bytes, bytes], places: ReplicatedComputation
-    ) -> None:
+    def __init__(self, numbers: RingNumbers, seeds: tuple[bytes, bytes], places: RingNumbers) -> None:
         self.numbers, self.places, self.place = numbers, places, numbers.place
         self.holds_first = (self.place == 0, self.place == 2)
-        self._zeros = [Stream(derived(seed, "words: zero")) for seed in seeds]
-        self.with_after, self.with_before = (Stream(derived(seed, "words: common")) for seed in seeds)
+        self._zeros = [CommonStream(derived(seed, "words: zero")) for seed in seeds]
+        self.with_after, self.with_before = (CommonStream(derived(seed, "words: common")) for seed in seeds)
 
     # ------------------------------------------------------------------ messages
 

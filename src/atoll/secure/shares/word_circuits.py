@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .shared_array import SharedArray
-from .trio import BLOCK, Array, SharedWords, Trio, pack_bits, unpack_bits
+from .trio import BLOCK, Array, RingNumbers, SharedWords, Trio, pack_bits, unpack_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .replicated import ReplicatedComputation
 
 __all__ = [
     "add_words",
@@ -366,7 +365,7 @@ async def negative_bits(x: SharedArray, trio: Trio) -> SharedWords:
 # ------------------------------------------------------------------ words as numbers
 
 
-async def lift_bits(bits: SharedWords, by: ReplicatedComputation) -> SharedArray:
+async def lift_bits(bits: SharedWords, by: RingNumbers) -> SharedArray:
     """Words of one bit as numbers 0 and 1: two products."""
     numbers = SharedArray(by, tuple(part.astype(np.uint64) for part in bits.parts))
     a, b, c = by.own_parts(numbers, bits=False)

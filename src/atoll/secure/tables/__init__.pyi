@@ -1,4 +1,4 @@
-from .grouping import Aggregate as Aggregate
+from .grouping import RowAggregate as RowAggregate
 from .grouping import distinct_rows as distinct_rows
 from .grouping import group_rows as group_rows
 from .grouping import total_rows as total_rows

@@ -24,13 +24,13 @@ from .table import SharedTable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Aggregate", "distinct_rows", "group_rows", "table_keys", "total_rows", "window_rows"]
+__all__ = ["RowAggregate", "distinct_rows", "group_rows", "table_keys", "total_rows", "window_rows"]
 
 Operation = Literal["count", "sum", "min", "max"]
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class RowAggregate:
     """What becomes of a group's rows. An average is a sum and a count, divided after they are opened.
 
     Attributes:
@@ -46,11 +46,11 @@ class Aggregate:
     def __post_init__(self) -> None:
         if self.operation not in get_args(Operation):
             shown = ", ".join(get_args(Operation))
-            raise ConfigError(f"operation={self.operation!r}", where="Aggregate", remedy=f"use one of {shown}")
+            raise ConfigError(f"operation={self.operation!r}", where="RowAggregate", remedy=f"use one of {shown}")
         if (self.column is None) != (self.operation == "count"):
             raise ConfigError(
                 f"{self.operation} of column {self.column!r}",
-                where="Aggregate",
+                where="RowAggregate",
                 remedy="name a column, or for a count none: its rows are chosen with where=",
             )
 
@@ -61,7 +61,11 @@ def table_keys(table: SharedTable, names: Sequence[str | SortKey]) -> list[SortK
 
 
 async def group_rows(
-    table: SharedTable, keys: Sequence[str | SortKey], aggregates: Mapping[str, Aggregate], *, keep: Sequence[str] = ()
+    table: SharedTable,
+    keys: Sequence[str | SortKey],
+    aggregates: Mapping[str, RowAggregate],
+    *,
+    keep: Sequence[str] = (),
 ) -> SharedTable:
     """One row that counts for each group of equal keys, in a table of as many rows. Missing keys are one group, as in SQL.
 
@@ -93,7 +97,7 @@ async def window_rows(
     table: SharedTable,
     partition: Sequence[str | SortKey],
     order: Sequence[str | SortKey],
-    aggregates: Mapping[str, Aggregate],
+    aggregates: Mapping[str, RowAggregate],
 ) -> SharedTable:
     """Running aggregates: over the rows of a partition up to each row, this one included, as SQL's ``ROWS UNBOUNDED PRECEDING``. A count is the row's number.
 
@@ -124,7 +128,7 @@ async def distinct_rows(table: SharedTable, keys: Sequence[str | SortKey], *, ke
     return await group_rows(table, keys, {}, keep=keep)
 
 
-async def total_rows(table: SharedTable, aggregates: Mapping[str, Aggregate]) -> SharedTable:
+async def total_rows(table: SharedTable, aggregates: Mapping[str, RowAggregate]) -> SharedTable:
     """A table of one row, which counts: the aggregates of all rows that count, none if there are none."""
     trio, n = table.trio, len(table)
     inputs = await _inputs(table, aggregates)
@@ -140,7 +144,7 @@ def _all_words(columns: Sequence[Column]) -> list[SharedWords]:
     return [x for x in columns if isinstance(x, SharedWords)]
 
 
-async def _inputs(table: SharedTable, aggregates: Mapping[str, Aggregate]) -> dict[str, Column]:
+async def _inputs(table: SharedTable, aggregates: Mapping[str, RowAggregate]) -> dict[str, Column]:
     """What each aggregate runs over: values of rows that take part, and of others what changes nothing."""
     gates: dict[str | None, SharedWords] = {None: table.valid}
     chosen = list(dict.fromkeys(one.where for one in aggregates.values() if one.where is not None))
@@ -161,7 +165,7 @@ async def _inputs(table: SharedTable, aggregates: Mapping[str, Aggregate]) -> di
     return found
 
 
-def _lifted(aggregates: Mapping[str, Aggregate]) -> list[str | None]:
+def _lifted(aggregates: Mapping[str, RowAggregate]) -> list[str | None]:
     return list(dict.fromkeys(one.where for one in aggregates.values() if one.operation in ("count", "sum")))
 
 
@@ -173,7 +177,7 @@ async def _bounded(x: SharedWords, gate: SharedWords, operation: Operation) -> S
 
 
 async def _scanned(
-    firsts: SharedWords, aggregates: Mapping[str, Aggregate], inputs: Mapping[str, Column]
+    firsts: SharedWords, aggregates: Mapping[str, RowAggregate], inputs: Mapping[str, Column]
 ) -> dict[str, Column]:
     """Each group's aggregates, in its last row."""
     numbers = {name: x for name, x in inputs.items() if isinstance(x, SharedArray)}

@@ -20,7 +20,7 @@ from ..shares.trio import Array, SharedWords, pack_bits, unpack_bits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..shares.trio import Stream, Trio
+    from ..shares.trio import CommonStream, Trio
 
 __all__ = ["Column", "Pass", "Rearrangement"]
 
@@ -148,7 +148,7 @@ def _inverse_order(order: Array) -> Array:
     return made
 
 
-def _stream_of(trio: Trio, pair: int) -> Stream | None:
+def _stream_of(trio: Trio, pair: int) -> CommonStream | None:
     """What this party draws with its neighbour, if it belongs to the pair."""
     return {0: trio.with_after, 1: trio.with_before}.get((trio.place - pair) % 3)
 
@@ -167,7 +167,7 @@ class _Ring:
             self._dtype, self._bits = np.dtype(np.uint32 if bits == 32 else np.uint64), bits
         self.nbytes = -(-self._count // 8) if self._bits == 1 else self._count * self._dtype.itemsize
 
-    def draw(self, stream: Stream) -> Array:
+    def draw(self, stream: CommonStream) -> Array:
         drawn = self._cut(stream.draw(self._count, self._dtype).reshape(self._shape))
         return drawn if isinstance(self._like, SharedWords) else drawn.astype(np.uint64)
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..shares.shared_array import SharedArray
-from ..shares.trio import Array, SharedWords
+from ..shares.trio import Array, RingNumbers, SharedWords
 from ..shares.word_circuits import compare_limbs, interleave, lift_bits, match_limbs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..shares.replicated import ReplicatedComputation
 
 __all__ = ["copy_words", "find_firsts", "find_lasts", "scan_least", "scan_sums"]
 
@@ -119,7 +118,7 @@ async def scan_sums(firsts: SharedWords, columns: Sequence[SharedArray]) -> list
     """The sum of each column over the rows of a segment so far, this one included. All columns are of one computation."""
     if not columns or len(firsts) < 2:
         return list(columns)
-    by: ReplicatedComputation = columns[0].by  # type: ignore[assignment] # numbers of three parties
+    by: RingNumbers = columns[0].by  # type: ignore[assignment] # numbers of three parties
     passed = await lift_bits(firsts.inverted(), by)
     # Row 0 of the rows is what a range passes on, the others are its sums.
     parts = [np.stack([passed.parts[i], *(x.parts[i] for x in columns)]) for i in range(2)]
@@ -134,10 +133,10 @@ async def scan_sums(firsts: SharedWords, columns: Sequence[SharedArray]) -> list
     return [SharedArray(by, (parts[0][i], parts[1][i])) for i in range(1, len(columns) + 1)]
 
 
-def _taken(by: ReplicatedComputation, parts: Sequence[Array], rows: slice, at: Array, times: int = 1) -> SharedArray:
+def _taken(by: RingNumbers, parts: Sequence[Array], rows: slice, at: Array, times: int = 1) -> SharedArray:
     return SharedArray(by, tuple(np.repeat(part[rows, at], times, axis=0) for part in parts))
 
 
-def _joined(by: ReplicatedComputation, here: Array, more: Array) -> Array:
+def _joined(by: RingNumbers, here: Array, more: Array) -> Array:
     """What both pass on is the product; sums add up."""
     return np.concatenate([more[:1], by.domain.add(here[1:], more[1:])])

@@ -17,7 +17,7 @@ from atoll.core.message.words import word_dtype
 
 from ..keystream import SEED
 from ..shares.shared_array import SharedArray, concatenated
-from ..shares.trio import Array, SharedWords, Stream, Trio, join_words
+from ..shares.trio import Array, CommonStream, SharedWords, Trio, join_words
 from ..shares.word_circuits import lift_bits
 from ..shares.word_ring import WordRing
 from .rearrangement import Column, Rearrangement
@@ -222,7 +222,7 @@ def _filled(rows: Mapping[str, Any], layout: Layout, capacity: int) -> dict[str,
 
 def _split(columns: Mapping[str, Array], layout: Layout, seeds: Sequence[bytes]) -> Array:
     """Part 2 of each column, as bytes: what is missing to the parts that follow from two seeds."""
-    streams = [Stream(seed) for seed in seeds]
+    streams = [CommonStream(seed) for seed in seeds]
     parts = []
     for name, bits in layout.items():
         values = columns[name]
@@ -231,7 +231,7 @@ def _split(columns: Mapping[str, Array], layout: Layout, seeds: Sequence[bytes])
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint8)
 
 
-def _drawn(stream: Stream, bits: int | None, n: int) -> Array:
+def _drawn(stream: CommonStream, bits: int | None, n: int) -> Array:
     words = stream.draw(n, _dtype_of(bits))
     return words if bits is None else words & words.dtype.type((1 << bits) - 1)
 
@@ -309,7 +309,7 @@ async def share_table(
 def _part(held: Any, layout: Layout, n: int, owner: str) -> dict[str, Array]:
     """One part of every column, from a seed or from bytes."""
     if isinstance(held, bytes) and len(held) == SEED:
-        stream = Stream(held)
+        stream = CommonStream(held)
         return {name: _drawn(stream, bits, n) for name, bits in layout.items()}
     size = sum(n * _dtype_of(bits).itemsize for bits in layout.values())
     if not isinstance(held, np.ndarray) or held.dtype != np.uint8 or held.shape != (size,):
