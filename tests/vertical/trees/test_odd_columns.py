@@ -8,7 +8,7 @@ import pytest
 import atoll
 from atoll.core.errors import ConfigError, DataError
 from atoll.secure.encrypted import Paillier
-from atoll.vertical import Pivot, SecureBoost, Vertical, train_pooled
+from atoll.vertical import FedXGBoost, Pivot, SecureBoost, Vertical, train_pooled
 
 ODD = {
     "constant": lambda a: np.full(len(a), 3.0),
@@ -56,10 +56,21 @@ def test_hidden_trees_are_the_plain_ones(odd):
     np.testing.assert_array_equal(found.predictions["federated"], train_pooled(job, data, found.outcome))
 
 
+@pytest.mark.parametrize("odd", ODD)
+def test_products_of_odd_columns_are_the_plain_sums(odd):
+    pytest.importorskip("rbcl")
+    data, few = parties(odd), {"trees": 2, "bins": 8}
+    hidden, plain = (
+        atoll.simulate(Vertical(model=model), data, engine="inline", progress=False)
+        for model in (FedXGBoost(**few), SecureBoost(**few, security="none"))
+    )
+    np.testing.assert_array_equal(hidden.predictions["federated"], plain.predictions["federated"])
+
+
 def test_what_no_tree_can_use_is_refused():
     data = parties("constant", further=False)
     bare = {"bank": {name: data["bank"][name] for name in ("id", "y")}, "shop": {"id": data["shop"]["id"]}}
-    for model in (SecureBoost(trees=1, security="none"), Pivot(trees=1, cipher=SHORT)):
+    for model in (SecureBoost(trees=1, security="none"), FedXGBoost(trees=1), Pivot(trees=1, cipher=SHORT)):
         with pytest.raises(DataError, match="no party has a column to split"):
             atoll.simulate(Vertical(model=model), bare, engine="inline", progress=False)
     infinite = {**data, "shop": {"id": data["shop"]["id"], "odd": np.full(300, np.inf)}}
