@@ -90,7 +90,7 @@ def _hidden(quick: bool) -> list[Claim]:
     cipher = Paillier(key_bits=256, insecure=True) if quick else Paillier()
     for learner, security in (("boosting", "enhanced"), ("forest", "basic"))[: 1 if quick else 2]:
         trees = 1 if quick or learner == "forest" else 2
-        model = Pivot(learner=learner, security=security, trees=trees, depth=2, bins=8, cipher=cipher)  # type: ignore[arg-type]
+        model = Pivot(learner=learner, security=security, trees=trees, depth=2, bins=8, sums="paillier", cipher=cipher)  # type: ignore[arg-type]
         found, spent = _train(model, parties)
         gap = float(np.abs(found.predictions["federated"] - train_pooled(Vertical(model=model), parties, found.outcome)).max())  # fmt: skip
         claims.append(

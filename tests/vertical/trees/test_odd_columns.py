@@ -51,7 +51,7 @@ def test_hidden_trees_are_the_plain_ones(odd):
     pytest.importorskip("gmpy2")
     pytest.importorskip("rbcl")
     data = parties(odd, rows=120, further=False)
-    job = Vertical(model=Pivot(trees=1, depth=2, bins=4, cipher=SHORT, security="enhanced"))
+    job = Vertical(model=Pivot(trees=1, depth=2, bins=4, security="enhanced"))
     found = atoll.simulate(job, data, engine="inline", progress=False)
     np.testing.assert_array_equal(found.predictions["federated"], train_pooled(job, data, found.outcome))
 
@@ -70,12 +70,12 @@ def test_products_of_odd_columns_are_the_plain_sums(odd):
 def test_what_no_tree_can_use_is_refused():
     data = parties("constant", further=False)
     bare = {"bank": {name: data["bank"][name] for name in ("id", "y")}, "shop": {"id": data["shop"]["id"]}}
-    for model in (SecureBoost(trees=1, security="none"), FedXGBoost(trees=1), Pivot(trees=1, cipher=SHORT)):
+    for model in (SecureBoost(trees=1, security="none"), FedXGBoost(trees=1), Pivot(trees=1)):
         with pytest.raises(DataError, match="no party has a column to split"):
             atoll.simulate(Vertical(model=model), bare, engine="inline", progress=False)
     infinite = {**data, "shop": {"id": data["shop"]["id"], "odd": np.full(300, np.inf)}}
     with pytest.raises(DataError, match="column 'odd' is infinite at row 0"):
-        atoll.simulate(Vertical(model=Pivot(trees=1, cipher=SHORT)), infinite, engine="inline", progress=False)
+        atoll.simulate(Vertical(model=Pivot(trees=1)), infinite, engine="inline", progress=False)
     for model in (SecureBoost, Pivot):
         with pytest.raises(ConfigError, match="key_bits=1024"):
             model(cipher=Paillier(key_bits=1024))

@@ -1,6 +1,6 @@
 """How owners of columns answer two parties who share numbers between them: neither these two nor the owners see what is added up, or who goes where.
 
-Sums by bin. Each computing party encrypts its parts of all rows under a Paillier key of its own, several parts in a ciphertext, and sends them to the other owners. An owner multiplies the
+Sums by bin are products of an owner's bins and a computing party's parts, see `atoll.vertical.trees.products`; or ciphertexts carry them. Then each computing party encrypts its parts of all rows under a Paillier key of its own, several parts in a ciphertext, and sends them to the other owners. An owner multiplies the
 ciphertexts of each bin, adds a random mask ``2^40`` times larger than the sum can be, and fresh noise. The party decrypts and keeps the masked sum as its new part; the
 other computing party gets the mask.
 
@@ -23,9 +23,11 @@ from atoll.secure.encrypted.paillier import gmp
 from atoll.secure.oblivious import TransferReceiver, TransferSender
 
 from ..model import require
+from .boosting import HostColumns
 from .columns import OwnedColumns
 from .hidden import SplitChoices, add_by_bin
 from .numbers import Flags, Numbers, SharedNumbers
+from .products import ProductGuest, ProductHost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from atoll.core.execution.session import PeerChannel, Peers
     from atoll.core.requests.island import Secret
 
-__all__ = ["Circle", "SealedWords", "SharedOwners", "SideTransfers", "share_sides"]
+__all__ = ["Circle", "SealedWords", "SharedOwners", "SideTransfers", "WordProducts", "share_sides"]
 
 _MASK = 40
 """Bits by which a mask is longer than what it hides."""
@@ -220,6 +222,38 @@ class SideTransfers:
         return _unpacked(np.bitwise_xor.reduce(found.reshape(*chosen.shape, words), axis=1), rows)
 
 
+@dataclass(frozen=True)
+class WordProducts:
+    """Products of owners' bins and computing parties' words; see `atoll.vertical.trees.products`.
+
+    Attributes:
+        guests: at a computing party: owner -> its half.
+        hosts: at an owner: computing party -> its half.
+    """
+
+    guests: dict[int, ProductGuest]
+    hosts: dict[int, ProductHost]
+
+    @classmethod
+    async def begin(
+        cls, circle: Circle, peers: Peers, own: OwnedColumns, known: Sequence[Any], owners: Sequence[int]
+    ) -> WordProducts:
+        """Prepare them with all."""
+        made = cls({}, {})
+        for owner in owners:
+            for party in (0, 1):
+                if party == owner or circle.me not in (party, owner):
+                    continue
+                channel = peers.channel(f"products of party {owner}")
+                if circle.me == owner:
+                    made.hosts[party] = await ProductHost.begin(own, circle.secret, channel, circle.names[party])
+                else:
+                    columns = HostColumns(known[owner][0], [0] * len(known[owner][0]))
+                    half = await ProductGuest.begin(columns, own.rows, circle.secret, channel, circle.names[owner])
+                    made.guests[owner] = half
+        return made
+
+
 def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint64]:
     """Rows of bits as words."""
     raw = np.packbits(bits, axis=1, bitorder="little")
@@ -283,12 +317,14 @@ class SharedOwners:
         key: a computing party's own key.
         by: a computing party's numbers.
         transfers: of sides, where nobody may see splits; ``None`` where all do.
+        products: of bins and words, in place of ciphertexts.
     """
 
     def __init__(
         self, circle: Circle, own: OwnedColumns, known: Sequence[Any], cipher: Paillier, keys: Sequence[Tree],
-        key: KeyOwner | None, by: SharedNumbers | None, transfers: SideTransfers | None,
+        key: KeyOwner | None, by: SharedNumbers | None, transfers: SideTransfers | None, products: WordProducts | None = None,
     ) -> None:  # fmt: skip
+        self.products = products
         self.circle, self.own, self.known, self.keys, self.key, self.by = circle, own, known, keys, key, by
         self.candidates = SplitChoices.of(known)
         self.owners = self.candidates.owners
@@ -312,16 +348,24 @@ class SharedOwners:
         me, circle = self.circle.me, self.circle
         nodes, rows, each = words.shape
         flat, many = np.ascontiguousarray(words.transpose(1, 0, 2)).reshape(rows, -1), nodes * each
-        others = [k for k in self.owners if k != me]
-        if self.key is not None and others:
+        others = [k for k in self.owners if k != me] if circle.computes else []
+        if self.products is not None:
+            for k in others:
+                await circle.send(k, self.products.guests[k].seal(flat))
+        elif self.key is not None and others:
             sealed = self.sealed.seal(self.key, flat)
             for k in others:
                 await circle.send(k, sealed)
+        answer, hear = (
+            (self._answer_sums, self._hear_sums)
+            if self.products is None
+            else (self._answer_products, self._hear_products)
+        )
         parts: dict[int, Numbers] = {}
         if me in self.owners:
-            parts[me] = await self._answer_sums(flat if circle.computes else None, many)
-        for k in others if self.key is not None else []:
-            parts[k] = await self._hear_sums(k, many)
+            parts[me] = await answer(flat if circle.computes else None, many)
+        for k in others:
+            parts[k] = await hear(k, many)
         made = np.zeros((nodes, len(self.candidates), each), np.uint64)
         for k, bins in parts.items():
             left = self.candidates.left_sums(k, bins)
@@ -359,6 +403,30 @@ class SharedOwners:
             require(good, f"no masks of {self.circle.names[owner]!r}", "Pivot")
             found = found - mask
         return found
+
+    async def _answer_products(self, flat: Numbers | None, words: int) -> Numbers:
+        """As `_answer_sums`, by products: an owner that does not compute gives the guest its parts of both, which hide behind the first host's."""
+        circle, products = self.circle, self.products
+        made = np.zeros((self.own.features, self.own.width, words), np.uint64)
+        if flat is not None:
+            made = add_by_bin(self.own.bins, flat, self.own.width)
+        for party, half in products.hosts.items() if products else ():
+            half.take_words(np.asarray(await circle.hear(party)), self.own, words)
+            made += half.sum_parts(self.own, np.arange(self.own.rows))
+        if not circle.computes:
+            await circle.send(0, made)
+        return made
+
+    async def _hear_products(self, owner: int, words: int) -> Numbers:
+        """As `_hear_sums`, by products."""
+        width, half = self._bins(owner)[0], self.products.guests[owner]  # type: ignore[union-attr]
+        made = half.sum_parts(np.arange(self.own.rows), width, words)
+        if owner > 1 and self.circle.me == 0:
+            heard = await self.circle.hear(owner)
+            good = isinstance(heard, np.ndarray) and heard.shape == made.shape and heard.dtype == np.uint64
+            require(good, f"no parts of sums of {self.circle.names[owner]!r}", "Pivot")
+            made = made + heard
+        return made
 
     async def send_left(self, chosen: Flags) -> Flags:
         """Whether rows go left at each node, in parts, ``(nodes, rows)``."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.message import Bits
 from atoll.core.requests.island import Secret
 from atoll.core.validation import require_parts
@@ -32,7 +32,8 @@ from .hidden import (
     sum_leaves,
 )
 from .numbers import Numbers, PlainNumbers, SharedNumbers, run_plain
-from .parties import Circle, SharedOwners, SideTransfers, give_bits, share_sides
+from .parties import Circle, SharedOwners, SideTransfers, WordProducts, give_bits, share_sides
+from .products import predict_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,7 +80,8 @@ class Pivot(VerticalModel):
         column_share: share of all columns that a tree of a forest may split.
         seed: of the rows and columns of a forest, which all parties know.
         security: see above.
-        cipher: the keys of the two computing parties.
+        sums: how owners of columns add up shares by bin: ``product``, by oblivious transfers, or ``paillier``, on ciphertexts, which takes several times as long.
+        cipher: the keys of the two computing parties under ``paillier``.
     """
 
     categories: ClassVar[bool] = True
@@ -93,6 +95,7 @@ class Pivot(VerticalModel):
     column_share: float = 0.7
     seed: int = 0
     security: Literal["basic", "enhanced"] = "basic"
+    sums: Literal["product", "paillier"] = "product"
     cipher: Paillier = field(default_factory=Paillier)
 
     def __post_init__(self) -> None:
@@ -107,14 +110,22 @@ class Pivot(VerticalModel):
             ("min_rows", self.min_rows >= 1, "use at least 1 row"),
             ("column_share", 0 < self.column_share <= 1, "use a share above 0, at most 1"),
             ("security", self.security in ("basic", "enhanced"), "use 'basic' or 'enhanced'"),
+            ("sums", self.sums in ("product", "paillier"), "use 'product' or 'paillier'"),
         )
         for name, good, remedy in bounds:
             if not good:
                 raise ConfigError(f"{name}={getattr(self, name)!r}", where="Pivot", remedy=remedy)
+        if self.sums == "product" and self.cipher != Paillier():
+            raise CompositionError(
+                "cipher with sums='product'", where="Pivot", remedy="use sums='paillier', or leave cipher out"
+            )
 
     def learns(self) -> dict[str, list[str]]:
         """What the guest and a host learn of each other beside the shared rows."""
-        hidden = f"nothing of gradients, labels and leaves: shares, and ciphertexts of {self.cipher.key_bits} bits, if the guest and the first host do not collude"
+        sealed = f", and ciphertexts of {self.cipher.key_bits} bits" if self.sums == "paillier" else ""
+        hidden = (
+            f"nothing of gradients, labels and leaves: shares{sealed}, if the guest and the first host do not collude"
+        )
         shape = "how many columns each other party has, how many bins each, and which of them have missing values"
         splits = {
             "basic": ["of each split of the trees, whose it is, and the number of its column and bin there"],
@@ -134,7 +145,8 @@ class Pivot(VerticalModel):
     def predict_cost(self, rows: int, columns: Sequence[int], outputs: int = 1) -> dict[str, float]:
         """Seconds of all parties' processors and bytes between them, before anyone is contacted, from the number of transfers and ciphertexts.
 
-        A transfer takes about .2 microseconds and 9 bytes; a ciphertext of 2048 bits 1.1 ms at all parties together, and more as the cube of its length; keys take two seconds.
+        A transfer takes about .2 microseconds and 9 bytes; a ciphertext of 2048 bits 1.1 ms at all parties together, and more as the cube of its length; keys take two seconds. For products
+        see `atoll.vertical.trees.products`.
         """
         boosted = self.learner == "boosting"
         trees = (self.trees if self.learner != "tree" else 1) * (outputs if boosted else 1)
@@ -143,12 +155,14 @@ class Pivot(VerticalModel):
         moves = rows * ((2**self.depth - 1) * (2 + 2 * words) + (4000 if boosted else 0))
         predicted = rows * 2 ** (self.depth + 1) * 4
         transfers = trees * (splits + moves + predicted)
-        sealed = trees * rows * self.depth * (2 + len(columns) - 2)
-        scale = (self.cipher.key_bits / 2048) ** 3
-        return {
-            "seconds": 2.0 * scale + 0.2e-6 * transfers + 1.1e-3 * scale * sealed,
-            "bytes": 9.0 * transfers + sealed * self.cipher.key_bits / 4,
-        }
+        found = {"seconds": 0.2e-6 * transfers, "bytes": 9.0 * transfers}
+        if self.sums == "product":
+            cells = rows * (sum(columns) + sum(columns[2:]))  # both computing parties have words for a further owner
+            more = predict_words(cells, self.bins, trees * words * (2**self.depth - 1))
+        else:
+            sealed, scale = trees * rows * self.depth * len(columns), (self.cipher.key_bits / 2048) ** 3
+            more = {"seconds": 2.0 * scale + 1.1e-3 * scale * sealed, "bytes": sealed * self.cipher.key_bits / 4}
+        return {name: value + more[name] for name, value in found.items()}
 
     # Training.
 
@@ -333,8 +347,9 @@ class _Growth:
         """Tell all other parties what they must know of this one's columns, and hear theirs; two parties make keys."""
         holes = [bool((own.bins[:, f] == own.width - 1).any()) for f in range(own.features)]
         mine: dict[str, Any] = {"counts": np.array(own.counts, np.int64), "holes": np.array(holes, np.bool_)}
-        keys = KeyOwner(self.model.cipher, circle.secret).keys if circle.computes else None
-        if keys is not None:
+        sealed = self.model.sums == "paillier"
+        keys = KeyOwner(self.model.cipher, circle.secret).keys if circle.computes and sealed else None
+        if keys:
             mine["key"] = keys[0]
         for place in range(len(circle.names)):
             if place != circle.me:
@@ -350,13 +365,16 @@ class _Growth:
         if not len(candidates):
             raise DataError("no party has a column to split", where="Pivot", remedy="give one party a feature")
         keys = [one.get("key") for one in state["heard"][:2]]
-        owner = KeyOwner(self.model.cipher, circle.secret, state["keys"]) if circle.computes else None
+        sealed, products = self.model.sums == "paillier", None
+        owner = KeyOwner(self.model.cipher, circle.secret, state["keys"]) if circle.computes and sealed else None
         if circle.computes:
             other = circle.names[1 - circle.me]
             by = await SharedNumbers.begin(circle.secret, peers, circle.channel, other, first=circle.me == 0)
         if self.model.security == "enhanced":
             transfers = await SideTransfers.begin(circle, peers, candidates.owners)
-        made = SharedOwners(circle, own, known, self.model.cipher, keys, owner, by, transfers)
+        if not sealed:
+            products = await WordProducts.begin(circle, peers, own, known, candidates.owners)
+        made = SharedOwners(circle, own, known, self.model.cipher, keys, owner, by, transfers, products)
         made.chosen = [int(one) for one in state["at"]]
         return made
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from atoll.core.execution.session import PeerChannel
     from atoll.core.requests.island import Secret
 
-__all__ = ["ProductGuest", "ProductHost", "predict_cost"]
+__all__ = ["ProductGuest", "ProductHost", "predict_cost", "predict_words"]
 
 Words = Any
 """Blocks of 128 bits as two words of 64, ``(..., 2)``."""
@@ -145,12 +145,14 @@ class _Leaves:
             }
             self._kept.update(made)
 
-    def pads(self, feature: int, rows: NDArray[Any]) -> Iterator[tuple[NDArray[Any], Words]]:
-        """Words of each leaf for this boosted tree, ``(rows, leaves, 2)``, some rows after the other; 0 for the leaf that this party lacks."""
+    def pads(self, feature: int, rows: NDArray[Any], count: int = 2) -> Iterator[tuple[NDArray[Any], Words]]:
+        """So many words of each leaf for this boosted tree, ``(rows, leaves, count)``, some rows after the other; 0 for the leaf that this party lacks."""
         for mine in _chunks(rows):
-            found = self._grow(feature, mine).copy()
+            seeds, blocks = self._grow(feature, mine), -(-count // 2)
+            found = np.repeat(seeds[:, :, None], blocks, axis=2)
             found[..., 0] ^= np.uint64(self.tree)
-            words = _hash(_LEAVES, found)
+            found[..., 1] ^= np.arange(blocks, dtype=np.uint64)
+            words = _hash(_LEAVES, found).reshape(*seeds.shape[:2], -1)[..., :count]
             if self.bins:
                 words[np.arange(len(mine)), self.bins[feature][mine]] = 0
             yield mine, words
@@ -160,9 +162,9 @@ def _chunks(rows: NDArray[Any]) -> list[NDArray[Any]]:
     return [rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS)]
 
 
-def _by_bin(sums: Sequence[Words], width: int) -> Words:
-    """Sums by leaf of each column as sums by bin, ``(features, width, 2)``: the last bin is that of the rows without the value."""
-    made = np.zeros((len(sums), width, 2), np.uint64)
+def _by_bin(sums: Sequence[Words], width: int, count: int = 2) -> Words:
+    """Sums by leaf of each column as sums by bin, ``(features, width, count)``: the last bin is that of the rows without the value."""
+    made = np.zeros((len(sums), width, count), np.uint64)
     for f, each in enumerate(sums):
         made[f, : len(each) - 1], made[f, -1] = each[:-1], each[-1]
     return made
@@ -194,13 +196,18 @@ class ProductGuest:
         return cls(known)
 
     def seal(self, pairs: NDArray[np.int64]) -> Any:
-        """What hides the gradients of all rows, ``(rows, features, 2)``."""
+        """What hides the gradients of all rows, ``(rows, features, 2)``; or other words, as many of each row."""
         self._known.tree += 1
-        made = np.empty((len(pairs), len(self._known.leaves), 2), np.uint64)
+        count = pairs.shape[1]
+        made = np.empty((len(pairs), len(self._known.leaves), count), np.uint64)
         for f in range(made.shape[1]):
-            for rows, words in self._known.pads(f, np.arange(len(pairs))):
+            for rows, words in self._known.pads(f, np.arange(len(pairs)), count):
                 made[rows, f] = words.sum(axis=1, dtype=np.uint64) - pairs[rows].view(np.uint64)
         return made
+
+    def sum_parts(self, rows: NDArray[Any], width: int, count: int = 2) -> Words:
+        """This party's parts of the sums over some rows, ``(features, width, count)``."""
+        return _sum_pads(self._known, rows, width, count)
 
     def open(
         self, sums: Any, columns: HostColumns, totals: NDArray[np.int64], rows: Sequence[NDArray[np.int32]]
@@ -213,19 +220,18 @@ class ProductGuest:
         found, shape = np.asarray(sums), (len(totals), len(columns.counts), columns.width, 2)
         good = found.shape == shape and found.dtype == np.uint64
         require(good, f"parts of sums of shape {found.shape}, expected {shape}")
-        made = np.stack([each + _sum_pads(self._known, mine, columns.width) for each, mine in zip(found, rows, strict=True)])  # fmt: skip
+        made = np.stack([each + self.sum_parts(mine, columns.width) for each, mine in zip(found, rows, strict=True)])  # fmt: skip
         made = made.view(np.int64)
         require(bool((made.sum(axis=2) == totals[:, None]).all()), "parts of sums that do not add up to those of the rows")  # fmt: skip
         return made
 
 
-def _sum_pads(known: _Leaves, rows: NDArray[Any], width: int) -> Words:
-    """The sums of a party's words over rows, ``(features, width, 2)``."""
-    sums = [np.zeros((many, 2), np.uint64) for many in known.leaves]
+def _sum_pads(known: _Leaves, rows: NDArray[Any], width: int, count: int) -> Words:
+    sums = [np.zeros((many, count), np.uint64) for many in known.leaves]
     for f, mine in enumerate(sums):
-        for _, words in known.pads(f, rows):
+        for _, words in known.pads(f, rows, count):
             mine += words.sum(axis=0, dtype=np.uint64)
-    return _by_bin(sums, width)
+    return _by_bin(sums, width, count)
 
 
 class ProductHost:
@@ -255,25 +261,32 @@ class ProductHost:
     def take(self, sealed: Any, columns: OwnedColumns, start: int, *, last: bool) -> int:
         """Take what hides the gradients of all rows."""
         found = np.asarray(sealed)
-        good = found.shape == (columns.rows, columns.features, 2) and found.dtype == np.uint64 and last and start == 0
+        require(last and start == 0, "gradients in batches")
+        self.take_words(found, columns, 2)
+        return len(found)
+
+    def take_words(self, found: Any, columns: OwnedColumns, count: int) -> None:
+        """Take what hides so many words of each row."""
+        good = found.shape == (columns.rows, columns.features, count) and found.dtype == np.uint64
         require(good, f"gradients of shape {found.shape} for {columns.rows} rows and {columns.features} columns")
         self._known.tree += 1
         self._hidden = found
-        return len(found)
 
     def sums(self, columns: OwnedColumns, nodes: Sequence[int]) -> Any:
         """This party's parts of the sums, ``(nodes, features, width, 2)``."""
         require(self._hidden is not None, "sums were asked for before gradients were sent")
-        made = [self._parts_of(columns, columns.rows_at(node)) for node in nodes]
+        made = [self.sum_parts(columns, columns.rows_at(node)) for node in nodes]
         return np.stack(made) if made else np.zeros((0, columns.features, columns.width, 2), np.uint64)
 
-    def _parts_of(self, columns: OwnedColumns, rows: NDArray[Any]) -> Words:
-        parts = [np.zeros((many, 2), np.uint64) for many in self._known.leaves]
+    def sum_parts(self, columns: OwnedColumns, rows: NDArray[Any]) -> Words:
+        """This party's parts of the sums over some rows, ``(features, width, words)``."""
+        count = self._hidden.shape[2]
+        parts = [np.zeros((many, count), np.uint64) for many in self._known.leaves]
         for f, mine in enumerate(parts):
-            for some, words in self._known.pads(f, rows):
+            for some, words in self._known.pads(f, rows, count):
                 mine -= words.sum(axis=0, dtype=np.uint64)
                 np.add.at(mine, self._known.bins[f][some], words.sum(axis=1, dtype=np.uint64) - self._hidden[some, f])
-        return _by_bin(parts, columns.width)
+        return _by_bin(parts, columns.width, count)
 
 
 def predict_cost(rows: int, columns: Sequence[int], bins: int, trees: int, depth: int) -> dict[str, float]:
@@ -290,11 +303,25 @@ def predict_cost(rows: int, columns: Sequence[int], bins: int, trees: int, depth
         depth: levels of splits.
     """
     leaves, cells = bins + 1, rows * sum(columns)
-    levels = len(_sizes(leaves)) - 1
-    blocks = cells * (23 * leaves + 60 * levels) + trees * cells * leaves * (1 + 2 * (1 + (depth - 1) / 2))
+    begun = predict_words(cells, bins, 0)
+    blocks = trees * cells * leaves * (1 + 2 * (1 + (depth - 1) / 2))
     sums = 2 ** (depth - 1) * sum(columns) * (leaves + 1)
-    sent = cells * 48 * levels + trees * 16 * (cells + sums) + 2 * len(columns) * 128 * 32
-    return {"seconds": blocks * _time_block(), "bytes": float(sent)}
+    sent = trees * 16 * (cells + sums) + 2 * len(columns) * 128 * 32
+    return {"seconds": begun["seconds"] + blocks * _time_block(), "bytes": begun["bytes"] + sent}
+
+
+def predict_words(cells: int, bins: int, words: int) -> dict[str, float]:
+    """``seconds`` and ``bytes`` of the beginning, and of sums over all rows of so many words of each.
+
+    Args:
+        cells: rows times columns, for each party that has words.
+        bins: bins of a column.
+        words: words of a row, in all sums.
+    """
+    leaves = bins + 1
+    levels = len(_sizes(leaves)) - 1
+    blocks = cells * (23 * leaves + 60 * levels) + cells * leaves * 1.5 * words
+    return {"seconds": blocks * _time_block(), "bytes": float(cells * (48 * levels + 8 * words))}
 
 
 @lru_cache(maxsize=1)
