@@ -1,6 +1,7 @@
 from .job import Vertical as Vertical
 from .job import VerticalResult as VerticalResult
 from .job import train_pooled as train_pooled
+from .linear.mmvfl import MMVFL as MMVFL
 from .linear.vertical_linear import VerticalLinear as VerticalLinear
 from .model import VerticalModel as VerticalModel
 from .prediction import VerticalPrediction as VerticalPrediction

@@ -36,7 +36,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="boost: boosted trees, the default; fedxgboost: the same without ciphertexts; pivot: boosted trees that show less; linear: a linear model; net: a neural network that is split.",
+        help="boost: boosted trees, the default; fedxgboost: the same without ciphertexts; pivot: boosted trees that show less; linear: a linear model; mmvfl: one of each party's own columns, of classes; net: a neural network that is split.",
     ),
 ]
 Security = Annotated[
@@ -324,6 +324,7 @@ MODELS = {
     "fedxgboost": ("FedXGBoost", ("security", "trees", "depth", "bins", "rate", "epsilon")),
     "pivot": ("Pivot", ("security", "trees", "depth", "bins", "rate")),
     "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "solver", "short_exponents")),
+    "mmvfl": ("MMVFL", ()),
     "net": ("SplitNet", ("seed", "rate", "epochs", "batch", "attack", "defend")),
 }
 """``--model`` -> its class in `atoll.vertical`, and the options that it has."""

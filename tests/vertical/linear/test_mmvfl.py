@@ -1,0 +1,170 @@
+"""MMVFL: the optimum of its convex problem, the same model as with all columns in one place, and parties that predict alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import atoll
+from atoll.core.errors import AtollError, ConfigError, DataError, MessageError
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.island import Secret
+from atoll.core.world import World
+from atoll.engines import Inline
+from atoll.testing import killed_and_resumed
+from atoll.trees.objectives import SOFTMAX, TreeLoss
+from atoll.vertical import MMVFL, Vertical
+from atoll.vertical.job import train_pooled
+from atoll.vertical.linear import mmvfl
+from atoll.vertical.linear.mmvfl import fit_group_lasso
+from atoll.vertical.model import ColumnScales, GuestRows
+from tests.support.sessions_by_hand import hold
+
+
+def parties(seed=0, rows=600, classes=4, hosts=2):
+    """Classes that each party's first column tells in part; other columns are noise."""
+    rng = np.random.default_rng(seed)
+    y, ids = rng.integers(0, classes, rows), np.arange(rows)
+    made = {}
+    for k, name in enumerate(["bank", *(f"shop-{i}" for i in range(hosts))]):
+        order = rng.permutation(rows)
+        signal = rng.permutation(np.linspace(-2, 2, classes))[y] + rng.normal(size=rows)
+        columns = {"signal": signal, "noise": rng.normal(size=rows), "more": rng.normal(size=rows)}
+        made[name] = {"id": ids[order], **{name: values[order] for name, values in columns.items()}}
+        if k == 0:
+            made[name]["y"] = y[order]
+    return made, y
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.05, 0.5]))
+@settings(max_examples=30, deadline=None)
+def test_the_group_lasso_is_at_its_optimum(seed, beta):
+    """The subgradient: ``2 x'(x w - z) / n + beta w_j / |w_j|`` is 0, or within beta where w_j is 0."""
+    rng = np.random.default_rng(seed)
+    x, z = rng.normal(size=(50, 5)), rng.normal(size=(50, 3))
+    z += 0.5 * x[:, :1]
+    w = fit_group_lasso(x, z, beta, np.zeros((5, 3)))
+    pull = 2 * x.T @ (x @ w - z) / len(x)
+    for one, slope in zip(w, pull, strict=True):
+        length = np.linalg.norm(one)
+        if length > 0:
+            np.testing.assert_allclose(slope, -beta * one / length, atol=1e-9)
+        else:
+            assert np.linalg.norm(slope) <= beta + 1e-9
+
+
+def objective(model, blocks, y, parts, z):
+    """The paper's sum, with the Z's of all parties eliminated but given: for a check of first derivatives."""
+    total, n = 0.0, len(y)
+    for k, (x, part) in enumerate(zip(blocks, parts, strict=True)):
+        scores = ColumnScales.unpacked(part["scales"]).apply(x) @ part["weights"] + part["base"]
+        eta = model.eta if k == 0 else 0.0
+        own = (scores + model.zeta * z + eta * y) / (1 + model.zeta + eta)
+        total += (((scores - own) ** 2).sum() + model.zeta * ((own - z) ** 2).sum() + eta * ((own - y) ** 2).sum()) / n
+        total += model.beta * MMVFL.selected(part).sum()
+    return total
+
+
+def common(model, blocks, y, parts):
+    """Z as a plain least-squares problem gives it."""
+    top = bottom = 0.0
+    for k, (x, part) in enumerate(zip(blocks, parts, strict=True)):
+        scores = ColumnScales.unpacked(part["scales"]).apply(x) @ part["weights"] + part["base"]
+        eta = model.eta if k == 0 else 0.0
+        top = top + (scores + eta * y) / (1 + model.zeta + eta)
+        bottom += (1 + eta) / (1 + model.zeta + eta)
+    return top / bottom
+
+
+@pytest.mark.parametrize(("zeta", "eta"), [(1000.0, 1000.0), (2.0, 3.0)])
+def test_the_rounds_reach_the_optimum_of_the_papers_sum(zeta, eta):
+    """No small change of weights, intercepts or pseudo-labels lowers the sum."""
+    rng = np.random.default_rng(3)
+    codes = rng.integers(0, 3, 80)
+    blocks = [rng.normal(size=(80, 2)) + 0.5 * codes[:, None], rng.normal(size=(80, 3)) - codes[:, None] / 2]
+    y = np.eye(3)[codes]
+    model = MMVFL(beta=0.05, zeta=zeta, eta=eta)
+    part = model.train_pooled(GuestRows(np.concatenate(blocks, axis=1), codes.astype(float), TreeLoss(SOFTMAX, 3), (2, 3)))  # fmt: skip
+    best, z = part["sides"], common(model, blocks, y, part["sides"])
+    least = objective(model, blocks, y, best, z)
+    for _ in range(60):
+        moved = [{**one, "weights": one["weights"] + 1e-3 * rng.normal(size=one["weights"].shape), "base": one["base"] + 1e-3 * rng.normal(size=3)} for one in best]  # fmt: skip
+        assert objective(model, blocks, y, moved, common(model, blocks, y, moved)) > least
+        assert objective(model, blocks, y, best, z + 1e-3 * rng.normal(size=z.shape)) > least
+
+
+@pytest.mark.parametrize("classes", [4, 2])
+def test_it_is_the_model_of_all_columns_and_each_party_predicts_alone(classes):
+    tables, truth = parties(classes=classes)
+    job = Vertical(model=MMVFL(beta=0.3), task="multiclass" if classes > 2 else "binary")
+    result = atoll.simulate(job, tables, engine="inline", progress=False)
+    assert result.compare(train_pooled(job, tables, result))["difference"] < 1e-12
+    alone, federated = result.scores.values()
+    assert federated > alone + (0.05 if classes > 2 else -0.01)
+    for name, table in tables.items():
+        part = result.replies[name]["half"]["part"]
+        lengths = MMVFL.selected(part)
+        assert lengths[0] > 0
+        assert (lengths[1:] == 0).all(), "columns of noise are left out"
+        if name != "bank":
+            made = result.predict_own(name, table)
+            said = made.argmax(axis=1) if classes > 2 else made > 0.5
+            assert (said == truth[table["id"]]).mean() > 1.2 / classes
+    assert any("purpose" in line for line in result.learns["shop-0"])
+    foreseen = job.predict_cost(dict.fromkeys(tables, 600), [3, 3, 3], classes if classes > 2 else 1)
+    assert 0.2 < foreseen["bytes"] / result.cost["bytes"] < 5
+
+
+@pytest.mark.slow  # quicker: the pooled model is the same, and linear models resume
+def test_killed_and_resumed_it_is_the_same(tmp_path):
+    tables, _ = parties()
+    ready = Vertical(model=MMVFL(zeta=20.0, eta=20.0), task="multiclass").prepare(Community(tables))
+
+    async def program(fed):
+        return await ready.program(fed)
+
+    program.tasks = ready.tasks
+
+    def world(folder, resume):
+        return World(Community(tables), Inline(), folder=folder, resume=resume)
+
+    killed_and_resumed(world, program, tmp_path, points=6)
+
+
+def test_a_training_that_does_not_settle_is_refused(monkeypatch):
+    monkeypatch.setattr(mmvfl, "_ROUNDS", 2)
+    tables, _ = parties()
+    with pytest.raises(AtollError, match="pseudo-labels still move after 2 rounds"):
+        atoll.simulate(Vertical(model=MMVFL(zeta=1.0, eta=1.0), task="multiclass"), tables, engine="inline", progress=False)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        (["hello"], "None classes"),
+        ([{"outputs": 3, "eta": 1.0, "zeta": 1000.0}], "other settings than agreed"),
+        ([{"outputs": 3, "eta": 1000.0, "zeta": 1000.0}, {"z": np.zeros((9, 3))}], r"no numbers of shape \(20, 3\)"),
+    ],
+)
+def test_a_guest_that_says_something_else_is_refused(told, match):
+    async def guest(peers):
+        for message in told:
+            await peers.send("host", message)
+
+    async def host(peers):
+        return await MMVFL().train_host(np.zeros((20, 2)), peers, "guest", secret=Secret(1))
+
+    with pytest.raises(MessageError, match=match):
+        hold(guest=guest, host=host)
+
+
+def test_numbers_and_settings_out_of_range_are_refused():
+    tables, _ = parties()
+    tables["bank"]["y"] = np.linspace(0, 1, 600)
+    with pytest.raises((ConfigError, DataError), match="labels that are numbers"):
+        atoll.simulate(Vertical(model=MMVFL()), tables, engine="inline", progress=False)
+    for name in ("beta", "zeta", "eta"):
+        with pytest.raises(ConfigError, match=f"{name}=-1"):
+            MMVFL(**{name: -1.0})
