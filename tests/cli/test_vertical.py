@@ -318,6 +318,27 @@ def test_an_arbiter_between_real_processes_gives_the_same_file(files, asked, tmp
     assert (tmp_path / "heard" / "arbiter--shop.bin").stat().st_size > 256
 
 
+@pytest.mark.network
+@pytest.mark.parametrize(("security", "bound"), [("pair", 0.0), ("shared", 1e-3), ("ckks", 1e-5)])
+def test_a_linear_model_between_real_processes_writes_the_same_file(files, asked, tmp_path, security, bound):
+    """To the byte where sums are exact; shares and CKKS round by noise that each run draws, so there in bounds."""
+    pytest.importorskip("gmpy2")
+    if security == "ckks":
+        pytest.importorskip("tenseal")
+    short = ["--short-exponents"] if security == "pair" else []
+    words = ("--model", "linear", "--security", security, *short, "--predictions")
+    asked(*files(), *words, tmp_path / "one.csv")
+    order = np.random.default_rng(1).permutation(ROWS)
+    found = asked(*files(order=order), *words, tmp_path / "two.csv", "--poc")
+    assert found["difference"] < (bound or 1e-8)
+    one, two = (rows_of(tmp_path / f"{name}.csv") for name in ("one", "two"))
+    if not bound:
+        assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    for a, b in zip(one, two, strict=True):
+        assert all(a[key] == b[key] for key in ("id", "split", "y", "alone", "pooled"))
+        assert abs(float(a["federated"]) - float(b["federated"])) <= bound
+
+
 @pytest.mark.parametrize("statistic", ["woe", "correlation"])
 def test_statistics_train_nothing(files, asked, capsys, statistic):
     pytest.importorskip("gmpy2")

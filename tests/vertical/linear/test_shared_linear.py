@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.errors import AtollError, CompositionError, DataError
+from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
 from atoll.core.world import World
@@ -191,3 +191,32 @@ def test_explain_names_the_dealer():
     assert job.others(2) == {"dealer": "dealer"}
     told = job.explain(Community(as_parties(draw(702, 260))[0]))
     assert any(one.who == "dealer" and "sees no shares" in one.sees for one in told.exposures)
+
+
+@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1))])
+def test_two_parties_need_no_dealer(seed):
+    """Triples by oblivious transfers: the same model in the same bounds, for many more bytes."""
+    table = draw(700 + seed, 300, holes=True)
+    parties, _ = as_parties(table)
+    job = Vertical(model=VerticalLinear(security="shared", triples="transfers"), task=table.task)
+    assert not job.helpers()
+    result = atoll.simulate(job, parties, engine="inline", progress=False)
+    assert result.compare(train_pooled(job, parties, result))["difference"] < 1e-3
+    assert set(result.learns) == set(parties)
+    assert any("oblivious transfers hide" in line for line in result.learns["host-1"])
+    columns, outputs = [len(one) - 1 - (name == "guest") for name, one in parties.items()], len(result.classes)
+    family = {"binary": "logistic", "multiclass": "multinomial", "regression": "least-squares"}[table.task]
+    told = VerticalLinear(security="shared", triples="transfers", family=family).predict_cost(
+        result.rows["train"], columns, outputs if outputs > 2 else 1
+    )
+    assert 0.3 < told["bytes"] / result.cost["bytes"] < 3
+
+
+def test_transfers_are_of_two_parties_on_shares():
+    with pytest.raises(CompositionError, match="triples with security='pair'"):
+        VerticalLinear(triples="transfers")
+    with pytest.raises(ConfigError, match="triples='magic'"):
+        VerticalLinear(security="shared", triples="magic")
+    parties, _ = as_parties(draw(702, 260), 2)
+    with pytest.raises(AtollError, match="triples='transfers' with 3 parties"):
+        atoll.simulate(Vertical(model=VerticalLinear(security="shared", triples="transfers")), parties, engine="inline", progress=False)  # fmt: skip

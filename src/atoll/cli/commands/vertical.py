@@ -99,6 +99,14 @@ Solver = Annotated[
         show_default=False,
     ),
 ]
+Triples = Annotated[
+    str | None,
+    typer.Option(
+        "--triples",
+        help="linear --security shared: dealer (default), or transfers, of two parties.",
+        show_default=False,
+    ),
+]
 Epochs = Annotated[
     int | None,
     typer.Option("--epochs", help="net: passes over the training rows, 10 by default.", min=1, show_default=False),
@@ -171,6 +179,7 @@ def command(
     penalty: Penalty = None,
     l1: L1 = None,
     solver: Solver = None,
+    triples: Triples = None,
     epochs: Epochs = None,
     batch: Batch = None,
     attack: Attack = None,
@@ -192,7 +201,7 @@ def command(
 
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
-        "epsilon": epsilon, "family": family, "penalty": penalty, "l1": l1, "solver": solver,
+        "epsilon": epsilon, "family": family, "penalty": penalty, "l1": l1, "solver": solver, "triples": triples,
         "epochs": epochs, "batch": batch, "attack": attack, "defend": defend,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
@@ -323,7 +332,7 @@ MODELS = {
     "boost": ("SecureBoost", ("security", "trees", "depth", "bins", "rate", "short_exponents")),
     "fedxgboost": ("FedXGBoost", ("security", "trees", "depth", "bins", "rate", "epsilon")),
     "pivot": ("Pivot", ("security", "trees", "depth", "bins", "rate")),
-    "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "solver", "short_exponents")),
+    "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "solver", "triples", "short_exponents")),
     "mmvfl": ("MMVFL", ()),
     "net": ("SplitNet", ("seed", "rate", "epochs", "batch", "attack", "defend")),
 }

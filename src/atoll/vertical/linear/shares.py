@@ -1,6 +1,6 @@
 """Linear models on secret shares, as SecureML (Mohassel and Zhang 2017): columns, labels and weights are shared, and each party learns the weights of its own columns at the end.
 
-A dealer, a party without columns, hands out matrix triples. All numbers are fixed-point words of 64 bits.
+A dealer, a party without columns, hands out matrix triples; or two parties make them by oblivious transfers (`atoll.secure.shares.oblivious`). All numbers are fixed-point words of 64 bits.
 
 Before a party shares its columns x, it turns them within itself, ``Q = x T``, such that ``T' (x'x + ridge) T = 2^L I`` with ``2^L >= rows``. Then the matrix of all parties,
 ``G = (Q'Q + T' ridge T) / 2^L``, has 1 on its diagonal blocks, and its inverse Z follows by Newton's iteration ``Z <- Z (2 - G Z)`` on shares of small matrices: one large product
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import DataError
+from atoll.core.errors import CompositionError, DataError
 from atoll.secure.shares import (
     AdditiveComputation,
     AdditiveSharing,
+    ObliviousDealer,
     PartyDealer,
     SharedArray,
     WordRing,
@@ -93,6 +94,7 @@ async def fit_shared_weights(
     parties: Sequence[str],
     me: str,
     secret: Secret,
+    transfers: bool = False,
 ) -> NDArray[np.float64]:
     """This party's weights at the optimum, ``(columns, outputs)``.
 
@@ -106,11 +108,19 @@ async def fit_shared_weights(
         parties: the roles with columns, the guest first.
         me: this party's role.
         secret: its entropy.
+        transfers: whether the two parties make the triples themselves.
 
     Raises:
+        CompositionError: there are more than two, and no dealer.
         DataError: the numbers do not fit words of 64 bits, or the rounds do not converge.
         MessageError: a peer's message has another form.
     """
+    if transfers and len(parties) != 2:
+        raise CompositionError(
+            f"triples='transfers' with {len(parties)} parties",
+            where="VerticalLinear(security='shared')",
+            remedy="leave triples out: a dealer serves any number of parties",
+        )
     rows = len(block.x)
     level = max(int(rows - 1).bit_length(), 1)
     turned = _Turned.of(block, level, curvature)
@@ -122,7 +132,11 @@ async def fit_shared_weights(
         require(type(size) is int and 0 <= size <= 1 << 16, f"{size!r} directions at {name!r}", "VerticalLinear")
         sizes.append(int(size))  # type: ignore[arg-type]
     place: Any = SimpleNamespace(secret=secret)
-    sharing, dealer = sharing_among(len(parties)), PartyDealer(peers, DEALER, first=me == parties[0])
+    sharing, first = sharing_among(len(parties)), me == parties[0]
+    dealer: Any = PartyDealer(peers, DEALER, first=first)
+    if transfers:
+        other = next(name for name in parties if name != me)
+        dealer = await ObliviousDealer.begin(secret, peers, other, first=first)
     async with AdditiveComputation(place, peers, parties, me, sharing, dealer) as computing:
         fit = _SharedFit(computing, level, sizes)  # type: ignore[arg-type]
         made = await fit.fit(turned.q, targets, (rows, outputs), pieces)
@@ -254,7 +268,9 @@ def _beside(x: SharedArray, y: SharedArray) -> SharedArray:
     return concatenated([x.T, y.T]).T
 
 
-def predict_shared(rows: int, columns: int, outputs: int, parties: int, pieces: bool) -> dict[str, float]:
+def predict_shared(
+    rows: int, columns: int, outputs: int, parties: int, pieces: bool, transfers: bool = False
+) -> dict[str, float]:
     """The processor ``seconds`` of all parties and the ``bytes`` between them: of pieces for 18 rounds, each with two products of all columns and two comparisons a row.
 
     Args:
@@ -263,13 +279,20 @@ def predict_shared(rows: int, columns: int, outputs: int, parties: int, pieces: 
         outputs: margins of a row.
         parties: how many have columns.
         pieces: whether the loss is that of SecureML's logistic function.
+        transfers: whether two parties make the triples themselves.
     """
     rounds = 18 if pieces else 0
     # A product of shared matrices opens both factors at all parties, and the dealer sends shares of two random ones.
     passes = 2 * parties * (parties - 1) + 2 * parties
     words = passes * rows * (columns + outputs) * (1 + rounds)
     compared = 2.0 * rows * rounds
-    return {
-        "seconds": 1e-7 * words + 8e-6 * compared + 0.2,
-        "bytes": 8.0 * words + 33.0 * passes * compared,
-    }
+    made = {"seconds": 1e-7 * words + 8e-6 * compared + 0.2, "bytes": 8.0 * words + 33.0 * passes * compared}
+    if (
+        transfers
+    ):  # the bytes of `transfer_frames`: G, the sums of the labels, two products a round, and triples of comparisons
+        inverted = 20.0 * columns * columns * (1024 + 288 * columns)
+        spread = 2.0 * rows * (columns * (1024 + 288 * columns) + outputs * (1024 + 288 * columns))
+        spread += rounds * (2.0 * columns * (1024 + 288 * rows) + 2.0 * rows * (1024 + 288 * columns))
+        made["bytes"] += inverted + spread + compared * 4_000
+        made["seconds"] += 1.5e-8 * made["bytes"]
+    return made

@@ -68,7 +68,7 @@ class VerticalLinear(VerticalModel):
     ``none``      derivatives of the loss by row, and so all labels         its part of each row's margin, in every step
     ============  ========================================================  ====================================================
 
-    ``pair`` needs no third party; under ``arbiter`` a party without columns has the key, and learns how long the training takes. ``shared`` has a dealer without columns, see `atoll.vertical.linear.shares`. The first three fit Taylor's loss of order 2 (Hardy et al. 2017) in place of the logistic, multinomial and Poisson ones: AUCs differ little, single probabilities do. See
+    ``pair`` needs no third party; under ``arbiter`` a party without columns has the key, and learns how long the training takes. ``shared`` has a dealer without columns, or none with ``triples="transfers"``, see `atoll.vertical.linear.shares`. The first three fit Taylor's loss of order 2 (Hardy et al. 2017) in place of the logistic, multinomial and Poisson ones: AUCs differ little, single probabilities do. See
     `atoll.vertical.linear.protocols`. The parties follow the protocol: one that encrypts a column of its own making, such as a single 1 among zeros, learns another's number of that row.
 
     Attributes:
@@ -79,6 +79,8 @@ class VerticalLinear(VerticalModel):
         solver: how ``pair``, ``arbiter`` and ``ckks`` find the optimum: ``newton``, by conjugate gradients; ``quasi-newton`` (K. Yang et al. 2019), by the memory of L-BFGS, with about as many products and a third
             fewer round trips; or ``gradient``, gradient descent, to compare with. See `atoll.vertical.linear.solver`.
         cipher: the encryption of ``pair`` and ``arbiter``.
+        triples: of ``shared``: who makes the triples, a ``dealer`` without columns, or two parties by oblivious ``transfers``, for tables of some hundred rows: a product of ``(n, k)`` and ``(k, m)`` takes
+            ``2 k min(n, m) (1024 + 288 max(n, m))`` bytes.
         short_exponents: whether noise has exponents of 448 bits: encryption takes less than half the time, under a further assumption, see `KeyOwner`.
     """
 
@@ -91,6 +93,7 @@ class VerticalLinear(VerticalModel):
     solver: Literal["newton", "quasi-newton", "gradient"] = "newton"
     cipher: Paillier = field(default_factory=Paillier)
     short_exponents: bool = False
+    triples: Literal["dealer", "transfers"] = "dealer"
 
     def __post_init__(self) -> None:
         require_parts(self, {"cipher": (Paillier, "atoll.secure.encrypted.Paillier()")})
@@ -100,6 +103,7 @@ class VerticalLinear(VerticalModel):
             ("l1", 0 <= self.l1 < np.inf, "use a finite number >= 0"),
             ("security", self.security in SECURITIES, f"use {', '.join(SECURITIES)}"),
             ("solver", self.solver in SOLVERS, f"use {', '.join(SOLVERS)}"),
+            ("triples", self.triples in ("dealer", "transfers"), "use dealer or transfers"),
         )
         for name, good, remedy in bounds:
             if not good:
@@ -109,6 +113,8 @@ class VerticalLinear(VerticalModel):
             name = "short_exponents" if self.short_exponents else "cipher"
         if self.security in ("shared", "ckks") and self.l1:
             name = "l1"
+        if self.triples != "dealer" and self.security != "shared":
+            name = "triples"
         if self.solver != "newton" and self.security in ("shared", "none"):
             name = "solver"
         if self.solver != "newton" and self.l1:
@@ -127,7 +133,9 @@ class VerticalLinear(VerticalModel):
     @property
     def helpers(self) -> Mapping[str, str]:
         """The arbiter or the dealer, where there is one."""
-        return {"arbiter": {ARBITER: ARBITER}, "shared": {DEALER: DEALER}}.get(self.security, {})
+        if self.security == "shared" and self.triples == "dealer":
+            return {DEALER: DEALER}
+        return {ARBITER: ARBITER} if self.security == "arbiter" else {}
 
     def names(self) -> tuple[str, ...]:
         """The class and the protocol."""
@@ -158,11 +166,16 @@ class VerticalLinear(VerticalModel):
             }
         if self.security == "shared":
             opened = "where the logistic function is in pieces, two numbers a round: how far the loss may still fall, and whether the momentum leads uphill"
-            apart = "nothing of another's rows, labels or weights, which are shares of uniform words, if the dealer shows nobody what it deals"
+            trusted = "if the dealer shows nobody what it deals"
+            if self.triples == "transfers":
+                trusted = "if the oblivious transfers hide choices and words, as they do of a party that follows them"
+            apart = f"nothing of another's rows, labels or weights, which are shares of uniform words, {trusted}"
             directions = "in how many directions each other party's columns vary"
+            shown = {"host": [apart, directions, opened], "guest": [apart, directions, opened, predicted]}
+            if self.triples == "transfers":
+                return shown
             return {
-                "host": [apart, directions, opened],
-                "guest": [apart, directions, opened, predicted],
+                **shown,
                 DEALER: [
                     "how many rows and directions the columns have, and how many rounds the training takes",
                     "nothing of a number: it sees no shares",
@@ -208,7 +221,7 @@ class VerticalLinear(VerticalModel):
             return {"seconds": seconds, "bytes": products * hosts * 16.0 * rows * outputs}
         if self.security == "shared":
             pieces = outputs == 1 and self.family in ("auto", "logistic")
-            return predict_shared(rows, sum(columns) + 1, outputs, len(columns), pieces)
+            return predict_shared(rows, sum(columns) + 1, outputs, len(columns), pieces, self.triples == "transfers")
         if self.security == "ckks":
             return predict_slots(rows, [columns[0] + 1, *columns[1:]], outputs, 25.0)
         products = 200.0 if self.l1 else {"gradient": 1000.0}.get(self.solver, 15.0)
@@ -268,7 +281,13 @@ class VerticalLinear(VerticalModel):
                 await peers.broadcast(public, hosts)  # type: ignore[union-attr]
         if hosts and self.security == "shared":
             given = taylor.targets if taylor else rows.targets[:, None]
-            at: dict[str, Any] = {"peers": peers, "parties": ["", *hosts], "me": "", "secret": _given(secret)}
+            at: dict[str, Any] = {
+                "peers": peers,
+                "parties": ["", *hosts],
+                "me": "",
+                "secret": _given(secret),
+                "transfers": self.triples == "transfers",
+            }
             w = await fit_shared_weights(block, outputs, given, taylor.curvature if taylor else 1.0, pieces, **at)
             return {"scales": scales.packed(), "weights": w[:-1], "base": w[-1], "unit": unit, "offset": offset}
         totals = GuestTotals(peers, hosts)
@@ -318,7 +337,13 @@ class VerticalLinear(VerticalModel):
         block = self._block(scaled, len(others) + 1, bool(public["coupled"]), float(public["unit"]))
         if self.security == "shared":
             parties, me = _places(public["hosts"], guest, [name for name in others if name != guest])
-            at: dict[str, Any] = {"peers": peers, "parties": parties, "me": me, "secret": secret}
+            at: dict[str, Any] = {
+                "peers": peers,
+                "parties": parties,
+                "me": me,
+                "secret": secret,
+                "transfers": self.triples == "transfers",
+            }
             curvature, pieces = float(public["curvature"]), bool(public["pieces"])
             w = await fit_shared_weights(block, outputs, None, curvature, pieces, **at)
             return {"scales": scales.packed(), "weights": w}
