@@ -55,5 +55,6 @@ def test_every_entry_that_needs_data_says_which() -> None:
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_the_files_are_those_that_the_loader_opens(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
+    loader, _, part = name.partition(":")
     with pytest.raises(DataError, match=re.escape(FILES[name][0].removesuffix(".gz"))):
-        atoll.data.fate_vertical(name) if FILES[name][0].startswith("fate_vfl/") else atoll.data.open(name)
+        getattr(atoll.data, loader)(part) if part else atoll.data.open(name)

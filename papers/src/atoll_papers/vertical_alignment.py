@@ -234,6 +234,6 @@ ENTRY = Entry(
     source="the thesis, section 2.3.3: Nock et al. 2018, of Hardy et al. 2017",
     run=_run,
     needs="FATE's `default_credit` below ATOLL_DATA; nothing with --quick",
-    data=("default_credit",),
+    data=("fate_vertical:default_credit",),
     quick_data=(),
 )

@@ -19,8 +19,11 @@ FILES: dict[str, tuple[str, ...]] = {
     "celeba_attributes": ("celeba_attr/celeba_attr.npz",),
     "boston_housing": ("boston_housing/boston_housing.csv.gz",),
     "cifar10_subset": ("cifar10_subset/cifar10_subset.npz",),
-    "default_credit": tuple(f"fate_vfl/default_credit_hetero_{role}.csv.gz" for role in ("guest", "host")),
     "digit_domains": (*_MNIST, "cifar10_subset/cifar10_subset.npz"),
+    **{
+        f"fate_vertical:{name}": tuple(f"fate_vfl/{name}_hetero_{side}.csv.gz" for side in ("guest", "host"))
+        for name in ("default_credit", "motor")
+    },
     "gas_turbine": tuple(f"gas_turbine/gt_{year}.csv.gz" for year in range(2011, 2016)),
     "kddcup99_tcp": ("kddcup99/kddcup99_tcp_safa.npz",),
     "mnist": _MNIST,

@@ -36,7 +36,7 @@ _PRODUCTS = 500
 _DESCENTS = 20_000
 """Most products of gradient descent, and of a memory that does not help."""
 MEMORY = 5
-"""Pairs of the memory, as in FATE."""
+"""Pairs of the memory."""
 
 
 class JointRows(Protocol):

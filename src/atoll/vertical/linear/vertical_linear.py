@@ -76,8 +76,8 @@ class VerticalLinear(VerticalModel):
         penalty: L2 penalty of the weights.
         l1: L1 penalty of the weights.
         security: see above.
-        solver: how ``pair``, ``arbiter`` and ``ckks`` find the optimum: ``newton``, by conjugate gradients; ``quasi-newton`` (K. Yang et al. 2019), by the memory of L-BFGS, with about as many products and a third
-            fewer round trips; or ``gradient``, gradient descent, to compare with. See `atoll.vertical.linear.solver`.
+        solver: how ``pair``, ``arbiter`` and ``ckks`` find the optimum: ``newton``, by conjugate gradients; ``quasi-newton`` (K. Yang et al. 2019), by the memory of L-BFGS, with about as many products and a
+            quarter fewer round trips; or ``gradient``, gradient descent, to compare with. See `atoll.vertical.linear.solver`.
         cipher: the encryption of ``pair`` and ``arbiter``.
         triples: of ``shared``: who makes the triples, a ``dealer`` without columns, or two parties by oblivious ``transfers``, for tables of some hundred rows: a product of ``(n, k)`` and ``(k, m)`` takes
             ``2 k min(n, m) (1024 + 288 max(n, m))`` bytes.
