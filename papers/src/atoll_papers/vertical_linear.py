@@ -220,7 +220,7 @@ def _solvers(quick: bool) -> list[Claim]:
     found: dict[str, dict[str, float]] = {}
     best: dict[str, Any] = {}
     for solver in ("gradient", "newton", "quasi-newton"):
-        model = VerticalLinear(solver=solver, cipher=cipher, short_exponents=True)  # type: ignore[arg-type]
+        model = VerticalLinear(solver=solver, cipher=cipher, short_exponents=True)
         job = Vertical(model=model, transcript=True)
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)

@@ -212,8 +212,9 @@ def command(
     else:
         learner = {"model": _make_model(model or "boost", given, seed), "transcript": transcript is not None}
     tables = words.tables_of(files, text=[ids])
-    chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids}
-    chosen |= {"label": label, "categories": _split_names(categories, tables)}
+    chosen: dict[str, Any] = {
+        "task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids, "label": label, "categories": _split_names(categories, tables),
+    }  # fmt: skip
     job, output = _make_job(learner, chosen, list(tables)), output_of(context)
     trained = _train(job, files, tables, transcript, output, poc=poc, kept=folder)
     if trained is None:

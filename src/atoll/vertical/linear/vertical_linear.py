@@ -281,13 +281,7 @@ class VerticalLinear(VerticalModel):
                 await peers.broadcast(public, hosts)  # type: ignore[union-attr]
         if hosts and self.security == "shared":
             given = taylor.targets if taylor else rows.targets[:, None]
-            at: dict[str, Any] = {
-                "peers": peers,
-                "parties": ["", *hosts],
-                "me": "",
-                "secret": _given(secret),
-                "transfers": self.triples == "transfers",
-            }
+            at = self._sharing(peers, ["", *hosts], "", secret)
             w = await fit_shared_weights(block, outputs, given, taylor.curvature if taylor else 1.0, pieces, **at)
             return {"scales": scales.packed(), "weights": w[:-1], "base": w[-1], "unit": unit, "offset": offset}
         totals = GuestTotals(peers, hosts)
@@ -337,13 +331,7 @@ class VerticalLinear(VerticalModel):
         block = self._block(scaled, len(others) + 1, bool(public["coupled"]), float(public["unit"]))
         if self.security == "shared":
             parties, me = _places(public["hosts"], guest, [name for name in others if name != guest])
-            at: dict[str, Any] = {
-                "peers": peers,
-                "parties": parties,
-                "me": me,
-                "secret": secret,
-                "transfers": self.triples == "transfers",
-            }
+            at = self._sharing(peers, parties, me, secret)
             curvature, pieces = float(public["curvature"]), bool(public["pieces"])
             w = await fit_shared_weights(block, outputs, None, curvature, pieces, **at)
             return {"scales": scales.packed(), "weights": w}
@@ -357,6 +345,11 @@ class VerticalLinear(VerticalModel):
             )
         w = await fit_weights(block, own, outputs, _start(state), self._saver(save, {"public": public}), self.solver)
         return {"scales": scales.packed(), "weights": w}
+
+    def _sharing(self, peers: Any, parties: Sequence[str], me: str, secret: Secret | None) -> dict[str, Any]:
+        """Where a party stands, for `fit_shared_weights`."""
+        transfers = self.triples == "transfers"
+        return {"peers": peers, "parties": parties, "me": me, "secret": _given(secret), "transfers": transfers}
 
     async def _products(
         self, x: NDArray[np.float64], outputs: int, peers: Any, others: Sequence[str], secret: Secret | None
