@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 from .errors import MissingExtraError
 
-__all__ = ["need"]
+__all__ = ["need", "one_thread"]
 
 
 def need(module: str, extra: str, what: str, where: str | None = None) -> Any:
@@ -30,3 +32,21 @@ def need(module: str, extra: str, what: str, where: str | None = None) -> Any:
             where=where,
             remedy=f'pip install "atoll[{extra}]"',
         ) from error
+
+
+@contextlib.contextmanager
+def one_thread(library: Any) -> Iterator[None]:
+    """Run with one thread: small operations lose more to threads than they gain, and cohorts are spread over processes instead.
+
+    Args:
+        library: a module with ``get_num_threads`` and ``set_num_threads``, as PyTorch has them.
+    """
+    before = library.get_num_threads()
+    if before == 1:
+        yield
+        return
+    library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        library.set_num_threads(before)

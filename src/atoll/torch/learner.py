@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
 from atoll.core.errors import AtollError, CompositionError
+from atoll.core.extras import one_thread
 from atoll.core.facets import facet
 from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.task import Batch, Summed, Task
@@ -517,7 +517,7 @@ class TorchLearner(Holding, Reporting):
         }
         reply: dict[str, Aggregate] = {}
         noise = begin_release(self.algorithm, island)
-        with one_thread():
+        with one_thread(torch):
             for at, training in enumerate(plan):
                 key = pass_key(island.rng.key, at, len(plan))
                 many = epochs_of_pass(self.algorithm, training.asked, epochs)
@@ -532,7 +532,7 @@ class TorchLearner(Holding, Reporting):
 
     def _train_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         asked = self._list_requested(message)
-        with one_thread():
+        with one_thread(torch):
             try:
                 training, states, epochs = self._before_last(cohort, message)
             except PassError as found:
@@ -566,7 +566,7 @@ class TorchLearner(Holding, Reporting):
         states = _states_of(part, lambda: facet(training.asked, Stateful).client_init(message["broadcast"]["params"]))
         many = epochs_of_pass(self.algorithm, training.asked, epochs)
         drawn = [secrets[i] for i in places.tolist()]
-        with one_thread():
+        with one_thread(torch):
             for batch in training.many(rows_of(part), message["broadcast"], states, part.keys, many, drawn):
                 yield replace(
                     batch,
@@ -591,7 +591,7 @@ class TorchLearner(Holding, Reporting):
         asked = self._list_requested(message)
         if message["phase"] in self._single_replies or "sketch" in asked:  # a sketch is of a single update
             return None
-        with one_thread():
+        with one_thread(torch):
             try:
                 training, states, epochs = self._before_last(cohort, message)
                 made = training.many_sum(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
@@ -608,7 +608,7 @@ class TorchLearner(Holding, Reporting):
     def _train_summands(self, cohort: Cohort, message: Tree) -> Summed | None:
         if message["phase"] in self._single_replies or self._list_requested(message):  # reports are of single clients
             return None
-        with one_thread():
+        with one_thread(torch):
             try:
                 training, states, epochs = self._before_last(cohort, message)
                 made = training.many_summands(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
@@ -649,12 +649,12 @@ class TorchLearner(Holding, Reporting):
         if name != "profile":
             return super()._make_report(name, options, params, data)
         self.require_held(params)
-        with one_thread():
+        with one_thread(torch):
             return profile(self.training.network, params, data, **options), float(len(data))
 
     def _report_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         asked = self._asked_for_survey(message)
-        with one_thread():
+        with one_thread(torch):
             told = self._survey_rows(message["params"], cohort, asked)
         yield Batch(np.arange(len(cohort)), dict(told))
 
@@ -741,7 +741,7 @@ class _Tuning:
     def prepare(self, cohort: Cohort, message: Tree, cores: int = 1) -> float:
         """Decide and compile; return the expected seconds of this cohort on one core that processes could share."""
         cores = cores if getattr(cohort.population, "stored", False) else 1  # making rows justifies processes
-        with one_thread():
+        with one_thread(torch):
             rows = rows_of(cohort)
             training = self._training
             try:
@@ -755,20 +755,6 @@ class _Tuning:
                 if not training.choices:
                     raise
         return training.expected_seconds(len(cohort))
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Run with one thread: small operations lose more to threads than they gain, and cohorts are spread over processes instead."""
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _states_of(cohort: Cohort, fresh: Callable[[], Tree]) -> Privates | None:

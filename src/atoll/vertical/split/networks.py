@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
-from atoll.core.extras import need
+from atoll.core.extras import need, one_thread
 from atoll.trees.objectives import LOGISTIC, SQUARED, TreeLoss
 
 if TYPE_CHECKING:
@@ -221,19 +221,10 @@ class Segment:
         }
 
 
-@contextlib.contextmanager
-def few_threads(multiplications: float) -> Iterator[None]:
+def few_threads(multiplications: float) -> contextlib.AbstractContextManager[None]:
     """Run with one thread where a step has so few multiplications that threads cost more than they save."""
     torch = load_torch()
-    before = torch.get_num_threads()
-    if before == 1 or multiplications > _MOST_ALONE:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return contextlib.nullcontext() if multiplications > _MOST_ALONE else one_thread(torch)
 
 
 def apply_layers(packed: Mapping[str, Any], x: NDArray[Any]) -> NDArray[Any]:
