@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.errors import DataError
 from atoll.core.message import Bits
 from atoll.core.validation import require_parts
 from atoll.secure.encrypted import Paillier
-from atoll.trees.objectives import SQUARED, TreeLoss
 
-from ..model import ANSWERS, ColumnScales, GuestRows, Part, Save, VerticalModel, require
-from .products import begin_later, begin_pair, product_bytes
+from ..model import ANSWERS, ColumnScales, GuestRows, Part, Save, require
+from .products import begin_later, product_bytes
 from .representation import Descent, Representation
+from .roles import PairModel, read_count, represent_part
 from .sides import CURVE, SLOPE, signs_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _BOUND = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrADA(VerticalModel):
+class PrADA(PairModel):
     """Adversarial domain adaptation over groups of features: rows of a *source* domain have labels, those of a *target* domain have few or none.
 
     The guest has rows of both domains, and a column that tells them apart; the host has features of them, in groups. Each group has an extractor, ``z_g = tanh([x_g, 1] W_g)``, and a discriminator
@@ -63,9 +63,6 @@ class PrADA(VerticalModel):
         seed: of the first weights.
     """
 
-    precision: ClassVar[type[np.floating[Any]]] = np.float64
-    reads_others: ClassVar[bool] = True
-
     groups: Sequence[Sequence[int]]
     domain: int = 0
     width: int = 2
@@ -87,20 +84,12 @@ class PrADA(VerticalModel):
             ("groups", bool(every) and all(self.groups) and min(every) >= 0 and len(set(every)) == len(every), "name each column of the host once, by its number, at least one a group"),
             ("domain", self.domain >= 0, "use the number of a column"),
             ("width", 1 <= self.width <= 64, "use 1 to 64 numbers"),
-            ("steps", self.steps >= 1, "use at least 1 step"),
-            ("rate", 0 < self.rate < np.inf, "use a finite number above 0"),
-            ("momentum", 0 <= self.momentum < 1, "use a number of at least 0 and below 1"),
             ("adapt", 0 <= self.adapt < np.inf, "use a finite number >= 0"),
             ("tune", 0 <= self.tune <= 1, "use a share of the steps"),
             ("penalty", 0 <= self.penalty < np.inf, "use a finite number >= 0"),
-            ("security", self.security in ("paillier", "shared", "none"), "use 'paillier', 'shared' or 'none'"),
-            ("seed", self.seed >= 0, "use a whole number >= 0"),
         )  # fmt: skip
-        for name, good, remedy in bounds:
-            if not good:
-                raise ConfigError(f"{name}={getattr(self, name)!r}", where="PrADA", remedy=remedy)
-        if self.security != "paillier" and self.cipher != Paillier():
-            raise CompositionError(f"cipher with security={self.security!r}", where="PrADA", remedy="leave cipher out")
+        self.require_bounds(bounds)
+        self.require_security()
 
     @property
     def units(self) -> int:
@@ -129,20 +118,6 @@ class PrADA(VerticalModel):
         shape = (1, self.units, rows * outputs) if self.security == "shared" else (rows, self.units, outputs)
         seconds = 2e-8 * self.units * n * (columns[1] + 1 + outputs)
         return {"seconds": self.steps * seconds, "bytes": self.steps * step + product_bytes(self.security, shape, bits)}
-
-    def fit_objective(self, objective: TreeLoss) -> TreeLoss:
-        """The loss of classes.
-
-        Raises:
-            ConfigError: the labels are numbers.
-        """
-        if objective.name == SQUARED:
-            raise ConfigError(
-                "labels that are numbers",
-                where="PrADA",
-                remedy="use classes as labels, or task='binary' or 'multiclass'",
-            )
-        return objective
 
     def _tunes(self, step: int) -> bool:
         """Whether a step is for the target's labels alone."""
@@ -190,9 +165,7 @@ class PrADA(VerticalModel):
         others: GuestRows | None = None,
     ) -> Part:
         """The guest's role; return its part: its own linear model, and the weights of the host's groups. It makes the own model of all its rows with labels, shared or not."""
-        if len(hosts) != 1:
-            raise CompositionError(f"{len(hosts)} hosts", where="PrADA", remedy="use one host")
-        host, target, y = hosts[0], self._domains(rows.x), signs_of(rows)
+        host, target, y = self.require_host(hosts), self._domains(rows.x), signs_of(rows)
         every = (
             rows
             if others is None
@@ -204,19 +177,14 @@ class PrADA(VerticalModel):
         if state is None:
             begin = {"labelled": Bits.pack(known), "target": Bits.pack(target), "outputs": y.shape[1]}
             await peers.send(host, begin)
-            told = await peers.recv(host)
-            columns = told.get("columns") if isinstance(told, Mapping) else None
-            require(
-                type(columns) is int and 1 <= columns <= 1 << 20,
-                f"{host!r} does not say how many columns it has",
-                "PrADA",
-            )
+            columns = read_count(await peers.recv(host), "columns", "columns it has", host, "PrADA")
             v = np.random.default_rng([self.seed, 0]).normal(size=(self.units, y.shape[1])) / np.sqrt(self.units)
             state = {"step": 0, "theirs": columns, "pair": None, "v": v, "speed": np.zeros_like(v)}
         v, speed, offset = np.array(state["v"]), np.array(state["speed"]), _say(own, rows.x)
         theirs = int(state["theirs"])
-        pair = await begin_pair(self.security, peers, host, secret, first=True, cipher=self.cipher, state=state["pair"])
-        for step in range(state["step"], self.steps):
+        pair = await self.open_pair(peers, host, secret, state["pair"], first=True)
+        kept = lambda: {"theirs": theirs, "pair": pair.captured(), "v": v, "speed": speed}  # noqa: E731
+        async for step in self.descend(state["step"], save, kept):
             counts = _counted(known, target, tune=self._tunes(step))
             few = max(1, int(counts.sum()))
             slope = (CURVE * offset - SLOPE * y) * counts[:, None] / few
@@ -230,9 +198,7 @@ class PrADA(VerticalModel):
             product = await pair.take(np.broadcast_to(weights, (self.units, *weights.shape)), 1.0)
             speed = self.momentum * speed + product + self.penalty * v
             v = v - self.rate * speed
-            if save is not None and self._saves(step + 1):
-                await save({"step": step + 1, "theirs": theirs, "pair": pair.captured(), "v": v, "speed": speed})
-        return {"own": own, "v": v, **self._protocol()}
+        return {"own": own, "v": v, **self.protocol}
 
     async def train_host(
         self,
@@ -249,12 +215,7 @@ class PrADA(VerticalModel):
         del others
         told = await peers.recv(guest) if state is None else state["told"]
         known, target = (_flags(told, name, len(x), guest) for name in ("labelled", "target"))
-        outputs = told.get("outputs")
-        require(
-            type(outputs) is int and 1 <= outputs <= 1 << 20,
-            f"{guest!r} does not say how many classes there are",
-            "PrADA",
-        )
+        outputs = read_count(told, "outputs", "classes there are", guest, "PrADA")
         mask = self._mask(x.shape[1])
         if state is None:
             await peers.send(guest, {"columns": x.shape[1] + 1})
@@ -262,10 +223,9 @@ class PrADA(VerticalModel):
         net = Representation.unpacked(state["net"])
         descent = Descent(self.rate, self.momentum, [np.array(one) for one in state["speed"]])
         q, q_speed, rows = np.array(state["q"]), np.array(state["q_speed"]), net.read(x)
-        pair = await begin_pair(
-            self.security, peers, guest, secret, first=False, cipher=self.cipher, state=state["pair"]
-        )
-        for step in range(state["step"], self.steps):
+        pair = await self.open_pair(peers, guest, secret, state["pair"], first=False)
+        kept = lambda: {"net": net.packed(), "speed": descent.speed, "q": q, "q_speed": q_speed, "told": told, "pair": pair.captured()}  # noqa: E731  # fmt: skip
+        async for step in self.descend(state["step"], save, kept):
             z, counts = net.represent(rows), _counted(known, target, tune=self._tunes(step))
             few = max(1, int(counts.sum()))
             by_unit = (1 - z**2).T[:, :, None] * rows[None]
@@ -278,10 +238,7 @@ class PrADA(VerticalModel):
             descent.step(net, whole, np.zeros_like(net.decode))
             q_speed = self.momentum * q_speed + moved
             q = q - self.rate * q_speed
-            if save is not None and self._saves(step + 1):
-                kept = {"net": net.packed(), "speed": descent.speed, "q": q, "q_speed": q_speed}
-                await save({**kept, "step": step + 1, "told": told, "pair": pair.captured()})
-        return {"net": net.packed(), "q": q, "outputs": outputs, **self._protocol()}
+        return {"net": net.packed(), "q": q, "outputs": outputs, **self.protocol}
 
     def _begin_host(self, x: NDArray[Any], mask: Numbers) -> dict[str, Any]:
         """The host's state before the first step."""
@@ -289,10 +246,6 @@ class PrADA(VerticalModel):
         net.encode = net.encode * mask
         q = np.zeros((self.width + 1, len(self.groups)))
         return {"step": 0, "pair": None, "speed": [], "q": q, "q_speed": 0.0, "net": net.packed()}
-
-    def _protocol(self) -> dict[str, Any]:
-        """How a saved part answers later."""
-        return {"security": self.security, "key_bits": self.cipher.key_bits, "insecure": self.cipher.insecure}
 
     def _mask(self, columns: int) -> Numbers:
         """1 where a unit reads a column of its group, or the offset, ``(columns + 1, units)``.
@@ -326,9 +279,6 @@ class PrADA(VerticalModel):
             towards[:, part] = slope[:, None] * q[:-1, g]
         return towards, moved
 
-    def _saves(self, step: int) -> bool:
-        return self.security != "none" or step % 10 == 0 or step == self.steps
-
     def train_pooled(self, rows: GuestRows) -> Part:
         """The linear model of the given columns alone, which has no groups and adapts to nothing."""
         return {"own": self._own(rows), "v": np.zeros((self.units, rows.objective.outputs))}
@@ -336,7 +286,7 @@ class PrADA(VerticalModel):
     @classmethod
     def answer(cls, part: Part, x: NDArray[Any]) -> dict[str, Any]:
         """At the host: what its extractors give for rows. `predict_host` keeps it back."""
-        return {"z": _extract(part, x)}
+        return {"z": represent_part(part, x)}
 
     @classmethod
     def read_answer(cls, part: Part, message: Any, rows: int, host: int, name: str) -> NDArray[np.float64]:
@@ -362,11 +312,6 @@ class PrADA(VerticalModel):
         """The guest's role when the parties predict: products of its weights with the host's features."""
         pair = await begin_later(part, peers.channel(ANSWERS), hosts[0], secret, first=True)
         return np.asarray(_say(part["own"], x) + await pair.take_rows(np.asarray(part["v"]), len(x), 1.0))
-
-    async def predict_host(self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret) -> None:
-        """The host's role when the parties predict: give what its extractors say."""
-        pair = await begin_later(part, peers.channel(ANSWERS), guest, secret, first=False)
-        await pair.give_rows(_extract(part, x), int(part["outputs"]))
 
 
 def _counted(known: NDArray[np.bool_], target: NDArray[np.bool_], *, tune: bool) -> NDArray[np.bool_]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,10 +13,23 @@ from ..model import ColumnScales
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Descent", "Representation"]
+__all__ = ["Descent", "NetSettings", "Representation", "begin_net"]
 
 Rows = Any
 """An array of float64 numbers."""
+
+
+class NetSettings(Protocol):
+    """What a party's network and its descent read of a model's settings."""
+
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def rate(self) -> float: ...  # noqa: D102
+    @property
+    def momentum(self) -> float: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
 
 
 @dataclass
@@ -95,3 +108,12 @@ class Descent:
         self.speed = [self.momentum * v + g for v, g in zip(before, (encode, decode), strict=True)]
         net.encode = net.encode - self.rate * self.speed[0]
         net.decode = net.decode - self.rate * self.speed[1]
+
+
+def begin_net(model: NetSettings, rows: NDArray[Any], party: int, state: Any) -> tuple[Representation, Descent]:
+    """A party's network and its descent: new ones, or as a checkpoint has them (``net``, ``speed``)."""
+    if state is not None:
+        speed = [np.array(one) for one in state["speed"]]
+        return Representation.unpacked(state["net"]), Descent(model.rate, model.momentum, speed)
+    rng = np.random.default_rng([model.seed, party])
+    return Representation.begin(ColumnScales.of(rows), model.width, rng), Descent(model.rate, model.momentum)

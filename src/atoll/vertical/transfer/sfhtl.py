@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import ConfigError
-from atoll.trees.objectives import LOGISTIC, SQUARED, TreeLoss
+from atoll.trees.objectives import LOGISTIC, TreeLoss
 
-from ..model import ColumnScales, GuestRows, Part, Save, VerticalModel, require
-from .representation import Descent, Representation
+from ..model import GuestRows, Part, Save, require
+from .representation import Descent, Representation, begin_net
+from .roles import TransferModel, represent_part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,14 +24,12 @@ __all__ = ["SFHTL", "propagate_labels"]
 
 Numbers = Any
 """An array of float64 numbers."""
-_KEPT_STEPS = 10
-"""Steps between two checkpoints."""
 _GROUPS = ("shared", "own", "made")
 """Rows whose representations a host sends: the shared ones, those that it has alone, and the guest's as its own columns would have shown them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SFHTL(VerticalModel):
+class SFHTL(TransferModel):
     """Transfer of labels to several parties with other columns, each of which ends with a model of its own columns.
 
     Each party maps its columns to a common space, ``u = tanh([x, 1] W)``, and back, ``x = [u, 1] V``. One classifier of u serves all. In a step,
@@ -63,9 +61,6 @@ class SFHTL(VerticalModel):
         seed: of the first weights.
     """
 
-    precision: ClassVar[type[np.floating[Any]]] = np.float64
-    reads_others: ClassVar[bool] = True
-
     width: int = 8
     steps: int = 200
     rate: float = 0.05
@@ -83,17 +78,11 @@ class SFHTL(VerticalModel):
         weights = [(name, 0 <= getattr(self, name) < np.inf, "use a finite number >= 0") for name in ("align", "made", "pseudo", "restore", "penalty")]  # fmt: skip
         bounds = (
             ("width", 1 <= self.width <= 1024, "use 1 to 1024 numbers"),
-            ("steps", self.steps >= 1, "use at least 1 step"),
-            ("rate", 0 < self.rate < np.inf, "use a finite number above 0"),
-            ("momentum", 0 <= self.momentum < 1, "use a number of at least 0 and below 1"),
             ("neighbours", self.neighbours >= 1, "use at least 1 neighbour"),
             ("refresh", self.refresh >= 1, "use at least 1 step"),
-            ("seed", self.seed >= 0, "use a whole number >= 0"),
             *weights,
         )
-        for name, good, remedy in bounds:
-            if not good:
-                raise ConfigError(f"{name}={getattr(self, name)!r}", where="SFHTL", remedy=remedy)
+        self.require_bounds(bounds)
 
     @property
     def security(self) -> str:  # type: ignore[override]
@@ -120,20 +109,6 @@ class SFHTL(VerticalModel):
             "bytes": 8.0 * (self.steps + 1 / 3) * numbers,
         }
 
-    def fit_objective(self, objective: TreeLoss) -> TreeLoss:
-        """The loss of classes.
-
-        Raises:
-            ConfigError: the labels are numbers.
-        """
-        if objective.name == SQUARED:
-            raise ConfigError(
-                "labels that are numbers",
-                where="SFHTL",
-                remedy="use classes as labels, or task='binary' or 'multiclass'",
-            )
-        return objective
-
     # The roles.
 
     async def train_guest(
@@ -151,7 +126,8 @@ class SFHTL(VerticalModel):
         del secret
         side = _Guest.of(self, rows, others, state)
         sizes: dict[str, int] = {} if state is None else {name: int(n) for name, n in state["sizes"].items()}
-        for step in range(0 if state is None else state["step"], self.steps):
+        kept = lambda: {**side.packed(), "sizes": sizes}  # noqa: E731
+        async for step in self.descend(0 if state is None else state["step"], save, kept):
             await peers.broadcast({"u": side.represent()}, hosts)
             told = {}
             for host in hosts:
@@ -162,8 +138,6 @@ class SFHTL(VerticalModel):
             gradients = side.descend(told)
             for host in hosts:
                 await peers.send(host, gradients[host])
-            if save is not None and _is_kept(step + 1, self.steps):
-                await save({**side.packed(), "step": step + 1, "sizes": sizes})
         await peers.broadcast({"head": side.head}, hosts)
         return {"net": side.net.packed(), "head": side.head, "hosts": len(hosts)}
 
@@ -181,7 +155,7 @@ class SFHTL(VerticalModel):
         """A host's role; return its part: its network and the classifier, with which it predicts alone."""
         del secret
         side = _Host.of(self, x, others, state)
-        for step in range(0 if state is None else state["step"], self.steps):
+        async for _ in self.descend(0 if state is None else state["step"], save, side.packed):
             seen = _array(await peers.recv(guest), "u", (side.guests, self.width), 1.0, guest)
             require(len(seen) >= len(x), f"{len(seen)} representations of {guest!r}, fewer than shared rows", "SFHTL")
             side.guests = len(seen)
@@ -189,8 +163,6 @@ class SFHTL(VerticalModel):
             await peers.send(guest, made)
             told = await peers.recv(guest)
             side.descend(seen, made, {name: _array(told, name, made[name].shape, np.inf, guest) for name in _GROUPS})
-            if save is not None and _is_kept(step + 1, self.steps):
-                await save({**side.packed(), "step": step + 1})
         head = _array(await peers.recv(guest), "head", (self.width + 1, None), np.inf, guest)
         return {"net": side.net.packed(), "head": head}
 
@@ -206,7 +178,7 @@ class SFHTL(VerticalModel):
     @classmethod
     def answer(cls, part: Part, x: NDArray[Any]) -> dict[str, Any]:
         """At a host: the representations of rows."""
-        return {"u": _represent(part, x)}
+        return {"u": represent_part(part, x)}
 
     @classmethod
     def read_answer(cls, part: Part, message: Any, rows: int, host: int, name: str) -> NDArray[np.float64]:
@@ -220,14 +192,14 @@ class SFHTL(VerticalModel):
     @classmethod
     def margins(cls, part: Part, x: NDArray[Any], answers: Sequence[Any]) -> NDArray[np.float64]:
         """The mean of what the classifier says of each party's representation of a row."""
-        said = [_classify(part["head"], u) for u in (_represent(part, x), *answers)]
+        said = [_classify(part["head"], u) for u in (represent_part(part, x), *answers)]
         return np.asarray(np.mean(said, axis=0))
 
     @classmethod
     def own_margins(cls, part: Part, guest_part: Part, x: NDArray[Any]) -> NDArray[np.float64]:
         """What a host's part alone says of its own rows."""
         del guest_part
-        return _classify(part["head"], _represent(part, x))
+        return _classify(part["head"], represent_part(part, x))
 
 
 def propagate_labels(
@@ -308,7 +280,7 @@ class _Guest:
         known = ~np.isnan(labels)
         codes, loss = np.where(known, labels, 0.0), rows.objective
         targets = codes[:, None] if loss.name == LOGISTIC else 1.0 * (codes[:, None] == np.arange(loss.outputs))
-        net, descent = _begin(model, x, 0, state)
+        net, descent = begin_net(model, x, 0, state)
         side = cls(
             model,
             net,
@@ -420,7 +392,7 @@ class _Host:
     def of(cls, model: SFHTL, x: NDArray[Any], others: NDArray[Any] | None, state: Any = None) -> _Host:
         """The side of a host's rows, or of what `packed` kept."""
         rows = np.concatenate([x, x[:0] if others is None else others])
-        net, descent = _begin(model, rows, 1, state)
+        net, descent = begin_net(model, rows, 1, state)
         return cls(model, net, descent, net.read(rows), len(x), None if state is None else int(state["guests"]))
 
     def packed(self) -> dict[str, Any]:
@@ -457,25 +429,6 @@ class _Host:
             error = 2 * (more[:n] @ net.decode - self.x[:n, :-1]) / self.x[:n, :-1].size
             decode = decode + model.restore * more[:n].T @ error
         self.descent.step(net, encode, decode)
-
-
-def _begin(model: SFHTL, rows: NDArray[Any], party: int, state: Any) -> tuple[Representation, Descent]:
-    """A network and its descent: new ones, or as `packed` kept them."""
-    if state is not None:
-        return Representation.unpacked(state["net"]), Descent(
-            model.rate, model.momentum, [np.array(one) for one in state["speed"]]
-        )
-    rng = np.random.default_rng([model.seed, party])
-    return Representation.begin(ColumnScales.of(rows), model.width, rng), Descent(model.rate, model.momentum)
-
-
-def _is_kept(step: int, steps: int) -> bool:
-    return step % _KEPT_STEPS == 0 or step == steps
-
-
-def _represent(part: Part, x: NDArray[Any]) -> NDArray[np.float64]:
-    net = Representation.unpacked(part["net"])
-    return np.asarray(net.represent(net.read(x)))
 
 
 def _classify(head: Any, u: Numbers) -> NDArray[np.float64]:

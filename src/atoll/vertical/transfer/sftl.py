@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.message import Bits
 from atoll.core.validation import require_parts
 from atoll.secure.encrypted import Paillier
-from atoll.trees.objectives import SQUARED, TreeLoss
 
-from ..model import ANSWERS, GuestRows, Part, Save, VerticalModel, require
-from .products import begin_later, begin_pair, product_bytes, seconds_of_product
-from .representation import Representation
+from ..model import ANSWERS, GuestRows, Part, Save, require
+from .products import begin_later, product_bytes, seconds_of_product
+from .roles import PairModel, read_count, represent_part
 from .sides import SourceSide, TargetSide
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ __all__ = ["SFTL"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SFTL(VerticalModel):
+class SFTL(PairModel):
     """Transfer of labels to a party with other columns: the *source*, the guest, has labels; the *target*, the host, has none.
 
     Each party maps its columns to a common space, ``u = tanh([x, 1] W)``. The source's labels become a direction there, one for each class (of two, one):
@@ -67,9 +65,6 @@ class SFTL(VerticalModel):
         seed: of the first weights.
     """
 
-    precision: ClassVar[type[np.floating[Any]]] = np.float64
-    reads_others: ClassVar[bool] = True
-
     width: int = 8
     steps: int = 200
     rate: float = 0.05
@@ -85,20 +80,8 @@ class SFTL(VerticalModel):
     def __post_init__(self) -> None:
         require_parts(self, {"cipher": (Paillier, "atoll.secure.encrypted.Paillier()")})
         weights = [(name, 0 <= getattr(self, name) < np.inf, "use a finite number >= 0") for name in ("align", "source", "restore", "penalty")]  # fmt: skip
-        bounds = (
-            ("width", 1 <= self.width <= 1024, "use 1 to 1024 numbers"),
-            ("steps", self.steps >= 1, "use at least 1 step"),
-            ("rate", 0 < self.rate < np.inf, "use a finite number above 0"),
-            ("momentum", 0 <= self.momentum < 1, "use a number of at least 0 and below 1"),
-            ("security", self.security in ("paillier", "shared", "none"), "use 'paillier', 'shared' or 'none'"),
-            ("seed", self.seed >= 0, "use a whole number >= 0"),
-            *weights,
-        )
-        for name, good, remedy in bounds:
-            if not good:
-                raise ConfigError(f"{name}={getattr(self, name)!r}", where="SFTL", remedy=remedy)
-        if self.security != "paillier" and self.cipher != Paillier():
-            raise CompositionError(f"cipher with security={self.security!r}", where="SFTL", remedy="leave cipher out")
+        self.require_bounds([("width", 1 <= self.width <= 1024, "use 1 to 1024 numbers"), *weights])
+        self.require_security()
 
     def learns(self) -> dict[str, list[str]]:
         """What the guest and a host learn of each other beside the shared rows."""
@@ -141,20 +124,6 @@ class SFTL(VerticalModel):
             )
         return {"seconds": self.steps * cost, "bytes": self.steps * step + last}
 
-    def fit_objective(self, objective: TreeLoss) -> TreeLoss:
-        """The loss of classes.
-
-        Raises:
-            ConfigError: the labels are numbers.
-        """
-        if objective.name == SQUARED:
-            raise ConfigError(
-                "labels that are numbers",
-                where="SFTL",
-                remedy="use classes as labels, or task='binary' or 'multiclass'",
-            )
-        return objective
-
     # The roles.
 
     async def train_guest(
@@ -169,22 +138,23 @@ class SFTL(VerticalModel):
         others: GuestRows | None = None,
     ) -> Part:
         """The source's role; return its part: its network and the directions of the labels."""
-        if len(hosts) != 1:
-            raise CompositionError(f"{len(hosts)} hosts", where="SFTL", remedy="use one host")
-        host, side = hosts[0], SourceSide.of(self, rows, others, state)
+        host, side = self.require_host(hosts), SourceSide.of(self, rows, others, state)
         if state is None:
             labelled = side.labelled[: side.shared]
             begin = {"labelled": Bits.pack(labelled), "outputs": side.y.shape[1], "columns": side.x.shape[1]}
             await peers.send(host, begin)
-            state = {"step": 0, "theirs": _columns(await peers.recv(host), host), "pair": None}
+            state = {
+                "step": 0,
+                "theirs": read_count(await peers.recv(host), "columns", "columns it has", host, "SFTL"),
+                "pair": None,
+            }
         theirs = int(state["theirs"])
-        pair = await begin_pair(self.security, peers, host, secret, first=True, cipher=self.cipher, state=state["pair"])
-        for step in range(state["step"], self.steps):
+        pair = await self.open_pair(peers, host, secret, state["pair"], first=True)
+        kept = lambda: {**side.packed(), "theirs": theirs, "pair": pair.captured()}  # noqa: E731
+        async for _ in self.descend(state["step"], save, kept):
             await pair.give(side.tell(), theirs)
             side.descend(await pair.take(side.weights(), 1.0))
-            if save is not None and self._saves(step + 1):
-                await save({**side.packed(), "step": step + 1, "theirs": theirs, "pair": pair.captured()})
-        return {"net": side.net.packed(), "phi": side.directions(side.represent()), **self._protocol()}
+        return {"net": side.net.packed(), "phi": side.directions(side.represent()), **self.protocol}
 
     async def train_host(
         self,
@@ -199,29 +169,21 @@ class SFTL(VerticalModel):
     ) -> Part:
         """The target's role; return its part: its network."""
         told = await peers.recv(guest) if state is None else state["told"]
-        side, theirs = TargetSide.of(self, x, others, told, guest, state), _columns(told, guest)
+        side, theirs = (
+            TargetSide.of(self, x, others, told, guest, state),
+            read_count(told, "columns", "columns it has", guest, "SFTL"),
+        )
         if state is None:
             await peers.send(guest, {"columns": side.x.shape[1]})
             state = {"step": 0, "pair": None}
-        pair = await begin_pair(
-            self.security, peers, guest, secret, first=False, cipher=self.cipher, state=state["pair"]
-        )
-        for step in range(state["step"], self.steps):
+        pair = await self.open_pair(peers, guest, secret, state["pair"], first=False)
+        kept = lambda: {**side.packed(), "told": told, "pair": pair.captured()}  # noqa: E731
+        async for _ in self.descend(state["step"], save, kept):
             weights, numbers = side.weights(), side.tell()
             product = await pair.take(weights, side.bound)
             await pair.give(numbers, theirs)
             side.descend(product)
-            if save is not None and self._saves(step + 1):
-                await save({**side.packed(), "step": step + 1, "told": told, "pair": pair.captured()})
-        return {"net": side.net.packed(), "outputs": side.outputs, **self._protocol()}
-
-    def _saves(self, step: int) -> bool:
-        """Whether to save after a step: after each that takes long, else after every tenth."""
-        return self.security != "none" or step % 10 == 0 or step == self.steps
-
-    def _protocol(self) -> dict[str, Any]:
-        """How a saved part answers later."""
-        return {"security": self.security, "key_bits": self.cipher.key_bits, "insecure": self.cipher.insecure}
+        return {"net": side.net.packed(), "outputs": side.outputs, **self.protocol}
 
     def train_pooled(self, rows: GuestRows) -> Part:
         """The same learner on rows that have all columns in one place: their representations, directions and scores."""
@@ -233,7 +195,7 @@ class SFTL(VerticalModel):
     @classmethod
     def answer(cls, part: Part, x: NDArray[Any]) -> dict[str, Any]:
         """At the host: the representations of rows. `predict_host` keeps them back."""
-        return {"u": _represent(part, x)}
+        return {"u": represent_part(part, x)}
 
     @classmethod
     def read_answer(cls, part: Part, message: Any, rows: int, host: int, name: str) -> NDArray[np.float64]:
@@ -251,13 +213,13 @@ class SFTL(VerticalModel):
     @classmethod
     def margins(cls, part: Part, x: NDArray[Any], answers: Sequence[Any]) -> NDArray[np.float64]:
         """Scores of rows: of the host's representations if it answers, else of the guest's own."""
-        u = answers[0] if answers else _represent(part, x)
+        u = answers[0] if answers else represent_part(part, x)
         return np.asarray(u @ np.asarray(part["phi"]).T)
 
     @classmethod
     def own_margins(cls, part: Part, guest_part: Part, x: NDArray[Any]) -> NDArray[np.float64]:
         """Scores of the host's rows, under the guest's directions."""
-        return np.asarray(_represent(part, x) @ np.asarray(guest_part["phi"]).T)
+        return np.asarray(represent_part(part, x) @ np.asarray(guest_part["phi"]).T)
 
     async def predict_guest(
         self, part: Part, x: NDArray[Any], peers: Peers, hosts: Sequence[str], *, secret: Secret
@@ -266,11 +228,6 @@ class SFTL(VerticalModel):
         pair = await begin_later(part, peers.channel(ANSWERS), hosts[0], secret, first=True)
         found: NDArray[Any] = await pair.take_rows(np.asarray(part["phi"]).T, len(x), 1.0)
         return found
-
-    async def predict_host(self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret) -> None:
-        """The host's role when the parties predict: give the representations of its rows."""
-        pair = await begin_later(part, peers.channel(ANSWERS), guest, secret, first=False)
-        await pair.give_rows(_represent(part, x), int(part["outputs"]))
 
     async def serve_guest(self, part: Part, peers: Peers, host: str, rows: int, *, secret: Secret) -> None:
         """The guest's role when a host predicts rows of its own: give the directions."""
@@ -281,18 +238,6 @@ class SFTL(VerticalModel):
         self, part: Part, x: NDArray[Any], peers: Peers, guest: str, *, secret: Secret
     ) -> NDArray[Any]:
         """The host's role when it predicts rows of its own: products of their representations with the directions, which it does not see unless they are plain."""
-        pair, u = await begin_later(part, peers.channel(ANSWERS), guest, secret, first=False), _represent(part, x)
+        pair, u = await begin_later(part, peers.channel(ANSWERS), guest, secret, first=False), represent_part(part, x)
         found: NDArray[Any] = await pair.take(np.broadcast_to(u.T, (int(part["outputs"]), *u.T.shape)), 1.0)
         return found.T
-
-
-def _represent(part: Part, x: NDArray[Any]) -> NDArray[np.float64]:
-    net = Representation.unpacked(part["net"])
-    return np.asarray(net.represent(net.read(x)))
-
-
-def _columns(told: Any, name: str) -> int:
-    """How many columns the other has, with the 1."""
-    columns = told.get("columns") if isinstance(told, Mapping) else None
-    require(type(columns) is int and 1 <= columns <= 1 << 20, f"{name!r} does not say how many columns it has", "SFTL")
-    return int(columns)  # type: ignore[arg-type]

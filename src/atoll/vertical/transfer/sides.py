@@ -21,8 +21,8 @@ import numpy as np
 from atoll.core.message import Bits
 from atoll.trees.objectives import LOGISTIC
 
-from ..model import ColumnScales, GuestRows, require
-from .representation import Descent, Representation
+from ..model import GuestRows, require
+from .representation import Descent, NetSettings, Representation, begin_net
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,15 +35,9 @@ SLOPE, CURVE = 0.5, 0.25
 """Taylor's series of ``log(1 + e^-ys)`` at 0 is ``log 2 - ys/2 + s^2/8``, whose derivative by s is ``-y/2 + s/4``."""
 
 
-class SideSettings(Protocol):
+class SideSettings(NetSettings, Protocol):
     """What the sides read of the model's settings; see `SFTL`."""
 
-    @property
-    def width(self) -> int: ...  # noqa: D102
-    @property
-    def rate(self) -> float: ...  # noqa: D102
-    @property
-    def momentum(self) -> float: ...  # noqa: D102
     @property
     def align(self) -> float: ...  # noqa: D102
     @property
@@ -52,8 +46,6 @@ class SideSettings(Protocol):
     def restore(self) -> float: ...  # noqa: D102
     @property
     def penalty(self) -> float: ...  # noqa: D102
-    @property
-    def seed(self) -> int: ...  # noqa: D102
 
 
 @dataclass
@@ -80,12 +72,7 @@ class _Side:
     ) -> dict[str, Any]:
         """The fields, from rows and from what `packed` kept."""
         rows = np.concatenate([x, others])
-        if state is None:
-            rng = np.random.default_rng([model.seed, party])
-            net, speed = Representation.begin(ColumnScales.of(rows), model.width, rng), []
-        else:
-            net, speed = Representation.unpacked(state["net"]), [np.array(one) for one in state["speed"]]
-        descent = Descent(model.rate, model.momentum, speed)
+        net, descent = begin_net(model, rows, party, state)
         return {"model": model, "net": net, "descent": descent, "x": net.read(rows), "shared": len(x)}
 
     def packed(self) -> dict[str, Any]:
