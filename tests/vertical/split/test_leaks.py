@@ -86,6 +86,17 @@ def test_norm_and_direction_are_areas_under_the_curve_of_the_rows_that_the_attac
     assert again.result(labels) == found
 
 
+def test_a_host_that_sees_fewer_batches_is_judged_by_its_own():
+    rng = np.random.default_rng(0)
+    labels, at = np.arange(20) % 2, np.arange(20)
+    gradients = torch.from_numpy(rng.normal(size=(20, 3)) * (1 + labels[:, None]))
+    lone, both = (LabelLeaks(["norm", "direction"], hosts, 20, 3) for hosts in (1, 2))
+    lone.note(0, gradients, gradients, labels, at)
+    for _ in range(3):
+        both.note(1, gradients, gradients, labels, at)
+    assert both.result(labels) == pytest.approx(lone.result(labels))
+
+
 def test_batches_of_one_class_tell_nothing():
     leaks = LabelLeaks(("norm", "direction"), 2, 40, 6)
     gradients, _ = draw_gradients()
