@@ -122,6 +122,7 @@ def test_the_sum_of_a_column(psi: Asked, word: str, monkeypatch: pytest.MonkeyPa
         (["--key", "words"], 2, "--key words"),
         (["--id", "key"], 3, "no column 'key'"),
         (["--to", "mill"], 2, "'mill' is no party"),
+        (["--min-count", "2"], 2, "min_count=2 with result='ids'"),
     ],
 )  # fmt: skip
 def test_words_that_make_no_sense_are_refused(psi: Asked, words: list[str], code: int, what: str) -> None:
@@ -150,3 +151,21 @@ def test_nearly_equal_records_and_columns_are_paired(psi: Asked) -> None:
     assert {one["who"] for one in found["learns"]} == {"bank", "shop", "linker", "the program"}
     assert psi(*files, "--match-columns", "--threshold", "0.9")["pairs"] == [["name", "name"]]
     assert "ask for one" in psi(*files, "--fuzzy", "name", "--match-columns", code=2)["error"]["remedy"]
+
+
+def test_rows_are_counted_as_lines_of_the_files(psi: Asked) -> None:
+    table = "id,x\nu1,1\nu2,inf\nu3,1\n"
+    told = psi("id\nu2\n", table, "--protocol", "circuit", "--result", "sum:x", code=3)["error"]
+    assert "an infinity in row 3" in told["what"]
+    found = psi("id\n007\n7\n", "id\n7\n", code=3)["error"]
+    assert "at row 2" in found["what"]
+    assert "at row 3" in found["what"]
+
+
+def test_remedies_name_options_and_protocols_that_can(psi: Asked, tmp_path: Path) -> None:
+    files = "id\nu1\n", "id\nu1\n"
+    told = psi(*files, "--protocol", "circuit", code=4)["error"]["remedy"]
+    assert told == "use --protocol Ecdh or --protocol Opprf or --protocol Oprf or --protocol Unbalanced"
+    (tmp_path / "mill.csv").write_text("id\nu1\n", encoding="utf-8")
+    told = psi(*files, str(tmp_path / "mill.csv"), "--result", "count", code=4)["error"]["remedy"]
+    assert told.startswith("no protocol gives a count of 3 parties: use --result ids")

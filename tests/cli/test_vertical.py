@@ -423,7 +423,7 @@ def test_a_kept_model_predicts_new_rows_in_the_order_asked(files, asked, tmp_pat
     assert "1 of 3 rows are not at 'shop': «nobody»" in predict(3)["error"]["what"]
     assert predict(0, "--unknown", "guest")["rows"] == 3
     write(tmp_path / "new.csv", {**rows, "id": ["", *names[1:]]})
-    assert "the row in line 2 has no key" in predict(3)["error"]["what"]
+    assert "row 2 has no key" in predict(3)["error"]["what"]
     assert sorted(file.name for file in (kept / "results" / "bank").iterdir()) == ["vertical-model.msg", "vertical-outcome.msg"]  # fmt: skip
     assert run(["vertical", bank, shop, "--folder", str(kept), "--json"]) == 2
     assert "is not empty" in capsys.readouterr().out

@@ -147,8 +147,8 @@ def test_bad_tables_are_refused():
         {**parties, "shop": {**parties["shop"], "id": np.arange(60) + 60}},
         r"0 shared rows.*the forms of the keys.*'99': 50",
     )
-    refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, np.inf)}}, "column 'z' is infinite at row 0")
-    refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, 1e300)}}, "column 'z' is infinite at row 0")
+    refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, np.inf)}}, "column 'z' is infinite in row 0")
+    refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, 1e300)}}, "column 'z' is infinite in row 0")
     refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, 1j)}}, "column 'z' holds complex128")
     refused({**parties, "shop": {"key": np.arange(60), "z": np.zeros(60)}}, "no column 'id'")
     refused(toy(y=np.ones(60)), "all 36 training rows have the same label")

@@ -183,7 +183,9 @@ _OF_READERS = (
 """Arguments of readers of files, which a command has as an option or not at all."""
 _OPTIONS = {"features": "columns"}
 """Arguments that commands call otherwise."""
-_ARGUMENT = re.compile(r"(?<![\w(.\[{'\"-])([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\{[^{}]*\}|\[[^][]*\]|[\w.]+|(?!=))")
+_ARGUMENT = re.compile(
+    r"(?<![\w(.\[{'\"-])([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\{[^{}]*\}|\[[^][]*\]|[\w.]+(?:\(\))?|(?!=))"
+)
 
 
 def name_options(remedy: str, options: Collection[str], settings: bool = False) -> str:
@@ -228,6 +230,7 @@ def _as_word(value: str) -> str:
     if value in ("", "True"):
         return ""
     try:
+        value = value.removesuffix("()")  # a part with its own settings, which commands name by its class
         found = ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return f" {shlex.quote(value)}"

@@ -265,7 +265,7 @@ def _place_of(rows: Any, where: str) -> tuple[str, int]:
     """The place that errors name, and the number of the first row there: line 2 of a CSV file."""
     if isinstance(rows, str | Path):
         return str(rows), 1 if Path(rows).suffix in (".parquet", ".pq") else 2
-    return where, rows.first if isinstance(rows, DataTable) else 0
+    return where, rows.row_offset if isinstance(rows, DataTable) else 0
 
 
 def _table_of(rows: Any, where: str) -> DataTable:

@@ -43,11 +43,11 @@ class DataTable:
         DataTable('north': 2 rows, age float64, ward text)
     """
 
-    __slots__ = ("_columns", "_rows", "first", "name")
+    __slots__ = ("_columns", "_rows", "name", "row_offset")
     __iter__ = None
 
-    def __init__(self, columns: Mapping[str, ArrayLike], *, name: str = "table", first: int = 1) -> None:
-        self.name, self.first = name, first
+    def __init__(self, columns: Mapping[str, ArrayLike], *, name: str = "table", row_offset: int = 0) -> None:
+        self.name, self.row_offset = name, row_offset
         self._columns = {str(key): _plain(np.asarray(values), str(key), name) for key, values in columns.items()}
         sizes = {key: len(values) for key, values in self._columns.items()}
         if len(set(sizes.values())) != 1:
@@ -83,10 +83,10 @@ class DataTable:
         """
         path = Path(path)
         if path.suffix in (".parquet", ".pq"):
-            made = cls(table_of_parquet(path), name=path.name)
+            found = table_of_parquet(path)
         else:
             found = table_of_csv(path, text=text, delimiter=delimiter, decimal=decimal, encoding=encoding)
-            made = cls(found, name=path.name, first=2)
+        made = cls(found, name=path.name, row_offset=0 if path.suffix in (".parquet", ".pq") else 2)
         return made.without(drop).only(columns) if columns else made.without(drop)
 
     @classmethod
@@ -135,17 +135,17 @@ class DataTable:
 
     def named(self, name: str) -> DataTable:
         """The same rows under another name, which errors say."""
-        return DataTable(self._columns, name=name, first=self.first)
+        return DataTable(self._columns, name=name, row_offset=self.row_offset)
 
     def only(self, columns: Iterable[str]) -> DataTable:
         """The same rows with these columns alone, in this order."""
-        return DataTable({column: self[column] for column in columns}, name=self.name, first=self.first)
+        return DataTable({column: self[column] for column in columns}, name=self.name, row_offset=self.row_offset)
 
     def without(self, columns: Iterable[str]) -> DataTable:
         """The same rows without these columns."""
         left = {column: self[column] for column in columns}
         kept = {key: values for key, values in self._columns.items() if key not in left}
-        return DataTable(kept, name=self.name, first=self.first)
+        return DataTable(kept, name=self.name, row_offset=self.row_offset)
 
     def missing(self, column: str) -> NDArray[np.bool_]:
         """Which values of a column are missing, ``(rows,)``."""

@@ -223,7 +223,7 @@ def _require_feature(table: Any, name: str, listed: set[str], *, chosen: bool, w
     if values.dtype.kind in "UM":
         require_no_moments(values[there], name, where, OTHER_COLUMNS)
     if values.dtype.kind == "U" and there.any():
-        require_categories(without_holes(values), name, where, table.first, OTHER_COLUMNS)
+        require_categories(without_holes(values), name, where, table.row_offset, OTHER_COLUMNS)
     if not chosen:
         require_no_key(values, name, where, f"leave it out with drop=[{name!r}], or name the features, columns=[...]")
 

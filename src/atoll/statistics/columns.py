@@ -229,7 +229,7 @@ def columns_of(
         elif hold_moments(values):
             made[name] = TableColumn(name, "number", seconds(moments_in_time(values, name)))
         elif values.dtype.kind == "U":
-            require_plain_numbers(without_holes(values), name, f"table {table.name!r}", table.first)
+            require_plain_numbers(without_holes(values), name, f"table {table.name!r}", table.row_offset)
             made[name] = TableColumn(name, "category", values)
         else:
             made[name] = TableColumn(name, "number", values)

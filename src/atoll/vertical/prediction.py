@@ -288,10 +288,10 @@ def keep_rows(
     job = VerticalPrediction(guest=guest, unknown=unknown, rows=f"{ROWS}{token}", **told)
     kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
     read = PartyTable.of(table, guest, key=job.id, precision=model.precision, **kept)
-    asked = RowKeys.of(read.columns, job.id, key=job.key, row_offset=2, where=f"table of {guest!r}")
+    asked = RowKeys.of(read.columns, job.id, key=job.key, row_offset=read.row_offset, where=f"table of {guest!r}")
     if (asked.rows < 0).any():
-        line = int(np.flatnonzero(asked.rows < 0)[0]) + 2
-        raise DataError(f"the row in line {line} has no key", where=f"table of {guest!r}", remedy=f"fill the column {job.id!r}")  # fmt: skip
+        line = int(np.flatnonzero(asked.rows < 0)[0]) + read.row_offset
+        raise DataError(f"row {line} has no key", where=f"table of {guest!r}", remedy=f"fill the column {job.id!r}")  # fmt: skip
     columns = {name: np.asarray(read.columns[name]) for name in (job.id, *half["features"])}
     packed = {name: StringArray.from_values([str(one) for one in each.tolist()]) if each.dtype.kind in "UO" else each for name, each in columns.items()}  # fmt: skip
     results.put(guest, str(job.rows), packed)

@@ -13,6 +13,7 @@ from atoll.core.redaction import private
 from atoll.data.dataset import Dataset
 from atoll.data.missing import require_single_precision
 from atoll.secure.psi import RowKeys
+from atoll.secure.psi.keys import offset_of
 from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class PartyTable:
             others.
         columns: all columns by name, the keys and the labels among them.
         categories: the categories of each such column, in the order of their names.
+        row_offset: added to row numbers in errors: 2 for the lines of a CSV file.
     """
 
     party: str
@@ -45,6 +47,7 @@ class PartyTable:
     x: NDArray[Any]
     columns: Mapping[str, Any]
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    row_offset: int = 0
 
     @classmethod
     def of(
@@ -102,8 +105,10 @@ class PartyTable:
             name: _find_categories(each, name, party) if known is None else tuple(map(str, known[name]))
             for name, each in names.items()
         }
-        x = _features(columns, features, party, np.dtype(precision), {name: (names[name], kept[name]) for name in kept})
-        return cls(party, features, x, columns, kept)
+        offset = offset_of(data)
+        made = {name: (names[name], kept[name]) for name in kept}
+        x = _features(columns, features, party, np.dtype(precision), made, offset)
+        return cls(party, features, x, columns, kept, offset)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -115,7 +120,7 @@ class PartyTable:
             DataError: two rows have one key, and ``repeats`` does not say that the first counts; or no row has a key.
         """
         where = f"table of {self.party!r}"
-        made = RowKeys.of(self.columns, column, seed=seed, key=reading, where=where)
+        made = RowKeys.of(self.columns, column, seed=seed, key=reading, where=where, row_offset=self.row_offset)
         made.require_distinct(repeats, where=where)
         return made
 
@@ -191,7 +196,9 @@ def read_labels(
     if values.ndim != 1 or has.ndim != 1 or not (known | ~has).all():
         row = int(np.flatnonzero(~known & has)[0]) if values.ndim == has.ndim == 1 else 0
         raise DataError(
-            f"the label of row {row} is missing or infinite", where=where, remedy="leave the row out, or correct it"
+            f"the label of row {row + table.row_offset} is missing or infinite",
+            where=where,
+            remedy="leave the row out, or correct it",
         )
     every, values = values, values[has]
     distinct, codes = np.unique(values, return_inverse=True)
@@ -298,7 +305,7 @@ def _find_categories(names: NDArray[Any], column: str, party: str) -> tuple[str,
 
 def _features(
     columns: Mapping[str, Any], names: tuple[str, ...], party: str, dtype: np.dtype[Any],
-    categories: Mapping[str, tuple[NDArray[Any], tuple[str, ...]]],
+    categories: Mapping[str, tuple[NDArray[Any], tuple[str, ...]]], offset: int = 0,
 ) -> NDArray[Any]:  # fmt: skip
     rows = len(next(iter(columns.values())))
     made = np.empty((rows, sum(len(categories[name][1]) if name in categories else 1 for name in names)), dtype)
@@ -319,7 +326,7 @@ def _features(
         if infinite.any():
             row = int(np.flatnonzero(infinite)[0])
             raise DataError(
-                f"column {name!r} is infinite at row {row}, or beyond single precision",
+                f"column {name!r} is infinite in row {row + offset}, or beyond single precision",
                 where=f"table of {party!r}",
                 remedy="correct the value, or leave it empty",
             )

@@ -194,8 +194,22 @@ def test_what_the_program_is_told_is_what_a_party_learned():
         ("sum:shop.spend", {"sizes", "sum"}),
         ("shares:shop.spend", {"sizes"}),
     ):
-        job = Alignment(protocol=Circuit(), result=result, min_count=3, show=True)
+        job = Alignment(protocol=Circuit(), result=result, min_count=1 if result == "count" else 3, show=True)
         assert {one.kind for one in job.explain(clients=2).exposures if one.who == "the program"} == wanted
+
+
+def test_a_sum_of_values_that_are_rounded_says_so_and_takes_more_bits():
+    data = {"bank": {"id": [1, 2, 3]}, "shop": {"id": [1, 2, 4], "spend": [0.1, 0.7, 5.0]}}
+    for bits in (20, 40, 4):
+        run = atoll.simulate(Alignment(protocol=Circuit(), result="sum:shop.spend", fraction=bits, show=True), data, engine="inline", progress=False)  # fmt: skip
+        assert run.outcome.sum == (round(0.1 * 2**bits) + round(0.7 * 2**bits)) / 2**bits
+        assert f"multiples of 2^-{bits}" in " ".join(run.notices)
+    exact = Alignment(result="sum:shop.spend")
+    assert not exact.notices()
+    with pytest.raises(ConfigError, match="fraction=41"):
+        Alignment(protocol=Circuit(), result="sum:shop.spend", fraction=41)
+    with pytest.raises(ConfigError, match="min_count=2 with result='count'"):
+        Alignment(result="count", min_count=2)
 
 
 def test_a_policy_that_lets_sizes_alone_be_learned_lets_shares_be_made():
@@ -230,7 +244,7 @@ def test_frames_without_form_are_refused(monkeypatch, source, channel, change, s
     ("change", "says"),
     [
         ({"spend": [np.nan] * 3}, "has no value in row 0"),
-        ({"spend": [1, np.inf, 2]}, r"adds up to more than 2\^42"),
+        ({"spend": [1, np.inf, 2]}, "has an infinity in row 1"),
         ({"spend": [2.0**41, 2.0**41, 0]}, r"adds up to more than 2\^42"),
         ({"spend": ["a", "b", "c"]}, "holds text"),
         ({"sped": [1, 2, 3]}, "no column 'spend'"),
@@ -254,7 +268,7 @@ def test_settings_that_make_no_sense_are_refused():
             AlignmentPlan(**plan, **more)
     with pytest.raises(AtollError, match="Circuit gives no ids"):
         Circuit().require_plan(AlignmentPlan(**plan))
-    with pytest.raises(AtollError, match=r"Ecdh gives no shares.*protocol Circuit"):
+    with pytest.raises(AtollError, match=r"Ecdh gives no shares.*protocol=Circuit"):
         Ecdh().require_plan(AlignmentPlan(**plan, result="shares"))
 
 

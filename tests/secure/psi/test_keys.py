@@ -68,13 +68,13 @@ def test_capitals_make_two_keys_and_a_warning() -> None:
 
 
 def test_null_has_no_key_and_repeats_are_one() -> None:
-    keys = RowKeys.of({"id": ["u1", "u2", "u2", float("nan"), "u3", ""]}, "id")
+    keys = RowKeys.of({"id": ["u1", "u2", "u2", float("nan"), "u3", ""]}, "id", row_offset=2)
     assert sorted(keys.names) == ["u1", "u2", "u3"]
     assert [keys.names[i] if i >= 0 else None for i in keys.rows] == ["u1", "u2", "u2", None, "u3", None]
     assert {name: int(row) for name, row in zip(keys.names, keys.places, strict=True)} == {"u1": 0, "u2": 1, "u3": 4}
     keys.require_distinct("first")
     with pytest.raises(DataError, match="1 keys stand in several rows, one in rows 3 and 4"):
-        keys.require_distinct(row_offset=2)
+        keys.require_distinct()
     assert keys.shape() == {"a9": 3}
 
 

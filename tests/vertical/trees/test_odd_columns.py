@@ -74,7 +74,7 @@ def test_what_no_tree_can_use_is_refused():
         with pytest.raises(DataError, match="no party has a column to split"):
             atoll.simulate(Vertical(model=model), bare, engine="inline", progress=False)
     infinite = {**data, "shop": {"id": data["shop"]["id"], "odd": np.full(300, np.inf)}}
-    with pytest.raises(DataError, match="column 'odd' is infinite at row 0"):
+    with pytest.raises(DataError, match="column 'odd' is infinite in row 0"):
         atoll.simulate(Vertical(model=Pivot(trees=1)), infinite, engine="inline", progress=False)
     for model in (SecureBoost, Pivot):
         with pytest.raises(ConfigError, match="key_bits=1024"):

@@ -36,6 +36,9 @@ def command(
     to: Annotated[str | None, typer.Option("--to", help="Parties that learn it; by default all.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="How 7 and 007 in a column count: text or number.")] = None,
     min_count: Annotated[int, typer.Option("--min-count", help="Fewest shared keys behind a sum.", min=1)] = 1,
+    fraction: Annotated[
+        int, typer.Option("--fraction", help="circuit: bits after the point of the values of a sum.", min=0, max=40)
+    ] = 20,
     fuzzy: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +70,7 @@ def command(
         found = _link(files, words.words_of(fuzzy), words.words_of(blocking), threshold, columns=match_columns)
         lines = [list(found["sizes"]), *found["pairs"]]
     else:
-        told = {"to": words.words_of(to), "min_count": min_count, "key": key, "order": seed}
+        told = {"to": words.words_of(to), "min_count": min_count, "key": key, "order": seed, "fraction": fraction}
         found, lines = _align(files, words.words_of(ids), protocol or ("ecdh" if len(files) < 3 else "opprf"), result, told)  # fmt: skip
     if out is not None:
         with out.open("w", encoding="utf-8", newline="") as file:
@@ -87,7 +90,7 @@ def _align(
 
     tables = words.tables_of(files, text=columns)
     kind: Any = job_class("psi")
-    made = kind(protocol=_protocol_of(protocol), id=columns, result=_result_of(result, tables), show=True, row_offset=2, **told)  # fmt: skip
+    made = kind(protocol=_protocol_of(protocol), id=columns, result=_result_of(result, tables), show=True, **told)  # fmt: skip
     run = simulate(made, tables, engine="inline", progress=False)
     count, total = run.outcome.count, run.outcome.sum
     found = {
@@ -138,8 +141,12 @@ def _link(
         raise ConfigError(f"{len(files)} files", remedy="give two: a linker pairs records of two parties")
     kind: Any = job_class("linkage")
     made = kind(columns=fields, blocking=blocking, threshold=threshold, of="columns" if columns else "rows", show=True)
-    run = simulate(made, words.tables_of(files, text=fields), engine="inline", progress=False)
-    pairs = [list(pair) if columns else [row + 2 for row in pair] for pair in run.outcome.pairs]
+    tables = words.tables_of(files, text=fields)
+    run = simulate(made, tables, engine="inline", progress=False)
+    pairs = [
+        list(pair) if columns else [row + table.row_offset for row, table in zip(pair, tables.values(), strict=True)]
+        for pair in run.outcome.pairs
+    ]
     return {
         "protocol": "BloomEncoding",
         "result": "columns" if columns else "pairs",

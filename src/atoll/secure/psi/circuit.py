@@ -72,6 +72,7 @@ class Circuit(PsiProtocol):
     """
 
     results: ClassVar[tuple[str, ...]] = ("count", "sum", "shares")
+    rounds: ClassVar[bool] = True
 
     def contract(self, plan: AlignmentPlan, sizes: Mapping[str, int]) -> Contract:
         """Return the frames: about 2.8 kB a bin, of which there are 1.305 for each of the receiver's keys, and 32 bytes for each of the sender's."""
@@ -283,8 +284,11 @@ def _values_of(side: AlignmentSide) -> Words:
         if len(missing) and side.plan.result != "sum":
             raise DataError(f"column {name!r} has no value in row {missing[0] + side.plan.row_offset}", where=where, remedy="fill it, or leave the row out")  # fmt: skip
         use[missing] = False
+        endless = np.flatnonzero(use & np.isinf(numbers))
+        if len(endless):
+            raise DataError(f"column {name!r} has an infinity in row {endless[0] + side.plan.row_offset}", where=where, remedy="correct it, or leave it empty")  # fmt: skip
         scaled = np.where(use, numbers, 0.0) * 2.0**side.plan.fraction
-        if not np.abs(scaled).sum() < 2.0**62:  # infinities too
+        if not np.abs(scaled).sum() < 2.0**62:
             raise DataError(f"column {name!r} adds up to more than 2^{62 - side.plan.fraction}", where=where, remedy="correct it, or use a smaller unit or fraction")  # fmt: skip
         np.add.at(values[:, i], known[use], np.rint(scaled[use]).astype(np.int64))
     return values.view(np.uint64)

@@ -127,7 +127,9 @@ class Alignment(Checked, Job):
         show: whether the program learns the result too; otherwise it stays at the parties.
         order: the seed of the order.
         label: name of what stays at the parties.
-        row_offset: added to row numbers in errors: 2 for the lines of a CSV file.
+        row_offset: added to row numbers in errors; a table of a CSV file counts its lines by itself.
+        fraction: bits after the point of the values that `Circuit` adds up: they are rounded to multiples of ``2^-fraction``, and their sum stays below ``2^(62 - fraction)``. Other protocols add up
+            values as they are.
     """
 
     kind: ClassVar[str] = "psi"
@@ -146,6 +148,7 @@ class Alignment(Checked, Job):
     order: int = 0
     label: str = "aligned"
     row_offset: int = 0
+    fraction: int = 20
 
     def __post_init__(self) -> None:
         require_parts(self, {"protocol": (PsiProtocol, "atoll.secure.psi.Ecdh()")})
@@ -154,7 +157,10 @@ class Alignment(Checked, Job):
         kind, _, column = self.result.partition(":")
         if kind not in RESULTS or (kind == "sum" and not column) or (column and kind not in ("sum", "shares")):
             raise ConfigError(f"result={self.result!r}", where="Alignment", remedy="use 'ids', 'count', 'sum:PARTY.COLUMN' or 'shares:PARTY.COLUMN,…'")  # fmt: skip
+        if self.min_count > 1 and kind not in ("sum", "shares"):
+            raise ConfigError(f"min_count={self.min_count} with result={self.result!r}", where="Alignment", remedy="leave min_count out: it guards a sum and shares; a site's policy has min_aligned for all results")  # fmt: skip
         more: dict[str, Any] = {"column": "c", "holder": "a"} if kind == "sum" else {}
+        more["fraction"] = self.fraction
         self.protocol.require_plan(AlignmentPlan(("id",), ("a", "b"), kind, **more))  # before there are parties
 
     def names(self) -> tuple[str, ...]:
@@ -175,7 +181,10 @@ class Alignment(Checked, Job):
     def notices(self) -> Sequence[str]:
         """What you would not expect of the protocol: a sentence if another one finds the result."""
         name, carrier, kind = type(self.protocol).__name__, type(self.carrier).__name__, self.result.partition(":")[0]
-        return [f"{name} shows one party which keys match, so {carrier} found the {kind}"] if carrier != name else []
+        found = [f"{name} shows one party which keys match, so {carrier} found the {kind}"] if carrier != name else []
+        if kind in ("sum", "shares") and self.carrier.rounds:
+            found.append(f"{carrier} rounds values to multiples of 2^-{self.fraction}: the sum is exact for those, and for others off by up to 2^-{self.fraction + 1} a row; fraction sets the bits")  # fmt: skip
+        return found
 
     @property
     def key_columns(self) -> Sequence[str]:
@@ -202,7 +211,7 @@ class Alignment(Checked, Job):
             more["column"] = column.removeprefix(f"{more['holder']}.")
         elif column:
             more["payload"] = tuple(name.strip() for name in column.split(","))
-        made = AlignmentPlan(self.key_columns, tuple(parties), kind, tuple(self.to), min_count=self.min_count, superset=self.superset, seed=self.order, key=self.key, label=self.label, row_offset=self.row_offset, **more)  # fmt: skip
+        made = AlignmentPlan(self.key_columns, tuple(parties), kind, tuple(self.to), min_count=self.min_count, superset=self.superset, seed=self.order, key=self.key, label=self.label, row_offset=self.row_offset, fraction=self.fraction, **more)  # fmt: skip
         self.protocol.require_plan(made)
         return made
 
@@ -219,7 +228,7 @@ class Alignment(Checked, Job):
         contract = self.protocol.contract(plan, sizes)
         if self.show:
             contract = tell_program(contract, plan)
-        notes = [*self.notices(), "no differential privacy: the result is exact", "parties follow the protocol with their true keys: a party that claims keys of others learns whether they are shared"]  # fmt: skip
+        notes = [*self.notices(), "no differential privacy: the result has no noise", "parties follow the protocol with their true keys: a party that claims keys of others learns whether they are shared"]  # fmt: skip
         costs: dict[str, Any] = {}
         if data is None:
             notes.append(f"frames are those of {EXAMPLE:,} keys at each party: give a configuration with data")

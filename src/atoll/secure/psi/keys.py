@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.redaction import private
 
-__all__ = ["RowKeys", "name_columns", "normalise_key", "order_keys"]
+__all__ = ["RowKeys", "name_columns", "normalise_key", "offset_of", "order_keys"]
 
 Reading = Literal["text", "number"]
 
@@ -30,6 +30,11 @@ BETWEEN = "\x1f"
 def name_columns(table: Any) -> list[str]:
     """The names of a table's columns: a mapping, or what has ``columns``, such as a `DataTable`, which is not iterable."""
     return [str(name) for name in getattr(table, "columns", table)]
+
+
+def offset_of(table: Any, given: int = 0) -> int:
+    """What is added to row numbers in errors: what is ``given``, else what the table knows: 2 for the lines of a CSV file, whose first is the header."""
+    return given or int(getattr(table, "row_offset", 0))
 
 
 def normalise_key(value: Any) -> str:
@@ -72,6 +77,7 @@ class RowKeys:
         rows: for each row of the table, the place of its key in ``names``; -1 for null.
         seed: the seed of u.
         u: u of each, ascending.
+        row_offset: added to row numbers in errors.
     """
 
     names: tuple[str, ...] = field(repr=False)
@@ -79,6 +85,7 @@ class RowKeys:
     rows: NDArray[np.int64] = field(repr=False)
     seed: int = 0
     u: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, dtype=np.uint64), repr=False)
+    row_offset: int = 0
 
     @classmethod
     def of(
@@ -99,7 +106,7 @@ class RowKeys:
             seed: the seed of the order.
             key: how two texts of one number in a column, such as "7" and "007", count: "text" as two keys, "number" as one.
             where: the table, for errors.
-            row_offset: added to row numbers in errors.
+            row_offset: added to row numbers in errors; by default what the table says, see `offset_of`.
 
         Raises:
             DataError: a column is unknown, or has two texts of one number and ``key`` does not say what they are.
@@ -108,7 +115,7 @@ class RowKeys:
         Warns:
             UserWarning: two keys differ in capitals alone.
         """
-        columns = [columns] if isinstance(columns, str) else list(columns)
+        columns, row_offset = [columns] if isinstance(columns, str) else list(columns), offset_of(table, row_offset)
         if key not in (None, "text", "number") or not columns:
             raise ConfigError(
                 f"key={key!r} of columns {columns}", where=where, remedy="name a column, and 'text' or 'number'"
@@ -129,14 +136,13 @@ class RowKeys:
         names = [text for _, text in sorted(zip(u.tolist(), first, strict=True))]
         place = {text: i for i, text in enumerate(names)}
         rows = np.array([place.get(text, -1) for text in found], dtype=np.int64)
-        return cls(tuple(names), np.array([first[text] for text in names], dtype=np.int64), rows, seed, np.sort(u))
+        places = np.array([first[text] for text in names], dtype=np.int64)
+        return cls(tuple(names), places, rows, seed, np.sort(u), row_offset)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def require_distinct(
-        self, repeats: Literal["first"] | None = None, where: str = "keys", row_offset: int = 0
-    ) -> None:
+    def require_distinct(self, repeats: Literal["first"] | None = None, where: str = "keys") -> None:
         """Refuse keys that stand in several rows, unless the first row of each is to count.
 
         Raises:
@@ -145,7 +151,7 @@ class RowKeys:
         known = self.rows[self.rows >= 0]
         again = np.flatnonzero(np.bincount(known, minlength=len(self)) > 1)
         if len(again) and repeats != "first":
-            rows = (np.flatnonzero(self.rows == again[0])[:2] + row_offset).tolist()
+            rows = (np.flatnonzero(self.rows == again[0])[:2] + self.row_offset).tolist()
             raise DataError(
                 f"{len(again)} keys stand in several rows, one in rows {rows[0]} and {rows[1]}",
                 where=where,

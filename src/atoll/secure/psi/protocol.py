@@ -22,9 +22,10 @@ from atoll.core.addresses import declared_name, load_object
 from atoll.core.errors import CompositionError, ConfigError, DataError, LetterError, PolicyError, nearest
 from atoll.core.exposure import Contract, Exposure, ProtocolFrame
 from atoll.core.requests.task import task
+from atoll.core.rooms import part_names
 from atoll.core.validation import Checked
 
-from .keys import RowKeys
+from .keys import RowKeys, offset_of
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -59,7 +60,7 @@ class AlignmentPlan(Checked):
         seed: the seed of the order u.
         key: see `RowKeys.of`.
         label: names the alignment at its parties.
-        row_offset: added to row numbers in errors: 2 for the lines of a CSV file.
+        row_offset: added to row numbers in errors; a table of a CSV file counts its lines by itself.
     """
 
     columns: Sequence[str]
@@ -271,9 +272,11 @@ class PsiProtocol(Checked):
         results: the results that it can give.
         most_roles: the most parties at once.
         hides: whether shared rows can hide in a superset.
+        rounds: whether it rounds the values of a sum to multiples of ``2^-fraction``.
     """
 
     hides: ClassVar[bool] = False
+    rounds: ClassVar[bool] = False
     results: ClassVar[tuple[str, ...]] = ("ids",)
     most_roles: ClassVar[int] = 2
 
@@ -316,13 +319,18 @@ class PsiProtocol(Checked):
         Raises:
             CompositionError: it gives no such result, or not to so many parties.
         """
-        name = type(self).__name__
-        if plan.result not in self.results:
-            raise CompositionError(f"{name} gives no {plan.result}", where="psi", remedy=f"use result={' or '.join(map(repr, self.results))}, or protocol {'Circuit' if plan.result == 'shares' else 'Ecdh'}, which gives {plan.result}")  # fmt: skip
+        name, count = type(self).__name__, len(plan.roles)
+        if plan.result not in self.results or count > self.most_roles:
+            able = [one.__name__ for one in protocols() if plan.result in one.results and count <= one.most_roles]
+            what = (
+                f"gives no {plan.result}"
+                if plan.result not in self.results
+                else f"aligns at most {self.most_roles} parties, not {count}"
+            )
+            remedy = f"use {' or '.join(f'protocol={one}()' for one in able)}" if able else f"no protocol gives a {plan.result} of {count} parties: use result='ids', which tells how many too, or two parties at a time"  # fmt: skip
+            raise CompositionError(f"{name} {what}", where="psi", remedy=remedy)
         if plan.superset and not self.hides:
             raise CompositionError(f"{name} hides no keys in a superset", where="psi", remedy="use Ecdh or Oprf, or leave out superset")  # fmt: skip
-        if len(plan.roles) > self.most_roles:
-            raise CompositionError(f"{name} aligns at most {self.most_roles} parties, not {len(plan.roles)}", where="psi", remedy="use Opprf, which aligns several, or align fewer")  # fmt: skip
 
     def spec(self) -> dict[str, Any]:
         """The protocol as plain arguments of a task."""
@@ -344,6 +352,13 @@ class PsiProtocol(Checked):
         if not (isinstance(found, type) and issubclass(found, PsiProtocol)):
             raise ConfigError(f"no alignment protocol named {name!r}", where="psi", remedy="use a class below PsiProtocol that every party can import")  # fmt: skip
         return found(**settings)
+
+
+def protocols() -> list[type[PsiProtocol]]:
+    """All alignment protocols of Atoll."""
+    import atoll.secure.psi
+
+    return [getattr(atoll.secure.psi, name) for name in part_names("alignment protocol")]
 
 
 def base_contract(protocol: PsiProtocol, plan: AlignmentPlan, frames: Sequence[ProtocolFrame]) -> Contract:
@@ -473,11 +488,12 @@ async def intersect_keys(
         where=f"the table of {me}",
         row_offset=settings.row_offset,
     )
+    settings = replace(settings, row_offset=offset_of(island.data, settings.row_offset))
     side = AlignmentSide(island, peers, me, settings, keys, dict(state.get("sizes", {})), state, type(made).__name__)
     if not side.learns(me) and settings.result != "sum":  # of a sum, and of shares, all learn as much
         side.require_count(None)  # before anything is said: a learner knows the count before this role can refuse
     if not side.sizes:
-        await _announce_sizes(side, settings.digest(protocol))
+        await _announce_sizes(side, AlignmentPlan(**plan).digest(protocol))
     found = await made.match(side)
     side.require_count(found.count)
     shared = np.zeros(len(keys), dtype=bool) if found.shared is None else found.shared
