@@ -85,12 +85,18 @@ def _align(
     """What a protocol finds of some files, and the lines of the file for it: the shared keys in the order of u below a header, or for other results one line of numbers."""
     from atoll.cli import describing as words
     from atoll.runs.config import job_class
+    from atoll.secure.psi import AlignmentPlan
     from atoll.secure.psi.job import split_keys
+    from atoll.secure.psi.protocol import RESULTS
     from atoll.simulation import simulate
 
     tables = words.tables_of(files, text=columns)
     kind: Any = job_class("psi")
-    made = kind(protocol=_protocol_of(protocol), id=columns, result=_result_of(result, tables), show=True, **told)  # fmt: skip
+    chosen, wanted = _protocol_of(protocol), result.partition(":")[0]
+    if len(tables) > 1 and wanted in RESULTS:  # the job itself knows its parties later
+        of_sum: dict[str, Any] = {"column": "c", "holder": next(iter(tables))} if wanted == "sum" else {}
+        chosen.require_plan(AlignmentPlan(columns, list(tables), wanted, **of_sum))
+    made = kind(protocol=chosen, id=columns, result=_result_of(result, tables), show=True, **told)  # fmt: skip
     run = simulate(made, tables, engine="inline", progress=False)
     count, total = run.outcome.count, run.outcome.sum
     found = {
