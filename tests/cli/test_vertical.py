@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -427,3 +428,42 @@ def test_a_kept_model_predicts_new_rows_in_the_order_asked(files, asked, tmp_pat
     assert sorted(file.name for file in (kept / "results" / "bank").iterdir()) == ["vertical-model.msg", "vertical-outcome.msg"]  # fmt: skip
     assert run(["vertical", bank, shop, "--folder", str(kept), "--json"]) == 2
     assert "is not empty" in capsys.readouterr().out
+
+
+def test_columns_are_left_out_and_odd_ones_are_what_they_are(files, asked, tmp_path):
+    """A column without values is one of numbers that are missing, for every model; a copy of the keys in other capitals is another key, and said."""
+    bank, shop = files(extra=0)
+    few = ("--trees", 2, "--security", "none")
+    plain = asked(bank, shop, *few)
+    rows = list(csv.reader(Path(shop).read_text(encoding="utf-8").splitlines()))
+    write(tmp_path / "shop.csv", {name: [row[i] for row in rows[1:]] for i, name in enumerate(rows[0])} | {"note": ["x y"] * ROWS, "gap": [""] * ROWS})  # fmt: skip
+    dropped = asked(bank, shop, *few, "--drop", "note")
+    assert dropped["federated"] == plain["federated"]
+    linear = asked(bank, shop, "--model", "linear", "--security", "none", "--drop", "note,b")
+    assert linear["difference"] < 1e-9
+    assert asked(bank, shop, "--drop", "id", code=2)["error"]["what"].startswith("--drop id: it is the column of --id")
+    assert "no column 'nope'" in asked(bank, shop, "--drop", "nope", code=3)["error"]["what"]
+    write(tmp_path / "shop.csv", {"id": [one if int(one) % 2 else f"X{one}" for one in files.ids], "c": [1.0] * ROWS})
+    write(tmp_path / "bank.csv", {"id": [one if int(one) % 2 else f"x{one}" for one in files.ids], "a": files.x[:, 0].tolist(), "y": [int(v > 0) for v in files.x[:, 1]]})  # fmt: skip
+    with pytest.warns(UserWarning, match=f"{ROWS // 2} keys of bank and shop differ in capitals alone"):
+        asked(bank, shop, *few)
+
+
+def test_labels_that_single_precision_cannot_hold_are_refused(files, asked, tmp_path):
+    bank, shop = files("regression")
+    base = 1_700_000_000
+    write(tmp_path / "bank.csv", {"id": files.ids, "a": files.x[:, 0].tolist(), "y": [base + i for i in range(ROWS)]})
+    few = ("--trees", 2, "--security", "none")
+    told = asked(bank, shop, *few, code=3)["error"]
+    assert "column 'y' has values that differ, but are equal in single precision" in told["what"]
+    assert "at all parties" not in told["remedy"]
+    assert asked(bank, shop, "--model", "linear", "--security", "none")["task"] == "regression"
+    write(tmp_path / "bank.csv", {"id": files.ids, "a": files.x[:, 0].tolist(), "y": files.x[:, 1].tolist()})
+    assert "with fractions, for task='multiclass'" in asked(bank, shop, *few, "--task", "multiclass", code=3)["error"]["what"]  # fmt: skip
+    write(tmp_path / "bank.csv", {"id": files.ids, "a": files.x[:, 0].tolist(), "y": [i % 4 for i in range(ROWS)]})
+    assert asked(bank, shop, "--model", "linear", "--security", "none", "--family", "poisson")["task"] == "regression"
+
+
+def test_an_attack_that_nobody_knows_is_named_as_it_was_typed(files, asked):
+    told = asked(*files(), "--model", "net", "--attack", "nrm", code=2)["error"]
+    assert told["what"] == "--attack nrm. Did you mean 'norm'?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,25 @@ def tables_of(files: Sequence[Path], **options: Any) -> dict[str, DataTable]:
         DataError: a file is not there, is given twice, or cannot be read.
     """
     return {name: DataTable.read(file, **options).named(str(file)) for name, file in name_files(files).items()}
+
+
+def warn_of_capitals(tables: Mapping[str, Any], columns: Sequence[str], key: Any) -> list[Any]:
+    """Warn of keys of all files that differ in capitals alone, as no party could; return the keys of each.
+
+    Raises:
+        DataError: a column is unknown, or holds two texts of one number and ``key`` does not say what they are.
+    """
+    from atoll.secure.psi import RowKeys
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the roles warn of their own
+        keys = [RowKeys.of(one, columns, key=key, where=f"table of {name!r}") for name, one in tables.items()]
+    folded = [{name.casefold() for name in one.names} for one in keys]
+    plain = set.intersection(*(set(one.names) for one in keys))
+    apart = len(set.intersection(*folded) - {name.casefold() for name in plain})
+    if apart:
+        warnings.warn(f"{apart} keys of {' and '.join(tables)} differ in capitals alone; they are different keys", UserWarning, stacklevel=2)  # fmt: skip
+    return keys
 
 
 def words_of(text: str | None) -> list[str]:

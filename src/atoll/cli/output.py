@@ -181,7 +181,7 @@ _OF_READERS = (
     "delimiter", "decimal", "encoding", "categories", "missing", "missing_features", "drop", "keep", "features", "task", "classes", "labels",
 )  # fmt: skip
 """Arguments of readers of files, which a command has as an option or not at all."""
-_OPTIONS = {"features": "columns"}
+_OPTIONS = {"features": "columns", "audit": "attack", "defence": "defend"}
 """Arguments that commands call otherwise."""
 _ARGUMENT = re.compile(
     r"(?<![\w(.\[{'\"-])([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\{[^{}]*\}|\[[^][]*\]|[\w.]+(?:\(\))?|(?!=))"

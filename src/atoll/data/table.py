@@ -33,7 +33,7 @@ class DataTable:
     Args:
         columns: maps a name to its values, ``(rows,)``, or ``(rows, ...)`` for a column of images.
         name: short name, for errors.
-        first: what people call the first row: 1, or 2 in a file with a header line.
+        row_offset: added to row numbers in errors: 2 for the lines of a file with a header line.
 
     Raises:
         DataError: there are no columns, their lengths differ, or a column holds objects.

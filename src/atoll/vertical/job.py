@@ -195,7 +195,7 @@ class Vertical(Checked, Job):
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who learns what."""
-        parties = self.roles(data.names) if data is not None else ["guest", "host"]
+        parties = self.roles(data.names) if data is not None else [self.guest or "guest", *(self.hosts or ["host"])]
         told = self.learns(parties)
         exposures = tuple(Exposure(who, what) for who, lines in told.items() for what in lines)
         return Explanation(self.title, len(parties), exposures)
@@ -310,7 +310,7 @@ class VerticalResult:
 
     @property
     def predictions(self) -> dict[str, Any]:
-        """The shared rows in the common order: ``id``, ``test``, ``y`` and the predictions ``alone`` and ``federated``."""
+        """The shared rows in the common order: ``id``, ``test``, ``y`` and the predictions ``alone`` and ``federated``, ``(rows, outputs)`` with one output for two classes and for numbers."""
         found = dict(self._at_hand("predictions"))
         return {**found, "id": np.array(found["id"].tolist(), dtype=np.str_)}
 
@@ -513,7 +513,8 @@ class _PreparedVertical(Prepared):
         job, me, hosts = self.job, self.parties[0], self.parties[1:]
         state = await peers.restore(None)
         table = job.read_table(island.data, me, label=True)
-        labels = read_labels(table, job.label, job.task, job.model.precision)
+        task = job.model.implied_task if job.task == "auto" else job.task
+        labels = read_labels(table, job.label, task, job.model.precision)
         objective = job.model.fit_objective(labels.objective)
         rows = find_shared_rows(job, table, island)
         training = own = GuestRows(table.x[rows.train], labels.values[rows.train], objective)

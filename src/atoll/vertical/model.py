@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -78,6 +78,8 @@ class VerticalModel(Checked):
     """Whether the parties also train on rows of their own tables that are not shared: both roles get them as ``others``, as they get the shared ones. The guest's rows may lack labels then, as NaN."""
     categories: ClassVar[bool] = False
     """Whether it reads text as categories, an input for each; else text is refused."""
+    implied_task: Literal["auto", "regression"] = "auto"
+    """The task of the labels where the job says ``auto``: a model of numbers alone takes whole numbers as numbers."""
 
     @property
     def releases(self) -> bool:

@@ -93,6 +93,9 @@ class PartyTable:
                 remedy="give the columns of the training",
             )
         features = tuple(name for name in own if name not in (key, label)) if only is None else tuple(only)
+        rows = len(next(iter(columns.values())))
+        # A reader takes a column without any value for text; it is one of numbers that are all missing.
+        columns |= {name: np.full(rows, np.nan) for name in features if name not in texts and _is_empty(columns[name])}
         if known is None:
             text = [name for name in features if name in texts or np.asarray(columns[name]).dtype.kind in "UO"]
             if coded is None and text:
@@ -221,8 +224,16 @@ def read_labels(
             where=where,
             remedy="use task='auto', or correct the labels",
         )
+    if found == "multiclass" and not whole:
+        raise DataError(
+            f"{len(distinct)} different labels with fractions, for task={found!r}",
+            where=where,
+            remedy="use task='regression', or give whole numbers or text for classes",
+        )
     if found == "regression":
         _require_squares(values, where)
+        if precision == np.float32:
+            _require_single(values, label, where)
         return GuestLabels(_spread(values.astype(precision), has, len(every)), TreeLoss(SQUARED))
     names = tuple(str(one) if values.dtype.kind == "U" else f"{one:g}" for one in distinct.tolist())
     objective = TreeLoss(LOGISTIC) if found == "binary" else TreeLoss(SOFTMAX, len(distinct))
@@ -274,6 +285,12 @@ def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...],
             f"columns of {sorted(sizes)} rows", where=f"data of {party!r}", remedy="give columns of one length"
         )
     return columns, tuple(columns), {}
+
+
+def _is_empty(values: Any) -> bool:
+    """Tell whether a column of text holds none."""
+    found = np.asarray(values)
+    return found.dtype.kind == "U" and not np.char.strip(found).astype(np.bool_).any()
 
 
 def _category_names(values: Any, texts: Sequence[str] | None) -> NDArray[Any]:
@@ -331,9 +348,22 @@ def _features(
                 remedy="correct the value, or leave it empty",
             )
         if dtype == np.float32:
-            require_single_precision(values, name, f"table of {party!r}")
+            _require_single(values, name, f"table of {party!r}")
         made[:, i] = values
     return made
+
+
+def _require_single(values: NDArray[Any], name: str, where: str) -> None:
+    """See `require_single_precision`; the column is of one party.
+
+    Raises:
+        DataError: values that differ become equal.
+    """
+    try:
+        require_single_precision(values, name, where)
+    except DataError as error:
+        remedy = str(error.remedy).replace(" at all parties", "")
+        raise DataError(error.what, where=where, remedy=f"{remedy}, or use a model in double precision, such as VerticalLinear") from None  # fmt: skip
 
 
 def _not_numbers(column: str, kind: str, party: str) -> DataError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -204,16 +203,9 @@ def _result_of(word: str, tables: Mapping[str, Any]) -> str:
 
 def _look_at_rest(tables: Mapping[str, Any], columns: Sequence[str], key: Any, count: int) -> dict[str, Any]:
     """Why keys may not match: capitals, of which it warns, and where nothing is shared the shape of each party's own keys. It looks at all files, as no party could."""
-    from atoll.secure.psi import RowKeys
+    from atoll.cli import describing as words
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the roles have warned of their own
-        keys = [RowKeys.of(table, columns, key=key) for table in tables.values()]
-    folded = [{name.casefold() for name in one.names} for one in keys]
-    plain = set.intersection(*(set(one.names) for one in keys))
-    apart = len(set.intersection(*folded) - {name.casefold() for name in plain})
-    if apart:
-        warnings.warn(f"{apart} keys of {' and '.join(tables)} differ in capitals alone; they are different keys", UserWarning, stacklevel=2)  # fmt: skip
+    keys = words.warn_of_capitals(tables, columns, key)
     return {"shapes": {name: one.shape() for name, one in zip(tables, keys, strict=True)}} if not count else {}
 
 

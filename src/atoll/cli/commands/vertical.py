@@ -139,6 +139,12 @@ Categories = Annotated[
     str | None,
     typer.Option("--categories", help="Columns of numbers that are codes of categories, with commas between them."),
 ]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop", help="Columns of any file to leave out; repeat it, or put commas between them.", metavar="COLUMN"
+    ),
+]
 ShortExponents = Annotated[
     bool, typer.Option("--short-exponents", help="Faster encryption, under a further assumption, which `learns` names.")
 ]
@@ -189,6 +195,7 @@ def command(
     key: Key = None,
     repeats: Repeats = None,
     categories: Categories = None,
+    drop: Drop = None,
     short_exponents: ShortExponents = False,
     predictions: Predictions = None,
     transcript: Transcript = None,
@@ -197,8 +204,6 @@ def command(
     json: Json = False,
 ) -> int:
     """Train one model over the columns of several files, without joining them; compare with the guest alone and with all columns in one place. Or, with --statistics, say what the columns tell of the labels or of each other."""
-    from atoll.cli import describing as words
-
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
         "epsilon": epsilon, "family": family, "penalty": penalty, "l1": l1, "solver": solver, "triples": triples,
@@ -211,12 +216,12 @@ def command(
         learner = _statistics_of(statistics, {**given, **foreign})
     else:
         learner = {"model": _make_model(model or "boost", given, seed), "transcript": transcript is not None}
-    tables = words.tables_of(files, text=[ids])
+    tables, left_out = _read(files, ids, label, drop or (), key)
     chosen: dict[str, Any] = {
         "task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids, "label": label, "categories": _split_names(categories, tables),
     }  # fmt: skip
     job, output = _make_job(learner, chosen, list(tables)), output_of(context)
-    trained = _train(job, files, tables, transcript, output, poc=poc, kept=folder)
+    trained = _train(job, files, tables, transcript, output, poc=poc, kept=folder, drop=left_out)
     if trained is None:
         return INTERRUPT_CODE
     found = _describe(job, tables, trained) if statistics else _compare(job, tables, trained, predictions)
@@ -249,6 +254,29 @@ def _make_job(learner: Mapping[str, Any], chosen: Mapping[str, Any], parties: Se
     return kind(**learner, **chosen, guest=parties[0], hosts=list(parties[1:]))
 
 
+def _read(
+    files: Sequence[Path], ids: str, label: str, drop: Sequence[str], key: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The tables without the columns that are left out, and the names of these.
+
+    Raises:
+        ConfigError: the keys or the labels are left out.
+        DataError: a file cannot be read, or no file has such a column.
+    """
+    from atoll.cli import describing as words
+    from atoll.core.errors import ConfigError
+
+    tables: dict[str, Any] = words.tables_of(files, text=[ids])
+    left_out = _split_names(",".join(drop), tables, "--drop")
+    for name, option in ((ids, "--id"), (label, "--label")):
+        if name in left_out:
+            raise ConfigError(f"--drop {name}: it is the column of {option}", remedy="leave other columns out")
+    if left_out:
+        tables = {name: table.without(one for one in left_out if one in table) for name, table in tables.items()}
+    words.warn_of_capitals(tables, [ids], key)
+    return tables, left_out
+
+
 def _train(
     job: Any,
     files: Sequence[Path],
@@ -258,6 +286,7 @@ def _train(
     *,
     poc: bool,
     kept: Path | None,
+    drop: Sequence[str] = (),
 ) -> Any:
     """Train, write the transcript if it is wanted, and return the result; ``None`` if a person stopped it."""
     from atoll.data.readers.tables import name_files
@@ -267,7 +296,7 @@ def _train(
     named = name_files(files)
     with tempfile.TemporaryDirectory(prefix="atoll-vertical-") as made:
         folder = Path(made) if kept is None else _make_kept(kept)
-        trained = _between_processes(job, named, folder, output) if poc else _in_this_process(job, tables, folder)
+        trained = _between_processes(job, named, folder, output, drop) if poc else _in_this_process(job, tables, folder)
         if trained is not None and kept is not None:
             said = {
                 "guest": job.guest, "id": job.id, "files": {name: str(file.absolute()) for name, file in named.items()},
@@ -295,7 +324,7 @@ def _make_kept(folder: Path) -> Path:
     return folder.absolute()
 
 
-def _split_names(given: str | None, tables: Mapping[str, Any]) -> list[str]:
+def _split_names(given: str | None, tables: Mapping[str, Any], option: str = "--categories") -> list[str]:
     """Names of columns.
 
     Raises:
@@ -309,7 +338,7 @@ def _split_names(given: str | None, tables: Mapping[str, Any]) -> list[str]:
         if name not in columns:
             raise DataError(
                 f"no column {name!r} in any of the files.{nearest(name, columns)}",
-                where="--categories",
+                where=option,
                 remedy="name columns of the files, with commas between them",
             )
     return names
@@ -317,15 +346,18 @@ def _split_names(given: str | None, tables: Mapping[str, Any]) -> list[str]:
 
 def _make_net(**given: Any) -> Any:
     from atoll.cli import describing as words
-    from atoll.core.errors import ConfigError
+    from atoll.core.errors import ConfigError, nearest
     from atoll.vertical import IsotropicNoise, MaxNorm, SplitNet, SunModules
+    from atoll.vertical.split.attacks import ATTACKS
 
     defences = {"maxnorm": MaxNorm, "noise": IsotropicNoise, "sun": SunModules}
     audit, chosen = (words.words_of(given.pop(name, None)) for name in ("attack", "defend"))
     chosen = [] if chosen == ["none"] else chosen
-    wrong = next((name for name in chosen if name not in defences), None)
-    if wrong is not None:
-        raise ConfigError(f"--defend {wrong}", remedy=f"use none, or some of {', '.join(defences)}")
+    for option, names, known in (("--defend", chosen, defences), ("--attack", audit, ATTACKS)):
+        wrong = next((name for name in names if name not in known), None)
+        if wrong is not None:
+            few = "none, or some of" if option == "--defend" else "some of"
+            raise ConfigError(f"{option} {wrong}.{nearest(wrong, known)}", remedy=f"use {few} {', '.join(known)}")
     return SplitNet(**given, audit=audit, defence=[defences[name]() for name in chosen])
 
 
@@ -469,7 +501,9 @@ def _in_this_process(job: Any, tables: Mapping[str, Any], folder: Path) -> Found
     return run.outcome, dict.fromkeys([*tables, *job.helpers()], place), None
 
 
-def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output: Output) -> Found | None:
+def _between_processes(
+    job: Any, files: Mapping[str, Path], folder: Path, output: Output, drop: Sequence[str]
+) -> Found | None:
     """Train between a server and a site a file, each a process of its own; ``None`` if a person stopped it."""
     from atoll.core.errors import ConfigError
     from atoll.runtime.client.poc import OTHERS
@@ -482,7 +516,7 @@ def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output
             where=str(files[wrong]),
             remedy="rename the file: letters, digits and . _ -, and neither server, admin nor auditor",
         )
-    found, _ = in_order(_train_at_sites(job, files, folder, output))
+    found, _ = in_order(_train_at_sites(job, files, folder, output, drop))
     if found is None:
         return None
     number, cost = found
@@ -491,14 +525,24 @@ def _between_processes(job: Any, files: Mapping[str, Path], folder: Path, output
 
 
 async def _train_at_sites(
-    job: Any, files: Mapping[str, Path], folder: Path, output: Output
+    job: Any, files: Mapping[str, Path], folder: Path, output: Output, drop: Sequence[str]
 ) -> tuple[str, Mapping[str, float]]:
     """Start the processes, run the job between them, stop them; return its id, and what it cost."""
+    from atoll.data import DataTable
     from atoll.runs import RunFolder, result_of
     from atoll.runtime.client.admin import Admin
     from atoll.runtime.client.poc import OTHERS, Poc, helper_names
 
-    data = {name: [str(file.absolute()), "--id", job.id] for name, file in files.items()}
+    columns = {name: DataTable.read(file).columns for name, file in files.items()} if drop else {}
+    data = {
+        name: [
+            str(file.absolute()),
+            "--id",
+            job.id,
+            *(word for one in drop if one in columns[name] for word in ("--drop", one)),
+        ]
+        for name, file in files.items()
+    }
     with (folder / "daemons.log").open("a", encoding="utf-8") as log:
 
         def keep(node: str, line: str) -> None:

@@ -131,6 +131,11 @@ class VerticalLinear(VerticalModel):
         return family_objective(self.family, objective)
 
     @property
+    def implied_task(self) -> Literal["auto", "regression"]:  # type: ignore[override]
+        """Counts and amounts are numbers, however few of them differ."""
+        return "regression" if self.family in ("poisson", "least-squares") else "auto"
+
+    @property
     def helpers(self) -> Mapping[str, str]:
         """The arbiter or the dealer, where there is one."""
         if self.security == "shared" and self.triples == "dealer":
