@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.data import DataTable
 from atoll.data.readers.csv import table_of_csv
 from atoll.secure.psi import RowKeys, normalise_key, order_keys
+from atoll.secure.psi import keys as keys_module
 
 GOLDEN = ["c2dcbba86f27cd6b", "fd2a64e0ce0fa147"]
 WORDS = st.lists(st.text(st.characters(codec="utf-8"), max_size=4), max_size=20)
@@ -116,3 +118,29 @@ def test_a_table_of_a_site_names_its_columns_where_one_is_missing():
     """A `DataTable` is not iterable, unlike a dict."""
     with pytest.raises(DataError, match=r"no column 'idd'.*choose from \['id', 'x'\]"):
         RowKeys.of(DataTable({"id": ["a"], "x": [1]}), "idd")
+
+
+def test_large_keys_that_did_not_change_are_read_once(monkeypatch):
+    """By content: a value that changes in place, or another reading of the same values, is seen."""
+    monkeypatch.setattr(keys_module, "_LARGE", 100)
+    monkeypatch.setattr(keys_module, "_READ", OrderedDict())
+    count, read = [0], keys_module.normalise_key
+
+    def counted(value):
+        count[0] += 1
+        return read(value)
+
+    monkeypatch.setattr(keys_module, "normalise_key", counted)
+    for values in ([f"u{i}" for i in range(200)], np.array([f"u{i}" for i in range(200)])):
+        keys_module._READ.clear()
+        count[0], table = 0, {"id": values}
+        first = RowKeys.of(table, "id")
+        assert RowKeys.of({"id": values}, "id") is first
+        assert count[0] == 200
+        assert RowKeys.of(table, "id", seed=1).seed == 1
+        values[7] = "new"
+        changed = RowKeys.of(table, "id")
+        assert set(changed.names) - set(first.names) == {"new"}
+        assert count[0] == 600
+    assert len(keys_module._READ) == 2
+    assert RowKeys.of({"id": [1] * 100 + [0] * 100}, "id").names != RowKeys.of({"id": [True] * 100 + [0] * 100}, "id").names  # fmt: skip
