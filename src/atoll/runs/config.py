@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -300,7 +301,10 @@ def config_class(base: type[C], kind: type[Job]) -> type[C]:
             else "annotate its fields with plain types or with kinds of parts",
         )
     fields: dict[str, Any] = {name: (info.annotation, info) for name, info in schema.model.model_fields.items()}
-    made: Any = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
+    with warnings.catch_warnings():
+        # A job's setting may have the name of a constructor, as Linkage's `of`: that is called on the base alone.
+        warnings.filterwarnings("ignore", message='Field name "of"', category=UserWarning)
+        made: Any = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
     made.makes = kind
     _MADE[base, kind] = made
     finished: type[C] = made

@@ -151,7 +151,7 @@ class _Trial:
             files = parts_of(self.data.absolute(), self.sites, place / "data", self.seed, config.helpers or {})
             names = [name for name in files if name not in (config.helpers or {})]
             helpers = helper_names(config.helpers or {}, (*names, *OTHERS))
-            data = {name: self._words(file, made.key_columns) for name, file in files.items()}
+            data = {name: self._words(file, made) for name, file in files.items()}
         _require_sites(config, made, names, str(self.job or "atoll poc"), digits=self.data is None)
         said = f"{len(names)} sites share the digits, each in its own folder."
         if self.data is not None:
@@ -192,13 +192,15 @@ class _Trial:
             return poc_job(names, self.seed, secure=self.secure)
         return {"name": "poc", "job": "statistics", "sites": "all"}
 
-    def _words(self, file: Path, keys: Sequence[str] = ()) -> list[str]:
-        """Return what follows ``--data`` at a site: a database and a YAML file know their target themselves. The keys of the job stay text, unless you name others."""
+    def _words(self, file: Path, job: Any) -> list[str]:
+        """Return what follows ``--data`` at a site: a database and a YAML file know their target themselves. The keys of a job that reads tables stay text, unless you name others; it needs no target."""
         from atoll.runtime.worker.databases import is_database
 
         own = file.suffix in (".yaml", ".yml") or is_database(file.name)
-        named = [] if "--id" in self.options else [word for column in keys for word in ("--id", column)]
-        return [str(file), *([] if own else [*self.options, *named])]
+        named = [word for column in job.key_columns for word in ("--id", column)]
+        if job.reads == "table" and not named and not {"--target", "--task"} & {*self.options}:
+            named = ["--task", "unlabelled"]
+        return [str(file), *([] if own else [*self.options, *([] if "--id" in self.options else named)])]
 
 
 def _require_sites(config: Any, made: Any, names: Sequence[str], where: str, *, digits: bool) -> None:

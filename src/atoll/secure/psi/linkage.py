@@ -95,6 +95,11 @@ class Linkage(Checked, Job):
         """The kind and the encoding, which a site's policy can allow or refuse."""
         return (*super().names(), name_of(BloomEncoding))
 
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """The fields of records, which stay text."""
+        return self.columns if self.of == "rows" else ()
+
     @classmethod
     def known_names(cls) -> tuple[str, ...]:
         """The kind and the encoding."""
