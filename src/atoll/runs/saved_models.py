@@ -64,7 +64,7 @@ def _find_file(place: Path) -> Path:
         raise CheckpointError(
             "the folder holds no model that predicts rows",
             where=str(place),
-            remedy=f"give a run of a training, of trees or of a fit that has ended: its folder holds one of {', '.join(FILES)}",
+            remedy=f"give a run of a training, of trees or of a fit that has ended: its folder holds one of {', '.join(FILES)}; a model over columns at several sites answers the kit of its guest's site alone",
         )
     return found[0]
 
