@@ -7,8 +7,8 @@ import pytest
 from tests.support.sources import ROOT, imports, modules
 
 LAYERS = (
-    ("addresses", "errors", "exposure", "capability", "facets", "overview", "elsewhere", "redaction"),
-    ("calls", "lazy", "rooms"),
+    ("addresses", "errors", "capability", "facets", "overview", "elsewhere", "redaction"),
+    ("calls", "exposure", "lazy", "rooms"),
     ("extras", "validation", "message", "time"),
     ("algebra",),
     ("persistence",),
