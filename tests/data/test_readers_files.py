@@ -11,6 +11,7 @@ import pytest
 from atoll.core.errors import DataError, MissingExtraError
 from atoll.data import (
     Dataset,
+    DataTable,
     from_arrow,
     from_pandas,
     read_csv,
@@ -253,7 +254,7 @@ def test_missing_values_are_named_by_line_and_column(tmp_path, hole):
         ("a,y\n1,2\n1,-1\n3,0\n", {"target": "y"}, "-1 among its classes: a class, or no label.*missing=-1"),
         ("a,y\n1,2\n,3\n", {"target": "y"}, "row 3 column 'a'.*leave the columns out with drop="),
         ("a,y\n1,2.5\n2,low\n", {"target": "y", "task": "regression"}, "has text such as «low» at row 3"),
-        ("a,a\n1,2\n", {}, "the header is"),
+        ("a,a\n1,2\n", {}, "two columns are called"),
         ("a,b\n", {}, "no rows below the header"),
         ("a,b\n\n\n", {}, "no rows below the header"),
         ("a,b\n?,1\n,2\n", {}, "row 2 column 'a', row 3 column 'a'"),
@@ -412,3 +413,43 @@ def test_leaf_folders_and_doubles(tmp_path):
     (tmp_path / "1.json").write_text("{")
     with pytest.raises(DataError, match="not JSON"):
         read_leaf(tmp_path)
+
+
+MESSY = {
+    "Excel's separator": "sep=;\nage;sex\n40;m\n50;f\n",
+    "blank lines": "\n\nage,sex\n\n40,m\n50,f\n\n\n",
+    "Excel's empty lines": "age,sex\n40,m\n,\n50,f\n , \n,\n",
+    "separators behind": "age,sex,,\n40,m,,\n50,f,,\n",
+    "old Mac": "age,sex\r40,m\r50,f\r",
+    "blanks beside": " age , sex \n40 ,m\u00a0\n 50, f\n",
+}
+
+
+@pytest.mark.parametrize("case", MESSY)
+def test_what_programs_add_to_a_table_is_no_row_and_no_column(tmp_path, case):
+    (tmp_path / "rows.csv").write_bytes(MESSY[case].encode())
+    table = DataTable.read(tmp_path / "rows.csv")
+    assert {name: table[name].tolist() for name in table.columns} == {"age": [40, 50], "sex": ["m", "f"]}
+
+
+def test_a_missing_value_of_excel_is_missing_and_a_missing_row_is_not(tmp_path):
+    (tmp_path / "rows.csv").write_text("age,sex\n40,#N/A\n,f\nn/a,m\n")
+    table = DataTable.read(tmp_path / "rows.csv")
+    assert [table.missing(name).tolist() for name in table.columns] == [[False, True, True], [True, False, False]]
+
+
+OTHER_FILES = {
+    "rows.xlsx": (b"PK\x03\x04rest", "an Excel workbook or another archive, not a CSV file.*save its sheet as CSV"),
+    "rows.xls": (b"\xd0\xcf\x11\xe0rest", "an Excel workbook, not a CSV file"),
+    "rows.data": (b"PAR1rest", r"a Parquet file, not a CSV file.*ends in .parquet"),
+    "title.csv": (b"Export of 2026\n\nage,sex\n40,m\n", "line 3 has 2 values, but the header has 1.*remove lines above the header"),
+    "twice.csv": (b"age,age\n40,m\n", "two columns are called «age»"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
+def test_a_file_that_is_no_table_of_text_says_what_it_is(tmp_path, name):
+    content, said = OTHER_FILES[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        DataTable.read(tmp_path / name)

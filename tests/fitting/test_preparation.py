@@ -142,7 +142,7 @@ def test_events_may_be_the_words_true_and_false() -> None:
     wanted, found = (fit(model, label="", data={"a": part[:40], "b": part[40:]}) for part in (numbers, words))
     assert found["coef"].tolist() == wanted["coef"].tolist()
     other = words.assign(event=words.event.replace("False", "unsure"))
-    with pytest.raises(DataError, match="column 'event' does not hold one number a row"):
+    with pytest.raises(DataError, match="column 'event' has text, such as «True»"):
         fit(model, label="", data={"a": other[:40], "b": other[40:]})
 
 

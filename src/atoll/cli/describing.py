@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from atoll.cli.output import PlainTable
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.redaction import private
 from atoll.data import DataTable
-from atoll.data.readers._words import MISSING
+from atoll.data.readers._words import MISSING, hold_moments
 from atoll.data.readers.tables import name_files
 from atoll.statistics.columns import columns_of
 from atoll.statistics.plan import rows_where
-from atoll.statistics.summary import ColumnSummary
+from atoll.statistics.summary import ColumnSummary, format_number
 
 __all__ = [
     "conditions_of",
@@ -162,9 +163,23 @@ def _parse_number(word: str, where: str, remedy: str) -> float:
 # Statistics as tables of a terminal.
 
 
-def tables_of_summary(summary: Any, error: float | None) -> Group:
-    """All rows, then drift and what is withheld."""
-    shown: list[Any] = [_table_numbers(summary), *_table_categories(summary), *_table_drift(summary)]
+def tables_of_summary(summary: Any, error: float | None, tables: Mapping[str, DataTable] | None = None) -> Group:
+    """All rows, groups and periods, histograms, correlations, then drift and what is withheld.
+
+    Args:
+        summary: the result.
+        error: the largest error against pooled rows.
+        tables: the sites' tables, which say what are moments.
+    """
+    moments = {name for table in (tables or {}).values() for name in table.columns if hold_moments(table[name])}
+    shown: list[Any] = [_table_numbers(summary.whole, moments), *_table_categories(summary.whole)]
+    for family, parts in summary.groups.items():
+        shown += ["", f"[bold]By {escape(family)}[/bold]"]
+        names = dict.fromkeys(name for part in parts.values() for name in part)
+        rows = {f"{name}, {label}": part[name] for name in names for label, part in parts.items() if name in part}
+        of = {key: name for name in names for key in rows if key.startswith(f"{name}, ")}
+        shown += [_table_numbers(rows, {key for key, name in of.items() if name in moments}), *_table_categories(rows)]
+    shown += [*_table_bins(summary), *_table_correlations(summary), *_table_drift(summary)]
     if error is not None:
         shown.append(f"Largest error against pooled rows: {error:.3g}")
     shown += [f"[dim]{escape(name)}: {escape(text)}[/dim]" for name, text in summary.errors.items()]
@@ -176,31 +191,71 @@ def tables_of_summary(summary: Any, error: float | None) -> Group:
     return Group(*shown)
 
 
-def _table_numbers(summary: Any) -> PlainTable:
+def _table_numbers(columns: Mapping[str, Any], moments: Collection[str] = ()) -> PlainTable:
     table = PlainTable(header_style="bold")
-    shares = next((list(one.quantiles) for one in summary.whole.values() if one.quantiles), [])
+    shares = next((list(one.quantiles) for one in columns.values() if one.quantiles), [])
     for name in ("column", "count", "missing", "mean", "std", "min", *[f"q{share:g}" for share in shares], "max"):
         table.add_column(name, justify="left" if name == "column" else "right")
-    for name, one in summary.whole.items():
+    for name, one in columns.items():
         if one.kind == "number":
-            inner = [_format_value((one.quantiles or {}).get(share)) for share in shares]
-            ends = [_format_value(one.min), *inner, _format_value(one.max)]
-            table.add_row(
-                escape(name),
-                f"{one.count:,}",
-                _format_value(one.missing),
-                _format_value(one.mean),
-                _format_value(one.std),
-                *ends,
+            inner = [(one.quantiles or {}).get(share) for share in shares]
+            cells = [_cell(value, one.std, name in moments) for value in (one.mean, one.min, *inner, one.max)]
+            std = (
+                "-"
+                if one.std is None or one.std != one.std
+                else f"{one.std / _DAY:.5g} days"
+                if name in moments
+                else f"{one.std:.5g}"
             )
+            table.add_row(escape(name), f"{one.count:,}", _format_value(one.missing), cells[0], std, *cells[1:])
     return table
 
 
-def _table_categories(summary: Any) -> list[PlainTable]:
+_DAY = 86400.0
+
+
+def _cell(value: float | None, std: float | None, moment: bool) -> str:
+    """A number of a column, or a moment as a date."""
+    if moment and value is not None and math.isfinite(value):
+        return str(np.datetime64(round(value), "s").astype("datetime64[m]" if value % _DAY else "datetime64[D]"))
+    return format_number(value, std, 5)
+
+
+def _table_bins(summary: Any) -> list[Any]:
+    """The counts of each histogram, of all rows."""
+    shown: list[Any] = []
+    for name, one in summary.whole.items():
+        if one.histogram is not None:
+            edges = [format_number(edge, one.std, 5) for edge in one.histogram.edges.tolist()]
+            counts = one.histogram.counts.tolist()
+            table = PlainTable(header_style="bold")
+            table.add_column(escape(name))
+            table.add_column("rows", justify="right")
+            table.add_column("")
+            for low, high, count in zip(edges, edges[1:], counts, strict=False):
+                table.add_row(f"{low} to {high}", f"{count:,}", "█" * round(24 * count / max(1, *counts)))
+            shown += ["", table]
+    return shown
+
+
+def _table_correlations(summary: Any) -> list[Any]:
+    if summary.correlations is None:
+        return []
+    names, matrix = summary.correlations
+    table = PlainTable(header_style="bold")
+    table.add_column("correlation")
+    for name in names:
+        table.add_column(escape(name), justify="right")
+    for name, row in zip(names, matrix.tolist(), strict=True):
+        table.add_row(escape(name), *("-" if value != value else f"{value:.3f}" for value in row))
+    return ["", table]
+
+
+def _table_categories(columns: Mapping[str, Any]) -> list[PlainTable]:
     table = PlainTable(header_style="bold")
     for name in ("column", "count", "missing", "values"):
         table.add_column(name, justify="right" if name in ("count", "missing") else "left")
-    rows = [(name, one) for name, one in summary.whole.items() if one.kind != "number"]
+    rows = [(name, one) for name, one in columns.items() if one.kind != "number"]
     for name, one in rows:
         top = sorted((one.values or {}).items(), key=lambda pair: (-pair[1], pair[0]))
         text = ", ".join(f"{value} {count:,}" for value, count in top[:6]) + (", …" if len(top) > 6 else "")

@@ -174,5 +174,7 @@ class SessionError(AtollError, RuntimeError):
 def nearest(wrong: Any, valid: Iterable[Any]) -> str:
     """Return ``" Did you mean 'x'?"`` for the valid word nearest to ``wrong``, or ``""``: also if ``wrong`` is no word, such as a place in a list."""
     words = [word for word in valid if isinstance(word, str)]
-    close = difflib.get_close_matches(wrong, words, n=1, cutoff=0.5) if isinstance(wrong, str) else ()
+    plain = wrong.strip().casefold() if isinstance(wrong, str) else ""
+    same = [word for word in words if plain and word.strip().casefold() == plain]  # AGE is as near to age as can be
+    close = same or (difflib.get_close_matches(wrong, words, n=1, cutoff=0.5) if isinstance(wrong, str) else ())
     return f" Did you mean {close[0]!r}?" if close else ""

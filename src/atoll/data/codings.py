@@ -99,8 +99,8 @@ def _require_one_spelling(sets: Mapping[str, list[str]], column: str, where: str
 
 
 def _plain_form(value: str) -> str:
-    """A value in lower case, without blanks at its ends, and a number as its amount."""
-    text = " ".join(value.split()).casefold()
+    """A value in lower case, without blanks and quotes at its ends, and a number as its amount."""
+    text = " ".join(value.split()).strip("'\"").strip().casefold()
     return f"{float(text):.17g}" if _is_number(text) else text
 
 

@@ -177,7 +177,7 @@ class ModelColumns:
             raise DataError(
                 f"column {name!r} has the text {private(repr(str(values[k])))} in row {k + first}, but the model was trained on numbers",
                 where=where,
-                remedy="give numbers, with a decimal point",
+                remedy="correct the value; if the comma is the decimal sign of the file set decimal=','",
             )
 
     def matrix(self, rows: Any, where: str = "rows") -> Array:

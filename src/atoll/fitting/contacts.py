@@ -9,18 +9,21 @@ words of 32 bits, each in a place of 64. So many parties can add theirs without 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import DataError
+from atoll.core.errors import DataError, nearest
+from atoll.core.redaction import private
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import Task
 from atoll.data.readers._words import require_categories, require_no_moments
 from atoll.data.readers.table import require_no_key, without_holes
+from atoll.data.table import DataTable
 from atoll.statistics.columns import columns_of, table_of
 from atoll.statistics.described import remember
 from atoll.statistics.disclosure import coarsen
@@ -28,9 +31,9 @@ from atoll.statistics.plan import StatisticsPlan
 
 from .method import AtParty, FitMethod
 from .ranks import rank_counts
-from .rows import OTHER_COLUMNS, FeatureLayout, PartyRows, column_of, rows_of
+from .rows import OTHER_COLUMNS, FeatureLayout, PartyRows, column_of, count_truths, rows_of
 
-__all__ = ["Contacts", "narrowed", "summed_numbers", "widened"]
+__all__ = ["Contacts", "narrowed", "require_own_columns", "summed_numbers", "widened"]
 
 
 # Real numbers as whole numbers that a secure sum adds up exactly.
@@ -102,11 +105,17 @@ class Contacts:
         self._method = method
         self._kept: OrderedDict[str, tuple[Any, FeatureLayout, PartyRows]] = OrderedDict()
         promise = _promised if method.events() is None else lambda message: Disclosure(private=True)
-        self.named = Task("atoll.fitting.contacts:named", _named, discloses=_promised)
+        self.named = Task("atoll.fitting.contacts:named", self._named, discloses=_promised)
         self.prepared = Task("atoll.fitting.contacts:prepared", _prepared, discloses=_promised)
         self.replied = Task("atoll.fitting.contacts:replied", self._replied, discloses=promise)
         self.proposed = Task("atoll.fitting.contacts:proposed", self._proposed, discloses=promise)
         self.tasks = (self.named, self.prepared, self.replied, self.proposed)
+
+    def _named(self, island: Any, message: Any) -> dict[str, Any]:
+        """The kinds of the columns, and the values of categories that enough rows have."""
+        table = table_of(island.data)
+        require_own_columns(self._method, table, island.name, without=message["categories"])
+        return _tell_columns(island.name, table, message, self._method.extra)
 
     def _rows(self, island: Any, message: Any) -> tuple[PartyRows, AtParty, int]:
         """The rows, what the method finds here, and how many rows are withheld because they are too few."""
@@ -189,15 +198,48 @@ def summed_numbers(found: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def _named(island: Any, message: Any) -> dict[str, Any]:
-    """The kinds of the columns, and the values of categories that enough rows have."""
-    table, asked, least = table_of(island.data), set(message["categories"]), int(message["least"])
+def require_own_columns(method: FitMethod, table: DataTable, where: str, without: Sequence[str] = ()) -> None:
+    """Refuse a table that lacks a column of the method itself, such as the times of a survival, or has text in place of its numbers.
+
+    Args:
+        method: the method.
+        table: the table.
+        where: the place, for errors.
+        without: columns of categories among them.
+
+    Raises:
+        DataError: names the column, and the setting that says another.
+    """
+    for column in method.extra:
+        setting = next((one.name for one in fields(method) if getattr(method, one.name) == column), "")  # type: ignore[arg-type]
+        if column not in table:
+            other = f": name the column in the setting {setting} of {type(method).__name__} (atoll fit: --set {setting}=COLUMN)"
+            raise DataError(
+                f"there is no column {column!r}, which {type(method).__name__} needs.{nearest(column, table.columns)}",
+                where=where,
+                remedy=f"the columns are {', '.join(table.columns[:20])}{other if setting else ''}",
+            )
+        values = table[column]
+        if values.dtype.kind == "U" and column not in {*without, *method.grouped}:
+            words = np.unique(values[~table.missing(column)])
+            if len(words) and count_truths(column_of(table, column, category=False)).kind != "number":
+                raise DataError(
+                    f"column {column!r} has text, such as {private(words[0])}",
+                    where=where,
+                    remedy="write it as numbers: of an event, 1 for rows that have it and 0 for the others",
+                )
+
+
+def _tell_columns(where: str, table: DataTable, message: Any, own: Sequence[str]) -> dict[str, Any]:
+    asked, least = set(message["categories"]), int(message["least"])
     kinds: dict[str, str] = {}
     values: dict[str, list[str]] = {}
     for name in message["columns"] or table.columns:
         if name in message["features"] or (message["rest"] and name not in message["aside"]):
-            _require_feature(table, name, asked, chosen=name in message["features"], where=island.name)
+            _require_feature(table, name, asked, chosen=name in message["features"], where=where)
         column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
+        if name in own and name not in asked:
+            column = count_truths(column)
         kinds[name] = column.told_kind(least)
         if not column.listable:
             values[name] = []  # a list of the values would be a list of rows

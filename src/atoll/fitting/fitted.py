@@ -185,6 +185,8 @@ class FittedModel:
         return self.table_model().to_sklearn()
 
     def _answer(self, data: Any, where: str) -> RowPredictions:
+        if not self.method.featured:
+            self.method.predict(self.params, rows_of({"rows": np.zeros(0)}, FeatureLayout(), where), ())
         chosen = self.columns.select(self._table(data), where)
         texts = {name: as_numbers(chosen[name], words) for name, words in self.codes.items()}
         table = DataTable({name: texts.get(name, chosen[name]) for name in chosen.columns}, name=chosen.name)

@@ -240,6 +240,10 @@ def describe_design(features: Sequence[str], params: Mapping[str, Any]) -> list[
             f"rank {int(params['rank'])} of {len(names)} columns: {', '.join(free)} depend on each other, so their coefficients are one choice of many and have no standard "
             f"errors; predictions are the same for each. Leave a column out{coded}, or give alpha"
         )
+    elif int(params["rank"]) < len(names) - len(constant):
+        notes.append(
+            f"rank {int(params['rank'])} of {len(names)} columns: some depend on each other, and the penalty alone shares their effect among them"
+        )
     if bool(params.get("separated", False)):
         notes.append(
             "a combination of columns separates the rows, so the best coefficients are infinite: these are where the fit stopped, and have no standard errors. "

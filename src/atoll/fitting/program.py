@@ -91,7 +91,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout
     tells = not asking.words and method.events() is None
     if tells or (method.featured and not job.columns):
         message = {
-            "columns": [*job.columns, *aside] if job.columns else [], "categories": [*chosen, *wanted],
+            "columns": [*job.columns, *aside] if job.columns or not method.featured else [], "categories": [*chosen, *wanted],
             "tell": tells, "numbers": False, "features": [*job.columns], "rest": method.featured and not job.columns, "aside": [*aside],
         }  # fmt: skip
         told = await _ask_kinds(asking, contacts, message)
@@ -172,6 +172,15 @@ def _in_order(values: set[str]) -> list[str]:
 def _choose_values(name: str, values: Mapping[str, list[str]], asking: FitRequests) -> list[str]:
     if not values.get(name):
         secure = f", and {type(asking.job.reducer).__name__} does not show what parties have" if asking.words else ""
+        if name == asking.job.label and not secure:
+            few = (
+                f", or fewer than min_count={asking.job.least_rows} rows have each" if asking.job.least_rows > 1 else ""
+            )
+            raise DataError(
+                f"the label {name!r} has no classes: its values nearly all differ{few}",
+                where="Fit.label",
+                remedy=f"for a number use Ridge (atoll fit ridge); if they are classes, list them: categories={{{name!r}: [...]}}",
+            )
         raise DataError(
             f"no value of {name!r} is known{secure}",
             where="Fit",

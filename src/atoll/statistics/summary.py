@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError, nearest
 
 from .histogram import Drift, largest
 
-__all__ = ["BinCounts", "ColumnSummary", "RowsSummary", "Summary", "sections_of"]
+__all__ = ["BinCounts", "ColumnSummary", "RowsSummary", "Summary", "format_number", "sections_of"]
 
 
 @dataclass(frozen=True)
@@ -370,11 +370,34 @@ def _numbers(columns: Sequence[tuple[str, ColumnSummary]], first: str) -> dict[s
     ]
     rows = []
     for name, one in columns:
-        inner = [_format_value((one.quantiles or {}).get(share)) for share in shares]
-        told = [_format_value(value) for value in (one.count, one.missing, one.mean, one.std, one.skewness, one.min)]
+        inner = [format_number((one.quantiles or {}).get(share), one.std) for share in shares]
+        counts = [_format_value(value) for value in (one.count, one.missing)]
+        told = [
+            *counts,
+            format_number(one.mean, one.std),
+            _format_value(one.std),
+            _format_value(one.skewness),
+            format_number(one.min, one.std),
+        ]
         values = ", ".join(f"{label} {count:,}" for label, count in list((one.values or {}).items())[:_TOP])
-        rows.append([name, *told, *inner, _format_value(one.max), values])
+        rows.append([name, *told, *inner, format_number(one.max, one.std), values])
     return {"head": head, "rows": rows}
+
+
+def format_number(value: float | None, std: float | None, digits: int = 7) -> str:
+    """Return a number of a column with enough digits to tell it from others a deviation away: 100,000,012.3 and not 1e+08.
+
+    Args:
+        value: the number.
+        std: the column's standard deviation.
+        digits: significant digits, where these are enough.
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    if std and math.isfinite(std) and abs(value) > std:
+        digits = min(15, max(digits, math.ceil(math.log10(abs(value) / std)) + 3))
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}" if digits > 7 else text
 
 
 def _format_value(value: Any) -> str:

@@ -69,8 +69,9 @@ def fit_pooled(found: FittedModel, whole: DataTable, test: DataTable, impute: st
         rows_of(table, one, "pooled") for table, one in ((whole, found.layout), (whole, layout), (test, layout))
     )
     fit: Callable[..., PooledFit] = _FITS[type(found.method).__name__]
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # of separation, say, which the result tells in its own words
+    # Of separation, say, which the result tells in its own words. statsmodels asks for its warnings when it is loaded, so that a filter does not keep them.
+    with warnings.catch_warnings(record=True), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
         return fit(_Pooling(found.method, found.params, layout, ours, theirs, held))
 
 

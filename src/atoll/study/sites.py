@@ -53,6 +53,13 @@ METHODS = {
     "svd": "TruncatedSVD", "svm": "SVM",
 }  # fmt: skip
 """What people type -> the method's class."""
+_LINES, _CLASSES = "ridge, which has no penalty unless you give one (--set alpha=1)", "glm"
+_OTHER_NAMES = {
+    "ols": _LINES, "linear": _LINES, "lm": _LINES, "gaussian": _LINES, "regression": _LINES, "logistic": _CLASSES, "logit": _CLASSES, "binomial": _CLASSES, "multinomial": _CLASSES,
+    "poisson": "glm --set family=poisson", "kaplan-meier": "km", "kaplanmeier": "km", "survival": "km, or cox", "coxph": "cox", "phreg": "cox", "k-means": "kmeans", "naivebayes": "bayes",
+    "nb": "bayes", "mixture": "gmm", "svc": "svm",
+}  # fmt: skip
+"""What people call a method elsewhere -> what to type."""
 
 
 def method_of(name: str, settings: Mapping[str, Any]) -> FitMethod:
@@ -64,9 +71,9 @@ def method_of(name: str, settings: Mapping[str, Any]) -> FitMethod:
     from atoll.fitting import methods
 
     if name not in METHODS:
-        raise ConfigError(
-            f"no method {name!r}.{nearest(name, METHODS)}", where="atoll fit", remedy=f"use one of {', '.join(METHODS)}"
-        )
+        known = f"use one of {', '.join(METHODS)}"
+        remedy = f"use {_OTHER_NAMES[name.lower()]}" if name.lower() in _OTHER_NAMES else known
+        raise ConfigError(f"no method {name!r}.{nearest(name, METHODS)}", where="atoll fit", remedy=remedy)
     kind: type[FitMethod] = getattr(methods, METHODS[name])
     return kind(**settings)
 
@@ -113,12 +120,14 @@ def compare_fits(
         made: FittedModel = result.outcome
         return made
 
+    tables = {name: _count_truths(table, model) for name, table in tables.items()}
     whole = DataTable.stacked(list(tables.values()), name="all")
     rows = whole if test is None else test
     federated = fit_model(tables, model, **({"reducer": SecureAggregation()} if secure else {}))
     plain = _without_noise(model)
+    reasons: dict[str, str] = {}
     alone = {
-        name: _score_alone(lambda table=table: fit_model({"one": table}, plain, min_count=1).score(rows))
+        name: _score_alone(lambda table=table: fit_model({"one": table}, plain, min_count=1).score(rows), name, reasons)
         for name, table in tables.items()
     }
     found = {
@@ -126,11 +135,25 @@ def compare_fits(
         **_fit_in_one_place(federated, whole, rows, settings), **federated.plain(short=True), **({"curves": curves} if (curves := federated.curves) else {}),
         **({"notices": list(results[0].notices)} if results[0].notices else {}),
     }  # fmt: skip
-    if test is not None and (unknown := _name_unknown(federated, test)):
-        found["notices"] = [*found.get("notices", ()), *unknown]
+    more = [f"{name} alone: {reason}" for name, reason in reasons.items()] + (
+        [] if test is None else _name_unknown(federated, test)
+    )
+    if more:
+        found["notices"] = [*found.get("notices", ()), *more]
     if page is not None:
         _write_page(results[0], found, page)
     return found, federated
+
+
+def _count_truths(table: DataTable, model: FitMethod) -> DataTable:
+    """The table with true and false as 1 and 0 in columns of the method's own, such as events, which other sites may write as numbers."""
+    from atoll.data import DataTable
+    from atoll.fitting.rows import column_of, count_truths
+
+    own = [name for name in model.extra if name not in model.grouped and name in table]
+    made = {name: count_truths(column_of(table, name, category=False)).values for name in own}
+    columns = {name: made.get(name, table[name]) for name in table.columns}
+    return DataTable(columns, name=table.name, first=table.first)
 
 
 def _name_unknown(model: FittedModel, test: DataTable) -> list[str]:
@@ -165,13 +188,17 @@ def _without_noise(model: FitMethod) -> FitMethod:
     return replace(model, epsilon=0.0) if getattr(model, "epsilon", 0.0) else model  # type: ignore[call-arg]
 
 
-def _score_alone(score: Any) -> float | None:
-    """The score of a site alone; none where it cannot fit, for example because it has one class."""
+def _score_alone(score: Any, site: str, reasons: dict[str, str]) -> float | None:
+    """The score of a site alone; none where it cannot fit, for example because it has one class, and then the reason."""
     try:
         value = float(score())
-    except AtollError:
+    except AtollError as error:
+        reasons[site] = error.what
         return None
-    return value if math.isfinite(value) else None
+    if not math.isfinite(value):
+        reasons[site] = "its score on these rows is no number"
+        return None
+    return value
 
 
 # Trees of a federation beside those of each site alone and of all rows in one place: what ``atoll trees`` shows.
@@ -259,12 +286,13 @@ def compare_trees(
 
     missing = ours and not beside_xgboost  # never our own code beside itself
     pooled = None if missing else grow(Islands.from_datasets({"all": union}), ordinary)
+    lacking = [f"{name} alone: its rows have one class" for name, trees in alone.items() if trees is None]
     name = score(objective, held["y"], ensemble.predict(held["x"]))[0]
     found: dict[str, Any] = {"measure": name, **tell_measures(measure_trees)}
     if objective.name != SQUARED:
         found["auc"] = tell_measures(area)
     found |= {"pooled_note": _NO_XGBOOST} if missing else {}
-    found |= {**_describe_trees(ensemble, results[0].notices), "test": {"rows": len(held), "from": kept}}
+    found |= {**_describe_trees(ensemble, [*results[0].notices, *lacking]), "test": {"rows": len(held), "from": kept}}
     if page is not None:
         _write_page(results[0], found, page)
     if secure and beside_xgboost and len(union) > SketchSizes.of(len(union), _BINS).queue:

@@ -55,6 +55,7 @@ def command(
     """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli import describing as words
     from atoll.cli.output import note_found, require_folder, table_of_sites
+    from atoll.fitting.contacts import require_own_columns
     from atoll.study.sites import compare_fits, method_of
 
     for option, file in [(o, f) for o, f in (("--out", out), ("--html", html)) if f is not None]:
@@ -70,7 +71,9 @@ def command(
     left_out = words.words_of(drop)
     tables = {name: table.without(left_out) for name, table in tables.items()}
     held = None if held is None else held.without([name for name in left_out if name in held])
-    if columns is not None:  # other columns of the files do not matter, and need not be the same
+    for name, table in tables.items():
+        require_own_columns(chosen, table, name)
+    if columns is not None or not chosen.featured:  # other columns of the files do not matter, and need not be the same
         used = [*dict.fromkeys([*job["columns"], *filter(None, [label]), *chosen.extra])]
         tables = {name: table.only(used) for name, table in tables.items()}
         held = None if held is None else held.only([name for name in used if name in held])

@@ -74,4 +74,4 @@ def command(
     for note in result.notices:
         output.note(escape(note))
     told = {"notices": list(result.notices)} if result.notices else {}
-    output.give({**summary.plain(), "max_error": error, **told}, tables_of_summary(summary, error))
+    output.give({**summary.plain(), "max_error": error, **told}, tables_of_summary(summary, error, tables))

@@ -13,7 +13,7 @@ from atoll.core.redaction import private
 from .._checks import Array
 from ..codings import require_one_spelling
 
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 """The words of files that say that a value is missing."""
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def read_csv(
     """Read a CSV file with a header line, plain or gzip-compressed.
 
     A column is numeric if all its values except missing ones are numbers; otherwise it is text and is coded, see
-    `from_table` for the arguments and the codes. Missing values are: empty, NA, N/A, NaN, null, None and "?". Rows whose target is missing are rows
+    `from_table` for the arguments and the codes. Missing values are: empty, NA, N/A, #N/A, NaN, null, None and "?". Rows whose target is missing are rows
     without a label; missing features raise an error, unless you declare them.
 
     Args:
@@ -112,8 +113,10 @@ def table_of_csv(
     where = Path(path).name
     if decimal not in (".", ","):
         raise DataError(f"decimal={decimal!r}", where=where, remedy="use '.' or ','")
+    raw = content(path)
+    _require_text(raw, where)
     try:
-        written = content(path).decode(encoding)
+        written = raw.decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(
             f"not {encoding} text: {private(error)}",
@@ -124,16 +127,21 @@ def table_of_csv(
         raise DataError(
             "the file is empty", where=where, remedy="remove it, or fill it: a line of column names, then rows"
         )
-    lines = csv.reader(io.StringIO(written.removeprefix("\ufeff"), newline=""), delimiter=delimiter)
+    written = written.removeprefix("\ufeff")
+    said = _EXCEL_SEPARATOR.match(written)  # of Excel, which reads the separator of a file there
+    if said is not None:
+        delimiter, written = (said[1] if delimiter == "," else delimiter), "\n" + written[said.end() :]
+    lines = csv.reader(io.StringIO(written, newline=""), delimiter=delimiter)
     try:
-        header = _header(next(lines, []), where)
+        header = _header(next(filter(None, lines), []), where)
         body = _body(lines, len(header), where)
     except csv.Error as error:
         raise DataError(f"line {lines.line_num}: {private(error)}", where=where, remedy="correct the line") from error
-    if not header or len(set(header)) != len(header):
-        raise DataError(
-            f"the header is {private(header)}", where=where, remedy="begin with a line of distinct column names"
-        )
+    header, body = _without_empty_end(header, body)
+    twice = next((column for column in header if header.count(column) > 1), None)
+    if not header or twice is not None:
+        what = f"two columns are called {private(twice)}" if header else "there is no header"
+        raise DataError(what, where=where, remedy="begin with a line of column names, each with a name of its own")
     if not body:
         raise DataError("there are no rows below the header", where=where, remedy="give at least one row")
     unknown = next((column for column in text if column not in header), None)
@@ -161,16 +169,38 @@ def _header(line: Sequence[str], where: str) -> list[str]:
 def _body(lines: Any, width: int, where: str) -> list[list[str]]:
     body = []
     for line in lines:
-        if not line:
+        if not any(map(str.strip, line)):  # an empty line, also as Excel writes one: ,,,,
             continue
         if len(line) != width:
             raise DataError(
                 f"line {lines.line_num} has {len(line)} values, but the header has {width}",
                 where=where,
-                remedy="correct the line, or set delimiter=",
+                remedy="correct the line, remove lines above the header if there are any, or set delimiter=",
             )
         body.append(line)
     return body
+
+
+_EXCEL_SEPARATOR = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
+_BINARY = {
+    b"PK\x03\x04": ("an Excel workbook or another archive", "save its sheet as CSV, or as Parquet"),
+    b"\xd0\xcf\x11\xe0": ("an Excel workbook", "save its sheet as CSV, or as Parquet"),
+    b"PAR1": ("a Parquet file", "give it a name that ends in .parquet"),
+}
+
+
+def _require_text(raw: bytes, where: str) -> None:
+    for begins, (what, remedy) in _BINARY.items():
+        if raw.startswith(begins):
+            raise DataError(f"{what}, not a CSV file", where=where, remedy=remedy)
+
+
+def _without_empty_end(header: list[str], body: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The table without columns at its end that have neither a name nor a value: a separator stands behind each line."""
+    width = len(header)
+    while width > 1 and not header[width - 1] and not any(line[width - 1].strip() for line in body):
+        width -= 1
+    return (header, body) if width == len(header) else (header[:width], [line[:width] for line in body])
 
 
 def _words(values: Sequence[str]) -> Array:

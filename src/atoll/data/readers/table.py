@@ -309,7 +309,8 @@ def _coded(
         known, codes = np.unique(values, return_inverse=True)
         return codes.astype(np.int64), tuple(map(str, known))
     position = {str(value): code for code, value in enumerate(fixed)}
-    codes = np.array([position.get(str(value), -1) for value in values], np.int64)
+    amounts = _place_amounts(position)  # 1 and 1.0 are one value, as one file may have it and another
+    codes = np.array([position.get(str(value), amounts.get(_amount(value), -1)) for value in values], np.int64)
     if (codes < 0).any():
         row = int(np.flatnonzero(codes < 0)[0])
         raise DataError(
@@ -318,6 +319,18 @@ def _coded(
             remedy=f"add it to categories[{column!r}], or correct the value",
         )
     return codes, tuple(position)
+
+
+def _amount(value: object) -> float | None:
+    return float(str(value)) if is_number(str(value)) else None
+
+
+def _place_amounts(position: Mapping[str, int]) -> dict[float | None, int]:
+    """The code of each number, for numbers that one value alone writes."""
+    found: dict[float | None, list[int]] = {}
+    for value, code in position.items():
+        found.setdefault(_amount(value), []).append(code)
+    return {amount: codes[0] for amount, codes in found.items() if amount is not None and len(codes) == 1}
 
 
 def _target(
@@ -381,7 +394,9 @@ def _shown(numbers: Array) -> Array:
 
 
 def inferred(values: Array, column: str, name: str) -> str:
-    """The task of a numeric target if it is not given, by the rule of `Dataset`."""
+    """The task of a numeric target if it is not given, by the rule of `Dataset`; but 0.0 and 1.0 in a table are classes, which a missing value made fractions."""
+    if values.dtype.kind == "f" and len(values) and np.isin(values, (0.0, 1.0)).all():
+        return "classification"
     task = resolve_task(values, None, name)
     if task == "classification":
         distinct = len(np.unique(values))

@@ -129,7 +129,9 @@ class KaplanMeier(SurvivalMethod):
     def predict(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> NDArray[Any]:
         """Refused: a curve predicts nothing of a row."""
         raise CompositionError(
-            "a Kaplan-Meier curve does not predict rows", where="KaplanMeier", remedy="use model['survival'], or Cox"
+            "a Kaplan-Meier curve does not predict rows",
+            where="KaplanMeier",
+            remedy="read the curve itself, model.curves or the file of --out; or fit Cox, which has a risk for each row",
         )
 
     def score(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> float:

@@ -111,6 +111,7 @@ def spread_out(told: Sequence[Mapping[str, NDArray[Any]]], k: int, where: str) -
     return np.array([points[nearest == c].mean(axis=0) if (nearest == c).any() else seeds[c] for c in range(k)])
 
 
+_ROUNDED = 64 * float(np.finfo(np.float64).eps)
 _SCHEMES = ("lloyd", "minibatch", "one-shot")
 _STARTS = ("proposals", "moments")
 
@@ -243,9 +244,10 @@ class KMeans(FitMethod):
                 "done": turn >= self.iterations,
             }
         moved = np.where(total > 0, centres + sums["sums"] / np.maximum(total, 1), centres)
-        least = 0.0
+        n = max(1.0, float(sizes.sum()))
+        # Rounding moves centres for ever, by parts of the size of the centres and of the rows around them: without a tolerance, such a move is none.
+        least = _ROUNDED**2 * (float((moved**2).sum()) + len(moved) * float(sums["error"]) / n)
         if self.tolerance:
-            n = max(1.0, float(sizes.sum()))
             least = self.tolerance * float(np.maximum(sums["xx"] / n - (sums["x"] / n) ** 2, 0.0).sum())
         done = float(((moved - centres) ** 2).sum()) <= least
         return {**state, "centres": moved, "sizes": sizes, "turn": turn, "inertia": float(sums["error"]), "done": done}

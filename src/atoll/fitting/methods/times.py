@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.redaction import private
 from atoll.fitting.method import AtParty, FitMethod, Known, State, Sums
 from atoll.fitting.rows import PartyRows
 
@@ -121,11 +122,18 @@ class SurvivalMethod(FitMethod):
 
     def _columns(self, rows: PartyRows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         times, events = np.asarray(rows.extra[self.time]), np.asarray(rows.extra[self.event])
-        if not np.isin(events, (0, 1)).all() or (times < 0).any():
+        known = np.isin(events, (0, 1))
+        if not known.all():
             raise DataError(
-                f"column {self.event!r} has other values than 0 and 1, or {self.time!r} is negative",
+                f"column {self.event!r} has {private(f'{events[~known][0]:g}')}, which is neither 0 nor 1",
                 where=rows.name,
-                remedy="code an event as 1, and times from 0",
+                remedy="write 1 for a row that has the event and 0 for another: subtract 1 where 2 says event and 1 none",
+            )
+        if (times < 0).any():
+            raise DataError(
+                f"column {self.time!r} has a negative time, {private(f'{times.min():g}')}",
+                where=rows.name,
+                remedy="correct it, or leave the row out: times count from 0",
             )
         return times.astype(np.float64), events.astype(bool)
 

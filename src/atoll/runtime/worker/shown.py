@@ -27,7 +27,7 @@ MOST_UNDECLARED = 20
 """Classes that a table may name without a declaration."""
 _SHOWN = 50
 _MISSING = frozenset(
-    ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+    ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 )  # as `atoll.data.readers.table` has them
 
 

@@ -1,0 +1,169 @@
+"""What a hospital's data scientist types, and what the answer leads to: each remedy is followed, and works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import atoll
+from atoll.cli.app import run
+from atoll.fitting import Fit, KMeans, Ridge
+
+Typed = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> list[Path]:
+    made = []
+    for k, rows in enumerate((60, 50)):
+        draw = np.random.default_rng(k)
+        table = pd.DataFrame({"age": draw.normal(60, 9, rows).round(2), "ward": draw.integers(1, 4, rows), "died": draw.integers(0, 2, rows)})  # fmt: skip
+        table = table.assign(days=draw.integers(1, 90, rows), status=draw.integers(0, 2, rows))
+        made.append(tmp_path / f"site{k}.csv")
+        table.to_csv(made[-1], index=False)
+    return made
+
+
+def rewrite(file: Path, **columns: Callable[[pd.DataFrame], Any]) -> None:
+    pd.read_csv(file).assign(**columns).to_csv(file, index=False)
+
+
+def test_names_of_other_programs_lead_to_methods(sites: list[Path], typed: Typed) -> None:
+    for name, leads in {
+        "poisson": "glm --set family=poisson",
+        "OLS": "ridge",
+        "logistic": "glm",
+        "coxph": "cox",
+    }.items():
+        code, found, _ = typed("fit", name, *sites)
+        assert (code, leads in found["error"]["remedy"]) == (2, True)
+    assert typed("fit", "glm", *sites, "--set", "family=poisson", "--label", "days", "--columns", "age")[0] == 0
+    assert typed("fit", "ridge", *sites, "--label", "days", "--columns", "age")[0] == 0
+
+
+def test_times_and_events_under_other_names_are_named(sites: list[Path], typed: Typed) -> None:
+    for method in ("km", "cox"):
+        _, found, _ = typed("fit", method, *sites, "--columns", "age") if method == "cox" else typed("fit", method, *sites)  # fmt: skip
+        assert "there is no column 'time', which" in found["error"]["what"]
+        assert "--set time=COLUMN" in found["error"]["remedy"]
+    named = ("--set", "time=days", "--set", "event=status")
+    rewrite(sites[0], note=lambda table: "x")  # a column of one site: a curve needs none of the others
+    code, found, _ = typed("fit", "km", *sites, *named)
+    assert (code, found["rows"]) == (0, 110)
+    for change, said in (
+        ({"status": lambda table: table.status + 1}, "column 'status' has «2», which is neither 0 nor 1"),
+        ({"days": lambda table: table.days - 30.0}, "column 'days' has a negative time, «-"),
+        ({"status": lambda table: np.where(table.status == 1, "dead", "alive")}, "column 'status' has text, such as «alive»"),
+    ):  # fmt: skip
+        before = sites[1].read_bytes()
+        rewrite(sites[1], **change)
+        code, found, _ = typed("fit", "km", *sites, *named)
+        assert (code, said in found["error"]["what"]) == (3, True), found["error"]
+        assert "main/" not in found["error"]["where"]
+        sites[1].write_bytes(before)
+    rewrite(sites[1], status=lambda table: table.status == 1)  # true and false at one site
+    assert typed("fit", "km", *sites, *named)[1]["rows"] == 110
+
+
+def test_a_label_of_amounts_is_no_class(sites: list[Path], typed: Typed) -> None:
+    rewrite(sites[0], stay=lambda table: table.age / 7)
+    rewrite(sites[1], stay=lambda table: table.age / 7)
+    code, found, _ = typed("fit", "glm", *sites, "--label", "stay", "--columns", "days")
+    assert (code, "for a number use Ridge (atoll fit ridge)" in found["error"]["remedy"]) == (3, True)
+    assert typed("fit", "ridge", *sites, "--label", "stay", "--columns", "days")[0] == 0
+
+
+def test_agreed_values_may_be_written_as_numbers_and_labels_as_fractions(sites: list[Path], typed: Typed, tmp_path: Path) -> None:  # fmt: skip
+    """1 at one site and 1.0 at another, as pandas writes a column that once had a hole, are one value; so are labels."""
+    out = ("--rounds", "1", "--out", tmp_path / "model.json")
+    code, plain, _ = typed(
+        "trees", *sites, "--label", "died", "--columns", "age,ward", "--categories", "ward=1,2,3", *out
+    )
+    rewrite(sites[1], ward=lambda table: table.ward.astype(float), died=lambda table: table.died.astype(float))
+    again = typed("trees", *sites, "--label", "died", "--columns", "age,ward", "--categories", "ward=1,2,3", *out)
+    assert (code, again[0], plain["importance"]) == (0, 0, again[1]["importance"])
+    rewrite(sites[0], died=lambda table: table.died.astype(float))
+    assert typed("trees", *sites, "--label", "died", "--columns", "age", *out)[1]["classes"] == ["0", "1"]
+
+
+def test_a_curve_predicts_no_row(sites: list[Path], typed: Typed, tmp_path: Path) -> None:
+    named = ("--set", "time=days", "--set", "event=status")
+    assert typed("fit", "km", *sites, *named, "--out", tmp_path / "km.json")[0] == 0
+    code, found, _ = typed("predict", tmp_path / "km.json", "--rows", sites[0], "--out", tmp_path / "p.csv")
+    assert (code, found["error"]["what"]) == (4, "a Kaplan-Meier curve does not predict rows")
+
+
+def test_predictions_read_german_files_and_count_their_lines(sites: list[Path], typed: Typed, tmp_path: Path) -> None:
+    assert typed("fit", "ridge", *sites, "--label", "days", "--columns", "age", "--out", tmp_path / "fit.json")[0] == 0
+    rows, asked = tmp_path / "new.csv", ("predict", tmp_path / "fit.json", "--rows", tmp_path / "new.csv", "--out", tmp_path / "p.csv")  # fmt: skip
+    rows.write_text('age\n60\n"61,5"\n')
+    code, found, _ = typed(*asked)
+    assert (code, "in row 3" in found["error"]["what"], "--decimal ','" in found["error"]["remedy"]) == (3, True, True)
+    assert typed(*asked, "--decimal", ",")[1]["rows"] == 2
+    rows.write_text("age;x\n60;1\nold;2\n")
+    assert "in row 3" in typed(*asked, "--delimiter", ";")[1]["error"]["what"]
+
+
+def test_a_site_that_cannot_fit_alone_says_why_and_separation_is_said_once(sites: list[Path], capsys: Any) -> None:
+    rewrite(sites[1], died=lambda table: 0)
+    assert run(["fit", "glm", *map(str, sites), "--label", "died", "--columns", "age", "--set", "alpha=1"]) == 0
+    assert "site1 alone: the label has the values ['0']" in capsys.readouterr().err
+    for file in sites:
+        rewrite(file, old=lambda table: (table.age > 60).astype(int))
+    assert run(["fit", "glm", *map(str, sites), "--label", "old", "--columns", "age"]) == 0
+    captured = capsys.readouterr()
+    assert "erfect separation" not in captured.err
+    assert captured.out.count("separates the rows") == 1
+
+
+def test_groups_bins_and_correlations_are_on_the_terminal(sites: list[Path], capsys: Any) -> None:
+    for file in sites:
+        rewrite(file, lab=lambda table: 1e8 + table.age / 10, admitted=lambda table: pd.date_range("2026-01-01", periods=len(table)))  # fmt: skip
+    words = [
+        "stats",
+        *map(str, sites),
+        "--columns",
+        "age,lab,admitted",
+        "--by",
+        "status",
+        "--bins",
+        "3",
+        "--correlations",
+    ]
+    assert run(words) == 0
+    out = capsys.readouterr().out
+    pooled = pd.concat(map(pd.read_csv, sites))
+    for said in ("By status", "age, 0", "age, 1", "correlation", "2026-01-01", f"{np.corrcoef(pooled.age, pooled.lab)[0, 1]:.3f}"):  # fmt: skip
+        assert said in out
+    assert f"{pooled.lab.mean():,.2f}" in out  # 100,000,006.01 and not 1e+08
+    counts = np.histogram(pooled.age, 3)[0]
+    assert any(f"{counts[0]}  █" in line for line in out.splitlines())
+    assert run(["stats", *map(str, sites), "--columns", "age", "--over", "admitted"]) == 0
+    assert "age, 2026-02" in capsys.readouterr().out
+
+
+def test_clusters_stand_still_and_a_penalty_beside_a_doubled_column_is_said() -> None:
+    draw = np.random.default_rng(1)
+    for shift in (0.0, 1e8):
+        rows = {str(k): pd.DataFrame({"x": draw.normal(size=80) + shift, "y": draw.normal(size=80)}) for k in range(3)}
+        found = atoll.simulate(Fit(model=KMeans(clusters=3)), rows, engine="inline", progress=False).outcome
+        assert (found.told["converged"], found["iterations"] < 60) == (True, True)
+        from sklearn.cluster import KMeans as Pooled
+
+        whole = pd.concat(rows.values()).to_numpy() - [shift, 0]
+        with np.errstate(all="ignore"):
+            theirs = Pooled(3, init=np.array(found["start"]) - [shift, 0], n_init=1, tol=0).fit(whole)
+        np.testing.assert_allclose(np.array(found["centres"]) - [shift, 0], theirs.cluster_centers_, atol=1e-7)
+    twice = {
+        "a": pd.DataFrame({"x": draw.normal(size=50), "y": draw.normal(size=50)}).assign(z=lambda table: 2 * table.x)
+    }
+    for alpha, said in ((1.0, "the penalty alone shares their effect"), (0.0, "depend on each other, so")):
+        told = atoll.simulate(
+            Fit(model=Ridge(alpha=alpha), label="y"), twice, engine="inline", progress=False
+        ).outcome.told
+        assert any(said in note for note in told["notes"])
