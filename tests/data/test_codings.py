@@ -65,11 +65,8 @@ def test_values_written_in_two_ways_are_no_further_categories(case: str, label: 
     north, south, said = OTHERS[case]
     tables, name = frames(north, south, label=label), "y" if label else "sex"
     for one in (tables, dict(reversed(tables.items()))):
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError, match=f"'{name}' has «.*({'differ only' if case != 'words' else ' and «'})"):
             READERS[reader](one)
-        said_here = caught.value.what
-        assert repr(name) in said_here
-        assert all(part in said_here or case == "words" for part in ("differ only",)), said_here
     # The remedy works where the reader is: all values are listed, and so they are different ones.
     listed = {name: sorted({*north, *south})}
     assert READERS[reader](tables, categories=listed).outcome is not None

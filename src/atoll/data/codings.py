@@ -209,13 +209,14 @@ def _name_other_pairs(column: str, pairs: Mapping[str, tuple[float, ...]]) -> li
     full = {client: two for client, two in pairs.items() if two}
     if len(full) < 2 or any(len(two) > 2 for two in full.values()):
         return []
-    (one, first), *others = [(client, two) for client, two in full.items() if len(two) == 2] or [("", ())]
-    other = next(((client, two) for client, two in others if two != first), None)
+    whole = {client: two for client, two in full.items() if len(two) == 2}
+    one = next(iter(whole), "")
+    other = next((client for client, two in whole.items() if two != whole[one]), None)
     if other is None:
         return []
-    here, there = (" and ".join(f"{value:g}" for value in two) for two in (first, other[1]))
+    here, there = (" and ".join(f"{value:g}" for value in whole[client]) for client in (one, other))
     return [
-        f"column {column!r} has {here} at client {one!r}, and {there} at client {other[0]!r}: is it coded differently?"
+        f"column {column!r} has {here} at client {one!r}, and {there} at client {other!r}: is it coded differently?"
     ]
 
 
@@ -227,7 +228,7 @@ def _words_in(rows: Any, about: Any) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     if about is None:
         return found
-    x = np.asarray(rows["x"]) if about.categories and "x" in rows else np.zeros(0)
+    x: Any = np.asarray(rows["x"]) if about.categories and "x" in rows else np.zeros(0)
     if x.ndim == 2 and x.shape[1] == len(about.features):
         codes = {name: x[:, k] for k, name in enumerate(about.features) if name in about.categories}
         found = {name: _names_of(values, about.categories[name]) for name, values in codes.items()}

@@ -211,7 +211,7 @@ def require_own_columns(method: FitMethod, table: DataTable, where: str, without
         DataError: names the column, and the setting that says another.
     """
     for column in method.extra:
-        setting = next((one.name for one in fields(method) if getattr(method, one.name) == column), "")  # type: ignore[arg-type]
+        setting = next((one.name for one in fields(method) if getattr(method, one.name) == column), "")
         if column not in table:
             other = f": name the column in the setting {setting} of {type(method).__name__} (atoll fit: --set {setting}=COLUMN)"
             raise DataError(

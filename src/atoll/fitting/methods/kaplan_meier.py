@@ -131,7 +131,7 @@ class KaplanMeier(SurvivalMethod):
         raise CompositionError(
             "a Kaplan-Meier curve does not predict rows",
             where="KaplanMeier",
-            remedy="read the curve itself, model.curves or the file of --out; or fit Cox, which has a risk for each row",
+            remedy="read the curve itself (model.curves, and the saved model has it); or fit Cox, which has a risk for each row",
         )
 
     def score(self, params: Mapping[str, Any], rows: PartyRows, classes: Sequence[str]) -> float:
