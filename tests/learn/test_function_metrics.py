@@ -43,11 +43,15 @@ def test_it_is_exact_on_the_servers_rows_and_the_mean_of_clients(reducer: Any) -
     assert row["test/mean_score"] == pytest.approx(value(ROWS.test), rel=1e-9)
     each = [(value(ROWS.shard(k)), len(ROWS.shard(k))) for k in (0, 2, 3)]  # NaN counts for nothing
     assert row["clients/mean_score"] == pytest.approx(sum(v * n for v, n in each) / sum(n for _, n in each), rel=1e-5)
-    _, told = made.notices  # the first says which rows were measured
+    _, *undefined, told = made.notices  # the first says which rows were measured
     assert (
         told
         == "clients/mean_score: the mean of the clients' own values, by their rows, and not the value of all rows together"
     )
+    if reducer is None:  # a secure sum shows no client's value
+        name = ROWS.names[1]
+        assert undefined == [f"clients/mean_score is NaN or infinite at {name} in 1 of 1 rounds, which do not count"]
+        assert row["undefined_metrics"] == {"clients/mean_score": name}
 
 
 def test_without_clients_there_is_nothing_to_say() -> None:
@@ -107,3 +111,98 @@ def test_a_function_that_fails_is_named(wrong: Any) -> None:
         DataError, match=rf"{wrong.__name__}\(scores .*raised ValueError.*float\('nan'\) where it is not defined"
     ):
         run(wrong)
+
+
+def test_a_value_that_no_client_has_is_said_not_to_be_there() -> None:
+    def never(scores: Any, labels: Any) -> float:
+        return math.inf
+
+    made = run(never)
+    assert "clients/never" not in made.metrics[-1]
+    assert [told for told in made.notices if "never" in told] == [
+        "test/never is NaN or infinite at the test rows in all its evaluations, so it has no value",
+        "clients/never is NaN or infinite at every client in all its evaluations, so it has no value",
+    ]
+
+
+def late(first: int) -> Any:
+    """A metric that is NaN in the first evaluations of the test rows."""
+    calls: list[int] = []
+
+    def area(scores: Any, labels: Any) -> float:
+        calls.append(1)
+        return math.nan if len(calls) <= first else len(calls) / 10
+
+    return area
+
+
+@pytest.mark.parametrize(
+    ("parts", "rounds", "best"),
+    [
+        ({"stop": [atoll.Target("test/area", 0.35)]}, 4, None),
+        ({"stop": [atoll.Patience("test/area", evaluations=1)]}, 5, None),
+        ({"keep_best": "test/area"}, 5, 5),
+    ],
+)
+def test_a_metric_that_is_nan_at_first_is_waited_for(parts: dict[str, Any], rounds: int, best: int | None) -> None:
+    job = Training(model=MODEL, algorithm=FedAvg(lr=0.1), selection=Everyone(), rounds=5, **parts)
+    made = atoll.simulate(job.replace(evaluation=Evaluation(metrics=[late(2)])), ROWS, engine="inline", progress=False)
+    assert len(made.metrics) == rounds
+    assert (made.best and made.best.round) == best
+    assert "test/area is NaN or infinite at the test rows in 2 of" in made.notices[0]
+
+
+def test_a_metric_that_is_never_measured_is_refused_as_before() -> None:
+    job = Training(model=MODEL, algorithm=FedAvg(lr=0.1), selection=Everyone(), rounds=2, keep_best="test/areas")
+    with pytest.raises(ConfigError, match="metric 'test/areas' is not measured"):
+        atoll.simulate(job.replace(evaluation=Evaluation(metrics=[late(2)])), ROWS, engine="inline", progress=False)
+
+
+def test_parameters_named_for_the_other_order_get_their_arguments_by_name() -> None:
+    scores, labels = np.array([[0.25], [0.5]]), np.array([0, 1])
+
+    def plain(a: Any, b: Any) -> float:
+        return float(a[0])
+
+    def sklearns(y_true: Any, y_score: Any, *, weight: Any = None) -> float:
+        return float(y_score[0])
+
+    def torchs(preds: Any, target: Any) -> float:
+        return float(preds[0])
+
+    def turned(Targets: Any, Outputs: Any) -> float:
+        return float(Outputs[0])
+
+    for function in (plain, sklearns, torchs, turned):
+        metric = FunctionMetric(function)
+        assert metric.result(metric.of(scores, labels)) == {function.__name__: 0.25}
+
+
+def test_one_output_has_the_shape_of_the_labels() -> None:
+    """Of shape (n, 1) beside (n,), the difference would be that of every row with every other."""
+
+    def squared(scores: Any, labels: Any) -> float:
+        return float(((scores - labels) ** 2).mean())
+
+    metric = FunctionMetric(squared)
+    assert metric.result(metric.of(np.array([[1.0], [3.0]]), np.array([1.0, 3.0]))) == {"squared": 0.0}
+
+
+def test_a_metric_with_a_built_in_name_is_refused() -> None:
+    def accuracy(scores: Any, labels: Any) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match=r"a function is named 'accuracy'.*rename it"):
+        Evaluation(metrics=[accuracy])
+
+
+def test_an_object_begins_anew_for_each_client() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def __call__(self, scores: Any, labels: Any) -> float:
+            self.calls += 1
+            return self.calls
+
+    assert run(Counting()).metrics[-1]["clients/Counting/values"] == [1.0] * 4

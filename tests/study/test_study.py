@@ -391,6 +391,16 @@ def test_a_function_without_measures_fails_by_name(gives: Any, tmp_path: Path) -
     assert any("failed: measure returned" in line for line in lines)
 
 
+def test_a_diverged_arm_is_said_below_the_table(tmp_path: Path) -> None:
+    arms = {"usual": job(), "steep": job(algorithm=FedAvg(lr=1e6))}
+    made = run_study(arms, partition, seeds=2, folder=tmp_path / "s", parallel=1, tell=silent)
+    told = [notice for notice in made.rows[1]["notices"] if "diverged" in notice]
+    assert len(told) == 1  # of both seeds, whose numbers differ
+    assert not [notice for notice in made.rows[0]["notices"] if "diverged" in notice]
+    assert f"notice  steep: {told[0]}" in str(made).splitlines()
+    assert "steep: " + told[0][:20] in made.report().read_text(encoding="utf-8")
+
+
 # A finished run counts as long as its code is the same.
 
 

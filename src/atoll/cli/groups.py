@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from atoll.report.groups import shown_difference, shown_mean
+from rich.console import Group
+from rich.markup import escape
+
+from atoll.report.groups import shown_difference, shown_mean, told_notices
 
 from .output import PlainTable
 
@@ -15,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["table_of"]
 
 
-def table_of(rows: Sequence[dict[str, Any]], found: Sequence[Difference]) -> PlainTable:
-    """The variants as a table."""
+def table_of(rows: Sequence[dict[str, Any]], found: Sequence[Difference]) -> Group:
+    """The variants as a table, and below it what their results say of themselves."""
     against = {one.group: shown_difference(one) for one in found}
     table = PlainTable(header_style="bold")
     table.add_column("variant")
@@ -29,4 +32,4 @@ def table_of(rows: Sequence[dict[str, Any]], found: Sequence[Difference]) -> Pla
         table.add_row(
             str(row["group"]), shown_mean(row), runs, *([against.get(str(row["group"]), "")] if found else [])
         )
-    return table
+    return Group(table, *map(escape, told_notices(rows)))

@@ -30,6 +30,7 @@ from .cross_site import Across
 from .explain import Explainable, exposures_of
 from .metrics import FunctionMetric
 from .offered import SupportsNotices, let_go
+from .round.evaluation import UNDEFINED
 from .round.predicting import metadata_of, table_model_of
 from .selection.uniform import Uniform
 from .wrapped import shown_name
@@ -243,7 +244,9 @@ class TrainingMeasures:
         if at_server:
             found |= evaluation.at_server(context.learner, model, context.test)
         if at_clients:
-            found |= await evaluation.at_clients(watch, context.learner, model, number, context.reducer)
+            there = await evaluation.at_clients(watch, context.learner, model, number, context.reducer)
+            undefined = {**found.get(UNDEFINED, {}), **there.get(UNDEFINED, {})}
+            found |= {**there, **({UNDEFINED: undefined} if undefined else {})}
         return found, at_server and at_clients >= (evaluation.clients != 0)
 
 
@@ -498,7 +501,13 @@ def notices_of_training(
         yield (
             f"{named} are measured on the rows that clients train on: islands.with_held_out(0.2), or held_out: 0.2 below data:, keeps rows apart"
         )
-    averaged = [one.name for one in context.evaluation.at_each if isinstance(one, FunctionMetric)]
+    functions = [one.name for one in context.evaluation.metrics if isinstance(one, FunctionMetric)]
+    yield from _tell_undefined(functions, rows)
+    averaged = [
+        name
+        for name in functions
+        if context.evaluation.clients and (not rows or any(f"clients/{name}" in row for row in rows))
+    ]
     if averaged:
         yield (
             f"{', '.join(f'clients/{name}' for name in averaged)}: the mean of the clients' own values, by their rows, and not the value of all rows together"
@@ -510,6 +519,20 @@ def notices_of_training(
     yield from _warn_of_divergence(
         rows, math.log(classes) if task == "classification" and classes and classes > 1 else None
     )
+
+
+def _tell_undefined(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say which functions had no value, where, and in how many evaluations."""
+    found: dict[tuple[str, str], int] = {}
+    for row in rows:
+        for name, where in dict(row.get(UNDEFINED) or {}).items():
+            if name.partition("/")[2] in names:
+                found[name, where] = found.get((name, where), 0) + 1
+    for (name, where), count in found.items():
+        if any(name in row for row in rows):
+            yield f"{name} is NaN or infinite at {where} in {count} of {len(rows)} rounds, which do not count"
+        else:
+            yield f"{name} is NaN or infinite at {where} in all its evaluations, so it has no value"
 
 
 def _warn_of_divergence(rows: Sequence[Mapping[str, Any]], chance: float | None) -> Iterator[str]:

@@ -11,7 +11,7 @@ from atoll.core.persistence.files import write_bytes
 
 from .facts import Facts, facts_of
 from .figures import bands_figure, meaning, overlay, privacy_overlay
-from .groups import differences, grouped, main_metric, shown_difference, shown_mean
+from .groups import differences, grouped, main_metric, shown_difference, shown_mean, told_notices
 from .page import render
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def write_comparison(folders: Sequence[RunFolder], path: str | Path, metric: str
             (group.label, shown_mean(group.row(chosen)), len(group.runs), against.get(group.label, ""))
             for group in groups
         ]
-        summary = {"metric": chosen, "first": groups[0].label, "groups": shown}
+        told = told_notices([group.row(chosen) for group in groups])
+        summary = {"metric": chosen, "first": groups[0].label, "groups": shown, "notices": told}
     else:
         figures = [made for name, column in _OVERLAYS if (made := overlay(name, runs, column)) is not None]
     epsilons = privacy_overlay(runs)

@@ -29,6 +29,7 @@ __all__ = [
     "shown_difference",
     "shown_mean",
     "text_of",
+    "told_notices",
 ]
 
 
@@ -36,6 +37,7 @@ _SEEDS = ("seed", "data.partition.seed", "data.corruption_seed")
 """The settings in which the runs of a group may differ, besides their name and the number of processes."""
 
 _ASIDE = ("name", "folder", "workers")
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?|\binf\b|\bnan\b")
 _NAMED = re.compile(r"(.+)_seed-\d+")
 _ROUNDING = 1e-12
 """Deviation of differences, relative to the values, below which they are equal."""
@@ -88,8 +90,20 @@ class Group:
         values = self.last(metric)
         return {
             "group": self.label, "runs": len(self.runs), "finished": len(values), "failed": failed, "metric": metric, "mean": mean,
-            "sd": sd, "values": {str(seed): value for seed, value in values.items()}, "settings": self.settings,
+            "sd": sd, "values": {str(seed): value for seed, value in values.items()}, "settings": self.settings, "notices": self.notices,
         }  # fmt: skip
+
+    @property
+    def notices(self) -> list[str]:
+        """What the results of its runs say of themselves, each sentence once; of sentences that differ in their numbers alone the first."""
+        found: dict[str, list[str]] = {}
+        for _, facts in self.runs.values():
+            for notice in facts.notices:
+                found.setdefault(_NUMBER.sub("#", notice), []).append(notice)
+        count = len(self.runs)
+        return [
+            (told[0] if len(told) == count else f"{told[0]} ({len(told)} of {count} runs)") for told in found.values()
+        ]
 
 
 @dataclass(frozen=True)
@@ -309,6 +323,17 @@ def text_of(rows: Sequence[Mapping[str, Any]], found: Sequence[Difference]) -> s
         runs = f"{row['finished']}" + (f" ({len(row['failed'])} failed)" if row["failed"] else "")
         lines.append((row["group"], shown_mean(row), runs, against.get(row["group"], "")))
     widths = [max(len(line[i]) for line in lines) for i in range(4)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([*shown, *told_notices(rows)])
+
+
+def told_notices(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the results of the groups say of themselves, a line each: ``notice  GROUPS: sentence``."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for notice in row["notices"]:
+            found.setdefault(notice, []).append(str(row["group"]))
+    return [
+        f"notice  {'' if len(groups) == len(rows) else ', '.join(groups) + ': '}{notice}"
+        for notice, groups in found.items()
+    ]

@@ -169,7 +169,9 @@ def require_watched(job: Repeated, history: History) -> None:
     kind = type(job).__name__
     rules = [(f"{kind}.stop, {type(rule).__name__}", getattr(rule, "metric", None)) for rule in job.stop]
     for where, name in [*rules, (f"{kind}.keep_best", job.keep_best)]:
-        if name is not None and name not in history[-1] and name not in history.names:  # usually the last row is enough
+        if name is None or name in history[-1] or name in history.names:  # usually the last row is enough
+            continue
+        if name not in dict(history[-1].get("undefined_metrics") or {}):  # else it is measured, and NaN so far
             known = [one for one in history.names if isinstance(history[-1].get(one), float)]
             untested = name.startswith("test/") and not any(one.startswith("test/") for one in known)
             what = f"metric {name!r} is not measured in this training"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -36,6 +40,30 @@ def require_function(given: Any) -> None:
         )
 
 
+_LABELS = frozenset({"y_true", "ytrue", "labels", "label", "targets", "target", "truth", "true", "actual", "y"})
+_SCORES = frozenset({"y_pred", "y_score", "y_prob", "y_proba", "ypred", "yscore", "y_hat", "yhat", "pred_decision", "scores", "score", "outputs", "output", "predictions", "prediction", "preds", "pred", "predicted", "logits", "probabilities", "probas"})  # fmt: skip
+"""What people call the two arguments of a metric."""
+
+
+def _labels_first(function: Any) -> bool:
+    """Tell whether a function's first two parameters are named as labels and scores, in this order."""
+    try:
+        names = [name.lower() for name in inspect.signature(function).parameters][:2]
+    except (TypeError, ValueError):
+        return False
+    return len(names) == 2 and names[0] in _LABELS and names[1] in _SCORES
+
+
+def _fresh(function: Any) -> Any:
+    """Return a copy of a callable object: what it counts at one client is not to be seen at the next. Functions are as they are."""
+    if isinstance(function, FunctionType | MethodType | partial) or not hasattr(function, "__dict__"):
+        return function
+    try:
+        return deepcopy(function)
+    except Exception:  # it holds what cannot be copied
+        return function
+
+
 @dataclass(frozen=True)
 class FunctionMetric(ScoreMetric):
     """``function(scores, labels) -> number`` as a metric, under the function's name.
@@ -44,8 +72,11 @@ class FunctionMetric(ScoreMetric):
     such as an area under a curve, differ from that. A client whose value is NaN does not count. To have the value of all rows together, write a `ScoreMetric`, whose summaries
     add up.
 
+    Scores come first, then labels. A function whose first two parameters are named for the other order, as scikit-learn's ``(y_true, y_pred)`` and ``(y_true, y_score)`` are,
+    gets them in its own order.
+
     Attributes:
-        function: takes the outputs, ``(n, outputs)`` or ``(n,)``, and the labels, ``(n,)``; returns a number, NaN where it is not defined.
+        function: takes the outputs, ``(n, outputs)``, or ``(n,)`` if there is one output a row, and the labels, ``(n,)``; returns a number, NaN where it is not defined.
 
     Raises:
         ConfigError: it is not a function with a name, or one that no job of this process has.
@@ -89,16 +120,23 @@ class FunctionMetric(ScoreMetric):
         Raises:
             DataError: it raised, or returned something else than a number.
         """
-        given = np.asarray(scores).view(), np.asarray(targets).view()
+        z, y = np.asarray(scores), np.asarray(targets)
+        if z.shape == (*y.shape, 1):  # beside labels (n,), (n, 1) would pair every row with every other
+            z = z.reshape(y.shape)
+        given = z.view(), y.view()
         for each in given:  # other metrics get the same scores: a function that changes them would change theirs
             each.setflags(write=False)
+        named = dict(zip(("scores", "labels"), given, strict=True))
+        order = ("labels", "scores") if _labels_first(self.function) else ("scores", "labels")
         try:
-            value = float(self.function(*given))
+            value = float(_fresh(self.function)(*(named[name] for name in order)))
         except Exception as error:  # the function is the user's own and may raise anything
+            shapes = ", ".join(f"{name} {named[name].shape}" for name in order)
             raise DataError(
-                f"{self.name}(scores {given[0].shape}, labels {given[1].shape}) raised {type(error).__name__}: {error}",
+                f"{self.name}({shapes}) raised {type(error).__name__}: {error}",
                 where=f"metric {self.name!r}",
-                remedy="return one number, and float('nan') where it is not defined, such as for rows of one class",
+                remedy="return one number, and float('nan') where it is not defined, such as for rows of one class; scores are the model's outputs, and classes "
+                "are scores.argmax(1)",
             ) from error
         if not math.isfinite(value):
             return self.zero()

@@ -18,7 +18,7 @@ from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDI
 from ..metrics import FunctionMetric, HumanTime, ScoreMetric, pack_metric
 from ..metrics.function import require_function
 from ..offered import SupportsHeld
-from .scoring import SPREAD, merged_results, scores, scoring_task, summarise
+from .scoring import SPREAD, merged_results, scores, scoring_task, summarise, undefined_names
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from ..learner import Learner
 
-__all__ = ["Evaluation", "distribution"]
+_BUILT_IN = ("loss", "accuracy", "mse", "mae", "rmse")
+"""What every evaluation may measure; see `atoll.learn.round.scoring.scores`."""
+
+__all__ = ["EVERYWHERE", "UNDEFINED", "Evaluation", "distribution"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +101,14 @@ class Evaluation(Checked):
                 where="metrics",
                 remedy="give them different names, which their values have",
             )
+        others = {name for one in made if not isinstance(one, FunctionMetric) for name in one.result(one.zero())}
+        taken = next((name for name in names if name in _BUILT_IN or name in others), None)
+        if taken is not None:
+            raise ConfigError(
+                f"a function is named {taken!r}, as a metric that is measured anyway",
+                where="metrics",
+                remedy=f"rename it, such as own_{taken}, or leave it out",
+            )
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -146,8 +157,12 @@ class Evaluation(Checked):
             return {}
         found = scores(learner.evaluate(params, test))
         if self.metrics:
-            found.update(merged_results(self.metrics, [summarise(self.metrics, learner, params, test)]))
-        return {f"test/{name}": value for name, value in found.items()}
+            summaries = [summarise(self.metrics, learner, params, test)]
+            found.update(merged_results(self.metrics, summaries))
+            undefined = {f"test/{name}": "the test rows" for name in undefined_names(self.metrics, summaries)}
+        else:
+            undefined = {}
+        return {**{f"test/{name}": value for name, value in found.items()}, **_undefined(undefined)}
 
     async def at_clients(
         self, fed: Federation, learner: Learner, params: Tree, number: int, reducer: Reducer | None = None
@@ -183,14 +198,23 @@ class Evaluation(Checked):
 
     def _of_both(self, combined: Combined, made: Callable[[Combined, str, str], dict[str, Any]]) -> dict[str, Any]:
         """Return the rows of the global model and, if requested, of the clients' own models."""
-        return {**made(combined, "", "clients"), **(made(combined, "personal_", "personal") if self.personal else {})}
+        shared, own = made(combined, "", "clients"), made(combined, "personal_", "personal") if self.personal else {}
+        undefined = {**shared.pop(UNDEFINED, {}), **own.pop(UNDEFINED, {})}
+        return {**shared, **own, **_undefined(undefined)}
 
     def _of_parts(self, combined: Combined, begin: str, group: str) -> dict[str, Any]:
         parts = combined.value.get(f"{begin}metrics", [])
         each = [merged_results(self.metrics, [part.value]) for part in parts]
         pooled = merged_results(self.metrics, [part.value for part in parts])
         spread = distribution(each, [p.weight for p in parts], group)
-        return {**spread, **{f"{group}/{name}": value for name, value in pooled.items()}}
+        undefined = dict.fromkeys(undefined_names(self.metrics, [part.value for part in parts]), EVERYWHERE)
+        for one in self.metrics:
+            if isinstance(one, FunctionMetric) and one.name not in undefined:
+                names = zip(combined.senders.names, parts, each, strict=True)
+                lacking = [name for name, part, found in names if part.weight > 0 and one.name not in found]
+                undefined |= {one.name: ", ".join(lacking)} if lacking else {}
+        told = {f"{group}/{name}": where for name, where in undefined.items()}
+        return {**spread, **{f"{group}/{name}": value for name, value in pooled.items()}, **_undefined(told)}
 
     def _of_sums(self, combined: Combined, begin: str, group: str) -> dict[str, Any]:
         if f"{begin}measure" not in combined.value:
@@ -198,6 +222,8 @@ class Evaluation(Checked):
         metrics = merged_results(self.metrics, [combined[f"{begin}metrics"]])
         pooled = {**scores(combined[f"{begin}measure"]), **metrics}
         result: dict[str, Any] = {f"{group}/{name}": value for name, value in pooled.items()}
+        undefined = undefined_names(self.metrics, [combined[f"{begin}metrics"]])
+        result |= _undefined({f"{group}/{name}": EVERYWHERE for name in undefined})
         for name, counts in combined[f"{begin}spread"].items():
             summary = {"counts": counts}
             if not np.sum(counts) > 0:
@@ -207,6 +233,15 @@ class Evaluation(Checked):
             result[f"{group}/{name}/median"] = SPREAD.quantile(summary, 0.5)
             result[f"{group}/{name}/histogram"] = [float(c) for c in counts]
         return result
+
+
+UNDEFINED = "undefined_metrics"
+"""The entry of a row with the metrics that had no value: name -> where."""
+EVERYWHERE = "every client"
+
+
+def _undefined(found: Mapping[str, str]) -> dict[str, Any]:
+    return {UNDEFINED: dict(found)} if found else {}
 
 
 def _of_measures(parts: Sequence[Any], group: str) -> dict[str, Any]:

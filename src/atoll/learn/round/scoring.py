@@ -37,6 +37,7 @@ __all__ = [
     "scores",
     "scoring_task",
     "summarise",
+    "undefined_names",
 ]
 
 
@@ -133,6 +134,13 @@ def summarise(metrics: Sequence[ScoreMetric], learner: Learner, params: Tree, da
         return [metric.zero() for metric in metrics]
     scores = learner.scores(params, data.x)
     return [metric.of(scores, np.asarray(data.y)) for metric in metrics]
+
+
+def undefined_names(metrics: Sequence[ScoreMetric], summaries: Iterable[Sequence[Summary]]) -> list[str]:
+    """Return the names of values that are not defined over all of several summaries of each metric."""
+    rows = list(summaries)
+    known = merged_results(metrics, rows)
+    return [name for metric in metrics for name in metric.result(metric.zero()) if name not in known] if rows else []
 
 
 def merged_results(metrics: Sequence[ScoreMetric], summaries: Iterable[Sequence[Summary]]) -> dict[str, float]:
