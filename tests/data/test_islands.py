@@ -377,3 +377,9 @@ def test_a_subset_is_taken_by_names() -> None:
         islands.subset(["west"])
     with pytest.raises(DataError, match="or the clients' names"):
         islands.subset([7])
+
+
+def test_test_rows_of_another_kind_are_refused() -> None:
+    data = atoll.data.Dataset({"x": np.zeros((4, 3)), "y": np.arange(4) % 2})
+    with pytest.raises(DataError, match=r"test is a list.*a dict of client -> data set, or a share"):
+        Islands.from_datasets({"a": data}, test=[data])  # type: ignore[arg-type]

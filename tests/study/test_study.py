@@ -21,7 +21,7 @@ from scipy import stats
 import atoll
 from atoll import FedAvg, Training
 from atoll.algorithms import FedProx
-from atoll.core.errors import ConfigError
+from atoll.core.errors import ConfigError, DataError
 from atoll.data import digits, dirichlet
 from atoll.models import linear
 from atoll.report.groups import grouped, main_metric
@@ -685,3 +685,20 @@ def test_is_federating_worth_it_is_a_study() -> None:
         pooled = train_pooled(one, partition(seed), seed=seed, progress=False)
         assert values["pooled"][str(seed)] == pooled.metrics.last("test/accuracy")
     assert [row["alone/best"] >= row["alone/worst"] for row in made.runs[0].metrics()] == [True]
+
+
+def test_an_arm_that_raises_is_named_with_its_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+    run_study({"FedAvg": job(rounds=1), "own": lambda data, seed: data.nothing}, partition, seeds=1,
+              folder=tmp_path / "s", parallel=2, tell=lines.append)  # fmt: skip
+    (told,) = [line for line in lines if "own_seed-0" in line]
+    assert "<lambda> raised AttributeError: " in told
+    assert "(test_study.py, line " in told
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_baseline_arms_take_data_sets_by_name_and_ask_for_test_rows() -> None:
+    rows = {name: atoll.data.Dataset({"x": np.zeros((4, 3)), "y": np.arange(4) % 2}) for name in "ab"}
+    alone = atoll.study.baseline_arms(job(rounds=1).replace(model=linear(3, 2)))["alone"]
+    with pytest.raises(DataError, match=r"has no test rows, on which the arms are compared.*with_test"):
+        alone(rows, 0)

@@ -59,6 +59,7 @@ PEERS: dict[str, dict[str, str]] = {
         "Aggregator": "atoll.aggregation.Aggregation", "Trainer": _TRAINING, "Simulator": "atoll.simulate", "train": _TRAINING, "run": "atoll.simulate", "grid_search": "atoll.sweep, or `atoll sweep`", "evaluate": "atoll.Evaluation",
         "load_data": "atoll.data.read_data", "Dataset": "atoll.data.Dataset", "Partitioner": "atoll.data.dirichlet, atoll.data.iid and others", "PyTorch": "model= of atoll.Training takes a torch.nn.Module (docs/howto/torch.md)",
         "sklearn": "model= of atoll.Training takes an estimator (docs/howto/sklearn.md)", "Metrics": "atoll.learn.metrics",
+        "DDP": _SCRIPT, "DistributedDataParallel": _SCRIPT, "torchrun": _SCRIPT,
     },
 }  # fmt: skip
 """Framework -> its name of a thing -> where Atoll has it."""

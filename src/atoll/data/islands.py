@@ -294,6 +294,12 @@ class Islands:
         """
         if isinstance(test, float | int | Mapping):
             return cls.from_datasets(datasets, scheme=scheme).with_held_out(test)
+        if test is not None and not isinstance(test, Dataset):
+            raise DataError(
+                f"test is a {type(test).__name__}",
+                where="Islands.from_datasets",
+                remedy="give one data set for the server, a dict of client -> data set, or a share of each client's rows, such as 0.2",
+            )
         keys = np.array(list(datasets)) if isinstance(datasets, Mapping) else None
         parts = list(datasets.values()) if isinstance(datasets, Mapping) else list(datasets)
         pool = concatenate(parts)

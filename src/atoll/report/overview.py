@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["of_result", "plot_history"]
 
 
-_MEASURES = 4
+_MEASURES = 6
 _FEW = 1000  # clients whose names are looked through
 
 
@@ -67,6 +67,10 @@ def _say_why_nothing(data: Any) -> str:
 
 def _describe_measures(job: Job, rows: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(job.measures(rows).values()))
+    if not any(name.startswith("test/") and name in row for row in rows for name in columns):  # clients alone measure
+        ours = {name: f"clients/{name.partition('/')[2]}" for name in columns if name.startswith("test/")}
+        columns = [ours.get(name, name) for name in columns]
+    columns += [name for name in (rows[-1] if rows else ()) if name.count("/") == 1 and name not in columns]
     last = {name: next((row[name] for row in reversed(rows) if row.get(name) is not None), None) for name in columns}
     return ", ".join(f"{name} {value:.4g}" for name, value in [*_known_measures(last)][:_MEASURES])
 

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
+import traceback
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.calls import checked_call
-from atoll.core.errors import ConfigError, DataError, nearest
+from atoll.core.errors import AtollError, ConfigError, DataError, nearest
 from atoll.core.job import Job, Prepared
 from atoll.runs.folder import RunFolder
 
@@ -59,14 +60,28 @@ class FunctionArm(Job):
         return _PreparedFunction(self)
 
 
+def _line_of(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in last)
+
+
 class _PreparedFunction(Prepared):
     def __init__(self, arm: FunctionArm) -> None:
         self.arm = arm
 
     async def program(self, fed: Federation) -> dict[str, float]:
         """Call the function, and record what it measures as one round."""
-        found = self.arm.function(self.arm.data, self.arm.seed)
         name = getattr(self.arm.function, "__name__", type(self.arm.function).__name__)
+        try:
+            found = self.arm.function(self.arm.data, self.arm.seed)
+        except AtollError:
+            raise
+        except Exception as error:  # the function is the user's own and may raise anything
+            raise DataError(
+                f"{name} raised {type(error).__name__}: {error}{_line_of(error)}",
+                where="study",
+                remedy="call it yourself with the data and a seed, where a debugger can stop",
+            ) from error
         if (
             not isinstance(found, Mapping)
             or not found

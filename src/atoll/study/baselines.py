@@ -108,6 +108,27 @@ def train_pooled(
     return made
 
 
+def _as_islands(given: Any, job: Training) -> Islands:
+    """Return data sets by client as islands with test rows.
+
+    Raises:
+        DataError: it is none, or there are no test rows, on which all arms are compared.
+    """
+    from atoll.data import Islands
+    from atoll.data.federated import as_population
+
+    made = as_population(given, one_form=job.one_form)
+    if not isinstance(made, Islands) or made.test is None:
+        raise DataError(
+            f"{made!r} has no test rows, on which the arms are compared"
+            if isinstance(made, Islands)
+            else f"a {type(given).__name__} is no federated data set",
+            where="baseline_arms",
+            remedy="give islands with test rows: Islands.from_datasets(parts).with_test(rows), or islands.holdout(0.2)",
+        )
+    return made
+
+
 def baseline_arms(job: Training) -> dict[str, Any]:
     """Return the arms that say whether federating is worth it: each island ``alone``, ``federated``, and all rows ``pooled``, with equal work.
 
@@ -119,12 +140,11 @@ def baseline_arms(job: Training) -> dict[str, Any]:
     """
 
     def alone(islands: Islands, seed: int) -> dict[str, float]:
-        found = train_alone(job, islands, seed=seed, progress=False)
+        found = train_alone(job, _as_islands(islands, job), seed=seed, progress=False)
         return {"test/accuracy": sum(found) / len(found), "alone/worst": min(found), "alone/best": max(found)}
 
     def score_pooled(islands: Islands, seed: int) -> dict[str, float]:
-        return {
-            "test/accuracy": float(train_pooled(job, islands, seed=seed, progress=False).metrics.last("test/accuracy"))
-        }
+        made = train_pooled(job, _as_islands(islands, job), seed=seed, progress=False)
+        return {"test/accuracy": float(made.metrics.last("test/accuracy"))}
 
     return {"alone": alone, "federated": job, "pooled": score_pooled}

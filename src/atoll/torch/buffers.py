@@ -142,6 +142,13 @@ class BufferRules:
         made = "made again from their weights at the server"
         told = {w: [n for n in names if w == made or n not in network.spectral] for w, names in told.items()}
         found = [f"Buffers {what}: {', '.join(names)}." for what, names in told.items() if names]
+        known = {*structural_writes(network.training), *network.spectral}
+        means = [name for name, rule in plan.sent.items() if rule == "averaged" and name not in known]
+        if means:
+            found.append(
+                f"{', '.join(means)}: of what each client's steps leave, the mean by examples. Of unit vectors, matrices that whiten, maxima or counts it is none: "
+                "such a buffer needs a rule of its own in buffer_rules."
+            )
         if plan.loose:
             found.append(
                 f"Training changes attributes that are no buffers, and every client begins with their first values, as the returned model does: "

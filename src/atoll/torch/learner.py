@@ -303,6 +303,21 @@ def example_of(data: Any) -> torch.Tensor | None:
     return None
 
 
+_LOOKED = 20  # clients whose rows are looked at before a training
+_ROWS = 10_000
+
+
+def _flat_columns(x: Any, dtype: torch.dtype) -> list[int]:
+    """Return the columns of double precision whose deviation is lost to the spacing of single precision: below 20 of its steps."""
+    if dtype != torch.float32 or not isinstance(x, np.ndarray) or x.dtype != np.float64 or x.ndim != 2 or len(x) < 2:
+        return []
+    rows = x[:_ROWS]
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = np.spacing(np.abs(rows).max(0).astype(np.float32)).astype(np.float64)
+        deviation = rows.std(0)
+        return np.flatnonzero((deviation > 0) & (deviation < 20 * step)).tolist()
+
+
 _LOSSES = {"regression": "mse", "multilabel": "bce"}
 
 
@@ -357,6 +372,7 @@ class TorchLearner(Holding, Reporting):
         self._plans: dict[str, list[LocalTraining]] = {}
         self.training = self.plan(settings.algorithm.phases[-1])[-1]
         self._single_replies: set[str] = set()
+        self.flat: list[int] = []
         blocks: dict[str, Any] = {
             "many": self._train_many,
             "sums": self._train_sums,
@@ -474,6 +490,15 @@ class TorchLearner(Holding, Reporting):
         samples += [data.shard(0)] if hasattr(data, "shard") and len(data) else []
         for sample in samples:
             self.training.check_shard(sample, trains=sample is not test)
+        stored = [data.shard(i) for i in range(min(len(data), _LOOKED))] if getattr(data, "stored", False) else samples
+        self.flat = sorted({i for sample in stored for i in _flat_columns(columns_of(sample)["x"], self.network.dtype)})
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Return how buffers travel, of which type the numbers are, and which columns lose their digits in it."""
+        names = ", ".join(map(str, self.flat[:10])) + (" and others" if len(self.flat) > 10 else "")
+        flat = f"Columns {names} of x differ by less than single precision shows beside their size: subtract an offset from them, or train a float64 model (model.double())."
+        return [*super().notices, *([flat] if self.flat else [])]
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Return sums over a data set; see `atoll.torch.evaluate`."""

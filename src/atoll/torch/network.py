@@ -67,6 +67,7 @@ class FunctionalModule:
     Attributes:
         names: the trainable parameters, in order.
         size: numbers in them.
+        given_types: the types of the given module's parameters.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
         spectral: the vectors of spectral normalisations, which follow from their weights.
         ties: further name of a shared tensor -> its first one.
@@ -113,6 +114,7 @@ class FunctionalModule:
                 where="Training.model",
                 remedy="set requires_grad=True on the parameters to train",
             )
+        self.given_types = sorted({_type_name(p.dtype) for p in module.parameters() if p.is_floating_point()})
         self.size = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self.ties = _ties_of(self.training)
         self.spectral = frozenset(name for layer in spectral_layers(module) for name in (layer.u, layer.v))
@@ -369,6 +371,13 @@ class FunctionalModule:
             with torch.no_grad(), self.measuring():
                 made = self.outputs(params, dict(self.evaluation.named_buffers()), x, training=False)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            if len(self.given_types) > 1 and "dtype" in str(error):
+                raise DataError(
+                    f"the model {self.title} has parameters of {' and '.join(self.given_types)}, and all are trained in {_type_name(self.dtype)}: "
+                    f"{str(error).splitlines()[0]}",
+                    where=where,
+                    remedy="cast in forward to the type of the layer that follows, as in x.to(self.layer.weight.dtype), or give all parameters one type: model.double()",
+                ) from error
             raise DataError(
                 f"the model {self.title} cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
                 f"{str(error).splitlines()[0]}",
@@ -404,6 +413,10 @@ _ONE_SHAPE = "give both one shape, as in output.squeeze(1), or use loss='mse', '
 
 def _rows(shape: tuple[int, ...]) -> str:
     return f"({', '.join(['n', *map(str, shape[1:])])}{',' if len(shape) == 1 else ''})"
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _zero_seed(device: torch.device) -> Tensor:

@@ -10,8 +10,10 @@ import asyncio
 import functools
 import logging
 import secrets
+import sysconfig
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -513,7 +515,7 @@ class Executor:
         what, remedy = _find_reason(error, at, request.message, inline=self.near and not self.vectorised)
         wrapped = TaskError(
             what,
-            where=f"task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
+            where=f"{_line_of(error)}task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
             remedy=remedy,
         )
         wrapped.__cause__ = error
@@ -530,6 +532,21 @@ def _find_known(replay: Replay, positions: NDArray[np.int64]) -> dict[int, TaskR
     """Replies that must not be made twice, by place."""
     found = ((i, replay(position)) for i, position in enumerate(positions.tolist()))
     return {i: ran for i, ran in found if ran is not None}
+
+
+_LIBRARY = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_ATOLL = str(Path(__file__).parents[2])
+
+
+def _line_of(error: Exception | SystemExit) -> str:
+    """The last line of the user's own code that the error came through, ``module:line in function``; empty if there is none."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
+        if not code.co_filename.startswith((_ATOLL, "<", *_LIBRARY)):
+            found = f"{names.get('__name__', '?')}:{trace.tb_lineno} in {code.co_qualname}, "
+        trace = trace.tb_next
+    return found
 
 
 def _find_reason(error: Exception | SystemExit, at: str, message: Any, *, inline: bool) -> tuple[str, str]:

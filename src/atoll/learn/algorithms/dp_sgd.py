@@ -275,7 +275,7 @@ def _require_settings(rule: DPSGD) -> None:
         raise ConfigError(
             f"{type(rule.base).__name__} takes all rows of a client as one mini-batch",
             where="DPSGD",
-            remedy="set batch=..., the expected size of a mini-batch: a constant, by which every noisy sum is divided",
+            remedy=f"set batch_size=... in {type(rule.base).__name__}, or batch=... here: the expected size of a mini-batch is a constant, by which every noisy sum is divided",
         )
     if rule.rate is not None and rule.base.steps is None:
         raise ConfigError(
