@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 import random
 import re
@@ -147,6 +149,52 @@ class Mixed(nn.Module):
         return self.linear(x) * float(np.random.beta(2, 2) + random.random())  # noqa: NPY002 - what users do
 
 
+class Teacher(nn.Module):
+    """Follows its layer in a copy that no registry knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.copies = [copy.deepcopy(self.linear)]
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            with torch.no_grad():
+                self.copies[0].weight.mul_(0.5).add_(self.linear.weight, alpha=0.5)
+        return self.linear(x) + self.copies[0](x).detach()
+
+
+class Hooked(nn.Module):
+    """A hook's closure holds the module as it was given, which every copy shares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.seen = nn.Linear(3, 2), []
+        self.linear.register_forward_hook(lambda module, given, output: self.count(output))
+
+    def count(self, output: Any) -> Any:
+        self.seen.append(output.detach())
+        return output * len(self.seen) / 4
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x)
+
+
+class Masked(nn.Module):
+    """Caches a tensor, which belongs to the pass that made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    @functools.lru_cache  # noqa: B019 - what users do
+    def mask(self, n: int) -> Any:
+        return torch.ones(n)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x * self.mask(x.shape[1]))
+
+
 class Annealed:
     """A loss that counts its calls."""
 
@@ -189,6 +237,9 @@ def _train(
     [
         (Leaky, "auto", "Training changes attributes .* mean, items, .*register_buffer"),
         (Cached, "auto", ""),
+        (Teacher, "auto", "Training changes attributes .* copies"),
+        (Hooked, "auto", "Training changes attributes .* linear.hooks"),
+        (Masked, "auto", "Training changes attributes .* Masked.mask"),
         (Mixed, "auto", ""),
         (lambda: nn.Linear(3, 2), Annealed(), "The loss changes state of its own"),
     ],

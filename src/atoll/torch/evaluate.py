@@ -76,7 +76,7 @@ def evaluate_many(
     for begin in range(0, count, _CLIENTS):
         positions = np.arange(begin, min(begin + _CLIENTS, count))
         parts.append(_segments(network, params, source.pool(positions, network, network.measured)))
-        if len(positions) > 1 and network.list_measured():  # what a pass leaves would reach the next client
+        if len(positions) > 1 and network.measured_changes:  # what a pass leaves would reach the next client
             parts[-1:] = [
                 _segments(network, params, source.pool(np.array([i]), network, network.measured)) for i in positions
             ]
@@ -267,7 +267,7 @@ def profile_many(
     for begin in range(0, count, _CLIENTS):
         pool = source.pool(np.arange(begin, min(begin + _CLIENTS, count)), network, network.measured)
         made.append(_moments(network, params, pool, layer))
-        if len(pool.sizes) > 1 and network.list_measured():  # as above
+        if len(pool.sizes) > 1 and network.measured_changes:  # as above
             alone = (source.pool(np.array([begin + i]), network, network.measured) for i in range(len(pool.sizes)))
             made[-1:] = [_moments(network, params, one, layer) for one in alone]
         sizes.append(pool.sizes)
@@ -329,8 +329,14 @@ def _run_layer(
 ) -> Iterator[tuple[slice, Any]]:
     """Run the model over a pool; yield ``(rows, elements as float64)``."""
     part = layer_of(network.evaluation, layer)
+    with network.measuring():
+        yield from _run_hooked(network, params, pool, layer, part)
+
+
+def _run_hooked(
+    network: FunctionalModule, params: Mapping[str, NDArray[Any]], pool: Pool, layer: str, part: nn.Module
+) -> Iterator[tuple[slice, Any]]:
     outputs: list[Any] = []
-    network.restore_measured()  # before the hook, which it would take away
     handle = part.register_forward_hook(lambda module, given, output: outputs.append(output))
     try:
         for rows, _ in run_over(network, params, pool):

@@ -76,6 +76,7 @@ class FunctionalModule:
         own: what the copy in training mode keeps beside its parameters and buffers.
         measured_own: the same of the copy in evaluation mode.
         loss_own: the same of a loss that is an object.
+        measured_changes: what the last measurement changed, so that clients in one batch would depend on each other.
         loss_changes: what of that a call changes, and global generators that a call draws from.
         ways: form of a row -> how clipped sums of single examples' gradients are computed; see `atoll.torch.examples.choose`.
     """
@@ -127,7 +128,7 @@ class FunctionalModule:
         self.ways: dict[Any, ExampleWay] = {}
         self._given_loss = loss
         self.loss_changes: list[str] = []
-        self._drawn: list[str] = []
+        self.measured_changes: list[str] = []
         self.loss_own = OwnState(nn.Module(), ())
         if not isinstance(loss, str | Objective | OwnLoss):
             loss, self.loss_own = OwnState.of_loss(loss)
@@ -181,16 +182,16 @@ class FunctionalModule:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Measure from the first values of all that is no parameter and no buffer, with global generators of one seed; note which of them a pass draws from."""
+        """Measure from the first values of all that is no parameter and no buffer, with global generators of one seed; note what a pass changes, and put it back."""
         self.restore_measured()
-        with seed_generators(0):
-            before = generator_states()
-            yield
-            self._drawn = [name for name, state in generator_states().items() if before[name] != state]
-
-    def list_measured(self) -> list[str]:
-        """Return what a measurement has changed, so that clients in one batch would depend on each other."""
-        return [*self.measured_own.list_changes(), *self.loss_own.list_changes(), *self._drawn]
+        try:
+            with seed_generators(0):
+                before = generator_states()
+                yield
+                drawn = [name for name, state in generator_states().items() if before[name] != state]
+            self.measured_changes = [*self.measured_own.list_changes(), *self.loss_own.list_changes(), *drawn]
+        finally:
+            self.restore_measured()
 
     def tensors(self, arrays: Mapping[str, Any]) -> Named:
         """Return parameters and buffers as tensors of their own memory: floating-point numbers of the model's type, counters of their own.

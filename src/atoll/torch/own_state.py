@@ -10,10 +10,10 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -97,8 +97,10 @@ class _Kept:
 
     def restore(self) -> None:
         """Write the first contents back."""
-        if isinstance(self.held, Tensor) and self.held.numel() > _BIG and self.held._version == self.version:
-            return
+        if isinstance(self.held, Tensor):
+            if self.held.numel() > _BIG and self.held._version == self.version:
+                return
+            self.version = self.held._version  # writing it back does not count
         self.write(self.held, self.first)
 
 
@@ -120,13 +122,18 @@ class OwnState:
         kept = dict[int, _Kept]()
         classes = dict[type, None]()
         for copied in copies:
-            if id(copied) in known or isinstance(copied, nn.Parameter):
+            if id(copied) in known:
                 continue
             self._keep(copied, kept)
             if hasattr(copied, "__dict__"):
                 classes |= dict.fromkeys(kind for kind in type(copied).__mro__ if _is_foreign(kind))
+            for hook in _hooks_of(copied):
+                for held in _captured(hook):
+                    self._keep(held, kept)
         for kind in classes:
             self._keep_class(kind, kept)
+            for name, cache in _caches_of(kind):
+                kept[id(cache)] = _Kept(cache, _count_entries, _clear_cache, _count_entries(cache), _Named(name))
         self._kept = kept
 
     def _keep(self, held: Any, kept: dict[int, _Kept]) -> None:
@@ -183,7 +190,9 @@ class OwnState:
             keys = _changed_keys(one)
             if not keys:
                 continue
-            if isinstance(one.owner, type):
+            if isinstance(one.owner, _Named):
+                found.append(one.owner.name)
+            elif isinstance(one.owner, type):
                 found += [f"{one.owner.__name__}.{key}" for key in keys]
             elif id(one.owner) in names and one.owner is not None:
                 found += [_join(names[id(one.owner)], key) for key in keys if _counts(one.owner, key)]
@@ -196,16 +205,17 @@ class OwnState:
         """Yield the attributes through which objects are reached."""
         if not inside:
             return
+        stop = {id(layer) for layer in self.module.modules()}
         for prefix, layer in self.module.named_modules():
             for key, value in vars(layer).items():
-                if key in _MODULES:
-                    continue
-                if _counts(layer, key) and _reaches(value, inside):
+                if _counts(layer, key) and _reaches(value, inside, stop):
                     yield _join(prefix, key)
+            if any(_reaches(hook, inside, stop) for hook in _hooks_of(layer)):
+                yield _join(prefix, "hooks")
         classes = (one.owner for one in self._kept.values() if isinstance(one.owner, type))
         for kind in classes:
             for key, value in _read_class(kind).items():
-                if _reaches(value, inside):
+                if _reaches(value, inside, stop):
                     yield f"{kind.__name__}.{key}"
 
 
@@ -274,8 +284,94 @@ def _write_class(kind: type, first: Mapping[str, Any]) -> None:
             setattr(kind, name, value)
 
 
+@dataclass(frozen=True)
+class _Named:
+    """The owner of something that has a name of its own."""
+
+    name: str
+
+
+def _hooks_of(held: Any) -> list[Any]:
+    """Return a module's own hooks; PyTorch's are no state."""
+    if not isinstance(held, nn.Module):
+        return []
+    return [
+        hook
+        for hook in (*held._forward_hooks.values(), *held._forward_pre_hooks.values())
+        if isinstance(hook, FunctionType)
+    ]
+
+
+def _captured(function: Any) -> Iterator[Any]:
+    """Yield what a function holds in its closure: a deep copy of a module shares it with the module."""
+    seen, waiting = set[int](), [function]
+    while waiting:
+        held = waiting.pop()
+        if id(held) in seen:
+            continue
+        seen.add(id(held))
+        if isinstance(held, FunctionType):
+            waiting += _cells_of(held)
+            continue
+        if isinstance(held, nn.Parameter | type | ModuleType):
+            continue
+        own = getattr(held, "__dict__", None)
+        if isinstance(own, dict) and (isinstance(held, nn.Module) or _is_foreign(type(held))):
+            yield held
+            waiting += [value for key, value in own.items() if key not in _MODULES]
+            waiting += held.children() if isinstance(held, nn.Module) else ()
+        elif isinstance(held, dict | list | set | deque | np.ndarray | Tensor):
+            yield held
+            waiting += held.values() if isinstance(held, dict) else () if _is_array(held) else held
+        elif isinstance(held, tuple):
+            waiting += held
+
+
+def _cells_of(function: FunctionType) -> list[Any]:
+    found = []
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a name that is not bound yet
+            found.append(cell.cell_contents)
+    return found
+
+
+_Cache = type(lru_cache(len))
+"""What `functools.lru_cache` returns."""
+
+
+def _caches_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the caches of a class's methods, and of functions of its module that these call, by name: a cached tensor belongs to the pass that made it."""
+    for name, value in vars(kind).items():
+        if isinstance(value, _Cache):
+            yield f"{kind.__name__}.{name}", value
+    seen, waiting = set[int](), [value for value in vars(kind).values() if isinstance(value, FunctionType)]
+    while waiting:
+        function = waiting.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, _Cache):
+                yield f"{function.__module__}.{name}", value
+            elif isinstance(value, FunctionType) and value.__module__ == kind.__module__:
+                waiting.append(value)
+
+
+def _count_entries(cache: Any) -> dict[str, int]:
+    return {"entries": cache.cache_info().currsize}
+
+
+def _clear_cache(cache: Any, first: Mapping[str, int]) -> None:
+    if _count_entries(cache) != first:
+        cache.cache_clear()
+
+
 def _changed_keys(one: _Kept) -> list[str]:
     """Return the attributes of an instance or a class that differ; of another object one word if it does."""
+    if isinstance(one.held, Tensor):
+        same = one.held._version == one.version and _same_tensors(one.first, one.held.detach())
+        return [] if same else ["contents"]
     now = one.read(one.held)
     if one.owner is None:
         return [] if _equal(one.first, now) else ["contents"]
@@ -286,8 +382,8 @@ def _equal(one: Any, other: Any, depth: int = 0) -> bool:
     """Tell whether two values are the same object, or equal ones; what an object holds is compared on its own."""
     if one is other:
         return True
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return _same_tensors(one.detach(), other.detach())
+    if isinstance(one, Tensor):  # a moving average may begin with the values that it moves to
+        return False
     if type(one) is not type(other) or depth > 50:
         return False
     if isinstance(one, np.ndarray):
@@ -314,18 +410,19 @@ def _same_tensors(one: Tensor, other: Tensor) -> bool:
         return False
 
 
-def _reaches(value: Any, wanted: set[int]) -> bool:
-    """Tell whether one of these objects is held by a value, through containers and attributes."""
+def _reaches(value: Any, wanted: set[int], stop: set[int]) -> bool:
+    """Tell whether one of these objects is held by a value, through containers, attributes and closures, without passing the objects of ``stop``."""
     seen, waiting = set[int](), [value]
     while waiting:
         held = waiting.pop()
-        if id(held) in seen or isinstance(held, type | ModuleType | nn.Module):
+        if id(held) in seen or id(held) in stop or isinstance(held, type | ModuleType):
             continue
         seen.add(id(held))
         own = getattr(held, "__dict__", None)
         if id(held) in wanted or id(own) in wanted:
             return True
         waiting += [*own.values()] if isinstance(own, dict) else []
+        waiting += _cells_of(held) if isinstance(held, FunctionType) else []
         waiting += [*_read_slots(held).values()]
         if isinstance(held, dict):
             waiting += held.values()
