@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str] | None] = {
     "programs": {"core", "data", "learn", "privacy", "secure", "stages"},
     "labels": {"core", "data", "learn", "programs", "torch", "stages", "privacy", "secure", "rounds"},
     "fitting": {"core", "data", "statistics"},
-    "vertical": {"core", "data", "secure", "trees"},
+    "vertical": {"core", "data", "privacy", "secure", "trees"},
     "query": {"core", "data", "secure", "statistics", "simulation"},  # `connect` runs statements on this machine
     "runtime": {"core", "heap", "engines", "data", "privacy", "learn", "rounds", "runs", "report", "simulation"},
     "atoll": ANY,
