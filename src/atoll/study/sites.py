@@ -153,7 +153,7 @@ def _count_truths(table: DataTable, model: FitMethod) -> DataTable:
     own = [name for name in model.extra if name not in model.grouped and name in table]
     made = {name: count_truths(column_of(table, name, category=False)).values for name in own}
     columns = {name: made.get(name, table[name]) for name in table.columns}
-    return DataTable(columns, name=table.name, first=table.first)
+    return DataTable(columns, name=table.name, row_offset=table.row_offset)
 
 
 def _name_unknown(model: FittedModel, test: DataTable) -> list[str]:

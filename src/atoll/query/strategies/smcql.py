@@ -31,7 +31,7 @@ from atoll.secure.shares import (
 )
 from atoll.secure.shares.word_circuits import compare_limbs, interleave, match_limbs, negative_bits, pack_fields
 from atoll.secure.tables import (
-    Aggregate,
+    RowAggregate,
     SharedTable,
     SortKey,
     concatenate_tables,
@@ -274,10 +274,10 @@ class _Computation:
         keys = [column.name for column in plan.key_columns]
         if plan.distinct:
             table = await self._grouped(table, [*keys, plan.distinct], first)
-            merged = {name: Aggregate("sum", name) if one.operation in ("count", "sum") else Aggregate(one.operation, name, self._there(name)) for name, one in first.items()}  # fmt: skip
+            merged = {name: RowAggregate("sum", name) if one.operation in ("count", "sum") else RowAggregate(one.operation, name, self._there(name)) for name, one in first.items()}  # fmt: skip
             for k, one in enumerate(plan.computed):
                 if one.distinct:
-                    merged[f"a{k}"] = Aggregate("count", where=f"{plan.distinct}?")
+                    merged[f"a{k}"] = RowAggregate("count", where=f"{plan.distinct}?")
             return await self._grouped(table, keys, merged)
         return await self._grouped(table, keys, first)
 
@@ -286,7 +286,7 @@ class _Computation:
         """The bits of rows that have a value, beside a least or largest word."""
         return f"{name.removesuffix('.0')}?" if name.endswith(".0") else None
 
-    def _aggregates(self) -> dict[str, Aggregate]:
+    def _aggregates(self) -> dict[str, RowAggregate]:
         """What becomes of a group's rows, by the name that it has in the answer."""
         made = {}
         for k, one in enumerate(self.plan.computed):
@@ -294,15 +294,15 @@ class _Computation:
                 continue
             if one.least:
                 operation: Any = one.operation
-                made[f"a{k}.0"] = Aggregate(operation, f"{one.least}.0", f"{one.least}?")
-                made[f"a{k}?"] = Aggregate("max", f"{one.least}?")
+                made[f"a{k}.0"] = RowAggregate(operation, f"{one.least}.0", f"{one.least}?")
+                made[f"a{k}?"] = RowAggregate("max", f"{one.least}?")
                 continue
-            made[f"a{k}"] = Aggregate("sum", one.count) if one.count else Aggregate("count")
+            made[f"a{k}"] = RowAggregate("sum", one.count) if one.count else RowAggregate("count")
             if one.sum:
-                made[f"a{k}s"] = Aggregate("sum", one.sum)
+                made[f"a{k}s"] = RowAggregate("sum", one.sum)
         return made
 
-    async def _grouped(self, table: SharedTable, columns: Sequence[str], aggregates: Mapping[str, Aggregate]) -> SharedTable:  # fmt: skip
+    async def _grouped(self, table: SharedTable, columns: Sequence[str], aggregates: Mapping[str, RowAggregate]) -> SharedTable:  # fmt: skip
         if not columns:
             return await total_rows(table, aggregates)
         keys = [key for name in columns for key in await self._order(table, name, down=False, first=False)]
