@@ -163,7 +163,10 @@ def test_a_sites_people_have_a_line_of_their_own_and_see_the_sites_jobs(kit: Kit
             assert "takes no part in this job" in told["error"]["what"]
             told = await ask(op="abort", job=record.id)
             assert "may abort only what it has submitted" in told["error"]["what"]
+            beside = await siege.line("north", asks=True)  # two people of a site, or two predictions
             assert not daemon.lost.is_set()  # the daemon keeps its place
+            assert not line.lost.is_set()
+            await beside.close(within=0.2)
             control = line.open("control")
             await control.send({"op": "hello", "holding": [], "kept": []})
             with pytest.raises(LinkClosed, match="no such channel"):
