@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,8 @@ from atoll.cli.arguments import FileOptions, Json, output_of, sharing
 
 if TYPE_CHECKING:
     from atoll.cli.output import PlainTable
-    from atoll.fitting import FittedModel
+    from atoll.data import DataTable
+    from atoll.fitting import FitMethod, FittedModel
 
 
 @app.command("fit", rich_help_panel=ANALYSE)
@@ -55,28 +57,25 @@ def command(
     """Fit a model over several sites' files as a federation would; compare with each site alone and with pooled rows."""
     from atoll.cli import describing as words
     from atoll.cli.output import note_found, require_folder, table_of_sites
-    from atoll.fitting.contacts import require_own_columns
     from atoll.study.sites import compare_fits, method_of
 
     for option, file in [(o, f) for o, f in (("--out", out), ("--html", html)) if f is not None]:
         require_folder(file, option)
-    form = options.plain()
-    tables = words.tables_of(files, **form)
+    tables = words.tables_of(files, **options.plain())
     job: dict[str, Any] = {
         "label": label, "columns": words.words_of(columns), "impute": impute, "scale": scale, "encode": encode, "categories": words.lists_of(categories),
         "min_count": min_count,
     }  # fmt: skip
-    held = next(iter(words.tables_of([test], **form).values())) if test is not None else None
+    held = next(iter(words.tables_of([test], **options.plain()).values())) if test is not None else None
     chosen = method_of(method, _read_settings(settings))
-    left_out = words.words_of(drop)
-    tables = {name: table.without(left_out) for name, table in tables.items()}
-    held = None if held is None else held.without([name for name in left_out if name in held])
-    for name, table in tables.items():
-        require_own_columns(chosen, table, name)
-    if columns is not None or not chosen.featured:  # other columns of the files do not matter, and need not be the same
-        used = [*dict.fromkeys([*job["columns"], *filter(None, [label]), *chosen.extra])]
-        tables = {name: table.only(used) for name, table in tables.items()}
-        held = None if held is None else held.only([name for name in used if name in held])
+    cut = partial(
+        _cut,
+        left_out=words.words_of(drop),
+        features=None if columns is None else job["columns"],
+        label=label,
+        method=chosen,
+    )
+    tables, held = {name: cut(table, name) for name, table in tables.items()}, None if held is None else cut(held)
     found, model = compare_fits(tables, held, chosen, job, secure=secure, seed=seed, page=html)
     if out is not None:
         model.save(out)
@@ -84,6 +83,25 @@ def command(
     output = output_of(context)
     note_found(output, found, html)
     output.give(found, Group(table_of_sites(found, "fitted on", "{:.6g}".format), *_show_sections(model)))
+
+
+def _cut(
+    table: DataTable, site: str = "", *, left_out: list[str], features: list[str] | None, label: str, method: FitMethod
+) -> DataTable:
+    """The columns that a job uses: others of a file do not matter, and need not be the same where features are named, or there are none. Of test rows, those that are there.
+
+    Raises:
+        DataError: a site lacks a column of the method's own.
+    """
+    from atoll.fitting.contacts import require_own_columns
+
+    if site:
+        require_own_columns(method, table, site)
+    kept = table.without([name for name in left_out if site or name in table])
+    if features is None and method.featured:
+        return kept
+    used = dict.fromkeys([*(features or ()), *filter(None, [label]), *method.extra])
+    return kept.only([name for name in used if site or name in table])
 
 
 def _read_settings(texts: list[str]) -> dict[str, Any]:

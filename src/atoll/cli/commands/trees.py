@@ -19,9 +19,7 @@ _MOST = 20
 @sharing(FileOptions)
 def command(
     context: typer.Context,
-    files: Annotated[
-        list[Path], typer.Argument(help="One CSV or Parquet file a site, or its folder.", metavar="FILE…")
-    ],
+    files: Annotated[list[Path], typer.Argument(help="A CSV or Parquet file a site, or its folder.", metavar="FILE…")],
     label: Annotated[str, typer.Option("--label", help="Column to predict.")],
     test: Annotated[
         Path | None,

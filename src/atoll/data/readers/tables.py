@@ -300,9 +300,7 @@ def islands_of_tables(
         **_texts(labels, targets, listed, row_offset, scheme, label=True),
         **listed,
     }
-    if options.get("features") is None:  # `from_table` takes a column with common codes for a chosen one
-        for name, table in everyone.items():
-            require_no_keys(table, [column for column in features if column not in listed], name)
+    _require_no_keys(everyone, features, listed, options)
     task = _task(labels, targets, task, fixed)
     if labels and task in (None, "classification") and len(targets) == 1:
         if targets[0] not in listed:
@@ -310,8 +308,7 @@ def islands_of_tables(
                 {f"table {name!r}": np.unique(known[targets[0]]) for name, known in labels.items()}, targets[0]
             )
         if targets[0] not in fixed:
-            names = {name: names_of_classes(known[targets[0]]) for name, known in labels.items()}
-            require_one_coding(names, targets[0], scheme, label=True)
+            _require_one_coding(labels, targets[0], scheme)
             fixed[targets[0]] = names_of_classes(np.concatenate([columns[targets[0]] for columns in labels.values()]))
 
     def made(name: str) -> Dataset:
@@ -324,6 +321,20 @@ def islands_of_tables(
     return Islands.from_datasets(
         {name: made(name) for name in tables}, test=None if test is None else made("test"), scheme=scheme
     )
+
+
+def _require_one_coding(labels: Mapping[str, Mapping[str, Array]], target: str, where: str) -> None:
+    names = {name: names_of_classes(known[target]) for name, known in labels.items()}
+    require_one_coding(names, target, where, label=True)
+
+
+def _require_no_keys(
+    tables: Tables, features: Sequence[str], listed: Mapping[str, Sequence[str]], options: Mapping[str, Any]
+) -> None:
+    """Refuse keys where nobody chose the features: `from_table` takes a column with common codes for a chosen one."""
+    if options.get("features") is None:
+        for name, table in tables.items():
+            require_no_keys(table, [column for column in features if column not in listed], name)
 
 
 def _labels(tables: Tables, targets: Sequence[str], missing: Missing) -> dict[str, dict[str, Array]]:
