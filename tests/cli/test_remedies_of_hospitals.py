@@ -148,8 +148,8 @@ def test_groups_bins_and_correlations_are_on_the_terminal(sites: list[Path], cap
 
 
 def test_clusters_stand_still_and_a_penalty_beside_a_doubled_column_is_said() -> None:
-    draw = np.random.default_rng(1)
-    for shift in (0.0, 1e8):
+    for shift in (0.0, 1e8):  # without a rule for rounding, 299 iterations beside 1e8
+        draw = np.random.default_rng(0)
         rows = {str(k): pd.DataFrame({"x": draw.normal(size=80) + shift, "y": draw.normal(size=80)}) for k in range(3)}
         found = atoll.simulate(Fit(model=KMeans(clusters=3)), rows, engine="inline", progress=False).outcome
         assert (found.told["converged"], found["iterations"] < 60) == (True, True)
