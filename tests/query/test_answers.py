@@ -186,5 +186,5 @@ def test_a_training_runs_on_the_rows_of_a_statement() -> None:
         assert (list(islands.names), islands.sizes.tolist()) == (["north", "south"], [14, 14])
         assert islands.shard(0).x[0].tolist() == [72.0, 6.0]
         for text in ("SELECT sum(age) AS s, 1 AS ill FROM t", "SELECT age, ill FROM t LIMIT 3", "SELECT a.age, b.ill FROM t a JOIN t b ON a.age = b.age"):  # fmt: skip
-            with pytest.raises(CompositionError):
+            with pytest.raises(CompositionError, match=r"rows of several sites|LIMIT in a subquery|rows of two sites"):
                 db.islands(text, target="ill")

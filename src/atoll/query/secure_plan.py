@@ -21,7 +21,7 @@ from .plan import Key, _aggregate_of, _outermost, _parts, _Planner
 from .policy import QueryPolicy
 from .statement import Catalog, SqlStatement, shadow
 
-__all__ = ["AggregateColumns", "Leaf", "SecurePlan", "SharedColumn", "make_secure_plan"]
+__all__ = ["AggregateColumns", "PlanLeaf", "SecurePlan", "SharedColumn", "make_secure_plan"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SharedColumn:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class PlanLeaf:
     """A part of the statement that each site computes from its own rows.
 
     Attributes:
@@ -117,7 +117,7 @@ class SecurePlan:
     statement: SqlStatement
     catalog: Catalog
     policy: QueryPolicy
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[PlanLeaf, ...]
     joins: tuple[tuple[tuple[str, str], ...], ...]
     conditions: tuple[Any, ...] = field(compare=False)
     operands: dict[str, Any] = field(compare=False)
@@ -251,7 +251,7 @@ class _SecurePlanner(_Planner):
             raise CompositionError(f"{node.sql('duckdb')} reads columns of {' and '.join(sorted(read))}, which lie at different sites", where="smcql", remedy="compute with columns of one table, and compare the results")  # fmt: skip
         return self.names.index(read.pop()) if read else 0
 
-    def _leaf(self, place: int, keys: Sequence[str]) -> Leaf:
+    def _leaf(self, place: int, keys: Sequence[str]) -> PlanLeaf:
         exp = self.exp
         columns = tuple(self.columns[place])
         if self.local:
@@ -264,7 +264,7 @@ class _SecurePlanner(_Planner):
             size = tree.args["from_"].sql("duckdb") + "".join(
                 one if one.startswith(",") else f" {one}" for one in joins
             )
-            return Leaf("all", columns, self.body, group, f"SELECT count(*) {size}", not self.scopes.is_divided(self.root))  # fmt: skip
+            return PlanLeaf("all", columns, self.body, group, f"SELECT count(*) {size}", not self.scopes.is_divided(self.root))  # fmt: skip
         alias = self.names[place]
         tree = self._renamed(self.tree.copy())
         items = [tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or ())]
@@ -275,7 +275,7 @@ class _SecurePlanner(_Planner):
         mine = [part.sql("duckdb") for part in whole if {c.table for c in part.find_all(exp.Column)} <= {alias} and (place == 0 or part.find(exp.Column) is not None)]  # fmt: skip
         where = f" WHERE {' AND '.join(f'({part})' for part in mine)}" if mine else ""
         source = self.root.selected_sources[alias][1]
-        return Leaf(alias, columns, f"FROM {item.sql('duckdb')}{where}", "", f"SELECT count(*) FROM {item.sql('duckdb')}", not self.scopes._source_divided(source))  # fmt: skip
+        return PlanLeaf(alias, columns, f"FROM {item.sql('duckdb')}{where}", "", f"SELECT count(*) FROM {item.sql('duckdb')}", not self.scopes._source_divided(source))  # fmt: skip
 
     # ------------------------------------------------------------------ columns
 

@@ -47,7 +47,7 @@ from atoll.secure.tables import (
 
 from ..coding import LONGEST, ColumnCode
 from ..local import names_of, plan_of, prefix_of, silo_of
-from ..secure_plan import Leaf, SecurePlan, make_secure_plan
+from ..secure_plan import PlanLeaf, SecurePlan, make_secure_plan
 from .strategy import PlanStep, QueryAnswer, Strategy
 from .sums import finish_cells
 
@@ -161,7 +161,7 @@ def measure_rows(island: Any, message: Any) -> Any:
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
-def _layout(leaf: Leaf, widths: Mapping[str, int]) -> dict[str, int | None]:
+def _layout(leaf: PlanLeaf, widths: Mapping[str, int]) -> dict[str, int | None]:
     made: dict[str, int | None] = {}
     for column in leaf.columns:
         if column.number:
