@@ -42,7 +42,7 @@ from atoll.runtime.identity import Credentials  # noqa: E402
 from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboard, dial_line  # noqa: E402
 from atoll.runtime.transport import transport  # noqa: E402
 from atoll.runtime.transport.base import BLOCK  # noqa: E402
-from atoll.runtime.transport.tls import client_context, server_context  # noqa: E402
+from atoll.runtime.transport.sockets import client_context, server_context  # noqa: E402
 
 from tests.support.certificates import Authority  # noqa: E402
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from atoll.runtime.confinement.confining import UNCONFINED, confinement
+from atoll.runtime.confinement.sandbox import UNCONFINED, confinement
 from atoll.runtime.confinement.walls import Walls
 from atoll.runtime.daemon.processes import Process
 

@@ -29,8 +29,8 @@ NAMES = ("quickstart_numpy", "quickstart_pytorch")
 OURS = """
 import asyncio, json, sys, time
 from pathlib import Path
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.client.poc import Poc, digits_at, site_names, write_parts
+from atoll.runtime.admin import Admin
+from atoll.runtime.poc import Poc, digits_at, site_names, write_parts
 
 async def main(place, job, sites):
     files = write_parts(digits_at(site_names(sites)), place / "data")

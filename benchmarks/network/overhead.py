@@ -22,10 +22,10 @@ from statistics import median
 import atoll
 from atoll.cli.commands.poc import poc_job
 from atoll.runs import RunFolder, yaml
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.client.poc import Poc, digits_at, site_names, write_parts
-from atoll.runtime.jobs.spec import parse_job
-from atoll.runtime.network.rehearsal import Rehearsal
+from atoll.runtime.admin import Admin
+from atoll.runtime.job_spec import parse_job
+from atoll.runtime.poc import Poc, digits_at, site_names, write_parts
+from atoll.testing.lying.sites import Rehearsal
 
 
 def simulated(settings, islands, engine, folder=None):

@@ -123,7 +123,7 @@ async def played(
 ) -> dict[str, Any]:
     """Run one job; return what a round trip took."""
     from atoll.runs import yaml
-    from atoll.runtime.client.poc import site_names
+    from atoll.runtime.poc import site_names
 
     names = site_names(2)
     arguments = {"sites": names, "times": times, "numbers": numbers}
@@ -161,8 +161,8 @@ def row(name: str, size: str, times: int, found: list[dict[str, Any]], numbers: 
 async def deployed(transport: str, sizes: dict[int, int], repeats: int) -> list[dict[str, Any]]:
     """Measure both ways between two sites."""
     import numpy as np
-    from atoll.runtime.client.admin import Admin
-    from atoll.runtime.client.poc import Poc, site_names
+    from atoll.runtime.admin import Admin
+    from atoll.runtime.poc import Poc, site_names
 
     mark, lines = uuid.uuid4().hex, []
     os.environ[MARK] = mark

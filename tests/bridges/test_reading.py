@@ -86,7 +86,7 @@ def test_without_flower_the_extra_is_named() -> None:
 
 def test_an_app_becomes_a_job_of_plain_settings(tmp_path: Path) -> None:
     from atoll.bridges.flower import job_of
-    from atoll.runtime.jobs.spec import parse_job
+    from atoll.runtime.job_spec import parse_job
 
     app = FlowerApp.read(APPS / "quickstart_numpy")
     made: dict[str, Any] = job_of(app, {"num-server-rounds": 2}, APPS)

@@ -12,14 +12,12 @@ import pytest
 
 from atoll.cli import run
 from atoll.core.errors import JobError
-from atoll.runtime.client import admin
+from atoll.runtime import admin
 from atoll.runtime.provision import ProjectConfig, provision
-from atoll.runtime.server.looking import Looking
-from atoll.runtime.server.news import JobNews
-from atoll.runtime.server.seen import Sighting
-from atoll.runtime.server.shares import People
-from atoll.runtime.store.records import AuditEvent, Submission
-from atoll.runtime.store.states import JobState
+from atoll.runtime.server.dispatch import JobNews
+from atoll.runtime.server.looking import Looking, People
+from atoll.runtime.server.site_session import Sighting
+from atoll.runtime.store.records import AuditEvent, JobState, Submission
 from tests.support.memory_store import MemoryStore
 
 LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]

@@ -16,10 +16,10 @@ from atoll.devices import Fleet, Throughput
 from atoll.devices.rules import BatchRate
 from atoll.engines import ENGINES, Inline
 from atoll.engines.link import SocketLink
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.simulation import run_in
 from atoll.stages import RandomK
 from atoll.testing import Timetable
+from atoll.testing.lying.sites import Rehearsal
 
 SIZE = 20_000
 FRAME = 1024

@@ -14,10 +14,10 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.task import Batch, Task, task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.stages import Clip, GaussianNoise
 from atoll.statistics import Statistics
 from atoll.testing import live
+from atoll.testing.lying.sites import Rehearsal
 
 BLOCKS = []
 

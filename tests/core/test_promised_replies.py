@@ -24,11 +24,11 @@ from atoll.reducers import (
     SecureTree,
     TwoServers,
 )
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure.holders import SimulatedAttestation
 from atoll.secure.noise import SkellamNoise
 from atoll.stages import Clip, GaussianNoise
 from atoll.testing import live
+from atoll.testing.lying.sites import Rehearsal
 
 TOLD = 10_000
 PARTIES = 4

@@ -18,9 +18,9 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import Batch, Summed, Task, TaskSchema, task
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.simulation import run_in
 from atoll.stages import QSGD, Clip, ErrorFeedback, RandomK, TopK
+from atoll.testing.lying.sites import Rehearsal
 
 ISLANDS = Community([float(i + 1) for i in range(6)])
 ENGINES_AND_SITES = {**{k: v for k, v in ENGINES.items() if k != "ray"}, "network": Rehearsal}

@@ -16,8 +16,7 @@ from atoll.core.errors import DataError
 from atoll.data import Dataset, Islands, from_dataframes, from_pandas
 from atoll.data.codings import name_lone_values, require_one_coding
 from atoll.fitting import GLM, Fit, Ridge
-from atoll.runtime.worker.agreement import union_of_labels
-from atoll.runtime.worker.cards import card_of
+from atoll.runtime.worker.cards import card_of, union_of_labels
 from atoll.statistics import Statistics
 from atoll.trees import Trees
 

@@ -27,7 +27,7 @@ from atoll.data import (
 )
 from atoll.fitting import GLM, Fit
 from atoll.runtime.worker import load_site_data
-from atoll.runtime.worker.agreement import merge_cards, recoded
+from atoll.runtime.worker.cards import merge_cards, recoded
 from atoll.selection import Everyone
 from atoll.statistics import Statistics
 from atoll.trees import Trees

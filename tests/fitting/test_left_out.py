@@ -12,8 +12,7 @@ import pytest
 import atoll
 from atoll.fitting import GLM, Cox, Fit, KMeans
 from atoll.report import write_report
-from atoll.runtime.worker.cards import DataCard
-from atoll.runtime.worker.remote import RemoteIslands
+from atoll.runtime.worker.cards import DataCard, RemoteIslands
 from atoll.trees import Trees
 
 

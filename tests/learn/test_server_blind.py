@@ -13,10 +13,10 @@ from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure.encrypted import Paillier
 from atoll.testing import Timetable
 from atoll.testing.conformance.secrecy import Onlooker
+from atoll.testing.lying.sites import Rehearsal
 from atoll.topology import ServerBlind
 
 pytest.importorskip("gmpy2")

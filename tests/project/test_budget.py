@@ -1,4 +1,4 @@
-"""Budgets of size: short modules, short functions, tests in proportion."""
+"""Budgets of size: modules neither long nor tiny, short functions, tests in proportion."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from functools import cache
 from tests.support.sources import Module, modules
 
 HARD_CAP = 600  # code lines of a file: one idea may take them, and its docstrings as well
-MEDIAN = 110  # code lines of the median module
-NINETIETH = 300  # code lines that nine modules in ten stay under
+MEAN = 130  # code lines of a module in the mean, at least: a module is a thing that one opens on purpose
+NINETIETH = 350  # code lines that nine modules in ten stay under
 FUNCTION = 60  # code lines of a function
 
 
@@ -43,9 +43,9 @@ def test_no_module_passes_the_cap() -> None:
     assert not {m.name: len(lines_of(m)) for m in modules() if len(lines_of(m)) > HARD_CAP}
 
 
-def test_modules_are_short() -> None:
+def test_modules_are_neither_tiny_nor_long() -> None:
     sizes = sorted(size for size in map(len, map(lines_of, modules())) if size > 3)
-    assert statistics.median(sizes) <= MEDIAN
+    assert statistics.mean(sizes) >= MEAN, "let a module that one other imports live in that one"
     assert sizes[int(0.9 * len(sizes))] <= NINETIETH
 
 

@@ -84,7 +84,7 @@ PROCESSES = {
     # A front knows keys, lines and jobs; nothing of what is trained.
     "a site's front": ("import atoll.runtime.site.site", [*TRAINING, *LIBRARIES, "atoll.data.dataset", "typer"]),
     "a server's front": ("import atoll.runtime.server.server", [*TRAINING, *LIBRARIES, "atoll.data.dataset", "typer"]),
-    "whoever asks a server": ("import atoll.runtime.client.admin", [*TRAINING, *LIBRARIES, "atoll.runs.config"]),
+    "whoever asks a server": ("import atoll.runtime.admin", [*TRAINING, *LIBRARIES, "atoll.runs.config"]),
     # The process of a job loads what the job names.
     "the process of a job": (JOB, [*LIBRARIES, *ALL_METHODS, "atoll.cli", "atoll.runtime.server.server"]),
     "the digits": ("import atoll; atoll.data.digits()", ["sklearn", "scipy", "torch", "pandas", "atoll.learn"]),

@@ -30,9 +30,10 @@ DAEMONS = {
     "server": {"server"},
     "provision": {"provision", "doctor"},
     "daemon": {"server", "site"},
-    "client": {"poc", "submit", "result", "clone"},
+    "admin": {"poc", "submit", "result", "clone"},
+    "poc": {"poc"},
 }
-"""Folders of ``runtime``, and the commands whose readers they have."""
+"""Folders and modules of ``runtime``, and the commands whose readers they have."""
 FOREIGN_OPTIONS = {"--head"}
 """Of ``ray start``."""
 FOREIGN = {

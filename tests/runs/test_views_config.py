@@ -10,7 +10,7 @@ import atoll
 from atoll.core.errors import ConfigError
 from atoll.labels import FixMatch, SemiFL
 from atoll.runs import parse_config, registry, to_job, yaml
-from atoll.runtime.jobs.describe import described
+from atoll.runtime.job_spec import described
 from atoll.views import Compose, Cutout, Flip, MaskFeatures, SwapFeatures, Translate, View, strong, weak
 
 

@@ -14,7 +14,7 @@ from atoll.cli import main
 from atoll.core import message as M
 from atoll.core.errors import MessageError
 from atoll.core.sealing.hpke import public_of
-from atoll.runtime.daemon import relay
+from atoll.runtime.daemon import control
 
 FILE = "ATOLL_JOB_LIE"
 """The variable with the file's path."""
@@ -50,7 +50,7 @@ LIES: dict[str, Callable[[Keys], Keys]] = {each.__name__: each for each in (swap
 
 def lie() -> None:
     """Change the frame in which a job's process tells a site the others' keys."""
-    file, forward = Path(os.environ[FILE]), relay._forward
+    file, forward = Path(os.environ[FILE]), control._forward
 
     async def forwarded(source: Any, target: Any, moved: Any) -> Any:
         take = source.recv_block
@@ -71,7 +71,7 @@ def lie() -> None:
         source.recv_block = taken
         return await forward(source, target, moved)
 
-    relay._forward = forwarded
+    control._forward = forwarded
 
 
 if __name__ == "__main__":

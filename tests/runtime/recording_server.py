@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.cli import main
-from atoll.runtime.daemon import relay
+from atoll.runtime.daemon import control
 
 FILE = "ATOLL_JOB_RECORD"
 """The variable with the file's path."""
@@ -15,7 +15,7 @@ FILE = "ATOLL_JOB_RECORD"
 
 def record() -> None:
     """Write down what is forwarded."""
-    file, forward = Path(os.environ[FILE]).open("ab"), relay._forward  # noqa: SIM115 - as long as the process
+    file, forward = Path(os.environ[FILE]).open("ab"), control._forward  # noqa: SIM115 - as long as the process
 
     async def forwarded(source: Any, target: Any, moved: Any) -> Any:
         take = source.recv_block
@@ -29,7 +29,7 @@ def record() -> None:
         source.recv_block = taken
         return await forward(source, target, moved)
 
-    relay._forward = forwarded
+    control._forward = forwarded
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.runtime.handles import EACH, OWN, Handles, allowed_handles, raise_handles
-from atoll.runtime.provision import Kit, ProjectConfig, provision
-from atoll.runtime.provision.checkup import machine
+from atoll.runtime.provision import Kit, ProjectConfig, kit_checks, provision
+from atoll.runtime.provision.kit_checks import EACH, OWN, Handles, allowed_handles, raise_handles
 
 resource = pytest.importorskip("resource")
 
@@ -75,11 +74,11 @@ def test_the_doctor_compares_it_with_the_project(monkeypatch: pytest.MonkeyPatch
     }  # fmt: skip
     kit = Kit.read(provision(ProjectConfig.model_validate(settings), tmp_path / "kits").folder / "server")
     for hard, state in ((OWN + 3 * EACH, "ok"), (OWN + 3 * EACH - 1, "problem")):
-        monkeypatch.setattr(machine, "allowed_handles", lambda hard=hard: Handles(64, hard))
-        found = machine.check_handles(kit)
+        monkeypatch.setattr(kit_checks, "allowed_handles", lambda hard=hard: Handles(64, hard))
+        found = kit_checks.check_handles(kit)
         assert (found.step, found.state) == ("open files", state)
         assert f"{hard} files and connections" in found.said
     assert "the project has 3" in found.said
     assert "LimitNOFILE" in str(found.remedy)
-    monkeypatch.setattr(machine, "allowed_handles", lambda: None)
-    assert machine.check_handles(kit).state == "skipped"
+    monkeypatch.setattr(kit_checks, "allowed_handles", lambda: None)
+    assert kit_checks.check_handles(kit).state == "skipped"

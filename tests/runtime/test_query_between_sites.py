@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from atoll.cli.app import run
-from atoll.runtime.client.poc import Poc
+from atoll.runtime.poc import Poc
 from tests.support.databases import postgres_cluster  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.network

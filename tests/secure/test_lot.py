@@ -20,10 +20,10 @@ from atoll.core.sealing import RealSealing
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure import Lot, accept_lot, draw_lot
 from atoll.secure import lot as protocol
 from atoll.testing import Killed, Timetable, killed_and_resumed, live
+from atoll.testing.lying.sites import Rehearsal
 
 NAMES = [f"client-{i}" for i in range(5)]
 LIAR = NAMES[3]

@@ -17,10 +17,10 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.reducers import BoundedSum, Enclave, Encrypted, OneShot, SecureAggregation, SecureIndexing, TwoServers
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure.ballot import Electorate, require_majority
 from atoll.secure.masking.agreement import Agreement
 from atoll.secure.words import FixedPoint
+from atoll.testing.lying.sites import Rehearsal
 
 NAMES = [f"client-{i}" for i in range(6)]
 REDUCERS = {

@@ -24,10 +24,10 @@ from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes
 from atoll.pacing import SAFA, FedAsync, FedBuff, PaceSteering, PartialBarrier, Tiered
 from atoll.privacy import Demand, PrivacyLoss, exact_epsilon, spent
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.stages import Clip, ErrorFeedback, GaussianNoise, Threshold
 from atoll.testing import check_stage, killed_and_resumed, live
 from atoll.testing.crash import Killed
+from atoll.testing.lying.sites import Rehearsal
 
 SIZE = 400
 NOISE = [Clip(2.0), GaussianNoise(0.5)]

@@ -303,8 +303,8 @@ def test_a_site_that_says_nothing_gives_no_patient_away(tmp_path: Path) -> None:
 
 async def _asked(place: Path, data: dict[str, list[str]], jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Jobs at a server and sites as processes, one after another."""
-    from atoll.runtime.client.admin import Admin
-    from atoll.runtime.client.poc import Poc
+    from atoll.runtime.admin import Admin
+    from atoll.runtime.poc import Poc
 
     found = []
     async with Poc(place, data) as poc, Admin(poc.kit("admin"), poc.address) as admin:

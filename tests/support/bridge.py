@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 
 from atoll.runtime.daemon.child import ORPHANED, die_with_parent
-from atoll.runtime.daemon.relay import relay
+from atoll.runtime.daemon.control import relay
 from atoll.runtime.identity import Credentials, Peer
 from atoll.runtime.line import Switchboard, dial_line, local_line
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.runtime.site.neighbours import Neighbours
 from atoll.runtime.transport import TRANSPORTS, local_pipe
+from atoll.testing.lying.sites import Rehearsal
 
 LOCAL = Peer("job", "site", "here", 0, "")
 SITES = ("site-1", "site-2", "site-3")

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll.runtime.identity import Credentials
-from atoll.runtime.provision.revocations import make_list
+from atoll.runtime.provision.certificates import make_list
 
 _NOW = dt.datetime.now(dt.UTC)
 _DAY = dt.timedelta(days=1)

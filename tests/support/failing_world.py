@@ -19,8 +19,8 @@ from atoll.core.algebra import tree as T
 from atoll.core.persistence.files import read_message
 from atoll.data import Dataset, Islands
 from atoll.runs import yaml
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.admin import Admin
+from atoll.runtime.job_spec import parse_job
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.project import AdminConfig, PartyConfig, ServerConfig
 

@@ -8,11 +8,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from atoll.runtime.bundles.archive import members
-from atoll.runtime.bundles.bundle import Verified, verify
-from atoll.runtime.bundles.manifest import File, Manifest
-from atoll.runtime.bundles.names import LIMITS, BundleLimits
-from atoll.runtime.bundles.signing import sign
+from atoll.runtime.bundle import LIMITS, BundleLimits, File, Manifest, Verified, members, sign, verify
 from atoll.runtime.identity import Credentials
 from tests.support.certificates import authority
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from atoll.core.persistence.files import read_message
 from atoll.runs import yaml
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.client.poc import Poc
+from atoll.runtime.admin import Admin
+from atoll.runtime.poc import Poc
 from tests.support.carriers import carrier
 
 DEADLINE = 300.0

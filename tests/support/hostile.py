@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
 from atoll.runtime.line import Backoff, Channel, Line, Settings, dial_line
 from atoll.runtime.provision import Kit
-from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.resources import Resources
 from atoll.runtime.server.server import Server
 from atoll.runtime.site.site import Site
 from atoll.runtime.transport import Pipe, transport

@@ -26,9 +26,18 @@ from atoll.runtime.store.changes import (
     submit_event,
     without_bundle,
 )
-from atoll.runtime.store.records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
-from atoll.runtime.store.states import ACTIVE, JobState
-from atoll.runtime.store.trail import EMPTY, Head
+from atoll.runtime.store.records import (
+    ACTIVE,
+    ALL,
+    EMPTY,
+    AuditEvent,
+    Head,
+    JobFilter,
+    JobRecord,
+    JobState,
+    LogLine,
+    Submission,
+)
 
 __all__ = ["MemoryStore"]
 

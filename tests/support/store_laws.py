@@ -10,9 +10,7 @@ import pytest
 
 from atoll.core.errors import JobError, TaskError
 from atoll.core.requests.wire import pack_error, unpack_error
-from atoll.runtime.store.records import AuditEvent, JobFilter, Submission
-from atoll.runtime.store.states import JobState
-from atoll.runtime.store.store import JobStore
+from atoll.runtime.store.records import AuditEvent, JobFilter, JobState, JobStore, Submission
 
 S = JobState
 ERROR = pack_error(TaskError("it raised", where="round 3, site 'b'", remedy="look at its log"))

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from atoll.runs import yaml
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.confinement.bubblewrap import program, why_not
+from atoll.runtime.admin import Admin
+from atoll.runtime.confinement.sandbox import program, why_not
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from tests.support.carriers import carrier
 

@@ -13,7 +13,7 @@ from atoll.core.errors import AtollError
 from atoll.core.time.clock import run
 from atoll.data import Dataset, Islands
 from atoll.runtime.identity import Peer
-from atoll.runtime.jobs.spec import JobConfig, parse_job
+from atoll.runtime.job_spec import JobConfig, parse_job
 from atoll.runtime.line import Channel, Line, local_line
 from atoll.runtime.transport.framed import local_pipe
 from atoll.runtime.worker.at_server import run_job

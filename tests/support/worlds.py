@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from atoll.engines import ENGINES
-from atoll.runtime.network.rehearsal import Rehearsal
+from atoll.testing.lying.sites import Rehearsal
 from tests.support.bridge import Bridge
 from tests.support.certificates import authority
 

@@ -11,8 +11,8 @@ import pytest
 
 import atoll
 from atoll.runs import yaml
-from atoll.runtime.client.poc import helper_names
-from atoll.runtime.jobs.spec import JobConfig
+from atoll.runtime.job_spec import JobConfig
+from atoll.runtime.poc import helper_names
 from atoll.vertical import Vertical, VerticalLinear, VerticalResult
 from tests.support.front_toys import played
 from tests.support.vertical_toys import as_parties, draw

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import AtollError
-from atoll.runtime.jobs.spec import JobConfig
+from atoll.runtime.job_spec import JobConfig
 from atoll.secure.encrypted import Paillier
 from atoll.vertical import SecureBoost, Vertical, VerticalModel
 from atoll.vertical.model import ColumnScales, model_named

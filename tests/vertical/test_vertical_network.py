@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.core.persistence.named_results import NamedResults
 from atoll.data import Dataset
 from atoll.runs import yaml
-from atoll.runtime.jobs.spec import JobConfig
+from atoll.runtime.job_spec import JobConfig
 from atoll.vertical import SFTL, VAFL, SecureBoost, SplitNet, Vertical, VerticalPrediction, VerticalResult
 from tests.support.front_toys import played, typed
 from tests.support.vertical_toys import as_parties, draw

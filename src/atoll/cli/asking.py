@@ -24,8 +24,8 @@ from .output import Output
 
 if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
-    from atoll.runtime.client.admin import Admin
-    from atoll.runtime.confinement.confining import Confinement
+    from atoll.runtime.admin import Admin
+    from atoll.runtime.confinement.sandbox import Confinement
     from atoll.runtime.provision import Kit
 
 __all__ = [
@@ -105,8 +105,8 @@ def confined_as(
     Raises:
         ConfigError: jobs must be confined, and cannot be; or the size is none.
     """
-    from atoll.runtime.confinement.confining import SCRATCH, confinement
-    from atoll.runtime.scheduling.amounts import bytes_of
+    from atoll.runtime.confinement.sandbox import SCRATCH, confinement
+    from atoll.runtime.resources import bytes_of
 
     most = SCRATCH if scratch is None else bytes_of(int(scratch) if scratch.isdigit() else scratch, "--scratch")
 
@@ -147,7 +147,7 @@ def open_kit(folder: Path | None, passphrase_file: Path | None = None) -> Kit:
         ConfigError: no kit was given, or it cannot be read.
     """
     from atoll.runtime.provision import Kit, find_passphrase
-    from atoll.runtime.secrecy import close_memory
+    from atoll.runtime.provision.keys import close_memory
 
     if folder is None:
         raise ConfigError(
@@ -159,7 +159,7 @@ def open_kit(folder: Path | None, passphrase_file: Path | None = None) -> Kit:
 
 def asked(kit: Kit, server: str | None, body: Callable[[Admin], Awaitable[T]]) -> T:
     """Run ``body`` with a connection to the server."""
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
 
     async def main() -> T:
         async with Admin(kit, server) as admin:
@@ -219,7 +219,7 @@ def logging_on(output: Output, folder: Path) -> Iterator[None]:
         ConfigError: the folder cannot be created.
     """
     from atoll.runs.log import logger, logging_to
-    from atoll.runtime.provision.files import make_folder
+    from atoll.runtime.provision.keys import make_folder
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

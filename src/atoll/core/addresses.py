@@ -111,6 +111,7 @@ MOVED: dict[str, str] = {
     "atoll.privacy.spending.statements": "atoll.privacy.spending",
     "atoll.privacy.subsampled": "atoll.privacy.renyi",
     "atoll.privacy.tradeoff": "atoll.privacy.canaries",
+    "atoll.runtime.provision.checkup": "atoll.runtime.provision.doctor",
     "atoll.stages.around": "atoll.stages.remembering",
     "atoll.stages.around:Around": "atoll.stages.remembering:Around",
     "atoll.stages.bits": "atoll.stages.packed",

@@ -1,8 +1,8 @@
-from .client.poc import Poc as Poc
-from .jobs.spec import JobConfig as JobConfig
-from .jobs.spec import load_job as load_job
+from .job_spec import JobConfig as JobConfig
+from .job_spec import load_job as load_job
 from .network import Network as Network
 from .network import SiteEngine as SiteEngine
+from .poc import Poc as Poc
 from .provision import Kit as Kit
 from .provision import ProjectConfig as ProjectConfig
 from .server.server import Server as Server

@@ -16,7 +16,7 @@ import pytest
 import atoll
 from atoll.models import Script
 from atoll.models.script_process import RunningScript
-from atoll.runtime.bundles.modules import importing
+from atoll.runtime.job_spec import importing
 from tests.support.example_scripts import EXAMPLES, FEDERATED, SCRIPTS, rows_for
 
 QUICK = ("plain_numpy",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.runtime.confinement.cgroups import JobGroup, find_group
+from atoll.runtime.confinement.sandbox import JobGroup, find_group
 
 FILES = (
     "cgroup.procs",
@@ -92,7 +92,7 @@ def test_a_job_enters_its_group_before_it_is_a_program(tmp_path: Path, monkeypat
 
 ENDED = """
 import os, subprocess, sys
-from atoll.runtime.confinement.cgroups import JobGroup, delegated_group
+from atoll.runtime.confinement.sandbox import JobGroup, delegated_group
 
 above = delegated_group()  # this process moves into a leaf
 if above is None:

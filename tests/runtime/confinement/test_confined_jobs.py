@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atoll.runs import yaml
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
 from tests.support.walls import SANDBOX, Walled, open_folder, played, told, write_job
 
 pytestmark = pytest.mark.network

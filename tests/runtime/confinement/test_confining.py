@@ -10,11 +10,10 @@ import pytest
 
 from atoll.core.errors import ConfigError, PolicyError
 from atoll.core.requests.policy import SitePolicy
-from atoll.runtime.confinement import confining
-from atoll.runtime.confinement.bubblewrap import command
-from atoll.runtime.confinement.confining import Confinement, confinement
+from atoll.runtime.confinement import sandbox
+from atoll.runtime.confinement.sandbox import Confinement, command, confinement
 from atoll.runtime.confinement.walls import JobLimits, Walls
-from atoll.runtime.provision.checkup.machine import check_confinement
+from atoll.runtime.provision.kit_checks import check_confinement
 from atoll.runtime.worker.policies import policy_of_site, require_allowed
 from atoll.runtime.worker.words import paths_of, site_spec
 from tests.support.walls import Walled, open_folder
@@ -23,7 +22,7 @@ from tests.support.walls import Walled, open_folder
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without bubblewrap."""
-    monkeypatch.setattr(confining, "program", lambda: None)
+    monkeypatch.setattr(sandbox, "program", lambda: None)
 
 
 @pytest.mark.network
@@ -46,8 +45,8 @@ def test_where_there_is_no_sandbox_it_is_said_and_whoever_insists_is_refused() -
 
 
 def test_a_sandbox_that_cannot_be_made_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confining, "program", lambda: "/usr/bin/bwrap")
-    monkeypatch.setattr(confining, "why_not", lambda bwrap, network: "No permissions to create new namespace")
+    monkeypatch.setattr(sandbox, "program", lambda: "/usr/bin/bwrap")
+    monkeypatch.setattr(sandbox, "why_not", lambda bwrap, network: "No permissions to create new namespace")
     assert "(No permissions to create new namespace)" in str(confinement("auto"))
     with pytest.raises(ConfigError, match=r"No permissions.*policy of the site"):
         confinement("always", where="policy of the site")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
 from atoll.runtime.confinement.folders import measure_folders as written
 from tests.support.walls import Walled, open_folder, played, write_job
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.runtime.confinement.system_calls import filter_program, why_open
+from atoll.runtime.confinement.walls import filter_program, why_open
 
 SHUT = pytest.mark.skipif(bool(why_open()), reason=f"the filter cannot be set here: {why_open()}")
 ENTRY = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import ConfigError, IdentityError
-from atoll.runtime.daemon.dialling import dialler
+from atoll.runtime.daemon.control import dialler
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.transport import Listener, Pipe, PipeClosed, transport
-from atoll.runtime.transport.addresses import split
+from atoll.runtime.transport.base import split
 
 
 @pytest.fixture(scope="module")

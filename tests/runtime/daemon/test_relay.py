@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from atoll.engines.link import LinkClosed
-from atoll.runtime.daemon.relay import carry, relay
+from atoll.runtime.daemon.control import carry, relay
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Channel, ChannelBlock, Line, LineLost, Settings, local_line
 from atoll.runtime.transport import local_pipe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
 from atoll.runtime.store.sqlite import SqliteStore
 from tests.support.failing_world import WALK, Follower, World, ended, error_of, outcome, until, world, write_job
 

@@ -20,8 +20,8 @@ import pytest
 import atoll
 from atoll.core.persistence.files import read_message
 from atoll.runs import read_model
-from atoll.runtime.bundles.modules import importing
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
+from atoll.runtime.job_spec import importing
 from tests.support.failing_world import (
     DEADLINE,
     ENDED,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
 from tests.runtime.failures.proxy import Proxy
 from tests.support.bulk_job import BULK
 from tests.support.failing_world import World, ended, outcome, until, write_job

@@ -14,7 +14,7 @@ import pytest
 
 import atoll
 from atoll.data import Dataset, Islands
-from atoll.runtime.bundles.modules import importing
+from atoll.runtime.job_spec import importing
 from tests.support.failing_world import (
     DEADLINE,
     SITES,

@@ -7,10 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from atoll.runtime.server.dispatch import JobNews
 from atoll.runtime.server.looking import Looking
-from atoll.runtime.server.news import JobNews
-from atoll.runtime.store.records import Submission
-from atoll.runtime.store.states import JobState
+from atoll.runtime.store.records import JobState, Submission
 from tests.support.memory_store import MemoryStore
 
 

@@ -17,7 +17,7 @@ from atoll.core.errors import IdentityError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import peer_of
 from atoll.runtime.line import Backoff, Channel, Line, LineLost, LineRefused, Settings, Switchboard, dial_line
-from atoll.runtime.line.hello import LineHello, read_hello, write_hello
+from atoll.runtime.line.frames import LineHello, read_hello, write_hello
 from atoll.runtime.transport import Pipe, PipeClosed, transport
 from atoll.runtime.transport.memory import pair
 from tests.support.line_toys import QUICK, SERVER, SITE, Life, hub, run
@@ -422,7 +422,7 @@ def test_a_line_that_is_lost_while_it_is_greeted_is_lost_at_both_ends(monkeypatc
             here = line.open("job")
             other = await server.lines.get()
             await server.channels.get()
-            monkeypatch.setattr("atoll.runtime.line.accepting.write_hello", slowly)
+            monkeypatch.setattr("atoll.runtime.line.endpoints.write_hello", slowly)
             assert other.loop is not None
             other.loop.cancel()
             await greeted.wait()

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.runtime.line.flight import LineFlight
 from atoll.runtime.line.frames import END, Kind
-from atoll.runtime.line.inbox import Inbox
-from atoll.runtime.line.outbox import Outbox
+from atoll.runtime.line.incoming import Inbox
+from atoll.runtime.line.outgoing import Outbox
+from atoll.runtime.line.settings import LineFlight
 
 MIB = 1 << 20
 WINDOW = 8 * MIB

@@ -27,7 +27,7 @@ from atoll.engines.link import LinkClosed
 from atoll.runtime.line import Backoff, Line, LineLost, Settings, dial_line
 from atoll.runtime.line.channel import ChannelBlock
 from atoll.runtime.line.frames import END, Kind
-from atoll.runtime.network.checks import require_events, require_reply
+from atoll.runtime.network.validation import require_events, require_reply
 from atoll.runtime.transport import Pipe, transport
 from atoll.runtime.worker.cards import Column, DataCard
 from atoll.runtime.worker.frames import Hello, Rendezvous, raise_if_error

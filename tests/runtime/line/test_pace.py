@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.runtime.line.flight import LineFlight
-from atoll.runtime.line.frames import END, Frame, Kind, parse
-from atoll.runtime.line.inbox import Inbox
-from atoll.runtime.line.outbox import Outbox
-from atoll.runtime.line.pace import SHORTEST, FramePace
-from atoll.runtime.line.settings import Settings
+from atoll.runtime.line.frames import END, SHORTEST, Frame, FramePace, Kind, parse
+from atoll.runtime.line.incoming import Inbox
+from atoll.runtime.line.outgoing import Outbox
+from atoll.runtime.line.settings import LineFlight, Settings
 from atoll.runtime.transport.base import BLOCK
 
 WINDOW = 1 << 18

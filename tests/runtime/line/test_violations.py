@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from atoll.core import message as M
 from atoll.runtime.line import LineLost, Stats
-from atoll.runtime.line.frames import HEADER, Kind, Violation
-from atoll.runtime.line.hello import VERSION, LineHello, read_hello, write_hello
-from atoll.runtime.line.pulse import Pulse
+from atoll.runtime.line.frames import HEADER, VERSION, Kind, LineHello, Violation, read_hello, write_hello
+from atoll.runtime.line.line import Pulse
 from atoll.runtime.transport import Pipe, PipeClosed
 from atoll.runtime.transport.base import BLOCK
 from tests.support.line_toys import QUICK, Hub, hub, run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.testing.conformance import ENGINE_CHECKS
+from atoll.testing.lying.sites import Rehearsal
 
 pytestmark = pytest.mark.network
 

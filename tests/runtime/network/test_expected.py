@@ -20,10 +20,8 @@ from atoll.core.requests.request import PartialSum, ReplyForm, Request, weight_b
 from atoll.core.requests.task import task
 from atoll.core.requests.wire import pack_folded
 from atoll.data import Dataset, Islands
-from atoll.runtime.network.judging.expected import limits_of, require_expected
-from atoll.runtime.network.judging.majority import majority
-from atoll.runtime.network.judging.outliers import measures, outlying
 from atoll.runtime.network.replies import ReplyTable
+from atoll.runtime.network.validation import limits_of, majority, measures, outlying, require_expected
 
 SIZES = (7, 12, 20)
 

@@ -19,8 +19,8 @@ from atoll.core.time.clock import Clock, run
 from atoll.core.time.deadline import Quota
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.testing.conformance.engine import SIZE, every_verb
+from atoll.testing.lying.sites import Rehearsal
 from tests.support.gates import Gate, asked, counted, talks, wait_at, wait_in
 
 pytestmark = pytest.mark.network

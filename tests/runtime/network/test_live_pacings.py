@@ -19,8 +19,8 @@ from atoll.core.world import World
 from atoll.learn.pacing.slack import ChanceConstrained, UncensoredOnly
 from atoll.models.idle import IdleIslands, IdleLearner, IdleModel
 from atoll.pacing import SAFA, FedAsync, FedBuff, HybridFL, Tiered
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.selection import CFCFM
+from atoll.testing.lying.sites import Rehearsal
 from atoll.topology import Hierarchical, Star
 from tests.support.gates import Gate, wait_at
 

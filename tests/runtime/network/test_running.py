@@ -13,7 +13,7 @@ from atoll.core import message as M
 from atoll.core.algebra.aggregate import Mean, Parts, Sum, Vote, merge_totals
 from atoll.core.requests.request import PartialSum
 from atoll.core.requests.wire import pack_folded
-from atoll.runtime.network.running import Running
+from atoll.runtime.network.replies import Running
 
 
 def frame(position, aggregates):

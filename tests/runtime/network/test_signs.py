@@ -13,8 +13,7 @@ from atoll.core.time.clock import run
 from atoll.core.time.effort import Effort
 from atoll.engines.link import LinkClosed
 from atoll.engines.session import Actors
-from atoll.runtime.network.signs import Signs
-from atoll.runtime.network.site_engine import SiteEngine
+from atoll.runtime.network.site_engine import Signs, SiteEngine
 
 
 class Ordered:

@@ -25,13 +25,12 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.wire import pack_error
 from atoll.runs.versions import versions
 from atoll.runtime.line import Channel, Line, Switchboard, dial_line
-from atoll.runtime.line.pulse import Pulse
+from atoll.runtime.line.line import Pulse
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.certificates import pem_of
-from atoll.runtime.provision.checkup import Finding, examine
-from atoll.runtime.provision.checkup.machine import check_disk
-from atoll.runtime.provision.files import write
-from atoll.runtime.provision.keys import load_key, seal_key
+from atoll.runtime.provision.doctor import Finding, examine
+from atoll.runtime.provision.keys import load_key, seal_key, write
+from atoll.runtime.provision.kit_checks import check_disk
 from atoll.runtime.transport import transport
 
 pytestmark = pytest.mark.network
@@ -225,7 +224,7 @@ def test_a_site_hears_the_servers_clock_and_version_too(
     """Without a line, which would end the one of the site that works."""
     folder = kits(free_port(), transport=name)
     told: dict[str, Any] = {"atoll": "99.0.1", "clock": time.time() + 300}
-    monkeypatch.setattr("atoll.runtime.line.accepting._about", lambda: told)
+    monkeypatch.setattr("atoll.runtime.line.endpoints._about", lambda: told)
     with serving(folder):
         found = problems(folder / "north")
         assert list(found) == ["clock skew", "version"]

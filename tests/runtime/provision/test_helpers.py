@@ -13,8 +13,8 @@ from cryptography.x509.oid import NameOID
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.runtime.identity import admit, peer_of
 from atoll.runtime.provision import Kit, ProjectConfig, SiteList, provision
-from atoll.runtime.provision.checkup.paper import check_paper
-from atoll.runtime.provision.revocations import read_list
+from atoll.runtime.provision.certificates import read_list
+from atoll.runtime.provision.kit_checks import check_paper
 from tests.support.certificates import authority
 
 Load = Callable[[dict[str, Any]], ProjectConfig]

@@ -11,7 +11,7 @@ import pytest
 
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.runtime.provision import Kit, ProjectConfig, find_passphrase, new_passphrase, provision
-from atoll.runtime.provision.sealing import ROUNDS
+from atoll.runtime.provision.keys import ROUNDS
 
 Load = Callable[[dict[str, Any]], ProjectConfig]
 SECRET = b"correct horse battery"

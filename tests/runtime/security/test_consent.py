@@ -14,10 +14,8 @@ import pytest
 import atoll.runtime.site.site as front
 from atoll.core.errors import AtollError, ConfigError, PolicyError
 from atoll.runs import yaml
-from atoll.runtime.bundles.bundle import verify
-from atoll.runtime.bundles.manifest import Manifest
-from atoll.runtime.consent import Consent, parse_consent
-from atoll.runtime.hours import Hours
+from atoll.runtime.bundle import Manifest, verify
+from atoll.runtime.consent import Consent, Hours, parse_consent
 from atoll.runtime.identity import Peer
 from atoll.runtime.worker import site_spec
 from atoll.runtime.worker.headers import look_at_headers

@@ -20,7 +20,7 @@ from atoll.core.errors import JobError, PolicyError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import peer_of
 from atoll.runtime.line import Channel, Line
-from atoll.runtime.line.hello import LineHello, read_hello, write_hello
+from atoll.runtime.line.frames import LineHello, read_hello, write_hello
 from atoll.runtime.store.records import Submission
 from atoll.runtime.transport import Pipe, PipeClosed, transport
 from tests.support.hostile import Besieged, Kits, besieged, good_site, played
@@ -233,7 +233,7 @@ async def end_of(channel: Channel) -> str:
 
 @pytest.mark.both_carriers
 def test_one_person_cannot_hold_lines_without_end(kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.runtime.line.accepting._MOST", 5)
+    monkeypatch.setattr("atoll.runtime.line.endpoints._MOST", 5)
 
     async def body() -> None:
         async with besieged(kit, tmp_path) as siege:

@@ -12,7 +12,7 @@ import pytest
 
 from atoll.core.errors import JobError
 from atoll.runtime.provision import Kit, ProjectConfig, provision
-from atoll.runtime.server import guard
+from atoll.runtime.server import site_session
 from atoll.runtime.store.records import AuditEvent
 from tests.support.hostile import Besieged, Kits, besieged, good_site, played
 from tests.support.waiting import until
@@ -58,7 +58,7 @@ def filled(siege: Besieged) -> Any:
 def test_who_is_revoked_is_cut_off_though_it_cannot_be_written_down(
     project: ProjectConfig, own: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Log
 ) -> None:
-    monkeypatch.setattr(guard, "EVERY", 0.02)
+    monkeypatch.setattr(site_session, "EVERY", 0.02)
 
     async def body() -> None:
         async with besieged(own, tmp_path) as siege:

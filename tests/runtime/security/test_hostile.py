@@ -189,7 +189,7 @@ def _in_one_project(
         (folder / "data" / name).mkdir(parents=True)
         np.savez(folder / "data" / name / "rows.npz", x=part.x, y=part.y)
         data[name] = [str(folder / "data" / name / "rows.npz")]
-    monkeypatch.setattr("atoll.runtime.client.poc._Daemon", _hostile_daemon(BAD))
+    monkeypatch.setattr("atoll.runtime.poc._Daemon", _hostile_daemon(BAD))
 
     async def body(world: World) -> None:
         for number, (name, terms) in enumerate(cases):
@@ -232,7 +232,7 @@ def _look(name: str, terms: dict[str, Any], ended: dict[str, Any], rows: list[di
 
 def _hostile_daemon(bad: str) -> Any:
     """The daemons of a trial, of which one site's is the kit's."""
-    from atoll.runtime.client import poc
+    from atoll.runtime import poc
 
     honest = poc._Daemon
 

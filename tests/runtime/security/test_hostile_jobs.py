@@ -13,9 +13,9 @@ import pytest
 
 from atoll.core.event import Ledger
 from atoll.core.persistence.named_results import NamedResults
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.confinement.bubblewrap import program, why_not
-from atoll.runtime.confinement.system_calls import why_open
+from atoll.runtime.admin import Admin
+from atoll.runtime.confinement.sandbox import program, why_not
+from atoll.runtime.confinement.walls import why_open
 from tests.support.walls import DEADLINE, Walled, open_folder, played, told, write_job
 
 pytestmark = pytest.mark.network

@@ -21,9 +21,7 @@ from atoll.core.message import encode
 from atoll.core.requests.wire import unpack_error
 from atoll.engines.link import LinkClosed
 from atoll.runs import yaml
-from atoll.runtime.bundles.bundle import make_bundle
-from atoll.runtime.bundles.manifest import File, Manifest
-from atoll.runtime.bundles.signing import sign
+from atoll.runtime.bundle import File, Manifest, make_bundle, sign
 from atoll.runtime.line import Channel, Line, Settings, Switchboard
 from atoll.runtime.provision import Kit
 from atoll.runtime.transport import transport

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
 from atoll.runtime.provision import Kit, find_passphrase
-from atoll.runtime.secrecy import forget_variable
+from atoll.runtime.provision.keys import forget_variable
 from tests.support.walls import Walled, open_folder, played, told, write_job
 
 PASSPHRASE = "correct horse battery staple"
@@ -118,7 +118,7 @@ def test_a_job_finds_neither_passphrase_nor_key_at_its_front(tmp_path: Path, tra
 @LINUX
 def test_a_variable_is_gone_from_the_process_and_from_its_first_environment() -> None:
     text = (
-        "import os; from atoll.runtime.secrecy import forget_variable; forget_variable('SECRET');"
+        "import os; from atoll.runtime.provision.keys import forget_variable; forget_variable('SECRET');"
         "first = open('/proc/self/environ', 'rb').read(); print('SECRET' in os.environ, b'hush' in first, b'KEPT=yes' in first)"
     )
     done = subprocess.run(
@@ -131,7 +131,7 @@ def test_a_variable_is_gone_from_the_process_and_from_its_first_environment() ->
 @LINUX
 def test_a_closed_process_leaves_no_core_and_nobody_reads_its_memory() -> None:
     text = (
-        "import ctypes, resource; from atoll.runtime.secrecy import close_memory; print(close_memory());"
+        "import ctypes, resource; from atoll.runtime.provision.keys import close_memory; print(close_memory());"
         "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), *resource.getrlimit(resource.RLIMIT_CORE))"  # PR_GET_DUMPABLE
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)

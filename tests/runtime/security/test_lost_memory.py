@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import CheckpointError, IdentityError, JobError, MessageError
 from atoll.core.event import Gaussian, Ledger
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.daemon.incarnation import KnownServer, SiteTokens
+from atoll.runtime.admin import Admin
+from atoll.runtime.daemon.monitor import KnownServer, SiteTokens
 from atoll.runtime.site.ledger import SiteLedger
 from tests.support.walls import DEADLINE, PLAIN, Walled, open_folder, played, write_job
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.runs import yaml
-from atoll.runtime.client import poc
+from atoll.runtime import poc
 from tests.runtime import lying_server
 from tests.support.front_toys import World, played
 from tests.support.submissions import PROGRAM

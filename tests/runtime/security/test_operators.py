@@ -16,7 +16,7 @@ import pytest
 from atoll.core.errors import ConfigError
 from atoll.runtime.daemon.monitor import Sample, serve_monitor, text_of
 from atoll.runtime.provision import Kit, ProjectConfig, provision
-from atoll.runtime.server import seen as seeing
+from atoll.runtime.server import site_session as seeing
 from tests.support.hostile import Besieged, Kits, besieged, good_site, played
 from tests.support.submissions import job, submitted
 from tests.support.waiting import until

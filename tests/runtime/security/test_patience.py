@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from atoll.engines.link import LinkClosed
-from atoll.runtime.network import Network
-from atoll.runtime.network import site_link as site_link
+from atoll.runtime.network import Network, site_link
 from tests.support.scripted_sites import honest, play, step
 
 SOUTH = 1  # the position of the party whose site is silent

@@ -13,14 +13,13 @@ import pytest
 
 from atoll.core.errors import AtollError, BundleError, ConfigError, JobError
 from atoll.runs import yaml
-from atoll.runtime.bundles import bundle as bundles
+from atoll.runtime import bundle as bundles
 from atoll.runtime.identity import Peer
-from atoll.runtime.scheduling.deciding import SchedulerState
+from atoll.runtime.scheduler import SchedulerState
 from atoll.runtime.server import requests
-from atoll.runtime.server.shares import Quotas
-from atoll.runtime.store.records import Submission
+from atoll.runtime.server.looking import Quotas
+from atoll.runtime.store.records import JobState, Submission
 from atoll.runtime.store.sqlite import SqliteStore
-from atoll.runtime.store.states import JobState
 from tests.support.hostile import Besieged, Kits, besieged, good_site, played
 from tests.support.submissions import job, signed, submitted
 from tests.support.waiting import until

@@ -17,8 +17,8 @@ from atoll.core.federation.reducer import Plain
 from atoll.core.requests.request import PartialSum
 from atoll.engines import Inline
 from atoll.runs import yaml
-from atoll.runtime.client import poc
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime import poc
+from atoll.runtime.job_spec import parse_job
 from atoll.secure.words import FixedPoint, WordLayout
 from tests.runtime import recording_server
 from tests.support.front_toys import World, played

@@ -14,7 +14,7 @@ import pytest
 
 import atoll
 from atoll.runs import yaml
-from atoll.runtime.daemon import relay
+from atoll.runtime.daemon import control
 from atoll.runtime.line import Channel
 from tests.support.hostile import Besieged, Kits, besieged, good_site, played
 from tests.support.waiting import until
@@ -60,7 +60,7 @@ def test_no_byte_that_reaches_the_server_says_what_parties_tell_each_other(
 ) -> None:
     """A site's process is killed in the middle of the exchange: the letters of the checkpoint open in the next attempt."""
     passed: list[bytes] = []
-    forward = relay._forward
+    forward = control._forward
 
     async def written_down(source: Channel, target: Channel, moved: Any) -> Any:
         take = source.recv_block
@@ -73,7 +73,7 @@ def test_no_byte_that_reaches_the_server_says_what_parties_tell_each_other(
         monkeypatch.setattr(source, "recv_block", taken, raising=False)
         return await forward(source, target, moved)
 
-    monkeypatch.setattr(relay, "_forward", written_down)
+    monkeypatch.setattr(control, "_forward", written_down)
     dies = tmp_path / "dies"
     dies.mkdir()
     (dies / "dies-south").touch()

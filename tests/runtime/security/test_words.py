@@ -19,15 +19,13 @@ from atoll.core.redaction import private, redacted
 from atoll.core.time.clock import run
 from atoll.data import Dataset, Islands
 from atoll.runs import yaml
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.jobs.spec import parse_job
-from atoll.runtime.scheduling.amounts import Resources
-from atoll.runtime.scheduling.resources import Grant
+from atoll.runtime.admin import Admin
+from atoll.runtime.job_spec import parse_job
+from atoll.runtime.resources import Grant, Resources
 from atoll.runtime.site.attempt import SiteAttempt
 from atoll.runtime.worker.at_server import run_job
-from atoll.runtime.worker.at_site import serve_job
-from atoll.runtime.worker.leaving import leaving, trace_of
-from atoll.runtime.worker.shown import told_of
+from atoll.runtime.worker.at_site import leaving, serve_job, trace_of
+from atoll.runtime.worker.headers import told_of
 from atoll.runtime.worker.words import site_spec
 from tests.support.front_toys import World
 from tests.support.front_toys import played as with_processes

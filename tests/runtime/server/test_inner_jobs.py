@@ -12,8 +12,8 @@ import atoll
 from atoll.core import message as M
 from atoll.core.persistence.files import read_message
 from atoll.data import Islands
-from atoll.runtime.bundles.modules import importing
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
+from atoll.runtime.job_spec import importing
 from atoll.runtime.worker.sitedata import load_site_data
 from tests.support.front_toys import SITES, World, played, write_job
 

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from atoll.core.time.clock import run
-from atoll.runtime.jobs.terms import JobTerms
-from atoll.runtime.server.attempt import Attempt
-from atoll.runtime.server.outcomes import AttemptOutcome
-from atoll.runtime.server.parties import AttemptSites
+from atoll.runtime.server.attempt import Attempt, AttemptOutcome, AttemptSites
+from atoll.runtime.terms import JobTerms
 
 PATIENCE = 60.0
 

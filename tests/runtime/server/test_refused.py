@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from atoll.core.errors import ConfigError, IdentityError
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.project import PartyConfig
-from atoll.runtime.scheduling.amounts import Resources
-from atoll.runtime.server import guard
+from atoll.runtime.resources import Resources
+from atoll.runtime.server import site_session
 from atoll.runtime.server.server import Server
 from atoll.runtime.site.neighbours import Neighbours
 from atoll.runtime.site.site import Site
@@ -122,7 +122,7 @@ def test_of_two_processes_with_one_kit_the_first_stays_and_the_attempt_is_on_rec
 def test_a_revoked_party_is_cut_off_and_told_why(
     transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "EVERY", 0.02)
+    monkeypatch.setattr(site_session, "EVERY", 0.02)
 
     async def body() -> None:
         async with fronts(tmp_path, transport) as here:
@@ -155,7 +155,7 @@ def test_a_revoked_party_is_cut_off_and_told_why(
 
 def test_all_sites_of_a_job_are_those_that_were_provisioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a server that has met nobody yet; one that joins the project is waited for as soon as the list is there."""
-    monkeypatch.setattr(guard, "EVERY", 0.02)
+    monkeypatch.setattr(site_session, "EVERY", 0.02)
     job = write_job(tmp_path / "job", sites="all", patience=60)
 
     async def body() -> None:
@@ -186,7 +186,7 @@ def test_a_site_whose_certificate_ends_while_it_is_connected_stops_at_its_next_c
     from datetime import UTC, datetime, timedelta
 
     from atoll.runtime.transport import tcp
-    from atoll.runtime.transport.own import own
+    from atoll.runtime.transport.sockets import own
 
     async def body() -> None:
         async with fronts(tmp_path, "tcp") as here:

@@ -14,11 +14,10 @@ import pytest
 import atoll
 from atoll.core.errors import JobError, PolicyError
 from atoll.data import Dataset, Islands
-from atoll.runtime.bundles.modules import importing
-from atoll.runtime.client.admin import Admin
-from atoll.runtime.server.resuming import KEPT, forgotten, require_kept
-from atoll.runtime.store.records import JobRecord
-from atoll.runtime.store.states import JobState
+from atoll.runtime.admin import Admin
+from atoll.runtime.job_spec import importing
+from atoll.runtime.server.requests import KEPT, forgotten, require_kept
+from atoll.runtime.store.records import JobRecord, JobState
 from tests.support.front_toys import SITES, World, played, write_job
 
 # A walk with memory at its parties, whose second site refuses round 4 while a file is there; every step spends something and is written down.

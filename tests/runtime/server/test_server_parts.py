@@ -7,9 +7,7 @@ import asyncio
 from atoll.core.errors import DataError, JobError
 from atoll.core.requests.wire import pack_error, unpack_error
 from atoll.core.time.clock import run
-from atoll.runtime.server.liveness import watch_progress
-from atoll.runtime.server.news import JobNews
-from atoll.runtime.server.outcomes import (
+from atoll.runtime.server.attempt import (
     AttemptOutcome,
     failed_at,
     make_aborted,
@@ -17,9 +15,10 @@ from atoll.runtime.server.outcomes import (
     make_failed,
     make_finished,
     state_after,
+    watch_progress,
 )
-from atoll.runtime.store.records import JobRecord
-from atoll.runtime.store.states import JobState
+from atoll.runtime.server.dispatch import JobNews
+from atoll.runtime.store.records import JobRecord, JobState
 
 
 def test_news_wakes_who_asked_before_it_came() -> None:

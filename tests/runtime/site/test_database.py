@@ -16,8 +16,7 @@ from atoll.cli import run as command
 from atoll.core.errors import DataError, PolicyError
 from atoll.runtime.site.database import DatabaseRelay, look_at_database, relaying
 from atoll.runtime.worker import load_site_data, site_spec
-from atoll.runtime.worker.databases import SiteDatabase, database_of, open_database
-from atoll.runtime.worker.words import paths_of
+from atoll.runtime.worker.words import SiteDatabase, database_of, open_database, paths_of
 from tests.support.databases import VISITS, Cluster, duckdb_file, sqlite_file
 
 pytestmark = pytest.mark.network

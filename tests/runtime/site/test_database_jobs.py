@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.runtime.client.admin import Admin
+from atoll.runtime.admin import Admin
 from tests.support.databases import VISITS, Cluster, duckdb_file, sqlite_file
 from tests.support.walls import PLAIN, SANDBOX, Walled, open_folder, played, told, write_job
 

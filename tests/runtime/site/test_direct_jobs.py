@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.engines.link import LinkClosed
 from atoll.runs import yaml
-from atoll.runtime.client.poc import Poc
 from atoll.runtime.identity import Credentials, peer_of
 from atoll.runtime.line import Channel, LineLost
+from atoll.runtime.poc import Poc
 from atoll.runtime.provision import ProjectConfig, provision
-from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.resources import Resources
 from atoll.runtime.site.neighbours import Neighbours, partners
 from atoll.runtime.site.site import Site
 from atoll.runtime.transport import transport

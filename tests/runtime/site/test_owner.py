@@ -8,9 +8,8 @@ import pytest
 
 from atoll.core.errors import ConfigError
 from atoll.runtime.provision import Kit, ProjectConfig, provision
-from atoll.runtime.scheduling.amounts import Resources
-from atoll.runtime.site.owner import take_folder
-from atoll.runtime.site.site import Site
+from atoll.runtime.resources import Resources
+from atoll.runtime.site.site import Site, take_folder
 
 
 @pytest.fixture(scope="module")

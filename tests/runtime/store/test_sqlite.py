@@ -14,16 +14,15 @@ import pytest
 
 from atoll.core.errors import JobError
 from atoll.runtime.store.database import SCHEMA_VERSION
-from atoll.runtime.store.records import AuditEvent
+from atoll.runtime.store.records import AuditEvent, JobState
 from atoll.runtime.store.sqlite import SqliteStore
-from atoll.runtime.store.states import JobState
 from tests.support.store_laws import ERROR, job, start
 
 WRITER = """
 import sys
 from atoll.runtime.store.records import Submission
 from atoll.runtime.store.sqlite import SqliteStore
-from atoll.runtime.store.states import JobState as S
+from atoll.runtime.store.records import JobState as S
 store = SqliteStore(sys.argv[1])
 print("open", flush=True)
 n = 0

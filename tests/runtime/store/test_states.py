@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from atoll.core.errors import JobError
-from atoll.runtime.store.states import (
+from atoll.runtime.store.records import (
     ACTIVE,
     MOVES,
     RESUMABLE,

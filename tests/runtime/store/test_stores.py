@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import JobError
+from atoll.runtime.store.records import JobState, JobStore
 from atoll.runtime.store.sqlite import SqliteStore
-from atoll.runtime.store.states import JobState
-from atoll.runtime.store.store import JobStore
 from tests.support.memory_store import MemoryStore
 from tests.support.store_laws import StoreLaws, job
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import JobError
-from atoll.runtime.store.records import AuditEvent
+from atoll.runtime.store.records import AuditEvent, Head, TrailCheck, link
 from atoll.runtime.store.sqlite import SqliteStore
-from atoll.runtime.store.trail import Head, TrailCheck, link
 from tests.support.memory_store import MemoryStore
 
 

@@ -16,14 +16,11 @@ import pytest
 
 from atoll.core.time.clock import run
 from atoll.runtime.identity import peer_of
-from atoll.runtime.transport import Pipe, accepted, handshakes, transport
+from atoll.runtime.transport import Pipe, rpc, transport
 from atoll.runtime.transport import tcp as tcp_module
-from atoll.runtime.transport.accepted import Accepted, AcceptedConnections, Remote, end, has_files
-from atoll.runtime.transport.base import PipeClosed
-from atoll.runtime.transport.doorway import MOST, Doorway, Visitor
-from atoll.runtime.transport.handshakes import Handshakes
-from atoll.runtime.transport.refused import RefusalLog
-from atoll.runtime.transport.throttle import AT_ONCE, PENALTY, FailedHandshakes
+from atoll.runtime.transport.base import AT_ONCE, PENALTY, FailedHandshakes, PipeClosed, RefusalLog
+from atoll.runtime.transport.rpc import Accepted, AcceptedConnections, Handshakes, Remote, end, has_files
+from atoll.runtime.transport.sockets import MOST, Doorway, Visitor
 from tests.support.certificates import authority
 
 SERVER = authority().issue("server", "hub")
@@ -59,9 +56,9 @@ class Doors:
 @pytest.fixture
 def doors(monkeypatch: pytest.MonkeyPatch) -> Doors:
     made = Doors()
-    monkeypatch.setattr(handshakes, "AcceptedConnections", lambda port, host: made)
-    monkeypatch.setattr(handshakes, "end", made.end)
-    monkeypatch.setattr(handshakes, "time", made)
+    monkeypatch.setattr(rpc, "AcceptedConnections", lambda port, host: made)
+    monkeypatch.setattr(rpc, "end", made.end)
+    monkeypatch.setattr(rpc, "time", made)
     return made
 
 
@@ -247,7 +244,7 @@ def test_the_sockets_of_a_library_are_found_and_ended(monkeypatch: pytest.Monkey
             for one in pair:
                 one.close()
         assert looking.look() == []
-        monkeypatch.setattr(accepted, "_FILES", None)
+        monkeypatch.setattr(rpc, "_FILES", None)
         assert (has_files(), looking.look()) == (False, [])
 
 

@@ -14,8 +14,7 @@ import pytest
 from atoll.core.errors import ConfigError
 from atoll.runtime.identity import peer_of
 from atoll.runtime.transport import TRANSPORTS, Pipe, PipeClosed, local_pipe, transport
-from atoll.runtime.transport.addresses import join_address, split
-from atoll.runtime.transport.base import LARGEST
+from atoll.runtime.transport.base import LARGEST, join_address, split
 from tests.support.certificates import authority
 
 SERVER = authority().issue("server", "hub")

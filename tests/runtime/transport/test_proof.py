@@ -10,7 +10,7 @@ import pytest
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import Credentials, Peer, peer_of
-from atoll.runtime.transport import Pipe, proof, rpc, transport
+from atoll.runtime.transport import Pipe, rpc, transport
 from tests.support.certificates import authority
 
 HERE = authority()
@@ -36,10 +36,10 @@ async def dialled(roles: tuple[str, ...] = ("site",)) -> Peer:
 def lying(monkeypatch: pytest.MonkeyPatch, certificate: bytes, key: Credentials, guest: Peer | None = None) -> None:
     """Let a listener show a certificate, and sign with a key, perhaps for another guest."""
 
-    def told(credentials: Credentials, dialler: Peer, metadata: Mapping[str, Any]) -> proof.Metadata:
+    def told(credentials: Credentials, dialler: Peer, metadata: Mapping[str, Any]) -> rpc.Metadata:
         del credentials
-        _, signature = proof.proof_of(key, guest or dialler, metadata)
-        return (proof.CERTIFICATE, certificate), signature
+        _, signature = rpc.proof_of(key, guest or dialler, metadata)
+        return (rpc.CERTIFICATE, certificate), signature
 
     monkeypatch.setattr(rpc, "proof_of", told)
 

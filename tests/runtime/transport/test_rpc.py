@@ -18,7 +18,7 @@ pytestmark = [
 
 LEFT_BEHIND = """
     import asyncio, gc, os
-    from atoll.runtime.transport.calls import aio, stay
+    from atoll.runtime.transport.rpc import aio, stay
 
     channels = []
 

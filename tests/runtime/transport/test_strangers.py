@@ -15,9 +15,8 @@ import pytest
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import Credentials, peer_of
 from atoll.runtime.transport import Pipe, transport
-from atoll.runtime.transport.own import own
-from atoll.runtime.transport.refusals import reason, refusal
-from atoll.runtime.transport.tls import client_context, server_context
+from atoll.runtime.transport.base import reason, refusal
+from atoll.runtime.transport.sockets import client_context, own, server_context
 from tests.support.certificates import authority
 
 HERE = authority()

@@ -13,7 +13,7 @@ from atoll.core.errors import AtollError, CheckpointError, DataError, JobError, 
 from atoll.core.time.clock import run
 from atoll.data import Dataset
 from atoll.runs import RunFolder
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.job_spec import parse_job
 from atoll.runtime.worker.at_server import run_job
 from atoll.runtime.worker.at_site import serve_job
 from tests.support.work_toys import held, joined, sites_of

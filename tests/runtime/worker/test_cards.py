@@ -20,11 +20,9 @@ from atoll.data import Dataset, Islands
 from atoll.data.model_columns import ModelColumns
 from atoll.data.readers.table import from_table
 from atoll.runtime.worker import DataCard, RemoteIslands, card_of, merge_cards
-from atoll.runtime.worker.agreement import lone_classes, recoded
 from atoll.runtime.worker.at_server import _in_order
 from atoll.runtime.worker.at_site import _in_agreed_codes
-from atoll.runtime.worker.cards import Column
-from atoll.runtime.worker.remote import example_rows
+from atoll.runtime.worker.cards import Column, example_rows, lone_classes, recoded
 from atoll.runtime.worker.sitedata import site_data
 
 X, Y = Column("float32", (3,)), Column("int64")

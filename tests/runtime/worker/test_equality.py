@@ -14,7 +14,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder, read_model
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.job_spec import parse_job
 from tests.support.work_toys import held, islands_of, sites_of
 
 FEDAVG = {"name": "FedAvg", "lr": 0.1, "epochs": 1, "batch_size": 16}

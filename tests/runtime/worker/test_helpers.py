@@ -25,12 +25,11 @@ from atoll.core.errors import (
 )
 from atoll.core.time.clock import run
 from atoll.runtime.identity import peer_of
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.job_spec import parse_job
 from atoll.runtime.worker.at_server import run_job
 from atoll.runtime.worker.at_site import serve_job
 from atoll.runtime.worker.letters import LetterKey
-from atoll.runtime.worker.population import SitePopulation
-from atoll.runtime.worker.sitedata import SiteData, load_site_data
+from atoll.runtime.worker.sitedata import SiteData, SitePopulation, load_site_data
 from tests.runtime.worker.helping import HOLDER, total
 from tests.support.certificates import authority
 from tests.support.work_toys import attempt, held, joined, sites_of

@@ -15,7 +15,7 @@ from atoll.core.errors import ConfigError, PolicyError
 from atoll.core.persistence.files import read_message
 from atoll.core.requests.policy import SitePolicy
 from atoll.data import Dataset
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.job_spec import parse_job
 from tests.support.work_models import Pair
 from tests.support.work_toys import held, islands_of, site_of, sites_of
 

@@ -13,8 +13,8 @@ from atoll.core.persistence.files import read_message, write_message
 from atoll.core.requests.wire import unpack_error
 from atoll.core.time.clock import run
 from atoll.runs import result_of, yaml
+from atoll.runtime.daemon.control import relay
 from atoll.runtime.daemon.processes import Process
-from atoll.runtime.daemon.relay import relay
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Line, Settings, local_line
 from atoll.runtime.network.daemon_ledger import CHANNEL

@@ -15,9 +15,9 @@ from atoll.cli.commands.run import sentence
 from atoll.core.errors import CheckpointError, ConfigError, DataError, JobError, PolicyError
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder
-from atoll.runtime.jobs.spec import load_job, parse_job
+from atoll.runtime.job_spec import load_job, parse_job
 from atoll.runtime.worker.at_server import JobFolder
-from atoll.runtime.worker.population import SitePopulation
+from atoll.runtime.worker.sitedata import SitePopulation
 from tests.support.work_toys import held, load_from, sites_of
 
 

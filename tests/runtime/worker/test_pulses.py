@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from atoll.core.time.effort import Effort, started_seconds
-from atoll.runtime.worker.pulses import pulsing
+from atoll.runtime.worker.letters import pulsing
 
 
 def test_work_in_a_thread_is_heard_and_waiting_is_not() -> None:

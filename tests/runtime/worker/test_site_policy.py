@@ -10,7 +10,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.runs import parse_config
 from atoll.runs.execution import execute
 from atoll.runs.folder import RunFolder
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.job_spec import parse_job
 from atoll.runtime.worker import load_site_data, site_spec
 from atoll.runtime.worker.at_site import _admitted
 from atoll.runtime.worker.headers import look_at_headers

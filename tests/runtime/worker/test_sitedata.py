@@ -17,11 +17,11 @@ import atoll.data
 from atoll.core.errors import ConfigError, DataError
 from atoll.data.readers.table import from_table
 from atoll.runs import parse_data
-from atoll.runtime.client.poc import write_parts
+from atoll.runtime.poc import write_parts
 from atoll.runtime.worker import SiteData, load_site_data, site_spec
-from atoll.runtime.worker.agreement import merge_cards
+from atoll.runtime.worker.cards import merge_cards
 from atoll.runtime.worker.headers import look_at_headers
-from atoll.runtime.worker.sitedata import inside
+from atoll.runtime.worker.words import inside
 
 CSV = "age,dose,outcome\n50,0.5,ill\n60,1.5,well\n70,2.5,well\n"
 

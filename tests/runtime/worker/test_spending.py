@@ -14,7 +14,7 @@ from atoll.core.event import Gaussian, Ledger
 from atoll.core.requests.policy import SitePolicy
 from atoll.privacy import Budget, Demand, LedgerAccount, exact_epsilon, statement
 from atoll.runs import RunFolder
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.job_spec import parse_job
 from atoll.runtime.worker.sitedata import load_site_data
 from tests.support.work_toys import held, islands_of, site_of
 

@@ -23,7 +23,7 @@ from atoll.core.sealing import session as sessions
 from atoll.core.sealing.hpke import public_of
 from atoll.core.time.clock import run
 from atoll.runtime.identity import peer_of
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.job_spec import parse_job
 from atoll.runtime.line import PackedMessage
 from atoll.runtime.worker.at_server import run_job
 from atoll.runtime.worker.at_site import serve_job

@@ -18,13 +18,13 @@ from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.reducers import BoundedSum
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure import WordLayout
 from atoll.secure.bounded.halves import add
 from atoll.secure.bounded.plan import BoundPlan
 from atoll.secure.bounded.projections import MOST_OUTSIDE, PROJECTIONS, RATIO, project_rows
 from atoll.stages import ScalarQuantizer
 from atoll.testing import Timetable, check_reducer
+from atoll.testing.lying.sites import Rehearsal
 
 HELPERS = {"first-server": None, "second-server": None, "dealer": None}
 SIZE = 60

@@ -23,7 +23,6 @@ from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.reducers import Encrypted
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure import FixedPoint, WordLayout
 from atoll.secure.encrypted import BFV, BatchCrypt, Paillier, ThresholdPaillier
 from atoll.secure.encrypted import reducer as module
@@ -31,6 +30,7 @@ from atoll.secure.encrypted.agreement import EncryptedAgreement
 from atoll.secure.encrypted.halves import answer_sum, deal_keys, make_keys
 from atoll.stages import Clip
 from atoll.testing import Timetable, check_reducer
+from atoll.testing.lying.sites import Rehearsal
 
 pytest.importorskip("gmpy2")
 pytest.importorskip("tenseal")

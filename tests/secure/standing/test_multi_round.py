@@ -21,7 +21,6 @@ from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.reducers import MultiRound, SecureAggregation, SecureTree
-from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.secure import FixedPoint
 from atoll.secure.masking.halves import label_of
 from atoll.secure.masking.seeds import SHARE, commitment, open_secret
@@ -29,6 +28,7 @@ from atoll.secure.standing.chain import ahead, hide_seed, key_of, own_of, pair_o
 from atoll.secure.standing.halves import introduce, join, reveal, vote
 from atoll.testing import Timetable, check_reducer
 from atoll.testing.conformance.secrecy import Onlooker
+from atoll.testing.lying.sites import Rehearsal
 
 PARTIES = 6
 CODEC = FixedPoint(value_bits=12, weight_bits=6, max_weight=64.0, value_range=4.0)

@@ -16,7 +16,7 @@ from atoll.core.requests.cohort import Community
 from atoll.core.requests.island import Secret
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.runtime.jobs.spec import JobConfig
+from atoll.runtime.job_spec import JobConfig
 from atoll.secure.encrypted import Paillier
 from atoll.secure.encrypted.paillier import to_number
 from atoll.testing import killed_and_resumed

@@ -176,9 +176,9 @@ async def _between(folder: Path, job: Vertical, files: Mapping[str, Path], *, di
     """Run the job between a server and two sites, each a process of its own; return what its session cost."""
     from atoll.cli.asking import error_of
     from atoll.runs import RunFolder, result_of, yaml
-    from atoll.runtime.client.admin import Admin
-    from atoll.runtime.client.poc import Poc
-    from atoll.runtime.jobs.spec import JobConfig
+    from atoll.runtime.admin import Admin
+    from atoll.runtime.job_spec import JobConfig
+    from atoll.runtime.poc import Poc
 
     config = JobConfig.of(job, name="split", sites=list(files), direct=direct)
     folder.mkdir()

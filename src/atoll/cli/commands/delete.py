@@ -11,7 +11,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit
 
 if TYPE_CHECKING:
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
 
 
 @app.command("delete", rich_help_panel=OPERATE)

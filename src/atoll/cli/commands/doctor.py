@@ -18,7 +18,7 @@ from atoll.core.errors import ConfigError
 from atoll.runs.versions import versions
 
 if TYPE_CHECKING:
-    from atoll.runtime.provision.checkup import Finding
+    from atoll.runtime.provision.doctor import Finding
 
 _EXTRAS = {
     "torch": ("torch",),
@@ -66,9 +66,9 @@ def command(
         output_of(context).give(found, _table(found))
         return
     from atoll.runtime.provision import Kit, find_passphrase
-    from atoll.runtime.provision.checkup import examine
-    from atoll.runtime.provision.checkup.finding import attempt
-    from atoll.runtime.secrecy import close_memory
+    from atoll.runtime.provision.doctor import examine
+    from atoll.runtime.provision.keys import close_memory
+    from atoll.runtime.provision.kit_checks import attempt
 
     close_memory()
     opened = Kit.read(kit, find_passphrase(passphrase_file))

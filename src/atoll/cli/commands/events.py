@@ -13,7 +13,7 @@ from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_
 from atoll.runs.log import one_line
 
 if TYPE_CHECKING:
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
 
 
 @app.command("events", rich_help_panel=OPERATE)
@@ -40,7 +40,7 @@ def command(
     """Show the server's audit trail, oldest first: who requested what, when, and with what result."""
     output = output_of(context)
     if verify or head is not None:
-        from atoll.runtime.store.trail import Head
+        from atoll.runtime.store.records import Head
 
         known = None if head is None else Head.read(head)
         end = asked(open_kit(kit, passphrase_file), server, lambda admin: admin.verified(known))

@@ -43,8 +43,7 @@ def _read(path: Path) -> tuple[Any, Any, int]:
     if isinstance(tree, dict) and isinstance(tree.get("data"), dict) and "source" in tree["data"]:
         made, data = to_job(load_config(path))
         return made, data, 0
-    from atoll.runtime.bundles.modules import importing
-    from atoll.runtime.jobs.spec import load_job
+    from atoll.runtime.job_spec import importing, load_job
 
     config = load_job(path).complete()
     with importing(config.source_folder):

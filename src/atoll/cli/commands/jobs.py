@@ -30,7 +30,7 @@ from atoll.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from atoll.cli.output import Output
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
 
 
 NEWEST = 100
@@ -89,7 +89,7 @@ def _states(given: list[str] | None) -> list[str] | None:
     Raises:
         ConfigError: a word is no state.
     """
-    from atoll.runtime.store.states import JobState
+    from atoll.runtime.store.records import JobState
 
     for word in given or ():
         if word not in set(JobState):

@@ -14,7 +14,7 @@ from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, a
 from atoll.runs.log import one_line
 
 if TYPE_CHECKING:
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
 
 
 def readable(text: str) -> str:

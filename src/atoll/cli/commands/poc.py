@@ -29,7 +29,7 @@ _BEFORE_KILL = 2
 
 def poc_job(names: list[str], seed: int, *, secure: bool = False) -> dict[str, Any]:
     """The job of a trial if you give none: the demo's model and algorithm, and with ``secure`` masked sums that survive a lost site."""
-    from atoll.runtime.client.secure_trial import SECURE_TERMS
+    from atoll.runtime.poc import SECURE_TERMS
 
     more: dict[str, Any] = {"reducer": {"name": "SecureAggregation", "least": 2}, **SECURE_TERMS} if secure else {}
     return more | {
@@ -74,7 +74,7 @@ def command(
 ) -> int:
     """Provision a project, start its server and sites as real processes, run a job between them, and stop everything."""
     output = output_of(context)
-    from atoll.runtime.client.poc import name_sites
+    from atoll.runtime.poc import name_sites
 
     if secure and (job is not None or data is not None or len(name_sites(sites)) < 4):
         own = "a job of your own" if job is not None else "--data" if data is not None else f"--sites {sites or 3}"
@@ -102,7 +102,7 @@ def command(
 @contextlib.contextmanager
 def _place(folder: Path | None) -> Iterator[Path]:
     if folder is not None:
-        from atoll.runtime.provision.files import make_folder
+        from atoll.runtime.provision.keys import make_folder
 
         make_folder(make_folder(folder, "--folder") / "data", "--folder")  # an existing folder may not be writable
         yield folder.absolute()
@@ -128,10 +128,9 @@ class _Trial:
 
     async def run(self, place: Path) -> dict[str, Any]:
         """Run the job between real processes, and return its result."""
-        from atoll.runtime.bundles.modules import importing
-        from atoll.runtime.client.admin import Admin
-        from atoll.runtime.client.poc import OTHERS, Poc, digits_at, helper_names, name_sites, parts_of, write_parts
-        from atoll.runtime.jobs.spec import load_job
+        from atoll.runtime.admin import Admin
+        from atoll.runtime.job_spec import importing, load_job
+        from atoll.runtime.poc import OTHERS, Poc, digits_at, helper_names, name_sites, parts_of, write_parts
 
         names = name_sites(self.sites) if self.data is None else []
         settings = ["direct=true"] if self.direct else []
@@ -194,7 +193,7 @@ class _Trial:
 
     def _words(self, file: Path, job: Any) -> list[str]:
         """Return what follows ``--data`` at a site: a database and a YAML file know their target themselves. The keys of a job that reads tables stay text, unless you name others; it needs no target."""
-        from atoll.runtime.worker.databases import is_database
+        from atoll.runtime.worker.words import is_database
 
         own = file.suffix in (".yaml", ".yml") or is_database(file.name)
         named = [word for column in job.key_columns for word in ("--id", column)]
@@ -257,7 +256,7 @@ def _killing(poc: Any, victim: str, folder: RunFolder, output: Output) -> Callab
 def _against_plain(config: Any, islands: Any, names: list[str], folder: RunFolder) -> dict[str, Any]:
     """What the masked run gave beside the plain run of the same rounds, in a simulation."""
     from atoll.runs.kept import read_model
-    from atoll.runtime.client.secure_trial import compared, survivors_of
+    from atoll.runtime.poc import compared, survivors_of
 
     rows = folder.metrics()
     rounds = survivors_of(rows, names, names[-1])

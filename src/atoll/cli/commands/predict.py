@@ -25,7 +25,7 @@ from atoll.core.persistence.named_results import NamedResults
 if TYPE_CHECKING:
     from atoll.data import DataTable
     from atoll.data.model_columns import RowPredictions, TableModel
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
     from atoll.runtime.provision import Kit
 
 
@@ -195,7 +195,7 @@ class _Asked:
     async def _between_processes(
         self, place: Path, guest: str, files: Mapping[str, Path], saved: Mapping[str, Any]
     ) -> dict[str, Any]:
-        from atoll.runtime.client.poc import Poc
+        from atoll.runtime.poc import Poc
 
         data = {name: [str(file), "--id", saved["id"]] for name, file in files.items()}
         async with Poc(place, data, helpers=saved["helpers"]) as trial:
@@ -236,7 +236,7 @@ async def predict_at_site(
         AtollError: what ended the job.
     """
     from atoll.core.requests.wire import unpack_error
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
     from atoll.runtime.daemon.place import results_of
     from atoll.vertical.job import MODEL
     from atoll.vertical.prediction import keep_rows, take_answers

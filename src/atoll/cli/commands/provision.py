@@ -15,7 +15,7 @@ from atoll.cli.app import OPERATE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
 from atoll.runtime.provision import CA_VARIABLE, Provisioned, find_passphrase, load_project, new_passphrase, provision
-from atoll.runtime.secrecy import close_memory
+from atoll.runtime.provision.keys import close_memory
 
 _PROJECT = typer.Argument(
     help="project.yaml: servers, sites, helpers and admins.", metavar="PROJECT", show_default=False

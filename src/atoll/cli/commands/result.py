@@ -16,7 +16,7 @@ from atoll.core.persistence.named_results import NamedResults
 
 if TYPE_CHECKING:
     from atoll.cli.output import Output
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
     from atoll.runtime.provision import Kit
 
 

@@ -11,7 +11,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, ending, id_of, open_kit, waited
 
 if TYPE_CHECKING:
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
 
 
 @app.command("resume", rich_help_panel=OPERATE)

@@ -67,7 +67,7 @@ def command(
     from atoll.heap import loading, share_one_heap
 
     with loading():
-        from atoll.runtime.handles import raise_handles
+        from atoll.runtime.provision.kit_checks import raise_handles
         from atoll.runtime.server.server import Server
 
     share_one_heap()

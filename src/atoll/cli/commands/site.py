@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from atoll.core.requests.policy import SitePolicy
     from atoll.runtime.provision import Kit
-    from atoll.runtime.scheduling.amounts import Resources
+    from atoll.runtime.resources import Resources
 
 
 DataOption = Annotated[
@@ -177,8 +177,7 @@ def _looked_at(spec: Mapping[str, Any], name: str, helper: bool) -> list[str]:
     if not spec:
         return []
     from atoll.runtime.site.database import look_at_settings
-    from atoll.runtime.worker.headers import look_at_headers
-    from atoll.runtime.worker.shown import told_of
+    from atoll.runtime.worker.headers import look_at_headers, told_of
 
     look_at_headers(spec, name, helper)
     found = look_at_settings(spec, name, helper)
@@ -199,8 +198,7 @@ def _resources(cpus: float | None, memory: str | None, gpus: str | None) -> tupl
     Raises:
         ConfigError: a value is not an amount, or there are no cores.
     """
-    from atoll.runtime.scheduling.amounts import Resources, bytes_of
-    from atoll.runtime.scheduling.detect import detected, gpus_of
+    from atoll.runtime.resources import Resources, bytes_of, detected, gpus_of
 
     if cpus is not None and not cpus > 0:
         raise ConfigError(

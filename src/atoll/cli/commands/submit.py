@@ -15,7 +15,7 @@ from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, end
 from atoll.core.errors import AtollError
 
 if TYPE_CHECKING:
-    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.admin import Admin
 
 _SHOWN = 24
 """Most numbers that stand below a finished job."""

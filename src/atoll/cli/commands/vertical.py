@@ -290,7 +290,7 @@ def _train(
 ) -> Any:
     """Train, write the transcript if it is wanted, and return the result; ``None`` if a person stopped it."""
     from atoll.data.readers.tables import name_files
-    from atoll.runtime.client.poc import OTHERS, helper_names
+    from atoll.runtime.poc import OTHERS, helper_names
     from atoll.vertical.transcript import write_transcript
 
     named = name_files(files)
@@ -316,7 +316,7 @@ def _make_kept(folder: Path) -> Path:
         ConfigError: it holds something.
     """
     from atoll.core.errors import ConfigError
-    from atoll.runtime.provision.files import make_folder
+    from atoll.runtime.provision.keys import make_folder
 
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"--folder {folder} is not empty", remedy="name a new folder, or an empty one")
@@ -506,7 +506,7 @@ def _between_processes(
 ) -> Found | None:
     """Train between a server and a site a file, each a process of its own; ``None`` if a person stopped it."""
     from atoll.core.errors import ConfigError
-    from atoll.runtime.client.poc import OTHERS
+    from atoll.runtime.poc import OTHERS
     from atoll.runtime.provision.project import is_name
 
     wrong = next((name for name in files if not is_name(name) or name.lower() in OTHERS), None)
@@ -530,8 +530,8 @@ async def _train_at_sites(
     """Start the processes, run the job between them, stop them; return its id, and what it cost."""
     from atoll.data import DataTable
     from atoll.runs import RunFolder, result_of
-    from atoll.runtime.client.admin import Admin
-    from atoll.runtime.client.poc import OTHERS, Poc, helper_names
+    from atoll.runtime.admin import Admin
+    from atoll.runtime.poc import OTHERS, Poc, helper_names
 
     columns = {name: DataTable.read(file).columns for name, file in files.items()} if drop else {}
     data = {

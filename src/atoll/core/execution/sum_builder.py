@@ -9,7 +9,7 @@ A reply passes these steps in this order, whoever made it, and none of them twic
 5. it is added in cohort order; its party promises these very words.
 
 A reply that is kept out leaves nothing: no state, no memory of a stage, no promise. A server checks every reply of a site again
-(`atoll.runtime.network.checks`), because the site may run another program.
+(`atoll.runtime.network.validation`), because the site may run another program.
 """
 
 from __future__ import annotations

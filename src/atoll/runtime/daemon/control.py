@@ -1,19 +1,23 @@
-"""What the daemons of server and site tell each other about jobs: short frames on a separate channel."""
+"""What daemons and people tell each other about jobs: short frames on a separate channel, blocks passed on unread, and the ways to a server."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
-from atoll.core.errors import AtollError, MessageError
+from atoll.core.errors import AtollError, IdentityError, MessageError
 from atoll.core.message import Limits
 from atoll.engines.link import LinkClosed
-from atoll.runtime.bundles.names import LIMITS
-from atoll.runtime.line import Channel, PackedMessage
-from atoll.runtime.line.channel import plain
+
+from ..bundle import LIMITS
+from ..line import Channel, PackedMessage
+from ..line.channel import plain
+from ..provision import Kit
+from ..transport import Pipe, PipeClosed, transport
+from ..transport.base import split
 
 __all__ = [
     "CONTROL",
@@ -21,12 +25,20 @@ __all__ = [
     "FROM_SITE",
     "RESULT_NAME",
     "Control",
+    "Ending",
+    "carry",
     "content",
+    "dialler",
     "direct_channel",
     "job_channel",
+    "relay",
     "text",
     "whole",
 ]
+
+
+# ------------------------------------------------------------------ what the daemons of server and site tell each other about jobs: short frames on a separate channel
+
 
 RESULT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """A name that a file of results may have."""
@@ -174,3 +186,112 @@ def _wrong(frame: Frame, name: str) -> MessageError:
         where="control",
         remedy="use the same version of Atoll at both ends",
     )
+
+
+# ------------------------------------------------------------------ pass the blocks of a job between its process and the network, without reading them
+
+
+Moved = Callable[[int], None]
+
+
+class Ending(NamedTuple):
+    """How a relay ended.
+
+    Attributes:
+        channel: the channel that ended.
+        error: its error; a ``LineLost`` if its whole line is gone.
+    """
+
+    channel: Channel
+    error: LinkClosed
+
+
+async def carry(one: Channel, other: Channel, moved: Moved = lambda count: None) -> Ending:
+    """Forward blocks in both directions until one channel ends; neither is closed.
+
+    Blocks sent before a channel closed are passed on first. If the receiver is slow, no more is taken from the sender:
+    memory stays below the windows of the two channels.
+
+    Args:
+        one: a channel.
+        other: the other one.
+        moved: called with the size of each block passed on from ``one``.
+    """
+    ways = [asyncio.create_task(_forward(one, other, moved)), asyncio.create_task(_forward(other, one, lambda _: None))]
+    try:
+        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+    return next(way.result() for way in ways if way in done)
+
+
+async def relay(one: Channel, other: Channel, moved: Moved = lambda count: None) -> Ending:
+    """Run ``carry``, and then close both: when one ends, so does the other, for the same reason."""
+    try:
+        ending = await carry(one, other, moved)
+    except BaseException:
+        one.close("the relay was stopped")
+        other.close("the relay was stopped")
+        raise
+    one.close(str(ending.error))
+    other.close(str(ending.error))
+    return ending
+
+
+async def _forward(source: Channel, target: Channel, moved: Moved) -> Ending:
+    while True:
+        try:
+            block = await source.recv_block(target, moved)
+        except LinkClosed as error:
+            return Ending(source, error)
+        try:
+            await target.send_block(block)
+        except LinkClosed as error:
+            return Ending(target, error)
+        moved(len(block.content))
+        del block  # an idle relay holds no memory: a daemon has two of these for every channel
+
+
+# ------------------------------------------------------------------ the ways from a kit to its servers
+
+
+def dialler(kit: Kit, server: str | None = None) -> Callable[[], Awaitable[Pipe]]:
+    """Return a function that makes one connection to a server of the kit: it tries all addresses in turn, starting with the last one that worked.
+
+    Args:
+        kit: the party's kit.
+        server: ``host:port`` in place of the kit's addresses.
+
+    Raises:
+        ConfigError: ``server`` is not an address.
+        IdentityError: the kit's key cannot be used.
+        MissingExtraError: what the transport needs is not installed.
+    """
+    if server:
+        split(server)  # gRPC would choose a port itself, and dial it for ever
+    carrier, credentials = transport(kit.transport), kit.credentials()
+    known = [(way.address, way.server) for way in kit.ways]
+    # The certificate names the server, whatever address is dialled.
+    ways = [(server, dict(known).get(server, kit.server.name))] if server else known
+    first = 0
+
+    async def dial() -> Pipe:
+        nonlocal first
+        failed: list[OSError] = []
+        for place in [*range(first, len(ways)), *range(first)]:
+            address, name = ways[place]
+            try:
+                pipe = await carrier.dial(address, credentials, name)
+            except IdentityError:
+                raise
+            except OSError as error:
+                _LOG.info("server %r cannot be reached at %s: %s", name, address, error)
+                failed.append(error)
+            else:
+                first = place
+                return pipe
+        raise failed[0] if len(failed) == 1 else PipeClosed("; ".join(map(str, failed)))
+
+    return dial

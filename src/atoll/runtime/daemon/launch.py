@@ -16,24 +16,68 @@ from atoll.core import message
 from atoll.core.errors import AtollError, JobError, TaskError
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
-from atoll.runtime.bundles.manifest import JOB_FILE
-from atoll.runtime.confinement.cgroups import JobGroup, delegated_group
-from atoll.runtime.confinement.confining import UNCONFINED, Confinement
-from atoll.runtime.confinement.folders import HeldFolder, remove_tree
-from atoll.runtime.confinement.walls import JobLimits, Walls
-from atoll.runtime.confinement.watching import WatchOrder
-from atoll.runtime.identity import Peer
-from atoll.runtime.line import Channel, Line, Settings, local_line
-from atoll.runtime.scheduling.resources import Grant
-from atoll.runtime.transport import local_pipe
-from atoll.runtime.worker.letters import KEY_FILE
-from atoll.runtime.worker.pulses import pulsing
 
-from .lines import Lines
+from ..bundle import JOB_FILE
+from ..confinement.folders import HeldFolder, remove_tree
+from ..confinement.sandbox import UNCONFINED, Confinement, JobGroup, delegated_group
+from ..confinement.walls import JobLimits, Walls
+from ..confinement.watching import WatchOrder
+from ..identity import Peer
+from ..line import Channel, Line, Settings, local_line
+from ..resources import Grant
+from ..transport import local_pipe
+from ..worker.letters import KEY_FILE, pulsing
 from .place import Place
 from .processes import Process, keeper_signal
 
-__all__ = ["JobProcess", "Stillborn", "launch"]
+__all__ = ["JobProcess", "Lines", "Stillborn", "launch"]
+
+
+# ------------------------------------------------------------------ lines of output for a log: in batches, and no more than a person could read
+
+
+EVERY = 0.1
+"""Seconds that a line waits for more lines."""
+MOST = 500
+"""Lines of one batch; lines beyond that are counted and left out."""
+
+
+class Lines:
+    """Collects lines, and sends them in batches.
+
+    Args:
+        send: takes a batch.
+    """
+
+    def __init__(self, send: Callable[[list[str]], None]) -> None:
+        self._send = send
+        self._lines: list[str] = []
+        self._left_out = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, line: str) -> None:
+        """Add one line."""
+        if len(self._lines) >= MOST:
+            self._left_out += 1
+            return
+        self._lines.append(line)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(EVERY, self.flush)
+
+    def flush(self) -> None:
+        """Send the collected lines now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._left_out:
+            self._lines.append(f"[{self._left_out} more lines within {EVERY:g} s, left out]")
+        lines, self._lines, self._left_out = self._lines, [], 0
+        if lines:
+            self._send(lines)
+
+
+# ------------------------------------------------------------------ how a daemon starts the process of a job: what it hands down, and what it gets back
+
 
 MODULE = "atoll.runtime.worker"
 _START = 120.0

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.core.errors import IdentityError
-from atoll.runtime.bundles.bundle import Verified, verify
-from atoll.runtime.bundles.manifest import Manifest
-from atoll.runtime.bundles.unpack import unpack
 from atoll.runtime.confinement.folders import HeldFolder, clear_removed, remove_tree
 from atoll.runtime.provision import Kit
-from atoll.runtime.worker.letters import KEY_FILE
+
+from ..bundle import Manifest, Verified, unpack, verify
+from ..worker.letters import KEY_FILE
 
 __all__ = ["LEDGER", "RECORD", "Place", "clear_places", "results_of"]
 

@@ -15,13 +15,10 @@ from typing import IO
 
 from atoll.core.errors import TaskError
 from atoll.core.time.effort import cpu_seconds
-from atoll.runtime.confinement.cgroups import JobGroup
-from atoll.runtime.confinement.confining import Confinement
-from atoll.runtime.confinement.system_calls import why_open
-from atoll.runtime.confinement.walls import OPEN, JobLimits, Walls
 
-from .child import SHUT
-from .guardian import END
+from ..confinement.sandbox import Confinement, JobGroup
+from ..confinement.walls import OPEN, JobLimits, Walls, why_open
+from .child import END, SHUT
 
 __all__ = ["LINE", "KeptBy", "Process", "keeper_signal"]
 

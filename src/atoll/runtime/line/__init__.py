@@ -4,13 +4,11 @@
 processes.
 """
 
-from .accepting import Switchboard
-from .backoff import Backoff
 from .channel import Channel, ChannelBlock
-from .dialing import dial_line, local_line
+from .endpoints import Switchboard, dial_line, local_line
 from .line import Line
 from .outgoing import PackedMessage
-from .settings import LineLost, LineRefused, Settings, Stats
+from .settings import Backoff, LineLost, LineRefused, Settings, Stats
 
 __all__ = [
     "Backoff",

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from atoll.core import message as M
 from atoll.core.errors import MessageError
 from atoll.engines.link import LinkClosed
-from atoll.runtime.transport.base import BLOCK, Buffer
 
+from ..transport.base import BLOCK, Buffer
 from .frames import DROP, END, Frame, Kind
-from .inbox import Inbox
-from .incoming import IncomingBlocks
-from .outbox import Outbox
-from .outgoing import Outgoing, PackedMessage
+from .incoming import Inbox, IncomingBlocks
+from .outgoing import Outbox, Outgoing, PackedMessage
 
 if TYPE_CHECKING:
     from atoll.core.message import Limits
-    from atoll.runtime.identity import Peer
 
+    from ..identity import Peer
     from .settings import Settings
 
 __all__ = ["Bearer", "Channel", "ChannelBlock", "plain"]

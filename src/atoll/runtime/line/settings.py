@@ -1,19 +1,84 @@
-"""The bounds of a line, and its statistics."""
+"""The bounds of a line: how much is in transit, how long it waits between connections, and its statistics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import numpy as np
 
 from atoll.core import message as M
 from atoll.core.errors import AtollError, ConfigError
 from atoll.core.persistence.records import Allowance
 from atoll.engines.link import LinkClosed
-from atoll.runtime.transport.base import BLOCK
 
-from .flight import LineFlight
+from ..transport.base import BLOCK
 
-__all__ = ["TAKEN", "LineLost", "LineRefused", "Settings", "Stats"]
+__all__ = [
+    "DRAINED",
+    "LATEST",
+    "LEAST",
+    "TAKEN",
+    "Backoff",
+    "LineFlight",
+    "LineLost",
+    "LineRefused",
+    "Settings",
+    "Stats",
+]
+
+
+# ------------------------------------------------------------------ how much a process may have in transit on all its channels together
+
+
+DRAINED = 256 << 10
+"""Bytes after which a receiver that has consumed whole messages acknowledges them."""
+LATEST = BLOCK + 2 * DRAINED
+"""Bytes after which a receiver acknowledges in any case. A sender that must wait with less than that in transit asks: each acknowledgement costs time."""
+LEAST = BLOCK + 2 * DRAINED
+"""Bytes that every channel may have in transit: a block, and what may still wait for its acknowledgement."""
+
+
+class LineFlight:
+    """Bytes in transit on many channels, shared equally by the channels that have any: slow receivers do not add up, nor do many senders.
+
+    A channel alone has its whole window; of ``n`` channels each has ``total / n``, and at least 1.5 MiB, once what it
+    had before is consumed. So a process holds ``max(total, 1.5 MiB * n)`` for receivers at the other ends, where
+    windows alone would let it hold ``window * n``. What it receives is bounded likewise: each acknowledgement says how
+    much the sender may have in transit.
+
+    Args:
+        total: bytes.
+
+    Raises:
+        ConfigError: not above 0.
+    """
+
+    def __init__(self, total: int = 32 << 20) -> None:
+        if total <= 0:
+            raise ConfigError(f"flight is {total} bytes", where="line settings", remedy="give a number above 0")
+        self.total = total
+        # By identity; a channel that is forgotten with its line has no share any more.
+        self._busy: dict[int, ref[Any]] = {}
+
+    def share(self, of: object) -> int:
+        """Return how much a channel's half may have in transit now."""
+        return max(LEAST, self.total // (len(self._busy) + (id(of) not in self._busy)))
+
+    def began(self, one: object) -> None:
+        """Note that something of it is in transit."""
+        if (key := id(one)) not in self._busy:
+            self._busy[key] = ref(one, lambda _: self._busy.pop(key, None))
+
+    def note_consumed(self, one: object) -> None:
+        """Note that all of it is consumed."""
+        self._busy.pop(id(one), None)
+
+
+# ------------------------------------------------------------------ the bounds of a line, and its statistics
+
 
 TAKEN = "another process uses this kit"
 """Why a process is refused after another process of the same party took its place."""
@@ -118,3 +183,34 @@ class Stats:
     round_trip: float | None = None
     skew: float | None = None
     heard: float | None = None
+
+
+# ------------------------------------------------------------------ pauses between attempts to connect
+
+
+class Backoff:
+    """Pauses between attempts: doubled each time up to a bound, and shortened at random so that many parties do not connect at once.
+
+    The pause after ``k`` failures is uniform in ``[d/2, d]`` with ``d = min(longest, first * 2**k)``.
+
+    Args:
+        first: seconds.
+        longest: seconds.
+        seed: of the random part; give each party its own.
+    """
+
+    def __init__(self, first: float = 0.1, longest: float = 20.0, seed: int = 0) -> None:
+        self._first = first
+        self._longest = longest
+        self._random = np.random.default_rng(seed)
+        self._failures = 0
+
+    def reset(self) -> None:
+        """Start again from the shortest pause, after a success."""
+        self._failures = 0
+
+    def pause(self) -> float:
+        """Return the seconds to wait after one more failure."""
+        whole = min(self._longest, self._first * 2.0 ** min(self._failures, 60))
+        self._failures += 1
+        return whole * (0.5 + 0.5 * self._random.random())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -21,17 +21,11 @@ from atoll.core.message import DEFAULT_LIMITS
 from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
 from atoll.core.requests.wire import unpack_ran
 
-from ..sessions.server import ServerSessions
-from .checks import require_events
-from .frames import text_in, whole_in
-from .generations import Generations
-from .judging.expected import limits_of
-from .judging.majority import majority
-from .replies import ReplyTable, Started
-from .running import Running
+from .replies import ReplyTable, Running, Started
+from .session_server import ServerSessions
 from .shared import Shared, bare, words
-from .site_link import SiteLink
-from .sites import Sites
+from .site_link import SiteLink, Sites
+from .validation import limits_of, majority, names_in, require_events, text_in, whole_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +33,79 @@ if TYPE_CHECKING:
     from atoll.core.execution.engine import RunContext
     from atoll.core.execution.session import Switch
 
-__all__ = ["Network"]
+__all__ = ["Generations", "Network"]
+
+
+# ------------------------------------------------------------------ generations of private state: every site writes, keeps and returns to the same ones
+
+
+class Generations:
+    """Orders about private state that go to every site.
+
+    Args:
+        site_links: the sites by name.
+        spares: whether the program goes on without a lost site, and so without its answer.
+    """
+
+    def __init__(self, site_links: Mapping[str, SiteLink], *, spares: Callable[[SiteLink], bool]) -> None:
+        self._links = site_links
+        self._spares = spares
+
+    async def commit(self, slot: str, generation: int, *, full: bool) -> list[str]:
+        """Make every site write what changed; the names of the segments say where they are: ``file@site``."""
+        frame = {"op": "commit", "slot": slot, "generation": generation, "full": full}
+        answers = await self._everywhere(dict.fromkeys(self._links, frame), lambda answer: names_in(answer, "names"))
+        return [f"{name}@{site}" for site in sorted(answers) for name in answers[site]]
+
+    async def settle(self, slot: str, names: Iterable[str]) -> None:
+        """Make every site forget what came before these segments."""
+        await self._send_names("settle", slot, names)
+
+    async def load(self, slot: str, names: Iterable[str]) -> None:
+        """Make every site return the private state of a slot to these segments."""
+        await self._send_names("load", slot, names)
+
+    async def publish(self) -> None:
+        """Make every site write the named results of its parties."""
+        await self._everywhere({site: {"op": "publish"} for site in self._links})
+
+    def drop(self, slot: str) -> None:
+        """Make every site forget a slot."""
+        for site_link in self._links.values():
+            site_link.post({"op": "drop", "slot": slot})
+
+    async def _send_names(self, op: str, slot: str, names: Iterable[str]) -> None:
+        split = [name.rpartition("@") for name in names]
+        await self._everywhere(
+            {
+                site: {"op": op, "slot": slot, "names": [file for file, _, where in split if where == site]}
+                for site in self._links
+            }
+        )
+
+    async def _everywhere(
+        self, frames: Mapping[str, dict[str, Any]], read: Callable[[Any], Any] = lambda answer: True
+    ) -> dict[str, Any]:
+        """Give every site an order and wait for all answers, except those of lost sites if the program goes on without them."""
+
+        async def tell_site(site_link: SiteLink) -> Any:
+            try:
+                if site_link.mute:  # it was waited for already
+                    raise site_link.refuse(site_link.late())
+                return await site_link.call(frames[site_link.name], read)
+            except TaskError:
+                if site_link.alive or not self._spares(site_link):
+                    raise
+                return None
+
+        # One that is lost and may not be is called, too: that is an error, and no checkpoint without what it keeps.
+        site_links = [link for link in self._links.values() if link.alive or not self._spares(link)]
+        answers = await asyncio.gather(*map(tell_site, site_links))
+        return {s.name: answer for s, answer in zip(site_links, answers, strict=True) if answer is not None}
+
+
+# ------------------------------------------------------------------ the server's half of the engine: sends tasks to where the data is, and adds up the replies
+
 
 _LOG = logging.getLogger("atoll.runtime")
 
@@ -54,8 +120,8 @@ class Network:
         on_lost: what happens then: the program fails, or continues without the site's parties.
         required: sites that the program never continues without.
         direct: let the roles of a session talk over links between their sites, if there are any; see
-            `atoll.runtime.sessions.direct`.
-        on_outlier: what happens to a reply that stands far outside its cohort (see `atoll.runtime.network.judging.outliers`): it is
+            `atoll.runtime.network.session_site`.
+        on_outlier: what happens to a reply that stands far outside its cohort (see `atoll.runtime.network.validation`): it is
             named, or also rejected. To reject, the engine keeps all replies of a round until the last one is there.
     """
 

@@ -1,4 +1,4 @@
-"""Replies in transit from sites: who has answered, with what, and which replies are no longer awaited."""
+"""Replies in transit from sites: who has answered, with what, which replies are no longer awaited, and the sum that they are added to."""
 
 from __future__ import annotations
 
@@ -8,22 +8,80 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra.aggregate import add_into
 from atoll.core.errors import MessageError
 from atoll.core.execution.engine import News
-from atoll.core.requests.request import PartialSum, Request
-from atoll.core.requests.wire import unpack_error
+from atoll.core.requests.request import PartialSum, Request, RunningSum
+from atoll.core.requests.wire import unpack_error, unpack_folded
 
-from .checks import require_declared, require_reply
-from .judging.majority import majority
-from .judging.outliers import measures, outlying
-from .running import Running
+from .validation import majority, measures, outlying, require_declared, require_fit, require_reply
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.algebra.aggregate import Totals
 
-__all__ = ["ReplyTable", "Started"]
+__all__ = ["ReplyTable", "Running", "Started"]
+
+
+# ------------------------------------------------------------------ a running sum that owns its memory
+#
+# A running sum that owns its memory: summands are added in place, in cohort order, and their sources are freed along the way.
+
+
+class Running:
+    """The sum of the replies so far.
+
+    Adding in place gives the same bits as adding into new arrays. A sum takes the memory of one summand, however many
+    you add.
+
+    Args:
+        positions: the cohort, which gives the order.
+    """
+
+    def __init__(self, positions: NDArray[np.int64]) -> None:
+        self._none = positions[:0]
+        self._sum = RunningSum(_add_in_place)
+
+    def add(self, frame: Any, like: Totals | None = None) -> None:
+        """Add the next reply of the cohort, as its site sent it and `require_reply` accepted it.
+
+        Args:
+            frame: the reply.
+            like: what it must fit besides those before it.
+
+        Raises:
+            MessageError: its form differs from those before it; the sum is unchanged.
+        """
+        if frame["op"] == "lost":
+            self.reject(int(frame["party"]), str(frame.get("why", "the party was lost")))
+            return
+        part = unpack_folded(frame["folded"])
+        require_fit(like or {}, part.totals)
+        require_fit(self._sum.totals, part.totals)
+        self._sum.add(part)
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether a reply with values is in it."""
+        return bool(self._sum.totals)
+
+    def reject(self, position: int, why: str) -> None:
+        """Note that a party's reply is not in the sum."""
+        self._sum.add(PartialSum({}, self._none, rejected={position: why}))
+
+    def fold_sum(self) -> PartialSum:
+        """Return the sum and who is in it."""
+        return self._sum.result()
+
+
+def _add_in_place(totals: Totals, more: Totals) -> Totals:
+    add_into(totals, more)
+    return totals
+
+
+# ------------------------------------------------------------------ replies in transit from sites: who has answered, with what, and which replies are no longer awaited
+
 
 Drop = Callable[[str, list[int], bool], None]
 _SAID = {"sum": "folded", "fold": "folded", "run": "ran", "": "done"}

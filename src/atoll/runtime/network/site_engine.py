@@ -9,36 +9,176 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import functools
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from atoll.core import message as M
+from atoll.core.event import unpack_event
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.request import PartialSum, Request
 from atoll.core.requests.stage import Stage
 from atoll.core.requests.task import resolve
 from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_request
+from atoll.core.time.effort import Effort
 from atoll.engines.link import LinkClosed, feed
 
-from ..sessions.direct import DirectLinks
-from ..sessions.site import Roles
-from .keeper import Keeper, without_state
-from .parked import Parking
+from .keeper import Keeper, Parking, without_state
+from .session_site import DirectLinks, Roles
 from .shared import restore_words
-from .signs import Signs
-from .spent import Spent
-from .thread import TaskThread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from atoll.core.execution.host import Host
 
-__all__ = ["SiteEngine"]
+__all__ = ["Signs", "SiteEngine", "Spent", "TaskThread"]
+
+
+# ------------------------------------------------------------------ the thread in which a site runs tasks, and everything that touches private state
+#
+# The thread in which a site runs tasks, and everything that touches private state: one thing after another.
+
+
+Step = Callable[[], Awaitable[Any]]
+R = TypeVar("R")
+
+
+class TaskThread:
+    """A thread with an event loop of its own, for work that would block the loop that reads the link.
+
+    Attributes:
+        busy: whether something runs in it.
+    """
+
+    def __init__(self) -> None:
+        self.busy = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="atoll-tasks")
+        self._runner: asyncio.Runner | None = None
+
+    async def run(self, step: Step) -> Any:
+        """Run a step after everything that came before it."""
+        self.busy = True
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._drive, step)
+        finally:
+            self.busy = False
+
+    async def call(self, function: Callable[..., R], *given: Any) -> R:
+        """Call a function there, outside its event loop."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, functools.partial(contextvars.copy_context().run, function, *given)
+        )
+
+    def _drive(self, step: Step) -> Any:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+
+        async def main() -> Any:
+            return await step()
+
+        return self._runner.run(main())
+
+    def close(self) -> None:
+        """End the thread once its current step has ended; do not wait for that."""
+        self._thread.submit(self._close)
+        self._thread.shutdown(wait=False)
+
+    def _close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+
+
+# ------------------------------------------------------------------ when a site says that its work goes on
+
+
+class Signs:
+    """Decides now and then whether to send a sign of life.
+
+    While a task works, it sends a sign if the process has used the processor since the last look. Otherwise it sends
+    one if something is due: a message is in transit to or from here, or roles wait for others; and once more after
+    that. A site that owes nothing stays silent, so that a program that asks for nothing any more is noticed.
+
+    Args:
+        heard: returns what has arrived so far; the value changes once there is more.
+        busy: tells whether a task or a role is at work.
+        waits: tells whether roles wait for others.
+        effort: of this process.
+
+    Attributes:
+        taking: whether an order is partly here.
+        giving: whether an answer is in transit.
+    """
+
+    def __init__(
+        self,
+        heard: Callable[[], object],
+        busy: Callable[[], bool],
+        waits: Callable[[], bool],
+        effort: Effort | None = None,
+    ) -> None:
+        self._heard = heard
+        self._busy = busy
+        self._waits = waits
+        self._effort = effort or Effort()
+        self._last: object = None
+        self._owed = False
+        self.taking = False
+        self.giving = False
+
+    def due(self) -> bool:
+        """Tell whether to send a sign now."""
+        heard = self._heard()
+        owed, self._owed = self._owed or heard != self._last, self.taking or self.giving or self._waits()
+        self._last = heard
+        if self._busy():
+            self._owed = True
+            return self._effort.moved()
+        return owed or self._owed
+
+
+# ------------------------------------------------------------------ what the parties of a site have spent on each request, before and after a crash; every reply reports it to the server
+
+
+class Spent:
+    """Privacy events by request.
+
+    Args:
+        host: the owner of the ledger.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._events: dict[str, list[dict[str, Any]]] = {}
+        for entry in host.ledger:
+            self._note(entry)
+
+    def spend(self, event: Any, party: str | Sequence[str], request: str) -> None:
+        """Write an event to the site's own ledger; the reply reports it to the server."""
+        self._host.spend(event, party, request)
+        for name in [party] if isinstance(party, str) else party:
+            self._note({"party": name, "request": request, **event.pack()})
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        fields = {k: v for k, v in entry.items() if k not in ("party", "request", "job")}
+        unpack_event(dict(fields))
+        told = {"event": fields, "party": entry["party"], "request": entry["request"]}
+        known = self._events.setdefault(str(entry["request"]).partition("#")[0], [])
+        if told not in known:
+            known.append(told)
+
+    def on(self, request: str, position: int) -> list[dict[str, Any]]:
+        """Return what a party has spent on a request."""
+        name = self._host.executor.roster.name(position)
+        return [told for told in self._events.get(request, ()) if told["party"] == name]
+
+
+# ------------------------------------------------------------------ a site's half of the engine: an executor with its state, journal and ledger, behind a link
+
 
 _TOGETHER = 64 << 20
 """Bytes of replies that wait until what their parties promise is durable."""

@@ -1,12 +1,12 @@
+from .certificates import Revocations as Revocations
+from .keys import CA_VARIABLE as CA_VARIABLE
+from .keys import find_passphrase as find_passphrase
+from .keys import new_passphrase as new_passphrase
 from .kit import Kit as Kit
 from .kit import KitConfig as KitConfig
 from .make import Provisioned as Provisioned
 from .make import provision as provision
-from .passphrase import CA_VARIABLE as CA_VARIABLE
-from .passphrase import find_passphrase as find_passphrase
-from .passphrase import new_passphrase as new_passphrase
 from .project import ProjectConfig as ProjectConfig
 from .project import ServerConfig as ServerConfig
+from .project import SiteList as SiteList
 from .project import load_project as load_project
-from .revocations import Revocations as Revocations
-from .sites import SiteList as SiteList

@@ -25,10 +25,10 @@ from pydantic import Field
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.runs import yaml
 from atoll.runs.schema import Section
-from atoll.runtime.identity import Credentials, Peer, peer_of
-from atoll.runtime.transport.addresses import join_address
 
-from .passphrase import find_passphrase
+from ..identity import Credentials, Peer, peer_of
+from ..transport.base import join_address
+from .keys import find_passphrase
 from .project import Name, Org, ServerConfig, check_settings
 
 __all__ = ["Kit", "KitConfig", "Way", "loose_mode"]

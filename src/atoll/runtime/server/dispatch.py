@@ -7,28 +7,100 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError
-from atoll.runtime.jobs.terms import JobTerms, read_terms
-from atoll.runtime.scheduling.resources import Answer
-from atoll.runtime.scheduling.scheduler import Scheduler
-from atoll.runtime.scheduling.wants import Action, Deploy, Offer, Refuse, Release, Wait
-from atoll.runtime.store.changes import LOG_WIDTH, visible
-from atoll.runtime.store.records import JobRecord
-from atoll.runtime.store.states import JobState
-from atoll.runtime.store.store import JobStore
 
 from ..daemon.control import text, whole
-from .attempt import Attempt
-from .members import Members
-from .news import JobNews
-from .outcomes import AttemptOutcome, make_crashed, make_failed, state_after
-from .site_session import SiteSession
-from .site_sessions import SiteSessions
+from ..resources import Answer
+from ..scheduler import Scheduler
+from ..store.changes import LOG_WIDTH, visible
+from ..store.records import JobRecord, JobState, JobStore
+from ..terms import Action, Deploy, JobTerms, Offer, Refuse, Release, Wait, read_terms
+from .attempt import Attempt, AttemptOutcome, make_crashed, make_failed, state_after
+from .site_session import Members, SiteSession
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatcher", "JobNews", "SiteSessions"]
+
+
+# ------------------------------------------------------------------ news of changes, for requests that follow a log or wait for a job
+
+
+class JobNews:
+    """Wakes tasks that wait for news of a job, or of any job."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, asyncio.Event] = {}
+
+    def tell(self, job: str) -> None:
+        """Announce that a job has changed."""
+        self.tell_log(job)
+        self.tell_log("")
+
+    def tell_log(self, job: str) -> None:
+        """Announce new lines of a job's log, which wake nobody who waits for changes of any job."""
+        event = self._waiting.pop(job, None)
+        if event is not None:
+            event.set()
+
+    def of(self, job: str = "") -> asyncio.Event:
+        """Return an event that is set at the next news of a job, or of any. Get it before you look, so that you miss nothing."""
+        return self._waiting.setdefault(job, asyncio.Event())
+
+
+# ------------------------------------------------------------------ the sites that are connected to a server
+
+
+class SiteSessions(Mapping[str, SiteSession]):
+    """Sessions by the name of their site, and which of them can be reached: a cut line is not lost yet."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, SiteSession] = {}
+        self._reached: dict[str, bool] = {}
+
+    def __getitem__(self, site: str) -> SiteSession:
+        return self._sessions[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def put(self, session: SiteSession) -> None:
+        """Add a site's new line, in place of an older one."""
+        self._sessions[session.name], self._reached[session.name] = session, True
+
+    def remove(self, session: SiteSession) -> bool:
+        """Remove a lost line; return whether it was its site's newest, so that the site is gone."""
+        if self._sessions.get(session.name) is not session:
+            return False
+        del self._sessions[session.name]
+        return True
+
+    def take_changes(self) -> list[tuple[str, bool]]:
+        """Return the sites that have become reachable or unreachable since the last call."""
+        now = {site: session.connected for site, session in self._sessions.items()}
+        found = [(site, there) for site, there in now.items() if there != self._reached.get(site)]
+        self._reached = now
+        return found
+
+    def without(self, sites: Iterable[str]) -> list[str]:
+        """Return those of some sites that are not connected."""
+        return sorted(set(sites) - self._sessions.keys())
+
+    def tell(self, site: str, op: str, **fields: Any) -> None:
+        """Send a site a frame, if it is connected."""
+        session = self._sessions.get(site)
+        if session is not None:
+            session.tell(op, **fields)
+
+
+# ------------------------------------------------------------------ carries out what the scheduler decides
+#
+# Carries out what the scheduler decides: offers, attempts and their ends, and what the store records about them.
+
 
 _LOG = logging.getLogger("atoll.runtime")
 

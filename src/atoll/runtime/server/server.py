@@ -7,44 +7,86 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import AtollError, ConfigError, MessageError
 from atoll.core.persistence.files import write_bytes
 from atoll.engines.link import LinkClosed
-from atoll.runtime.confinement.confining import UNCONFINED, Confinement
-from atoll.runtime.identity import SITES, Peer
-from atoll.runtime.jobs.terms import read_terms
-from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboard
-from atoll.runtime.provision import Kit, Revocations, SiteList
-from atoll.runtime.provision.files import make_folder
-from atoll.runtime.scheduling.scheduler import Scheduler
-from atoll.runtime.store.changes import visible
-from atoll.runtime.store.records import AuditEvent, JobFilter, JobRecord
-from atoll.runtime.store.sqlite import SqliteStore
-from atoll.runtime.transport import transport
-from atoll.runtime.transport.own import own
+from atoll.runs.versions import versions
 
+from ..confinement.sandbox import UNCONFINED, Confinement
 from ..daemon.control import CONTROL, FROM_SITE
-from ..daemon.incarnation import SiteTokens
 from ..daemon.launch import JobProcess, launch
-from ..daemon.monitor import Sample, serve_monitor
+from ..daemon.monitor import Sample, SiteTokens, serve_monitor
 from ..daemon.place import Place
+from ..identity import SITES, Peer
+from ..line import Channel, Line, PackedMessage, Settings, Switchboard
+from ..provision import Kit, Revocations, SiteList
+from ..provision.keys import make_folder
+from ..scheduler import Scheduler
+from ..store.changes import visible
+from ..store.records import AuditEvent, JobFilter, JobRecord, JobState, JobStore
+from ..store.sqlite import SqliteStore
+from ..terms import read_terms
+from ..transport import transport
+from ..transport.sockets import own
 from .attempt import Attempt
-from .dispatch import Dispatcher
-from .guard import follow, guard, publish
-from .measures import measures
-from .members import Members
-from .news import JobNews
-from .requests import MAY, REQUEST, RequestHandler
-from .resuming import clear, remind, tidy
-from .seen import LastSeen, watch
-from .shares import JOBS, Quotas
-from .site_session import SiteSession
+from .dispatch import Dispatcher, JobNews
+from .looking import JOBS, Quotas
+from .requests import MAY, REQUEST, RequestHandler, clear, remind, tidy
+from .site_session import LastSeen, Members, SiteSession, follow, guard, publish, watch
 
-__all__ = ["Server"]
+__all__ = ["Server", "measures"]
+
+
+# ------------------------------------------------------------------ what a server tells its operator's monitoring: jobs by state, sites, bytes
+
+
+def measures(
+    store: JobStore, members: Members, seen: LastSeen, sessions: Mapping[str, SiteSession]
+) -> Iterator[Sample]:
+    """Yield the numbers of now.
+
+    Args:
+        store: the jobs.
+        members: the sites of the project.
+        seen: when they were last connected.
+        sessions: those that have a line.
+
+    Raises:
+        JobError: the store cannot be read.
+    """
+    yield Sample("atoll_info", 1, "This server.", {"version": str(versions()["atoll"]), "role": "server"})
+    for state in JobState:
+        count = store.count(JobFilter(states=frozenset({state})))
+        yield Sample("atoll_jobs", count, "Jobs in the store, by state.", {"state": str(state)})
+    names = sorted({*sessions, *members.clients, *members.plays})
+    there = {name for name, session in sessions.items() if session.connected}
+    for name in names:
+        yield Sample("atoll_site_connected", name in there, "Whether a site is connected.", {"site": name})
+    for name in names:
+        last = seen.of(name)
+        if name in there or last is not None:
+            when = time.time() if name in there or last is None else last.when
+            yield Sample("atoll_site_last_seen_seconds", when, "When it last was, since 1970.", {"site": name})
+    stats = {name: session.line.stats() for name, session in sorted(sessions.items())}
+    for name, line in stats.items():
+        yield Sample("atoll_received_bytes_total", line.received_bytes, "Bytes of a site's line.", {"site": name})
+    for name, line in stats.items():
+        yield Sample("atoll_sent_bytes_total", line.sent_bytes, "Bytes to a site.", {"site": name})
+    for name, line in stats.items():
+        yield Sample("atoll_line_cuts_total", line.resumes, "Cuts of a site's line that it survived.", {"site": name})
+    for name, line in stats.items():
+        if line.round_trip is not None:
+            yield Sample("atoll_round_trip_seconds", line.round_trip, "Round trip of a site's line.", {"site": name})
+
+
+# ------------------------------------------------------------------ the server's daemon
+#
+# The server's daemon: one port, the lines of sites and people, the jobs and their store. It computes nothing itself.
+
 
 _LOG = logging.getLogger("atoll.runtime")
 _ROOM = 64 << 20

@@ -28,8 +28,8 @@ from typing import Any, cast
 
 from atoll.core.errors import DataError, PolicyError
 from atoll.runtime.provision import Kit
-from atoll.runtime.worker.databases import PORT, SiteDatabase, database_of, open_database
-from atoll.runtime.worker.words import settings_of
+
+from ..worker.words import PORT, SiteDatabase, database_of, open_database, settings_of
 
 __all__ = ["DatabaseRelay", "LogHolder", "look_at_database", "look_at_settings", "open_way", "relaying"]
 

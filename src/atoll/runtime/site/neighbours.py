@@ -6,7 +6,7 @@ certificates were revoked; Whenever that list changes, it tells all connected si
 Of two sites, the one that does not listen dials the other; if both listen, the one whose name comes first dials. Over
 the line each attempt has a channel, ``direct/JOB/ATTEMPT``, which both daemons pass on to their job processes as
 ``direct/SITE``, without reading it. A pair without a channel after a few seconds gets none in this attempt: all
-messages between these two sites then pass through the server. `atoll.runtime.sessions.direct` says what the job
+messages between these two sites then pass through the server. `atoll.runtime.network.session_site` says what the job
 processes do with the channels.
 """
 
@@ -19,12 +19,13 @@ from functools import partial
 
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.engines.link import LinkClosed
-from atoll.runtime.identity import SITES, Credentials
 from atoll.runtime.line import Channel, Line, LineLost, Settings, Switchboard, dial_line
 from atoll.runtime.provision import Kit
-from atoll.runtime.provision.revocations import RevocationList, read_list
 from atoll.runtime.transport import Listener, Pipe, transport
-from atoll.runtime.transport.addresses import join_address, split
+
+from ..identity import SITES, Credentials
+from ..provision.certificates import RevocationList, read_list
+from ..transport.base import join_address, split
 
 __all__ = ["Neighbours", "partners", "require_named"]
 

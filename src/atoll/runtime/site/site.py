@@ -9,38 +9,89 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from atoll.core.errors import AtollError, IdentityError, JobError, MessageError
+from atoll.core.errors import AtollError, ConfigError, IdentityError, JobError, MessageError
 from atoll.core.persistence.files import write_bytes
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runs.versions import versions
-from atoll.runtime.bundles.register import Register
-from atoll.runtime.confinement.confining import UNCONFINED, Confinement
-from atoll.runtime.consent import Consent, consent_of
-from atoll.runtime.identity import SITES
-from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
-from atoll.runtime.provision import Kit
-from atoll.runtime.scheduling.amounts import Resources
-from atoll.runtime.scheduling.resources import Answer, ResourceManager
-from atoll.runtime.worker.policies import demand_of_site
 
-from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
-from ..daemon.dialling import dialler
-from ..daemon.incarnation import KnownServer
-from ..daemon.monitor import Sample, serve_monitor
+from ..confinement.sandbox import UNCONFINED, Confinement
+from ..consent import Consent, consent_of
+from ..daemon.control import CONTROL, FROM_SERVER, Control, content, dialler, direct_channel, job_channel, text, whole
+from ..daemon.monitor import KnownServer, Sample, serve_monitor
 from ..daemon.place import Place, clear_places
-from .attempt import Post, SiteAttempt
-from .ledger import SiteLedger
+from ..identity import SITES
+from ..line import Backoff, Channel, Line, LineRefused, Settings, dial_line
+from ..provision import Kit
+from ..provision.keys import make_folder
+from ..resources import Answer, ResourceManager, Resources
+from ..worker.policies import demand_of_site
+from .attempt import Post, SiteAttempt, SiteResults
+from .ledger import Register, SiteLedger
 from .neighbours import Neighbours, require_named
-from .owner import take_folder
-from .results import SiteResults
 
 if TYPE_CHECKING:
     from atoll.privacy import Demand
 
-__all__ = ["Site"]
+__all__ = ["Site", "take_folder"]
+
+
+# ------------------------------------------------------------------ who owns a folder: another site would take the files there for its own, and remove them
+
+
+_OWNER = "owner"
+
+
+def take_folder(folder: Path, kit: Kit) -> None:
+    """Make a party's folder and write its owner's name into it. Later processes of the same party may use it too.
+
+    Args:
+        folder: the folder.
+        kit: the party's kit.
+
+    Raises:
+        ConfigError: it is another party's, or cannot be made or written.
+    """
+    make_folder(folder, "--folder")  # private states are private to this user
+    me = f"{kit.role} {kit.name!r} of project {kit.project!r}"
+    try:
+        with (folder / _OWNER).open("a+", encoding="utf-8", errors="replace") as file:
+            owner = _owner(file, me)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder cannot be written: {error.strerror or error}",
+            where=str(folder),
+            remedy="free space, let this user write there, or choose another --folder",
+        ) from error
+    if owner != me:
+        raise ConfigError(
+            f"the folder belongs to {owner}, but this is {me}",
+            where=str(folder),
+            remedy="give each its own --folder, or move this one away if you do not need it",
+        )
+
+
+def _owner(file: IO[str], me: str) -> str:
+    """Return the owner that is written down; the first to come is written, even if two come at once."""
+    try:
+        import fcntl
+    except ImportError:  # not on POSIX: avoid starting two at once
+        pass
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+    file.seek(0)
+    found = file.read().strip()
+    if not found:
+        file.write(f"{me}\n")
+    return found or me
+
+
+# ------------------------------------------------------------------ a site's daemon
+#
+# A site's daemon: it dials the server, answers offers, runs the jobs' processes, and opens a port only if you ask for one, for other sites.
+
 
 _ORDERS = 1000
 """Most orders of the server that may wait here."""

@@ -11,9 +11,18 @@ from typing import Any
 
 from atoll.core.errors import JobError
 
-from .records import AuditEvent, JobRecord, Submission
-from .states import JobState, after_restart, require_ended, require_move, require_resumable
-from .trail import Head, link
+from .records import (
+    AuditEvent,
+    Head,
+    JobRecord,
+    JobState,
+    Submission,
+    after_restart,
+    link,
+    require_ended,
+    require_move,
+    require_resumable,
+)
 
 __all__ = [
     "DELETED",

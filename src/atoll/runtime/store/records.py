@@ -1,15 +1,168 @@
-"""What a store keeps of a job: the job itself, the events of the audit trail, the lines of its log."""
+"""What a server remembers of a job: its record, its state, its audit trail, and what every store offers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from .states import JobState
+from atoll.core.errors import JobError
 
-__all__ = ["ALL", "AuditEvent", "JobFilter", "JobRecord", "LogLine", "Submission", "literal"]
+__all__ = [
+    "ACTIVE",
+    "ALL",
+    "ALTERED",
+    "EMPTY",
+    "MOVES",
+    "RESUMABLE",
+    "TERMINAL",
+    "AuditEvent",
+    "Head",
+    "JobFilter",
+    "JobRecord",
+    "JobState",
+    "JobStore",
+    "LogLine",
+    "Submission",
+    "TrailCheck",
+    "after_crash",
+    "after_restart",
+    "altered_event",
+    "link",
+    "literal",
+    "require_ended",
+    "require_move",
+    "require_resumable",
+]
+
+
+# ------------------------------------------------------------------ the life of a job: a short list of states and the moves between them
+#
+# ```
+# QUEUED ──► SCHEDULED ──► DEPLOYING ──► RUNNING ──► FINISHED
+# ▲            │             │            │
+# └────────────┴─────────────┴────────────┘   a refusal, or the next attempt after a crash
+# any of the four  ──►  FAILED | ABORTED  ──►  QUEUED, if a person resumes it
+# ```
+#
+# A job is a series of attempts. An attempt that dies takes the job back to QUEUED; the next one continues from the last
+# checkpoint. So does the first attempt after a failure or an abort, once a person has resumed the job.
+
+
+class JobState(StrEnum):
+    """The state of a job.
+
+    QUEUED waits for sites; SCHEDULED asks them and holds reservations; DEPLOYING sends bundles and starts processes;
+    RUNNING computes; FINISHED has a result; FAILED has an error; ABORTED was stopped by a person.
+    """
+
+    QUEUED = "queued"
+    SCHEDULED = "scheduled"
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+    @property
+    def terminal(self) -> bool:
+        """Tell whether the job has ended for good."""
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({JobState.FINISHED, JobState.FAILED, JobState.ABORTED})
+"""States that a job never leaves by itself."""
+
+RESUMABLE = frozenset({JobState.FAILED, JobState.ABORTED})
+"""Ends after which a person may resume the job."""
+
+ACTIVE = frozenset({JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING})
+"""States in which sites hold something for the job."""
+
+_BACK = frozenset({JobState.QUEUED, JobState.FAILED, JobState.ABORTED})
+
+MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.SCHEDULED, JobState.FAILED, JobState.ABORTED}),
+    JobState.SCHEDULED: _BACK | {JobState.DEPLOYING},
+    JobState.DEPLOYING: _BACK | {JobState.RUNNING},
+    JobState.RUNNING: _BACK | {JobState.FINISHED},
+    **{end: frozenset() for end in TERMINAL},
+}
+"""State -> the states that may follow it."""
+
+
+def require_move(job: str, old: JobState, new: JobState) -> None:
+    """Refuse an impossible move.
+
+    Raises:
+        JobError: the job has ended, or the move is not in ``MOVES``.
+    """
+    if new in MOVES[old]:
+        return
+    if old.terminal:
+        raise JobError(
+            f"the job has ended ({old}) and cannot become {new}",
+            where=f"job {job}",
+            remedy=f"atoll resume {job} continues after a failure; atoll clone {job} runs it once more",
+        )
+    follow = ", ".join(sorted(MOVES[old]))
+    raise JobError(f"a job that is {old} cannot become {new}", where=f"job {job}", remedy=f"next may be {follow}")
+
+
+def require_ended(job: str, state: JobState) -> None:
+    """Refuse to delete a job that has not ended.
+
+    Raises:
+        JobError: its state is not in ``TERMINAL``.
+    """
+    if not state.terminal:
+        raise JobError(
+            f"the job is {state}, and only a job that has ended can be deleted",
+            where=f"job {job}",
+            remedy=f"abort it first: atoll abort {job}",
+        )
+
+
+def require_resumable(job: str, state: JobState) -> None:
+    """Refuse to resume a job that has not ended, or has its result.
+
+    Raises:
+        JobError: its state is not in ``RESUMABLE``.
+    """
+    if state is JobState.FINISHED:
+        raise JobError(
+            "the job has its result, so there is nothing left to do",
+            where=f"job {job}",
+            remedy=f"to run it once more: atoll clone {job}",
+        )
+    if state not in RESUMABLE:
+        raise JobError(f"the job is {state}, and goes on by itself", where=f"job {job}", remedy=f"see atoll logs {job}")
+
+
+def after_restart(state: JobState) -> JobState:
+    """Return the state of a job after a crash of the server: work in progress is queued again."""
+    return JobState.QUEUED if state in ACTIVE else state
+
+
+def after_crash(barren: int, most: int) -> JobState:
+    """Return the state that follows an attempt that died.
+
+    Args:
+        barren: attempts in a row, this one included, that ended without a new checkpoint.
+        most: how many of those a job may have.
+
+    Returns:
+        QUEUED for the next attempt; FAILED if the job only ever crashes, since it would try for ever without this
+        bound.
+    """
+    return JobState.QUEUED if barren < most else JobState.FAILED
+
+
+# ------------------------------------------------------------------ what a store keeps of a job: the job itself, the events of the audit trail, the lines of its log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +278,7 @@ class AuditEvent:
         job: the job it is about, or ``""``.
         details: a plain tree.
         number: position in the trail, from 1; 0 before it is stored.
-        hash: of this event and all before it, see `atoll.runtime.store.trail.link`; empty before it is stored.
+        hash: of this event and all before it, see `atoll.runtime.store.records.link`; empty before it is stored.
     """
 
     when: float
@@ -152,3 +305,256 @@ class LogLine:
     when: float
     node: str
     text: str
+
+
+# ------------------------------------------------------------------ the audit trail as a chain
+#
+# The audit trail as a chain: every event holds a hash of itself and of the event before it, so that none can be changed, removed or added in between unnoticed.
+
+
+ALTERED = "altered"
+"""The word of the event that a server records when its trail is not as it left it."""
+
+
+class Head(NamedTuple):
+    """The end of a trail.
+
+    Attributes:
+        number: of the last event; 0 for none.
+        hash: of the last event.
+    """
+
+    number: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash}"
+
+    @classmethod
+    def read(cls, text: str) -> Head:
+        """Return a head as ``str`` gives it.
+
+        Raises:
+            JobError: it is none.
+        """
+        number, _, digest = text.partition(":")
+        if not number.isdecimal() or len(digest) not in (0, 64) or not set(digest) <= set("0123456789abcdef"):
+            raise JobError(
+                f"{text[:100]!r} is not the end of a trail",
+                where="--head",
+                remedy="give NUMBER:HASH, as --verify says it",
+            )
+        return cls(int(number), digest)
+
+
+EMPTY = Head(0, "")
+
+
+def link(before: str, event: AuditEvent) -> str:
+    """Return the hash of an event: SHA-256 over the hash of the event before it and its own fields, in hex.
+
+    Args:
+        before: the hash of the event before it; empty for the first.
+        event: with its number.
+    """
+    fields = [event.number, event.when, event.who, event.what, event.job, dict(event.details)]
+    text = json.dumps([before, *fields], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def altered_event(now: float, expected: Head, found: Head) -> AuditEvent:
+    """Return the event for a trail that ends elsewhere than this process left it."""
+    details = {"expected": str(expected), "found": str(found)}
+    return AuditEvent(when=now, who="server", what=ALTERED, details=details)
+
+
+@dataclass
+class TrailCheck:
+    """Checks a trail event by event, as its reader gets it.
+
+    Attributes:
+        head: the end of what it has seen.
+        known: an end that was noted earlier, which the trail must pass through.
+    """
+
+    head: Head = EMPTY
+    known: Head | None = None
+
+    def add(self, events: Iterable[AuditEvent | dict[str, Any]]) -> None:
+        """Take the next events.
+
+        Raises:
+            JobError: one is missing, changed, or not what was noted.
+        """
+        for given in events:
+            event = given if isinstance(given, AuditEvent) else AuditEvent(**given)
+            right = link(self.head.hash, event)
+            if event.number != self.head.number + 1 or event.hash != right:
+                raise _make_damage_error(f"event {event.number} does not follow event {self.head.number}")
+            self.head = Head(event.number, right)
+            if self.known is not None and self.known.number == event.number and self.known.hash != right:
+                raise _make_damage_error(f"event {event.number} is not the one that was noted")
+
+    def end(self, head: Head) -> None:
+        """Compare the end with what the server's process holds in its memory.
+
+        Raises:
+            JobError: the trail ends elsewhere, or before an end that was noted.
+        """
+        if head != self.head:
+            raise _make_damage_error(
+                f"it ends with event {self.head.number}, and the server has recorded event {head.number}"
+            )
+        if self.known is not None and self.known.number > head.number:
+            raise _make_damage_error(f"it ends with event {head.number}, and event {self.known.number} was noted")
+
+
+def _make_damage_error(what: str) -> JobError:
+    return JobError(
+        f"the trail is broken: {what}",
+        where="audit trail",
+        remedy="somebody or something changed the server's jobs.sqlite: compare it with a backup",
+    )
+
+
+# ------------------------------------------------------------------ what a server remembers of its jobs, in any backend: SQLite, memory, later PostgreSQL
+
+
+@runtime_checkable
+class JobStore(Protocol):
+    """Keeps jobs, bundles, the audit trail and logs. Every method is one transaction: after a crash it happened or it did not.
+
+    One process at a time holds a store; its threads may share it. ``tests/support/store_laws.py`` has the laws.
+    """
+
+    def submit(self, job: Submission, *, now: float, who: str) -> JobRecord:
+        """Take a job, QUEUED, and write the event ``submit``. The same submitter and token again return the existing job.
+
+        Raises:
+            JobError: the token belongs to another job, or the bundle is not here.
+        """
+
+    def get(self, job: str) -> JobRecord:
+        """Return a job by its id.
+
+        Raises:
+            JobError: there is none.
+        """
+
+    def find_numbered(self, number: int) -> JobRecord:
+        """Return a job by the number at the start of its id.
+
+        Raises:
+            JobError: there is none.
+        """
+
+    def submitted(self, submitter: str, token: str) -> JobRecord | None:
+        """Return the job that a person has submitted with this token, if there is one."""
+
+    def jobs(self, wanted: JobFilter = ALL, *, limit: int | None = None) -> list[JobRecord]:
+        """Return jobs, oldest first; with ``limit``, only the newest. Their ``spec`` is left out: it may be long, and ``get`` has it."""
+
+    def count(self, wanted: JobFilter = ALL) -> int:
+        """Return how many jobs there are."""
+
+    def count_kept(self, submitter: str) -> int:
+        """Return the bytes of the bundles of a person's jobs; one that two of them share counts twice."""
+
+    def move(
+        self,
+        job: str,
+        state: JobState,
+        *,
+        now: float,
+        who: str = "server",
+        reason: str = "",
+        error: Mapping[str, Any] | None = None,
+        sites: Sequence[str] | None = None,
+        progress: bool = False,
+    ) -> JobRecord:
+        """Move a job to another state, durably, and write the event ``moved``.
+
+        It counts ``attempts`` at every move to DEPLOYING. ``barren`` grows by one when an attempt (DEPLOYING or
+        RUNNING) goes back to QUEUED, and restarts at 0 with ``progress``.
+
+        Args:
+            job: its id.
+            state: the new state; one of ``MOVES``.
+            now: seconds since 1970.
+            who: who caused it.
+            reason: why, in words.
+            error: what went wrong, as ``pack_error`` gives it.
+            sites: the sites of the coming attempt, kept from then on; None leaves them.
+            progress: the attempt that ends here has made a checkpoint.
+
+        Raises:
+            JobError: there is no such job, or no such move.
+        """
+
+    def resume(self, job: str, *, now: float, who: str, token: str = "") -> JobRecord:
+        """Take a job that failed or was aborted back to QUEUED, durably, and write the event ``resumed`` with the token.
+
+        Its attempts, sites and bundle stay; ``barren`` restarts at 0.
+
+        Raises:
+            JobError: there is no such job, it has not ended, or it has its result.
+        """
+
+    def delete(self, job: str, *, now: float, who: str) -> JobRecord:
+        """Delete a job that has ended, with its log, and its bundle if no other job has the same one; return what it was.
+
+        It writes the event ``deleted``. The job's events stay, and no later job gets its id.
+
+        Raises:
+            JobError: there is no such job, or it has not ended.
+        """
+
+    def deleted(self, job: str) -> bool:
+        """Tell whether a job was here and was deleted."""
+
+    def restart(self, *, now: float) -> list[JobRecord]:
+        """Queue work in progress again when a server starts; return the queued jobs with their ``spec``, oldest first.
+
+        A server's crash is not the fault of its jobs: ``barren`` stays.
+        """
+
+    def put_bundle(self, content: bytes) -> str:
+        """Keep a bundle; return the SHA-256 of its bytes, in hex. The same bytes are kept once."""
+
+    def bundle(self, digest: str) -> bytes:
+        """Return a bundle's bytes.
+
+        Raises:
+            JobError: it is not here, or the disk has altered it.
+        """
+
+    def record(self, event: AuditEvent, *, durable: bool = True) -> int:
+        """Append to the audit trail; return the event's number.
+
+        Args:
+            event: the event.
+            durable: it is on the disk before this returns. Otherwise a power cut may lose it.
+        """
+
+    def head(self) -> Head:
+        """Return the end of the audit trail as this process has written it."""
+
+    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[AuditEvent]:
+        """Return events after a number, oldest first; ``limit`` keeps the first ones."""
+
+    def log(self, job: str, node: str, lines: Iterable[str], *, now: float) -> None:
+        """Add lines to a job's log. The newest ``log_lines`` of each node are kept, each cut to ``log_width`` characters.
+
+        Raises:
+            JobError: there is no such job.
+        """
+
+    def lines(self, job: str, *, node: str | None = None, after: int = 0, limit: int | None = None) -> list[LogLine]:
+        """Return lines of a job's log after a number, oldest first; ``limit`` keeps the first ones.
+
+        Raises:
+            JobError: there is no such job.
+        """
+
+    def close(self) -> None:
+        """Close the store. Closing twice is allowed."""

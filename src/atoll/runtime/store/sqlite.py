@@ -31,11 +31,8 @@ from .changes import (
     resume_record,
     without_bundle,
 )
-from .database import Database
-from .records import ALL, AuditEvent, JobFilter, JobRecord, LogLine, Submission
-from .rows import append, events_of, find, get, head_of, insert, list_jobs, matching, update
-from .states import ACTIVE, JobState
-from .trail import Head, altered_event
+from .database import Database, append, events_of, find, get, head_of, insert, list_jobs, matching, update
+from .records import ACTIVE, ALL, AuditEvent, Head, JobFilter, JobRecord, JobState, LogLine, Submission, altered_event
 
 __all__ = ["SqliteStore"]
 

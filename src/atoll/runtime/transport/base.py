@@ -1,20 +1,224 @@
-"""Pipes, which carry blocks of bytes and live as long as one connection, and the transports that make them."""
+"""Pipes, which carry blocks of bytes and live as long as one connection, the transports that make them, and connections that are refused."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from atoll.runtime.identity import ROLES, Credentials, Peer, admit
+from atoll.core.errors import ConfigError, IdentityError
 
-from .refused import OnRefused, nowhere
+from ..identity import ROLES, Credentials, Peer, admit
 
 __all__ = [
-    "BLOCK", "CLIENTS", "LARGEST", "SERVERS", "Accept", "Admission", "Buffer", "Listener", "Pipe", "PipeClosed", "Revoked", "Transport",
-    "address_of", "nobody",
-]  # fmt: skip
+    "AT_ONCE",
+    "BLOCK",
+    "CLIENTS",
+    "LARGEST",
+    "OWN",
+    "PENALTY",
+    "SERVERS",
+    "THROTTLED",
+    "Accept",
+    "Admission",
+    "Buffer",
+    "FailedHandshakes",
+    "Listener",
+    "OnRefused",
+    "Pipe",
+    "PipeClosed",
+    "RefusalLog",
+    "Revoked",
+    "Transport",
+    "address_of",
+    "join_address",
+    "nobody",
+    "nowhere",
+    "reason",
+    "refusal",
+    "split",
+]
+
+
+# ------------------------------------------------------------------ addresses of the form ``host:port``
+
+
+def split(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; an IPv6 address has brackets.
+
+    Raises:
+        ConfigError: the port or the host is missing.
+    """
+    host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(
+            f"{address!r} is not an address", where="address", remedy="give host:port, such as server.example.org:8443"
+        )
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return the inverse of ``split``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# ------------------------------------------------------------------ what a refused end is told, and how it understands it: the same words over every transport
+
+
+OWN = "this end's certificate"
+"""``where`` of a dialler's ``IdentityError`` if the other end refuses this one; otherwise this end refuses the other."""
+
+_LONGEST = 1000
+_REMEDY = ". Remedy: "
+_GENERAL = "check that both ends use kits of the same project that have not expired, and the server's name"
+
+
+def reason(error: IdentityError) -> str:
+    """Return a refusal as the other end is told: what is wrong and what to do, without places on this machine."""
+    return (f"{error.what}{_REMEDY}{error.remedy}" if error.remedy else error.what)[:_LONGEST]
+
+
+def refusal(address: str, told: str) -> IdentityError:
+    """Return the error of the end that is refused.
+
+    Args:
+        address: the address that it dialled.
+        told: what it was told; cut at 1,000 characters, without unprintable ones.
+    """
+    plain = "".join(character for character in told[:_LONGEST] if character.isprintable())
+    what, _, remedy = plain.partition(_REMEDY)
+    return IdentityError(f"no connection to {address}: {what}", where=OWN, remedy=remedy or _GENERAL)
+
+
+# ------------------------------------------------------------------ the log of refused connections: repeated attempts do not fill the disk
+
+
+_LOG = logging.getLogger("atoll.runtime")
+_LOG_WINDOW = 10.0  # seconds
+_LINES = 10  # of one origin and one reason in a window
+_ORIGINS = 64  # pairs of origin and reason in a window
+_OTHERS = ("other places", "for whatever reason")
+_KINDS = 8  # pairs of origin and reason in a window that are told one by one
+
+OnRefused: TypeAlias = Callable[[str, str, int], None]
+"""Called with an origin, a reason, and how many connections from there were refused for it."""
+
+
+def nowhere(origin: str, why: str, count: int) -> None:
+    """Tell nobody about refused connections."""
+    del origin, why, count
+
+
+class RefusalLog:
+    """Writes a line for each refusal. Of equal ones it writes the first ten in ten seconds, and then how many more there were.
+
+    Args:
+        on_refused: called with (origin, reason, number) for the first of equal ones, for eight kinds in ten seconds, and
+            then once with the number of all others.
+    """
+
+    def __init__(self, on_refused: OnRefused = nowhere) -> None:
+        self._on_refused = on_refused
+        self._told = 0
+        self._counts: dict[tuple[str, str], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def say(self, origin: str, why: str, line: str) -> None:
+        """Note a refusal.
+
+        Args:
+            origin: where the visitor comes from, or who it is: a host without its port, a party.
+            why: the reason.
+            line: the full log line.
+        """
+        key = (origin, why)
+        if key not in self._counts and len(self._counts) >= _ORIGINS:
+            key = _OTHERS
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if count <= _LINES:
+            _LOG.warning("%s", line)
+        if count == 1 and self._told < _KINDS:
+            self._told += 1
+            self._on_refused(origin, why, 1)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LOG_WINDOW, self.close)
+
+    def connection(self, host: str, port: int, why: str) -> None:
+        """Note a refused connection."""
+        self.say(host, why, f"a connection from {host}:{port} is refused: {why}")
+
+    def close(self) -> None:
+        """Write what was left out; later refusals are written again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for (origin, why), count in self._counts.items():
+            if count > _LINES:
+                _LOG.warning("%d more connections from %s were refused: %s", count - _LINES, origin, why)
+        more = sum(self._counts.values()) - self._told
+        if more > 0:
+            self._on_refused(*_OTHERS, more)
+        self._counts.clear()
+        self._told = 0
+
+
+# ------------------------------------------------------------------ hosts from which handshakes fail
+#
+# Hosts from which handshakes fail: a host that fails again and again has few handshakes at once, and others have theirs.
+
+
+PENALTY = 1.0
+"""Seconds that a visitor from a throttled host waits for its handshake, where it can be made to wait."""
+AT_ONCE = 32
+"""Visitors of a throttled host in that time."""
+THROTTLED = "too many handshakes from its host have failed"
+_FAILURES, _FAILURE_WINDOW, _HOSTS = 20, 10.0, 1024
+
+
+class FailedHandshakes:
+    """Counts the failed handshakes of each host. From 20 in 10 seconds on, a host is throttled until these are over.
+
+    Args:
+        clock: tells seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failures: dict[str, tuple[int, float]] = {}
+        self._allowed: dict[str, tuple[float, float]] = {}  # handshakes left to a throttled host, and since when
+
+    def note(self, host: str) -> None:
+        """Count a failed handshake."""
+        now = self._clock()
+        if len(self._failures) >= _HOSTS:
+            self._failures = {host: found for host, found in self._failures.items() if now - found[1] < _FAILURE_WINDOW}
+            self._allowed = {host: found for host, found in self._allowed.items() if host in self._failures}
+        count, since = self._failures.get(host, (0, now))
+        self._failures[host] = (count + 1, since) if now - since < _FAILURE_WINDOW else (1, now)
+
+    def throttled(self, host: str) -> bool:
+        """Tell whether many handshakes of a host have failed lately."""
+        count, since = self._failures.get(host, (0, 0.0))
+        return count >= _FAILURES and self._clock() - since < _FAILURE_WINDOW
+
+    def admits(self, host: str) -> bool:
+        """Tell whether a host may begin one more handshake now: a throttled one begins `AT_ONCE` in `PENALTY` seconds."""
+        if not self.throttled(host):
+            return True
+        now = self._clock()
+        left, since = self._allowed.get(host, (float(AT_ONCE), now))
+        left = min(float(AT_ONCE), left + (now - since) * AT_ONCE / PENALTY)
+        self._allowed[host] = (max(0.0, left - 1.0), now)
+        return left >= 1.0
+
+
+# ------------------------------------------------------------------ pipes, which carry blocks of bytes and live as long as one connection, and the transports that make them
+
 
 BLOCK = 1 << 20
 """Bytes of content in one block, at most."""
@@ -105,7 +309,7 @@ class Admission:
         credentials: of this end; the other must be of the same project.
         revoked: called with the other's certificate, at each connection.
         roles: the roles whose certificates are accepted.
-        on_refused: called about connections that are refused, see `atoll.runtime.transport.refused.RefusalLog`.
+        on_refused: called about connections that are refused, see `atoll.runtime.transport.base.RefusalLog`.
     """
 
     credentials: Credentials

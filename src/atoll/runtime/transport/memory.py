@@ -9,10 +9,9 @@ from collections import deque
 from typing import Any
 
 from atoll.core.errors import IdentityError
-from atoll.runtime.identity import Peer, peer_of
 
-from .base import LARGEST, Accept, Admission, Buffer, Listener, Pipe, PipeClosed, Transport
-from .refusals import reason, refusal
+from ..identity import Peer, peer_of
+from .base import LARGEST, Accept, Admission, Buffer, Listener, Pipe, PipeClosed, Transport, reason, refusal
 
 __all__ = ["MemoryPipe", "MemoryTransport", "pair"]
 

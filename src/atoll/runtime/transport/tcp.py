@@ -10,18 +10,34 @@ from collections.abc import Coroutine
 from typing import Any
 
 from atoll.core.errors import IdentityError
-from atoll.runtime.identity import peer_of
 
-from .addresses import join_address, split
-from .base import Accept, Admission, Listener, Pipe, PipeClosed, Transport
-from .connecting import connect_socket, listening
-from .doorway import HANDSHAKE, Doorway, Visitor, secure_socket
-from .ends import SecuredEnd
-from .framed import FramedPipe
-from .own import UNWELCOME, own
-from .refusals import reason, refusal
-from .refused import RefusalLog
-from .tls import client_context, server_context
+from ..identity import peer_of
+from .base import (
+    Accept,
+    Admission,
+    Listener,
+    Pipe,
+    PipeClosed,
+    RefusalLog,
+    Transport,
+    join_address,
+    reason,
+    refusal,
+    split,
+)
+from .framed import FramedPipe, SecuredEnd
+from .sockets import (
+    HANDSHAKE,
+    UNWELCOME,
+    Doorway,
+    Visitor,
+    client_context,
+    connect_socket,
+    listening,
+    own,
+    secure_socket,
+    server_context,
+)
 
 __all__ = ["TcpTransport"]
 

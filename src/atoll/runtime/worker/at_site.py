@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,33 +17,109 @@ from atoll.core.job import every_job, register_prepared
 from atoll.core.job import prepared as prepared_job
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.persistence.state_table import StateStore
+from atoll.core.redaction import private, redacted
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, SitePolicy, admit_job
 from atoll.core.sealing import Record, Sealing, VirtualSealing
 from atoll.data import Islands
 from atoll.data.units import scales_of
 from atoll.engines.link import LinkClosed
+from atoll.runs.log import logger
 from atoll.runs.spending import seen_by
-from atoll.runtime.network import SiteEngine
-from atoll.runtime.network.daemon_ledger import DaemonLedger, most_of
-from atoll.runtime.network.thread import TaskThread
 
-from .agreement import recoded
-from .cards import DataCard, card_of
+from ..network import SiteEngine
+from ..network.daemon_ledger import DaemonLedger, most_of
+from ..network.site_engine import TaskThread
+from .cards import DataCard, RemoteIslands, card_of, recoded
 from .frames import Hello, Rendezvous, error_frame
-from .leaving import leaving
-from .letters import LetterKey
+from .letters import LetterKey, pulsing
 from .policies import MIN_COUNT
-from .population import SitePopulation
-from .pulses import pulsing
-from .remote import RemoteIslands
-from .sitedata import SiteData
+from .sitedata import SiteData, SitePopulation
 
 if TYPE_CHECKING:
     from atoll.core.job import Job, Prepared
-    from atoll.runtime.jobs.spec import JobConfig
 
-__all__ = ["alive", "named_objects", "serve_job"]
+    from ..job_spec import JobConfig
+
+__all__ = ["alive", "leaving", "named_objects", "serve_job", "trace_of"]
+
+
+# ------------------------------------------------------------------ errors that leave a site: what they quote of its data stays here, in the site's own log
+#
+# Atoll's own errors mark such values (`atoll.core.redaction`). The text of any other library's error, or of a job's own code, may quote a
+# row anywhere. Only its kind leaves.
+
+
+_MARKED = re.compile("(«[^»]*(?:»|$))")
+_STAYS = "the site's own log has the words"
+
+
+def leaving(error: Exception) -> AtollError:
+    """Return the error as it may leave this site; if that is less than it says, write all of it to the log.
+
+    Args:
+        error: one of Atoll's own, or any other, of which only the kind leaves.
+    """
+    known = getattr(error, "_leaves", None)
+    if known is not None:
+        return known  # type: ignore[no-any-return]  # it was asked before: one line in the log is enough
+    found = error if isinstance(error, AtollError) else _of_kind(error)
+    what, where, remedy = (_mark_repeated(text, error) for text in (found.what, found.where, found.remedy))
+    told = tuple(None if text is None else redacted(text) for text in (what, where, remedy))
+    if told == (what, where, remedy):
+        return found
+    logger.error("%s", type(found)(what or "", where=where, remedy=remedy))
+    hint = _STAYS if not told[2] else told[2] if _STAYS in told[2] else f"{told[2]}; {_STAYS}"
+    error._leaves = type(found)(told[0] or "", where=told[1], remedy=hint)  # type: ignore[attr-defined]
+    return error._leaves  # type: ignore[attr-defined, no-any-return]
+
+
+def _of_kind(error: Exception) -> TaskError:
+    text = str(error)
+    what = f"{type(error).__name__}: {private(text)}" if text else type(error).__name__
+    return TaskError(what, remedy="see the log of the site")
+
+
+def _mark_repeated(text: str | None, error: BaseException) -> str | None:
+    """Mark what an error repeats of the errors that it comes from, unless these are Atoll's own."""
+    if text is None:
+        return None
+    for cause in _causes(error):
+        said = str(cause)
+        part = next((part for part in (said, said.partition("\n")[0]) if part and part in text), "")
+        if part and not isinstance(cause, AtollError):
+            text = _outside(text, part)
+    return text
+
+
+def _outside(text: str, part: str) -> str:
+    """Mark a part of a text wherever it stands outside of marks."""
+    pieces = _MARKED.split(text)
+    return "".join(piece if piece.startswith("«") else piece.replace(part, private(part)) for piece in pieces)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    found = error.__cause__ or error.__context__
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def trace_of(error: BaseException) -> list[str]:
+    """Return the lines of a traceback in which each error's text is marked, so that it stays at the site."""
+    lines: list[str] = []
+    for found in [*reversed([*_causes(error)]), error]:
+        lines += [line for entry in traceback.format_tb(found.__traceback__) for line in entry.splitlines()]
+        text = str(found)
+        lines.append(f"{type(found).__name__}: {private(text)}" if text else type(found).__name__)
+    return lines
+
+
+# ------------------------------------------------------------------ what a job's process does at a site
+#
+# What a job's process does at a site: loads the data, agrees with the server about it, and runs tasks until the job ends.
 
 
 async def serve_job(

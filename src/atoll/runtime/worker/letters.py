@@ -8,8 +8,9 @@ organisations.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,12 +19,57 @@ from atoll.core import message as M
 from atoll.core.errors import CheckpointError, IdentityError, LetterError, MessageError
 from atoll.core.sealing import RealSealing
 from atoll.core.sealing.hpke import KEY, public_of
-from atoll.runtime.confinement.folders import HeldFolder
-from atoll.runtime.identity import HELPER, Credentials, admit
-from atoll.runtime.provision.revocations import read_list
-from atoll.runtime.signatures import fits, require_issued, sign
+from atoll.core.time.effort import Effort
+from atoll.engines.link import LinkClosed
 
-__all__ = ["KEY_FILE", "LetterKey", "SignedKey", "SiteKeys"]
+from ..confinement.folders import HeldFolder
+from ..identity import HELPER, Credentials, admit, fits, require_issued, sign
+from ..provision.certificates import read_list
+
+__all__ = ["KEY_FILE", "LetterKey", "SignedKey", "SiteKeys", "pulsing"]
+
+
+# ------------------------------------------------------------------ signs of life: a process that works uses processor time
+
+
+_EVERY = 1.0  # seconds
+
+
+@contextlib.asynccontextmanager
+async def pulsing(
+    send: Callable[[], Awaitable[None]], every: float = _EVERY, spent: Callable[[], float] | None = None
+) -> AsyncIterator[None]:
+    """Send a sign now and then while a process uses processor time; run long work in a thread meanwhile.
+
+    Args:
+        send: sends it.
+        every: seconds between two checks.
+        spent: the processor time so far, in seconds; by default that of this process and its descendants.
+    """
+    effort = Effort() if spent is None else Effort(spent, started=None)
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(every)
+            if effort.moved():
+                await send()
+
+    async def quiet() -> None:
+        with contextlib.suppress(LinkClosed):
+            await beat()
+
+    task = asyncio.create_task(quiet())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# ------------------------------------------------------------------ keys for letters between organisations
+#
+# Keys for letters between organisations: a site has one for each job, signs it with its kit, and verifies the keys of other sites itself.
+
 
 KEY_FILE = "letters.key"
 """The private key's file, in the daemon's record of the job, where no job writes: checkpoints hold letters, so the key outlives attempts, and is deleted with the job."""

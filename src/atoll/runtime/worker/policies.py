@@ -47,7 +47,7 @@ def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
         return None
     from atoll.runs import parse_policy
 
-    from .sitedata import inside
+    from .words import inside
 
     said = given["policy"]
     if isinstance(said, Mapping):

@@ -50,16 +50,14 @@ from atoll.core.requests.wire import pack_error
 from atoll.core.time.clock import run
 from atoll.engines.link import LinkClosed
 from atoll.runs.log import logger, one_line
-from atoll.runtime.bundles.modules import importing
-from atoll.runtime.identity import Peer
-from atoll.runtime.jobs.spec import load_job
 from atoll.runtime.line import Channel, Line, Settings, local_line
 from atoll.runtime.network.daemon_ledger import CHANNEL, DaemonLedger, DaemonResults
 from atoll.runtime.transport import local_pipe
 
+from ..identity import Peer
+from ..job_spec import importing, load_job
 from .at_server import exit_error, run_job
-from .at_site import alive, serve_job
-from .leaving import leaving, trace_of
+from .at_site import alive, leaving, serve_job, trace_of
 from .letters import LetterKey
 from .policies import require_allowed, require_names
 from .sitedata import SiteData, load_site_data

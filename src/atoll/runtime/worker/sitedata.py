@@ -2,32 +2,341 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import shlex
+import threading
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from atoll.core.errors import AtollError, DataError
+from atoll.core.errors import AtollError, DataError, PolicyError
+from atoll.core.redaction import private
 from atoll.core.requests.cohort import Community, Population
-from atoll.data import Dataset, DataTable, Islands
+from atoll.data import Dataset, DataTable, Islands, concatenate
 from atoll.data.federated import are_arrays, as_dataset, as_population
-from atoll.runs.registries import HOME
+from atoll.data.missing import Missing
+from atoll.data.readers._words import first_word, mostly_numbers
+from atoll.data.readers.arrow import table_of_parquet
+from atoll.data.readers.csv import table_of_csv
+from atoll.data.readers.table import empty_as_numbers, from_table, holes
 
-from .cards import DataCard, card_of
-from .databases import database_of, is_database, open_database
-from .formats import load_arrays, load_as_is, load_tables
+from .cards import DataCard, card_of, merge_cards, recoded
+from .headers import for_sites, is_parquet, require_columns, require_few, tables_in
 from .policies import MIN_COUNT, policy_of_site
-from .population import LiveCommunity, LiveData, is_connection
-from .words import SETTINGS, WAYS, settings_of, site_spec
+from .words import SETTINGS, WAYS, database_of, inside, is_database, open_database, settings_of, site_spec
 
 if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
 
-__all__ = ["SETTINGS", "SiteData", "inside", "load_site_data", "site_data"]
+__all__ = [
+    "SETTINGS",
+    "LiveCommunity",
+    "LiveData",
+    "SiteData",
+    "SitePopulation",
+    "is_connection",
+    "load_arrays",
+    "load_as_is",
+    "load_site_data",
+    "load_tables",
+    "site_data",
+]
+
+
+# ------------------------------------------------------------------ the population as a site sees it: everyone's names and sizes, and the rows of its own clients
+
+
+class LiveData:
+    """A live connection to a database. It belongs to the thread that opened it; another thread that uses it opens one of its own.
+
+    Tasks run in one thread, roles of conversations in another.
+
+    Args:
+        first: the connection of this thread.
+        open: opens another one.
+    """
+
+    def __init__(self, first: Any, open: Callable[[], Any]) -> None:  # noqa: A002 - what it does
+        self._open = open
+        self._own = threading.local()
+        self._own.connection = first
+
+    @property
+    def here(self) -> Any:
+        """The connection of the calling thread."""
+        if not hasattr(self._own, "connection"):
+            self._own.connection = self._open()
+        return self._own.connection
+
+
+def is_connection(made: Any) -> bool:
+    """Tell whether an object is a connection to a database, as PEP 249 describes them."""
+    return all(callable(getattr(made, name, None)) for name in ("cursor", "commit", "rollback", "close"))
+
+
+class LiveCommunity(Community):
+    """One client, whose data are a live connection."""
+
+    def shard(self, i: int) -> Any:
+        """The connection of the calling thread."""
+        return super().shard(i).here
+
+
+class _Here(dict[str, Any]):
+    """Data of the parties without clients that live at this site."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Those of one.
+
+        Raises:
+            PolicyError: the party is at another site.
+        """
+        if name not in self:
+            raise _elsewhere(name)
+        found = super().get(name, default)
+        return found.here if isinstance(found, LiveData) else found
+
+
+class SitePopulation:
+    """All clients of a job by position; only those of this site have data here.
+
+    Args:
+        names: of all clients, in the order of the roster.
+        sizes: rows of each, ``(clients,)``.
+        mine: positions of this site's clients, in the order of ``data``.
+        data: their rows.
+        others: data of the parties without clients that live here: nobody's, but at a helper.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        sizes: ArrayLike,
+        mine: Sequence[int],
+        data: Population,
+        others: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.names = names
+        self.sizes: NDArray[np.int64] = np.asarray(sizes, dtype=np.int64)
+        self.data = data
+        self.others = _Here(others or {})
+        self._local = {int(position): i for i, position in enumerate(mine)}
+        if hasattr(data, "gather"):
+            self.gather = self._gather
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def shard(self, i: int) -> Any:
+        """Return the data of a client of this site.
+
+        Raises:
+            PolicyError: the client is at another site.
+        """
+        return self.data.shard(self._here(i))
+
+    def _gather(self, clients: ArrayLike, *columns: str) -> Any:
+        """Return columns of several clients of this site; see `atoll.data.Islands.gather`."""
+        places = [self._here(int(client)) for client in np.asarray(clients)]
+        return self.data.gather(places, *columns)  # type: ignore[attr-defined]
+
+    def _here(self, i: int) -> int:
+        if int(i) not in self._local:
+            raise _elsewhere(self.names[i])
+        return self._local[int(i)]
+
+
+def _elsewhere(name: str) -> PolicyError:
+    return PolicyError(
+        f"the data of {name!r} are not at this site",
+        where="site",
+        remedy="ask the site that has them; a task sees its own island only",
+    )
+
+
+# ------------------------------------------------------------------ file formats of a site's data: tables (CSV, Parquet) and arrays (.npz, .npy)
+
+
+_PAIRS = (("x", "y"), ("x_train", "y_train"))
+_TESTS = (("test_x", "test_y"), ("x_test", "y_test"))
+
+
+def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
+    """Read a table, or all tables of a folder in the order of their names.
+
+    Args:
+        paths: one file or folder.
+        options: ``target``, ``task``, ``features``, ``drop``, ``categories``, ``missing`` and ``missing_features``, of CSV files also ``delimiter``, ``decimal`` and
+            ``encoding``; see `atoll.data.read_csv`.
+
+    Raises:
+        DataError: no table, no target, an unknown column, a text feature without declared values, or files that disagree.
+    """
+    if len(paths) > 1:
+        raise DataError(
+            f"{len(paths)} paths are given",
+            where=paths[0].name,
+            remedy="give one file, one folder, or two .npy files",
+        )
+    files = tables_in(paths[0])
+    try:
+        parts = {f"file {path.name!r}": _table(path, options) for path in files}
+    except DataError as error:
+        raise for_sites(error) from error
+    cards = {name: card_of(part, options.get("categories")) for name, part in parts.items()}
+    agreed = merge_cards(cards)
+    return concatenate([recoded(part, cards[name], agreed) for name, part in parts.items()])
+
+
+def load_as_is(paths: Sequence[Path], options: Mapping[str, Any]) -> DataTable:
+    """Read a table, or all tables of a folder one below the other, with missing values and text.
+
+    Args:
+        paths: one file or folder.
+        options: ``features`` and ``target``, which say together what may be looked at, ``drop``, ``text``, the columns that stay text, and of CSV files ``delimiter``, ``decimal`` and ``encoding``.
+
+    Raises:
+        DataError: no table, an unknown column, or files with other columns.
+    """
+    said = {name: options[name] for name in ("delimiter", "decimal", "encoding") if options.get(name) is not None}
+    target = options.get("target")
+    goals = [target] if isinstance(target, str) else list(target or ())
+    text = list(options.get("text") or ())
+    chosen = list(dict.fromkeys([*text, *options["features"], *goals])) if options.get("features") else []
+    drop = list(options.get("drop") or ())
+    parts = [DataTable.read(file, columns=chosen, drop=drop, text=text, **said) for file in tables_in(paths[0])]
+    return parts[0] if len(parts) == 1 else DataTable.stacked(parts, name=paths[0].name)
+
+
+def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
+    said = {name: options[name] for name in ("delimiter", "decimal", "encoding") if options.get(name) is not None}
+    table = table_of_parquet(path) if is_parquet(path) else table_of_csv(path, **said)
+    target, task = options.get("target"), options.get("task")
+    drop, chosen = list(options.get("drop") or ()), list(options.get("features") or ())
+    categories = dict(options.get("categories") or {})
+    require_columns(path.name, table, options)
+    goals = [target] if isinstance(target, str) else list(target or ())
+    absent = bool(options.get("missing_features"))
+    if absent:
+        table = empty_as_numbers(table, goals)
+    for column in chosen or [c for c in table if c not in {*goals, *drop}]:
+        if table[column].dtype.kind == "U" and column not in categories:
+            _refuse_text(path, column, table[column])
+    made = from_table(
+        table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, missing=options.get("missing"),
+        missing_features=absent, name=path.name, row_offset=0 if is_parquet(path) else 2,
+    )  # fmt: skip
+    if made.about.labels and made.task == "classification" and target not in categories:
+        require_few(len(made.about.labels), str(target), path.name)
+    return made
+
+
+def _refuse_text(path: Path, column: str, values: Any) -> NoReturn:
+    """Refuse a column of text without declared values; the error names a word among numbers, with its row."""
+    known = values[~holes(values)]
+    leave = f"leave the column out (--drop {shlex.quote(column)})"
+    if known.size and mostly_numbers(known):
+        word = first_word(known)[1]
+        row = int(np.flatnonzero(values == word)[0]) + (1 if is_parquet(path) else 2)
+        counted = "" if is_parquet(path) else " (the header is row 1)"
+        raise DataError(
+            f"column {column!r} holds numbers, and {private(word)} at row {row}{counted}",
+            where=path.name,
+            remedy=f"correct the value, {_decimal(word)}or {leave}",
+        )
+    name = column if column.isidentifier() else repr(column)
+    raise DataError(
+        f"column {column!r} holds text, and its codes would be this file's own",
+        where=path.name,
+        remedy=f"{_decimal(str(values[0]))}{leave}, or declare its values, the same everywhere, in a YAML file: categories: {{{name}: [...]}}",
+    )
+
+
+def _decimal(word: str) -> str:
+    """Return the remedy for a decimal comma, if a word may have one."""
+    return "say decimal: ',' in a YAML file, " if re.fullmatch(r"[+-]?\d+,\d+", word) else ""
+
+
+def load_arrays(
+    paths: Sequence[Path], task: str | None = None, missing: Missing = None, missing_features: bool = False
+) -> Dataset:
+    """Read arrays: an archive with ``x`` and ``y`` (or ``x_train`` and ``y_train``), or two files.
+
+    Labels that are NaN or in ``missing`` do not exist, nor do those that the array ``labelled`` denies. An archive may also hold ``features`` and ``labels``, names of the features and of the classes, ``test_x`` and ``test_y``, and
+    ``missing_features``, which declares that features may be missing.
+
+    Raises:
+        DataError: an array is missing or cannot be used.
+    """
+    name = paths[0].name
+    arrays = _archive(paths[0]) if paths[0].suffix == ".npz" else _files(paths)
+    about = {key: [str(v) for v in arrays.get(key, ())] for key in ("features", "labels")}
+    x_name, y_name = next((pair for pair in _PAIRS if pair[0] in arrays), (None, None))
+    if x_name is None or y_name is None:
+        raise DataError("no array 'x'", where=name, remedy=f"it holds {', '.join(arrays) or 'nothing'}; name one x")
+    if y_name not in arrays and task not in (None, "unlabelled"):
+        raise DataError(f"no array {y_name!r}", where=name, remedy="give the targets a name, y")
+    absent = missing_features or bool(np.any(arrays.get("missing_features", False)))
+    signs = {"missing": missing, "missing_features": absent}
+    made = _dataset(arrays, x_name, y_name, task, name, about, signs)
+    held = next((pair for pair in _TESTS if pair[0] in arrays), None)
+    return made if held is None else made.with_test(_dataset(arrays, *held, made.task, name, about, signs))
+
+
+def _dataset(
+    arrays: Mapping[str, Any],
+    x: str,
+    y: str,
+    task: str | None,
+    name: str,
+    about: Mapping[str, Sequence[str]],
+    signs: Mapping[str, Any],
+) -> Dataset:
+    columns = {"x": arrays[x], **({"y": arrays[y]} if y in arrays else {})}
+    if "y" in columns and "labelled" in arrays and (x, y) in _PAIRS:
+        columns["labelled"] = arrays["labelled"]
+    if "y" in columns and columns["y"].ndim == 2 and columns["y"].shape[1] == 1:
+        columns["y"] = columns["y"].reshape(-1)
+    return Dataset(columns, task=task, name=name, features=about["features"], labels=about["labels"], **signs)
+
+
+def _archive(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise DataError(
+            f"not a readable archive of plain arrays: {private(error)}",
+            where=path.name,
+            remedy="write it with numpy.savez and without objects",
+        ) from error
+
+
+def _files(paths: Sequence[Path]) -> dict[str, Any]:
+    if len(paths) != 2:
+        raise DataError(
+            f"{len(paths)} .npy file(s)", where=paths[0].name, remedy="give two, features then targets: x.npy,y.npy"
+        )
+    found = {}
+    for key, path in zip(("x", "y"), paths, strict=True):
+        try:
+            found[key] = np.load(path, allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise DataError(
+                f"not a readable array: {private(error)}",
+                where=path.name,
+                remedy="write it with numpy.save, without objects",
+            ) from error
+    return found
+
+
+# ------------------------------------------------------------------ a site's data and how it is loaded: ``atoll site KIT --data SPEC``
+
 
 _OF_TABLES = ("target", "task", "features", "drop", "categories", "missing", "missing_features")
 _OF_TEXT = ("delimiter", "decimal", "encoding")
@@ -215,22 +524,6 @@ def _from_factory(given: Mapping[str, Any]) -> Any:
         return first[0]
     with inside(given.get("folder")):
         return imported(str(factory), "data")(*first, **(given.get("arguments") or {}))
-
-
-@contextlib.contextmanager
-def inside(folder: Any) -> Iterator[None]:
-    """Resolve the site's own paths and modules from the folder where the site was started."""
-    if folder is None:
-        yield
-        return
-    sys.path.insert(0, str(folder))
-    home = HOME.set("the folder where the site was started")
-    try:
-        with contextlib.chdir(folder):
-            yield
-    finally:
-        HOME.reset(home)
-        sys.path.remove(str(folder))
 
 
 def site_data(made: Any, name: str, categories: Mapping[str, Sequence[str]] | None = None) -> SiteData:

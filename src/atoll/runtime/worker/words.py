@@ -3,15 +3,219 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import getpass
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from atoll.core.errors import AtollError, DataError, nearest
+from atoll.core.extras import need
 
-from .databases import database_of, is_database
+__all__ = [
+    "PORT",
+    "SETTINGS",
+    "WAYS",
+    "SiteDatabase",
+    "check_settings",
+    "database_of",
+    "from_yaml",
+    "inside",
+    "is_database",
+    "open_database",
+    "paths_of",
+    "settings_of",
+    "site_spec",
+]
 
-__all__ = ["SETTINGS", "WAYS", "check_settings", "from_yaml", "paths_of", "settings_of", "site_spec"]
+
+# ------------------------------------------------------------------ a site's database
+#
+# A site's database: which one its settings name, what a job's process sees of it, and how a live connection to it is opened there.
+# Every connection is for reading. SQLite and DuckDB are files, which a sandbox binds read-only. PostgreSQL is reached over a Unix socket that
+# the site's daemon holds (`atoll.runtime.site.database`): it leads to one database as one role, so a job needs neither a network nor a password.
+
+
+_FILES = {".sqlite": "SQLite", ".sqlite3": "SQLite", ".db": "SQLite", ".duckdb": "DuckDB"}
+_SCHEMES = ("postgresql", "postgres")
+_HERE = ("localhost", "127.0.0.1", "::1")
+_FOLDER = "/var/run/postgresql"
+PORT = 5432
+"""PostgreSQL's port; over a Unix socket, a part of its name."""
+_WAL = 2
+"""Of bytes 18 and 19 of an SQLite file: it has a write-ahead log (sqlite.org/fileformat2.html, section 1.3.3)."""
+
+
+@dataclass(frozen=True)
+class SiteDatabase:
+    """A database of a site.
+
+    Attributes:
+        engine: "SQLite", "DuckDB" or "PostgreSQL".
+        path: the file of SQLite and DuckDB; of PostgreSQL the folder of its Unix socket, if it is reached by one.
+        name: of a PostgreSQL database.
+        user: the role that reads it.
+        host: the name of this machine where there is a port and no folder.
+        port: see ``host``; with a folder, the number in the socket's name.
+    """
+
+    engine: str
+    path: Path | None = None
+    name: str = ""
+    user: str = ""
+    host: str = ""
+    port: int = PORT
+
+    def __str__(self) -> str:
+        if self.engine != "PostgreSQL":
+            return f"{self.engine} database {'' if self.path is None else self.path.name!r}"
+        at = self.path or f"{self.host}:{self.port}"
+        return f"PostgreSQL database {self.name!r} at {at}, as {self.user!r}"
+
+    @property
+    def logs(self) -> bool:
+        """Whether it is an SQLite file with a write-ahead log, whose files come and go beside it."""
+        if self.engine != "SQLite" or self.path is None:
+            return False
+        with self.path.open("rb") as file:
+            return _WAL in file.read(20)[18:20]
+
+    def uri(self, socket: str) -> str:
+        """How libpq names a PostgreSQL database that is reached by the daemon's socket.
+
+        Raises:
+            DataError: there is no socket.
+        """
+        if not socket:
+            raise DataError("only the site's daemon leads there", where=str(self), remedy="start it with `atoll site`; in a simulation, pass a connection of your own")  # fmt: skip
+        return f"postgresql://{quote(self.user, '')}@/{quote(self.name, '')}?host={quote(socket, '')}&port={PORT}&sslmode=disable&gssencmode=disable"
+
+    def list_shown(self) -> tuple[Path, ...]:
+        """What a sandbox shows of it, read-only: the file with what lies beside it of the same database.
+
+        A writer may replace an SQLite file's write-ahead log at any time, and a reader must find the new one: then it is the file's folder.
+        """
+        if self.path is None or self.engine == "PostgreSQL":
+            return ()
+        if self.path.is_file() and self.logs:
+            return (self.path.parent,)
+        beside = [self.path.with_name(self.path.name + more) for more in (".wal", "-journal")]
+        return (self.path, *(file for file in beside if file.exists()))
+
+
+def is_database(words: str) -> bool:
+    """Tell whether the words of ``--data`` name a database and no other data."""
+    return words.partition("://")[0] in _SCHEMES or Path(words).suffix in _FILES
+
+
+def database_of(words: str, base: Path | None = None) -> SiteDatabase:
+    """Return the database that a setting names.
+
+    Args:
+        words: a file of SQLite or DuckDB, or ``postgresql://user@/name?host=FOLDER``, as libpq writes it.
+        base: where relative paths start.
+
+    Raises:
+        DataError: no such file, an unknown kind, a password, or a server on another machine.
+    """
+    if words.partition("://")[0] in _SCHEMES:
+        return _postgresql(words)
+    path = (Path.cwd() if base is None else base) / words
+    if path.suffix not in _FILES:
+        raise DataError(
+            f"{words!r} is no database that Atoll knows",
+            where="database",
+            remedy=f"name a file that ends in {', '.join(_FILES)}, or postgresql://user@/name?host=/var/run/postgresql",
+        )
+    if not path.is_file():
+        raise DataError(f"there is no file {str(path)!r}", where="database", remedy="correct the path")
+    return SiteDatabase(_FILES[path.suffix], path.resolve())
+
+
+def _postgresql(words: str) -> SiteDatabase:
+    parts, more = urlsplit(words), dict(parse_qsl(urlsplit(words).query))
+    shown = words.replace(f":{parts.password}@", ":…@")
+    if parts.password is not None or "password" in more:
+        raise DataError(
+            f"{shown!r} holds a password, and jobs may read a site's settings",
+            where="database",
+            remedy="keep it in ~/.pgpass, or in PGPASSWORD of `atoll site`: only the site's daemon reads them",
+        )
+    try:
+        port = int(more.pop("port", 0)) or parts.port or PORT
+    except ValueError as error:
+        raise DataError(f"{shown!r} has no port: {error}", where="database", remedy="use a number") from error
+    host = more.pop("host", "") or unquote(parts.hostname or "") or _FOLDER
+    user, name = unquote(parts.username or "") or getpass.getuser(), unquote(parts.path.strip("/"))
+    if more or not name:
+        what = f"{', '.join(map(repr, more))} in {shown!r}" if more else f"no database is named in {shown!r}"
+        raise DataError(what, where="database", remedy="write postgresql://user@/name?host=/var/run/postgresql")
+    if not host.startswith("/") and host not in _HERE:
+        raise DataError(
+            f"{host!r} is another machine, and what a site's daemon sends there would not be encrypted",
+            where="database",
+            remedy="let a Unix socket or a port of this machine lead there, such as ssh -L 5433:localhost:5432, and name that",
+        )
+    if host.startswith("/"):
+        return SiteDatabase("PostgreSQL", Path(host), name, user, "", port)
+    return SiteDatabase("PostgreSQL", None, name, user, host, port)
+
+
+def open_database(database: SiteDatabase, socket: str = "") -> Any:
+    """Open a connection for reading, as the engine's own library gives it (PEP 249); it belongs to the calling thread.
+
+    Args:
+        database: the database.
+        socket: of PostgreSQL, the folder of the daemon's socket.
+
+    Raises:
+        MissingExtraError: its library is not installed.
+        DataError: it cannot be opened.
+    """
+    try:
+        return {"SQLite": _open_sqlite, "DuckDB": _open_duckdb, "PostgreSQL": _open_postgresql}[database.engine](
+            database, socket
+        )
+    except AtollError:
+        raise
+    except Exception as error:  # each library has errors of its own
+        beside = "let the user of `atoll site` write to its folder, where SQLite keeps the write-ahead log, or set journal_mode=delete"
+        said = " ".join(str(error).split()).rpartition("FATAL: ")[2].strip()[:500]
+        raise DataError(
+            f"it cannot be opened for reading: {said}",
+            where=str(database),
+            remedy=beside
+            if database.logs
+            else "try it with `atoll doctor KIT --data SPEC` at the site; a DuckDB file has no readers while a process writes it",
+        ) from error
+
+
+def _open_sqlite(database: SiteDatabase, socket: str) -> Any:
+    import sqlite3
+
+    del socket
+    made = sqlite3.connect(f"file:{quote(str(database.path))}?mode=ro", uri=True)
+    made.execute("select count(*) from sqlite_master").fetchone()  # it opens the file now, not at the first query
+    return made
+
+
+def _open_duckdb(database: SiteDatabase, socket: str) -> Any:
+    del socket
+    config = {"temp_directory": tempfile.gettempdir(), "autoinstall_known_extensions": "false"}
+    return need("duckdb", "duckdb", "reading a DuckDB file").connect(str(database.path), read_only=True, config=config)
+
+
+def _open_postgresql(database: SiteDatabase, socket: str) -> Any:
+    psycopg = need("psycopg", "postgres", "reading PostgreSQL")
+    # Each query sees the data as they are then, and no transaction stays open between two rounds.
+    return psycopg.connect(database.uri(socket), autocommit=True)
+
+
+# ------------------------------------------------------------------ the words of ``atoll site KIT --data ...`` as a mapping that a process in another folder can load
+
 
 SETTINGS = ("path", "target", "task", "features", "drop", "categories", "missing", "missing_features", "id", "delimiter", "decimal", "encoding",
             "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "database", "folder", "policy", "consent", "scales", "held_out", "tables", "limits")  # fmt: skip
@@ -168,3 +372,21 @@ def from_yaml(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         tree["database"] = str((path.parent / str(tree["database"])).resolve())
     tree.setdefault("folder", str(path.parent.resolve()))
     return tree
+
+
+@contextlib.contextmanager
+def inside(folder: Any) -> Iterator[None]:
+    """Resolve the site's own paths and modules from the folder where the site was started."""
+    if folder is None:
+        yield
+        return
+    from atoll.runs.registries import HOME  # a site's front starts without it
+
+    sys.path.insert(0, str(folder))
+    home = HOME.set("the folder where the site was started")
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        HOME.reset(home)
+        sys.path.remove(str(folder))

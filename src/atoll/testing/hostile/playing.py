@@ -16,7 +16,7 @@ from atoll.core.time.clock import run
 from atoll.data import Dataset
 from atoll.runs import RunFolder
 from atoll.runtime.identity import Peer
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.job_spec import parse_job
 from atoll.runtime.line import Channel, Line, local_line
 from atoll.runtime.transport.framed import local_pipe
 from atoll.runtime.worker.at_server import run_job

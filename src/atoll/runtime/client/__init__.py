@@ -1,1 +1,0 @@
-"""The people's end: submit, look, follow, abort, resume, clone, fetch."""

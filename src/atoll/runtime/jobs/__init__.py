@@ -1,1 +1,0 @@
-"""Jobs: their settings, their terms, and the settings that describe a live job."""
