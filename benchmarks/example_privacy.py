@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from atoll.algorithms import DPSGD, FedAvg
 from atoll.core.algebra.rng import Rng
-from atoll.secure.normals import NoiseStream
+from atoll.secure.keystream import NoiseStream
 from atoll.torch.blocks.course import normal_transform
 from atoll.torch.local import LocalTraining
 from torch import nn

@@ -24,8 +24,8 @@ from atoll.reducers import (
     SecureTree,
     TwoServers,
 )
-from atoll.secure.holders import SimulatedAttestation
 from atoll.secure.noise import SkellamNoise
+from atoll.secure.seed_holders import SimulatedAttestation
 from atoll.stages import Clip, GaussianNoise
 from atoll.testing import live
 from atoll.testing.lying.sites import Rehearsal

@@ -18,7 +18,7 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.secure.masking.halves import label_of
+from atoll.secure.masking.party_steps import label_of
 
 VALUES = [float(7 * i + 3) for i in range(6)]
 """What the parties add up, times 0 to 3."""

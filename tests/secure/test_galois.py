@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.secure.galois import GaloisRing
+from atoll.secure.masking.one_shot import GaloisRing
 
 
 def product(ring, a, b):

@@ -23,7 +23,7 @@ from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.reducers import BoundedSum, Enclave, OneShot, SecureAggregation, SecureIndexing, TwoServers
 from atoll.secure.encrypted import BatchCrypt, Digits
-from atoll.secure.masking.coded import Code
+from atoll.secure.masking.one_shot import Code
 from atoll.stages import Clip, GaussianNoise, RandomK
 from atoll.testing.conformance.secrecy import Onlooker
 from tests.secure.lying import (

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from atoll.core.errors import ConfigError
-from atoll.secure.normals import NoiseStream
+from atoll.secure.keystream import NoiseStream
 
 SEED = bytes(range(32))
 

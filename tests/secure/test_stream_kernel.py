@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.native import cpp_compiler, library_of
 from atoll.secure import keystream as ks
-from atoll.secure.stream_kernel import SOURCE, StreamKernel
+from atoll.secure.keystream import SOURCE, StreamKernel
 
 needs_compiler = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 ROWS = st.none() | st.integers(0, 2)
@@ -85,7 +85,7 @@ def test_a_pass_with_other_bits_is_never_used(monkeypatch, judged_anew):
 def test_without_native_code_the_library_makes_long_streams(monkeypatch, judged_anew, why):
     monkeypatch.setenv("ATOLL_NATIVE", "0" if why == "switched off" else "1")
     if why == "no compiler":
-        monkeypatch.setattr("atoll.secure.stream_kernel.library_of", lambda source: None)
+        monkeypatch.setattr("atoll.secure.keystream.library_of", lambda source: None)
     monkeypatch.setattr(ks, "_LONG", 1)
     seed, found = hashlib.sha256(b"seed").digest(), np.zeros(100, np.uint32)
     ks.add_stream(found, seed)

@@ -113,7 +113,7 @@ def test_a_training_with_short_words_is_the_plain_one():
 
 @pytest.mark.slow  # its quick sibling is that of SecureAggregation, which adds up each cohort
 def test_the_laws_of_reducers_hold():
-    from atoll.secure.masking.halves import deal
+    from atoll.secure.masking.party_steps import deal
 
     check_reducer(SecureTree(SecureAggregation(threshold=2), 3), proved=[deal])
 

@@ -5,8 +5,6 @@ from .encrypted.squares import masked_squares as masked_squares
 from .encrypted.squares import open_sum as open_sum
 from .encrypted.squares import require_library as require_library
 from .encrypted.squares import require_public as require_public
-from .holders import Attestation as Attestation
-from .holders import SimulatedAttestation as SimulatedAttestation
 from .indexing import CountNoise as CountNoise
 from .lot import Lot as Lot
 from .lot import accept_lot as accept_lot
@@ -15,5 +13,7 @@ from .noise import DiscreteGaussianNoise as DiscreteGaussianNoise
 from .noise import LatticeNoise as LatticeNoise
 from .noise import SkellamMixtureNoise as SkellamMixtureNoise
 from .noise import SkellamNoise as SkellamNoise
+from .seed_holders import Attestation as Attestation
+from .seed_holders import SimulatedAttestation as SimulatedAttestation
 from .words import FixedPoint as FixedPoint
 from .words import WordLayout as WordLayout

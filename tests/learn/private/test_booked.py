@@ -34,9 +34,9 @@ from atoll.privacy import Budget, Shuffled, epsilon_of
 from atoll.privacy.discrete import DiscreteGaussianLaw, DiscreteSampler, GaussianLattice, LaplaceLattice, SkellamLaw
 from atoll.privacy.events import DistributedGaussian, RandomisedResponse, Skellam, SkellamMixture
 from atoll.reducers import SecureAggregation
+from atoll.secure.keystream import NoiseStream
 from atoll.secure.masking import reducer as masking
 from atoll.secure.noise import LatticeNoise, SkellamMixtureNoise
-from atoll.secure.normals import NoiseStream
 from atoll.stages import (
     Anonymous,
     Clip,

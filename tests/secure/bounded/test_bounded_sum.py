@@ -19,9 +19,7 @@ from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.reducers import BoundedSum
 from atoll.secure import WordLayout
-from atoll.secure.bounded.halves import add
-from atoll.secure.bounded.plan import BoundPlan
-from atoll.secure.bounded.projections import MOST_OUTSIDE, PROJECTIONS, RATIO, project_rows
+from atoll.secure.bounded import MOST_OUTSIDE, PROJECTIONS, RATIO, BoundPlan, add, project_rows
 from atoll.stages import ScalarQuantizer
 from atoll.testing import Timetable, check_reducer
 from atoll.testing.lying.sites import Rehearsal

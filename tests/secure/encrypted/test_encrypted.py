@@ -27,7 +27,7 @@ from atoll.secure import FixedPoint, WordLayout
 from atoll.secure.encrypted import BFV, BatchCrypt, Paillier, ThresholdPaillier
 from atoll.secure.encrypted import reducer as module
 from atoll.secure.encrypted.agreement import EncryptedAgreement
-from atoll.secure.encrypted.halves import answer_sum, deal_keys, make_keys
+from atoll.secure.encrypted.party_steps import answer_sum, deal_keys, make_keys
 from atoll.stages import Clip
 from atoll.testing import Timetable, check_reducer
 from atoll.testing.lying.sites import Rehearsal

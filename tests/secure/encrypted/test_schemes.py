@@ -14,9 +14,8 @@ from atoll.core import message as M
 from atoll.core.errors import ConfigError, DataError, MissingExtraError
 from atoll.core.requests.island import Secret
 from atoll.secure.encrypted import BFV, CKKS, BatchCrypt, Digits, Paillier, scheme_named
-from atoll.secure.encrypted.bigints import pack, unpack
-from atoll.secure.encrypted.digits import from_slots, slot_count, to_slots
-from atoll.secure.encrypted.paillier import PrivateKey, PublicKey, public_key
+from atoll.secure.encrypted.paillier import PrivateKey, PublicKey, pack, public_key, unpack
+from atoll.secure.encrypted.scheme import from_slots, slot_count, to_slots
 
 pytest.importorskip("gmpy2")
 pytest.importorskip("tenseal")
@@ -237,7 +236,7 @@ def test_ciphertexts_of_equal_numbers_differ_and_those_of_a_seeded_secret_repeat
 @pytest.mark.parametrize("scheme", [FIVE["bfv"], FIVE["ckks"]], ids=["bfv", "ckks"])
 def test_blocks_of_one_seeded_ciphertext_have_other_randomness(scheme, keys):
     """A SEAL context with a seed gives each ciphertext the same numbers, and the difference of two blocks would be that of their plaintexts."""
-    from atoll.secure.encrypted.seal import split
+    from atoll.secure.encrypted.bfv import split
 
     per = scheme.slots * (scheme.capacity // 9)
     pieces = split(scheme.encrypt(keys[scheme][0], np.zeros(2 * per, np.uint64), Digits(2 * per, 8, 2), Secret(7)))

@@ -11,7 +11,7 @@ from atoll.core.requests.island import Secret
 pytest.importorskip("tenseal")
 
 from atoll.secure.encrypted import slots
-from atoll.secure.encrypted.seal import context, seal
+from atoll.secure.encrypted.bfv import context, seal
 from atoll.secure.encrypted.slots import SlotForm, SlotOwner, SlotVector
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from atoll.core.errors import DataError
 from atoll.core.requests.island import Secret
-from atoll.secure.encrypted.halves import _require_pads
-from atoll.secure.encrypted.tags import PRIMES, pads, right, tags
+from atoll.secure.encrypted.agreement import PRIMES, pads, right, tags
+from atoll.secure.encrypted.party_steps import _require_pads
 
 SEED = b"t" * 32
 

@@ -94,7 +94,7 @@ def test_keys_and_answers_travel_as_messages(dealt):
 def test_safe_primes_are_safe():
     import gmpy2
 
-    from atoll.secure.encrypted.primes import safe_prime
+    from atoll.secure.encrypted.threshold import safe_prime
 
     for bits in (64, 128, 160):
         p = safe_prime(bits, Secret())

@@ -16,8 +16,8 @@ from atoll.core.event import Ledger
 from atoll.privacy import epsilon_of, spent
 from atoll.reducers import SecureIndexing
 from atoll.secure import CountNoise
-from atoll.secure.indexing import halves
-from atoll.secure.indexing.noise import BITS, grid_books
+from atoll.secure.indexing import party_steps
+from atoll.secure.indexing.counts import BITS, grid_books
 from atoll.stages import Clip, ProductQuantizer
 
 SIZES = {"a": [[5, 4], [3, 2]], "b": [[2, 3]]}
@@ -119,7 +119,7 @@ def test_a_round_differs_from_one_without_noise_by_the_noise(islands, by, space,
         steps.append(made[1])
         return made
 
-    monkeypatch.setattr(halves, "grid_books", watched)
+    monkeypatch.setattr(party_steps, "grid_books", watched)
     clean = run(job(None, by=by, rounds=1), islands)
     noisy = run(job(CountNoise(multiplier, space), by=by, rounds=1), islands, folder=tmp_path / "run")
     gap = np.concatenate([(noisy.params[k] - clean.params[k]).ravel() for k in clean.params])

@@ -15,7 +15,7 @@ from atoll.core.requests.island import Secret
 from atoll.core.time.clock import run
 from atoll.pacing import FedBuff
 from atoll.reducers import SecureAggregation, SecureIndexing
-from atoll.secure.indexing import halves
+from atoll.secure.indexing import party_steps
 from atoll.secure.indexing.counts import by_layer, count_indices, layers_of, part_totals, runs_of
 from atoll.stages import Clip, ProductQuantizer, ScalarQuantizer
 from atoll.testing import check_reducer
@@ -144,13 +144,13 @@ def test_counts_that_do_not_add_up_to_the_parties_are_not_used():
 
 @pytest.mark.parametrize("by", WAYS)
 def test_a_party_that_counts_twice_is_found_by_the_sum(islands, by, monkeypatch):
-    honest = halves.part_totals
+    honest = party_steps.part_totals
 
     def twice(totals, unit, most, party=""):
         numbers, found = honest(totals, unit, most, party)
         return numbers, {name: replace(one, weight=one.weight + (party == "client-3")) for name, one in found.items()}
 
-    monkeypatch.setattr(halves, "part_totals", twice)
+    monkeypatch.setattr(party_steps, "part_totals", twice)
     with pytest.raises(MessageError, match="are wrong: those of block 0 add up to"):
         trained(islands, reducer=SecureIndexing(by), selection=atoll.Everyone())
 
@@ -175,18 +175,18 @@ def helper_of(name, inbox):
 
 def test_helpers_refuse_letters_of_too_few():
     box = helper_of("enclave", {"a": {}})
-    plan = halves.IndexPlan("enclave", tuple("abcde"), 2, 4, 1.0, 1, SecureIndexing().codec)
+    plan = party_steps.IndexPlan("enclave", tuple("abcde"), 2, 4, 1.0, 1, SecureIndexing().codec)
     with pytest.raises(PolicyError, match="a sum of 1 parties of 1 organisations, with at least 2"):
-        halves.add.run(box, {"plan": plan.message(), "lengths": {}, "sizes": {}, "votes": {}})
+        party_steps.add.run(box, {"plan": plan.message(), "lengths": {}, "sizes": {}, "votes": {}})
     with pytest.raises(PolicyError, match="of at least 1 parties"):
-        halves.IndexPlan.of({**plan.message(), "least": 1})
+        party_steps.IndexPlan.of({**plan.message(), "least": 1})
 
 
 def test_a_share_of_the_second_server_is_uniform_whatever_the_index():
     seeds = (b"a" * 32, b"b" * 32)
     for index in (0, 5):
         found = part_totals({"u": total([index] * 20_000, 8)}, 1.0, 1)[1]
-        share = np.asarray(halves._share_indices(found, 8, seeds)[0])
+        share = np.asarray(party_steps._share_indices(found, 8, seeds)[0])
         seen = np.bincount(share.reshape(-1, 8)[:, index], minlength=256)
         chi = ((seen - seen.mean()) ** 2 / seen.mean()).sum()
         assert chi < 255 + 6 * np.sqrt(2 * 255)
@@ -206,7 +206,7 @@ def asked(by, change, least=3):
     """What a helper answers to the letters of three parties, which ``change(number, plan, request)`` may tell another plan or request."""
     reducer = SecureIndexing(by, least=least)
     names = tuple(f"party-{number}" for number in range(3))
-    plan = halves.IndexPlan(by, names, least, reducer.bits(3), 1.0, reducer._most, reducer.codec)
+    plan = party_steps.IndexPlan(by, names, least, reducer.bits(3), 1.0, reducer._most, reducer.codec)
     boxes: dict[str, dict[str, object]] = {name: {} for name in reducer.others}
     for number in range(3):
         told, request, letters = change(number, plan, "ab" * 32)
@@ -220,11 +220,11 @@ def asked(by, change, least=3):
             return totals
 
         island.totals = found
-        said = run(halves.send.run(island, told.message()))
+        said = run(party_steps.send.run(island, told.message()))
     helper = list(reducer.others)[-1]
     lengths = plan.layout(said["form"]).lengths
     message = {"plan": plan.message(), "lengths": lengths, "sizes": said["sizes"], "votes": {}}
-    return halves.add.run(helper_of(helper, boxes[helper]), message)
+    return party_steps.add.run(helper_of(helper, boxes[helper]), message)
 
 
 @pytest.mark.parametrize("by", WAYS)

@@ -21,7 +21,7 @@ from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.reducers import SecureAggregation
 from atoll.runtime.network.shared import Shared, bare, words
-from atoll.secure.masking.halves import label_of, masked, reveal, vote
+from atoll.secure.masking.party_steps import label_of, masked, reveal, vote
 
 # Each attack has a quick sibling in one process, in `test_over_network` or `test_secure_aggregation`.
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("transport", ["tcp", "grpc"], scope="module")]

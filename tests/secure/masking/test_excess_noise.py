@@ -24,7 +24,7 @@ from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.privacy.discrete import SkellamLaw
 from atoll.reducers import OneShot, SecureAggregation
-from atoll.secure.masking import halves
+from atoll.secure.masking import party_steps
 from atoll.secure.noise import DiscreteGaussianNoise, ExcessNoise, SkellamNoise
 from atoll.testing import Timetable
 
@@ -260,10 +260,10 @@ def test_seeds_are_revealed_for_one_set_which_is_written_down_before():
 
         async def run(self, request, positions):
             replies = await super().run(request, positions)
-            if request.task.name == halves.reveal.name and self.second is None:
+            if request.task.name == party_steps.reveal.name and self.second is None:
                 assert all(len(reply.value["excess"]) == 6 for reply in replies)
                 fewer = {"kept": request.message["kept"][1:], "lost": request.message["kept"][:1]}
-                name = request.id.rpartition("@")[0] + "@" + halves.label_of(fewer["kept"], fewer["lost"])
+                name = request.id.rpartition("@")[0] + "@" + party_steps.label_of(fewer["kept"], fewer["lost"])
                 self.second = await super().run(replace(request, id=name, message=fewer), positions)
             return replies
 
@@ -278,7 +278,7 @@ def test_wrong_shares_leave_noise_in_the_sum_and_never_take_too_much(liars, left
         async def run(self, request, positions):
             replies = await super().run(request, positions)
             for reply in replies:
-                if request.task.name == halves.reveal.name and reply.party in liars:
+                if request.task.name == party_steps.reveal.name and reply.party in liars:
                     shares = reply.value["excess"]
                     shares.update({name: bytes([share[0] ^ 1]) + share[1:] for name, share in shares.items()})
             return replies
@@ -297,7 +297,7 @@ def test_a_dealer_whose_shares_are_not_of_its_parts_keeps_its_noise():
     class Odd(Inline):
         async def run(self, request, positions):
             replies = await super().run(request, positions)
-            odd = [request.task.name == halves.deal.name and reply.party == 1 for reply in replies]
+            odd = [request.task.name == party_steps.deal.name and reply.party == 1 for reply in replies]
             return [
                 replace(r, value={**r.value, "anchor": bytes(32)}) if o else r
                 for r, o in zip(replies, odd, strict=True)

@@ -21,8 +21,8 @@ from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.reducers import OneShot
 from atoll.secure import FixedPoint, WordLayout
-from atoll.secure.masking.coded import Code, code_words, sum_shares
-from atoll.secure.masking.halves import label_of
+from atoll.secure.masking.one_shot import Code, code_words, sum_shares
+from atoll.secure.masking.party_steps import label_of
 from atoll.testing import Timetable, check_reducer
 
 NAMES = [f"client-{i}" for i in range(6)]
@@ -236,7 +236,7 @@ def test_a_reply_that_is_none_of_the_protocol_is_worked_around(step, said):
 
 
 def test_a_letter_that_is_none_names_its_sender():
-    from atoll.secure.masking.coded import _form_of
+    from atoll.secure.masking.one_shot import _form_of
 
     for letter in (
         None,

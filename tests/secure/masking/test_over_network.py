@@ -16,7 +16,7 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.reducers import SecureAggregation
-from atoll.secure.masking.halves import label_of, reveal, vote
+from atoll.secure.masking.party_steps import label_of, reveal, vote
 from atoll.testing.lying.sites import Rehearsal
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.secure.masking.degree import MaskingPlan, plan
-from atoll.secure.masking.graph import in_one_piece, rings
+from atoll.secure.masking.agreement import in_one_piece, rings
+from atoll.secure.masking.reducer import MaskingPlan, plan
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from atoll.engines import Batched, Inline
 from atoll.reducers import SecureAggregation
 from atoll.secure import FixedPoint, WordLayout
 from atoll.secure.masking.agreement import Agreement
-from atoll.secure.masking.halves import deal
+from atoll.secure.masking.party_steps import deal
 from atoll.stages import Clip
 from atoll.testing import Timetable, check_reducer
 from atoll.testing.conformance.secrecy import Onlooker
@@ -288,7 +288,7 @@ def test_a_server_that_sends_other_models_gets_noise():
 
 
 def test_a_wrong_share_is_found_named_and_worked_around():
-    from atoll.secure.masking import halves
+    from atoll.secure.masking import party_steps
 
     data = data_of(4)
 
@@ -296,7 +296,7 @@ def test_a_wrong_share_is_found_named_and_worked_around():
         async def run(self, request, positions):
             replies = await super().run(request, positions)
             for reply in replies:
-                if request.task.name == halves.reveal.name and reply.party in self.liars:
+                if request.task.name == party_steps.reveal.name and reply.party in self.liars:
                     shares = reply.value["shares"]
                     shares.update({name: bytes([share[0] ^ 1]) + share[1:] for name, share in shares.items()})
             return replies
@@ -349,12 +349,12 @@ def test_a_reply_that_is_none_of_the_protocol_is_worked_around(step, said, wrong
 def test_a_key_that_is_none_names_its_dealer():
     from types import SimpleNamespace
 
-    from atoll.secure.masking import party
+    from atoll.secure.masking import party_steps
 
     island = SimpleNamespace(name="a", state={"key": b"k" * 32})
     for letter in ({"key": bytes(32)}, {"key": b"short"}, {"key": 5}, {}, None):
         with pytest.raises(LetterError, match=r"client-3 dealt a key that is not usable"):
-            party.pair_of(island, "client-3", letter, b"")
+            party_steps.pair_of(island, "client-3", letter, b"")
 
 
 def test_a_sparse_graph_is_refused_against_a_server_that_lies():
@@ -391,7 +391,7 @@ def _asking(request_of):
 
 @pytest.mark.parametrize("server", ["honest", "active"])
 def test_no_party_reveals_for_a_second_set(server):
-    from atoll.secure.masking.halves import label_of
+    from atoll.secure.masking.party_steps import label_of
 
     def other(request):
         kept, lost = request.message["kept"][1:], [*request.message["lost"], request.message["kept"][0]]
@@ -406,21 +406,21 @@ def test_no_party_reveals_for_a_second_set(server):
 
 def test_split_survivor_sets_open_nothing():
     """An active server tells half of the parties that client-0 is in the sum and half that it is lost: no votes agree, so nobody reveals."""
-    from atoll.secure.masking import halves
+    from atoll.secure.masking import party_steps
 
     class Splitting(Inline):
         refused = 0
 
         async def run(self, request, positions):
-            if request.task.name not in (halves.vote.name, halves.reveal.name):
+            if request.task.name not in (party_steps.vote.name, party_steps.reveal.name):
                 return await super().run(request, positions)
             kept = request.message["kept"]
             fewer = {"kept": kept[1:], "lost": [kept[0]]}
-            label = halves.label_of(fewer["kept"], fewer["lost"])
+            label = party_steps.label_of(fewer["kept"], fewer["lost"])
             other = replace(request, id=request.id.rpartition("@")[0] + "@" + label, message=fewer)
             half = len(positions) // 2
             replies = [*await super().run(request, positions[:half]), *await super().run(other, positions[half:])]
-            if request.task.name == halves.reveal.name:
+            if request.task.name == party_steps.reveal.name:
                 self.refused = sum(isinstance(reply.error, PolicyError) for reply in replies)
             return replies
 

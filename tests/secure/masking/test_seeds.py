@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError, LetterError
 from atoll.core.requests.island import Secret
-from atoll.secure.masking.seeds import PRIME, SHARE, commitment, open_secret, pair_seed, public_key, shares_of
+from atoll.secure.masking.unmasking import PRIME, SHARE, commitment, open_secret, pair_seed, public_key, shares_of
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 7), st.data())

@@ -26,8 +26,16 @@ from atoll.engines import Batched, Inline, Processes
 from atoll.privacy import epsilon_of, spent
 from atoll.reducers import OneShot, SecureAggregation, TwoServers
 from atoll.secure.keystream import Keystream
-from atoll.secure.noise import DiscreteGaussianNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
-from atoll.secure.noise.rounding import conditional, in_steps, mean_square, unconditional
+from atoll.secure.noise import (
+    DiscreteGaussianNoise,
+    SkellamMixtureNoise,
+    SkellamNoise,
+    conditional,
+    in_steps,
+    mean_square,
+    rounded_bound,
+    unconditional,
+)
 from atoll.stages import Rotation
 from atoll.stages.coded.rotation import bound_entry
 from atoll.testing import Timetable, check_stage, live

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.island import Secret
 from atoll.secure.shares import Binary, Field, WordRing
-from atoll.secure.shares.field import MERSENNE
+from atoll.secure.shares.domain import MERSENNE
 from atoll.secure.shares.sharing import domain_of
 
 DOMAINS = [WordRing(64), WordRing(32), WordRing(13), Field(), Field(4294967291), Field(101)]

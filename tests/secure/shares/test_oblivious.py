@@ -14,7 +14,7 @@ from atoll.core.exposure import Contract
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.secure.shares import Binary, Field, ObliviousDealer, WordRing, oblivious, transfer_frames
-from atoll.secure.shares.order import Order
+from atoll.secure.shares.dealer import Order
 from tests.support.alignment import recorded
 
 PARTIES = ["bank", "shop"]

@@ -65,8 +65,8 @@ def sealed_costs(rows: int, features: int, key_bits: int = 2048, seed: int = 0) 
         seed: of the features.
     """
     from atoll.core.requests.island import Secret
-    from atoll.secure.encrypted.digits import Digits
     from atoll.secure.encrypted.paillier import Paillier
+    from atoll.secure.encrypted.scheme import Digits
 
     scheme, secret = Paillier(key_bits=key_bits), Secret()
     public, private = scheme.make_keys(secret)

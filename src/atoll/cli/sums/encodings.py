@@ -11,7 +11,7 @@ import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.secure import FixedPoint
-from atoll.secure.words.fixed import spare
+from atoll.secure.words import spare
 
 from .settings import SumSettings
 

@@ -11,10 +11,10 @@ from atoll.core.errors import ConfigError
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.secure.bounded import BoundedSum
 from atoll.secure.encrypted import Encrypted
-from atoll.secure.holders import Enclave, TwoServers
 from atoll.secure.indexing import SecureIndexing
 from atoll.secure.masking import OneShot, SecureAggregation
-from atoll.secure.standing import MultiRound
+from atoll.secure.multi_round import MultiRound
+from atoll.secure.seed_holders import Enclave, TwoServers
 
 from .encodings import wide
 from .settings import SumSettings

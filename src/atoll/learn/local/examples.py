@@ -14,7 +14,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.privacy.discrete import GaussianLattice
-from atoll.secure.normals import NoiseStream
+from atoll.secure.keystream import NoiseStream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,8 +16,14 @@ from atoll.core.requests.chain import Chain
 from atoll.core.requests.stage import Guarding, Worded
 from atoll.learn.aggregation.base import EqualWeights
 from atoll.privacy.discrete import SkellamLaw
-from atoll.secure.noise import DiscreteGaussianNoise, LatticeNoise, SkellamMixtureNoise, SkellamNoise, rounded_bound
-from atoll.secure.noise.excess import MOST_PARTS
+from atoll.secure.noise import (
+    MOST_PARTS,
+    DiscreteGaussianNoise,
+    LatticeNoise,
+    SkellamMixtureNoise,
+    SkellamNoise,
+    rounded_bound,
+)
 from atoll.stages import Clip, Rotation
 from atoll.stages.coded.rotation import bound_entry
 

@@ -25,8 +25,7 @@ from atoll.core.capability import RELEASED_ONLY, Capability, Need
 from atoll.core.errors import ConfigError, DataError, PolicyError, QuorumError
 from atoll.core.requests.task import Task
 from atoll.secure.encrypted import scheme_named
-from atoll.secure.encrypted.agreement import EncryptedAgreement
-from atoll.secure.encrypted.lanes import numbers_of, words_of
+from atoll.secure.encrypted.agreement import EncryptedAgreement, numbers_of, words_of
 from atoll.secure.words import FixedPoint, form_of
 
 from ..capabilities import AFFINE_FOLD, BY_EXAMPLES

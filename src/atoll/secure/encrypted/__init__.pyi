@@ -1,11 +1,11 @@
-from .batchcrypt import BatchCrypt as BatchCrypt
+from .agreement import scheme_named as scheme_named
 from .bfv import BFV as BFV
-from .ckks import CKKS as CKKS
-from .digits import Digits as Digits
+from .bfv import CKKS as CKKS
+from .paillier import BatchCrypt as BatchCrypt
 from .paillier import Paillier as Paillier
 from .reducer import Encrypted as Encrypted
+from .scheme import Digits as Digits
 from .scheme import Scheme as Scheme
-from .scheme import scheme_named as scheme_named
 from .threshold import ThresholdPaillier as ThresholdPaillier
 from .vectors import JoinedFields as JoinedFields
 from .vectors import KeyOwner as KeyOwner

@@ -2,25 +2,141 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.extras import need
 from atoll.core.requests.island import Secret
 
-from .digits import Digits, Form, Numbers, checked, from_slots, parties_of, slot_count, to_slots
-from .scheme import Adder, Scheme
-from .seal import context, context_for, join, load, save, seal, split
+from .scheme import Adder, Digits, Form, Numbers, Scheme, checked, from_slots, parties_of, slot_count, to_slots
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.algebra.tree import Tree
 
-__all__ = ["BFV", "RingScheme"]
+__all__ = ["BFV", "CKKS", "RingScheme", "context", "context_for", "join", "load", "save", "seal", "split"]
+
+
+# ------------------------------------------------------------------ microsoft SEAL as TenSEAL ships it: contexts, and objects as bytes
+
+
+_STEP = 1024
+
+
+def seal() -> Any:
+    """Return the library.
+
+    Raises:
+        MissingExtraError: TenSEAL is not installed.
+    """
+    return need("tenseal.sealapi", "secure", "homomorphic encryption by BFV or CKKS")
+
+
+@lru_cache(maxsize=16)
+def context(kind: str, ring: int, primes: tuple[int, ...], plain: int = 0) -> Any:
+    """Return a context at 128 bits of security, whose random numbers are the operating system's."""
+    return _context(kind, ring, primes, plain, None)
+
+
+def context_for(kind: str, ring: int, primes: tuple[int, ...], plain: int, secret: Secret) -> Any:
+    """Return a context for one ciphertext or key.
+
+    SEAL takes its random numbers from the operating system, as ``secret`` does. Only if secrets are seeded, in a simulation, they come from
+    ``secret``; the library then needs a context for each, since one with a seed gives every ciphertext the same random numbers.
+    """
+    secret.drawn = True
+    if not secret.seeded:
+        return context(kind, ring, primes, plain)
+    return _context(kind, ring, primes, plain, secret.uint64(8).tolist())
+
+
+def _context(kind: str, ring: int, primes: tuple[int, ...], plain: int, seed: list[int] | None) -> Any:
+    s = seal()
+    made = s.EncryptionParameters(getattr(s.SCHEME_TYPE, kind))
+    made.set_poly_modulus_degree(ring)
+    made.set_coeff_modulus(s.CoeffModulus.Create(ring, list(primes)))
+    if plain:
+        made.set_plain_modulus(s.PlainModulus.Batching(ring, plain))
+    if seed is not None:
+        made.set_random_generator(s.Blake2xbPRNGFactory(seed))
+    return s.SEALContext(made, True, s.SEC_LEVEL_TYPE.TC128)
+
+
+def save(thing: Any) -> bytes:
+    """Return an object of the library as bytes. It writes to paths only, so this is a file in memory where the system has those.
+
+    SEAL compresses, so that the length of random numbers varies by a few bytes. Zeros fill it up to a multiple of 1024, and the size of a message does not depend on
+    chance.
+    """
+
+    def emptied(path: str, file: Any) -> bytes:
+        thing.save(path)
+        return bytes(file.read())
+
+    raw = bytes(_through_file(emptied))
+    return raw.ljust(-(-(len(raw) + 16) // _STEP) * _STEP, b"\0")
+
+
+def load(thing: Any, of: Any, raw: bytes) -> Any:
+    """Fill an object of the library from bytes; SEAL checks that they are valid under the context.
+
+    Raises:
+        RuntimeError: they are not.
+        ValueError: they are not.
+    """
+
+    def fill(path: str, file: Any) -> Any:
+        file.write(raw)
+        file.flush()
+        thing.load(of, path)
+        return thing
+
+    return _through_file(fill)
+
+
+def _through_file(act: Callable[[str, Any], Any]) -> Any:
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
+        with os.fdopen(os.memfd_create("seal"), "r+b", buffering=0) as file:
+            return act(f"/proc/self/fd/{file.fileno()}", file)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "seal")
+        with path.open("w+b", buffering=0) as file:
+            return act(str(path), file)
+
+
+def join(pieces: list[bytes]) -> NDArray[np.uint8]:
+    """Return pieces as one array, each behind its length."""
+    return np.frombuffer(b"".join(len(piece).to_bytes(4, "little") + piece for piece in pieces), dtype=np.uint8)
+
+
+def split(sealed: NDArray[np.uint8]) -> list[bytes]:
+    """Return the pieces of an array.
+
+    Raises:
+        ValueError: the array is none of ``join``.
+    """
+    raw, at, pieces = np.ascontiguousarray(sealed, dtype=np.uint8).tobytes(), 0, []
+    while at < len(raw):
+        end = at + 4 + int.from_bytes(raw[at : at + 4], "little")
+        if end > len(raw):
+            raise ValueError("truncated")
+        pieces.append(raw[at + 4 : end])
+        at = end
+    return pieces
+
+
+# ------------------------------------------------------------------ BFV: exact whole numbers modulo t, several a slot
+
 
 _NOISE = 10 * 15.2
 """Ten standard deviations of a fresh ciphertext's noise, ``sqrt((2 N / 3 + 1) / 12)`` after the special prime is divided out, for N = 4096."""
@@ -247,3 +363,87 @@ def _public(scheme: RingScheme, raw: bytes) -> Any:
         raise DataError(
             "a public key that SEAL cannot read", where=scheme.name, remedy="ask for the key again"
         ) from error
+
+
+# ------------------------------------------------------------------ CKKS: numbers with an error, rounded to the whole numbers that went in
+
+
+@dataclass(frozen=True)
+class CKKS(RingScheme):
+    """Cheon-Kim-Kim-Song encryption (2017) of numbers with an error, by SEAL.
+
+    The error of a sum of n ciphertexts has a standard deviation of ``sqrt(n N (2 N / 3 + 1) / 24) / 2^scale_bits``. ``check`` refuses a cohort for which ten
+    of them reach 1/2, so that rounding gives the exact sum. Rounding also keeps the error at the key holder: it could reveal the private key (Li and
+    Micciancio 2021).
+
+    Attributes:
+        ring: the ring's degree N.
+        primes: bits of the primes of the modulus; the last is the special one, which ciphertexts do not have.
+        scale_bits: bits behind the point.
+        paired: two numbers a slot, as real and imaginary part. TenSEAL and NVFlare use the real part only.
+    """
+
+    ring: int = 4096
+    primes: tuple[int, ...] = (58, 51)
+    scale_bits: int = 20
+    paired: bool = True
+    name: ClassVar[str] = "ckks"
+    kind: ClassVar[str] = "CKKS"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "primes", tuple(self.primes))
+        if len(self.primes) < 2 or sum(self.primes[:-1]) - 2 - self.scale_bits < 8:
+            raise ConfigError(
+                f"scale_bits={self.scale_bits} with primes={self.primes}",
+                where="CKKS",
+                remedy="leave at least 10 bits of the modulus before the point",
+            )
+
+    @property
+    def modulus(self) -> tuple[int, tuple[int, ...], int]:
+        """The ring and its primes."""
+        return self.ring, self.primes, 0
+
+    @property
+    def capacity(self) -> int:
+        """Bits before the point; at most 40, since encoding is in double precision."""
+        return min(40, sum(self.primes[:-1]) - 2 - self.scale_bits)
+
+    @property
+    def slots(self) -> int:
+        """N numbers as complex pairs, N/2 as reals."""
+        return self.ring if self.paired else self.ring // 2
+
+    def error(self, parties: int) -> float:
+        """Return the standard deviation of the error of a sum before rounding."""
+        return sqrt(parties * self.ring * (2 * self.ring / 3 + 1) / 24) / 2.0**self.scale_bits
+
+    def check(self, form: Form) -> None:
+        """Refuse more parties than rounding can bear."""
+        parties = parties_of(form, self.capacity)
+        if 10 * self.error(parties) >= 0.5:
+            raise ConfigError(
+                f"{parties} parties with scale_bits={self.scale_bits}",
+                where="CKKS",
+                remedy=f"use at most {int((0.05 / self.error(1)) ** 2)} parties, or more scale_bits",
+            )
+
+    def _encode(self, encoder: Any, slots: NDArray[np.uint64]) -> Any:
+        plain, row = seal().Plaintext(), np.zeros(self.slots)
+        row[: len(slots)] = slots
+        half = self.slots // 2
+        values = (row[:half] + 1j * row[half:]).tolist() if self.paired else row.tolist()
+        encoder.encode(values, 2.0**self.scale_bits, plain)
+        return plain
+
+    def _decode(self, encoder: Any, plain: Any) -> NDArray[np.uint64]:
+        if self.paired:
+            pairs = np.array(encoder.decode_complex(plain))
+            row = np.concatenate([pairs.real, pairs.imag])
+        else:
+            row = np.array(encoder.decode_double(plain))
+        return np.asarray(np.maximum(np.rint(row), 0.0), dtype=np.uint64)
+
+    def _fits(self, sealed: Any) -> bool:
+        return bool(sealed.scale == 2.0**self.scale_bits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,9 +12,7 @@ import numpy as np
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 
-from .bigints import pack, per_plaintext, unpack
-from .digits import Digits, Form, Numbers, checked
-from .scheme import Adder, Scheme
+from .scheme import Adder, Digits, Form, Numbers, Scheme, checked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +20,62 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.requests.island import Secret
 
-__all__ = ["Paillier", "PrivateKey", "PublicKey", "gmp", "public_key", "to_bytes", "to_number"]
+__all__ = [
+    "BatchCrypt",
+    "Paillier",
+    "PrivateKey",
+    "PublicKey",
+    "gmp",
+    "pack",
+    "per_plaintext",
+    "public_key",
+    "to_bytes",
+    "to_number",
+    "unpack",
+]
+
+
+# ------------------------------------------------------------------ numbers side by side in large whole numbers, and back
+
+
+def per_plaintext(width: int, key_bits: int) -> int:
+    """Return how many numbers of ``width`` bits fit below ``2^(key_bits - 1)``, and so below the modulus.
+
+    Raises:
+        ConfigError: not one.
+    """
+    if width >= key_bits:
+        raise ConfigError(f"sums of {width} bits, in a modulus of {key_bits}", remedy="use a longer key")
+    return (key_bits - 1) // width
+
+
+def pack(numbers: NDArray[np.uint64], width: int, key_bits: int) -> list[int]:
+    """Return whole numbers ``sum_j numbers[j] 2^(j width)``, the first one lowest."""
+    per = per_plaintext(width, key_bits)
+    rows = np.zeros((-(-numbers.size // per), per), dtype="<u8")
+    rows.ravel()[: numbers.size] = numbers
+    bits = np.unpackbits(rows.view(np.uint8).reshape(*rows.shape, 8), axis=2, bitorder="little")[:, :, :width]
+    packed = np.packbits(bits.reshape(len(rows), per * width), axis=1, bitorder="little")
+    return [int.from_bytes(row.tobytes(), "little") for row in packed]
+
+
+def unpack(packed: Sequence[Any], size: int, width: int, key_bits: int) -> NDArray[np.uint64]:
+    """Return the ``(size,)`` numbers of ``pack``, modulo ``2^width`` each."""
+    per = per_plaintext(width, key_bits)
+    count = -(-per * width // 8)
+    mask = (1 << (8 * count)) - 1
+    raw = b"".join((int(number) & mask).to_bytes(count, "little") for number in packed)
+    rows = np.frombuffer(raw, dtype=np.uint8).reshape(len(packed), count)
+    bits = np.unpackbits(rows, axis=1, count=per * width, bitorder="little").reshape(-1, width)
+    wide = np.zeros((len(bits), 64), dtype=np.uint8)
+    wide[:, :width] = bits
+    return np.asarray(np.packbits(wide, axis=1, bitorder="little").view("<u8").ravel()[:size], dtype=np.uint64)
+
+
+# ------------------------------------------------------------------ paillier (1999), packed
+#
+# Paillier (1999), packed: many numbers a plaintext, noise from a fixed base, decryption modulo each prime.
+
 
 _WINDOW = 8
 """Bits of an exponent that one multiplication handles; a table of ``2^8`` powers for each."""
@@ -272,3 +326,60 @@ def to_bytes(number: Any, size: int) -> NDArray[np.uint8]:
 def to_number(raw: Any) -> int:
     """The inverse of `to_bytes`."""
     return int.from_bytes(bytes(raw), "little")
+
+
+# ------------------------------------------------------------------ batchCrypt (Zhang et al. 2020)
+#
+# BatchCrypt (Zhang et al. 2020): signed numbers in two's complement with two sign bits, batched under Paillier.
+
+
+@dataclass(frozen=True)
+class BatchCrypt(Paillier):
+    """Batches of signed numbers, as section 4.2 of the paper codes them, under Paillier.
+
+    A number x of ``[0, 2^bits)`` stands for ``v = x - 2^(bits - 1)``. Its field has, from the top: padding bits for the carries of the additions, two sign bits,
+    and the bits of a sum. In a sum whose two sign bits differ, a number overflowed: decryption fails rather than return a wrong number.
+    The first field counts the parties. A field is ``ceil(log2 parties) + 1`` bits wider than that of ``Paillier``, which codes the same numbers without signs.
+    """
+
+    name: ClassVar[str] = "batchcrypt"
+
+    def most(self, parties: int) -> int:
+        """Return how many bits a number may have: a field has at most 64, with the padding and the second sign bit."""
+        return 63 - 2 * (parties - 1).bit_length()
+
+    def layout(self, form: Digits) -> tuple[int, int]:
+        """Return one field more than numbers, and the bits of a field with its padding."""
+        width = _signed(form) + form.guard
+        if width > 64:
+            raise ConfigError(
+                f"fields of {width} bits for numbers of {form.bits} bits",
+                where="BatchCrypt",
+                remedy="use fewer bits a number, or scheme='paillier'",
+            )
+        return form.size + 1, width
+
+    def coded(self, numbers: NDArray[np.uint64], form: Digits) -> NDArray[np.uint64]:
+        """Return a one, and the numbers in two's complement; the padding is 0."""
+        signed = numbers - np.uint64(1 << (form.bits - 1))
+        return np.concatenate([np.ones(1, dtype=np.uint64), signed & np.uint64((1 << _signed(form)) - 1)])
+
+    def decoded(self, fields: NDArray[np.uint64], form: Digits) -> NDArray[np.uint64]:
+        """Return the sums, after looking at the sign bits."""
+        bits = _signed(form)
+        parties, sums = fields[0], fields[1:] & np.uint64((1 << bits) - 1)
+        first, second = sums >> np.uint64(bits - 1), sums >> np.uint64(bits - 2) & np.uint64(1)
+        wrong = int((first != second).sum())
+        if wrong or int(parties) > form.parties:
+            raise DataError(
+                f"{wrong} of {form.size} sums overflowed, of {int(parties)} parties",
+                where="BatchCrypt",
+                remedy=f"add up at most {form.parties} ciphertexts of one form, each once",
+            )
+        lifted = sums | np.where(first == 1, ~np.uint64((1 << bits) - 1), np.uint64(0))
+        return np.asarray(lifted + parties * np.uint64(1 << (form.bits - 1)))
+
+
+def _signed(form: Digits) -> int:
+    """Bits of a sum with two sign bits: ``bits - 1`` of a value, the guard bits, and two."""
+    return form.bits - 1 + form.guard + 2

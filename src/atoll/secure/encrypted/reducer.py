@@ -13,15 +13,21 @@ from atoll.core.requests.request import Reduced
 from atoll.core.validation import Checked
 
 from ..ballot import collect_votes, hash_set
-from ..words import FixedPoint
-from ..words.sums import WordSums, require_threshold
-from .agreement import EncryptedAgreement
+from ..words import FixedPoint, WordSums, require_threshold
+from .agreement import EncryptedAgreement, Lane, scheme_named, words_of
 from .bfv import BFV
-from .gathered import GatheredCiphertexts
-from .halves import answer_sum, deal_keys, encrypt_totals, make_keys, open_sum, threshold_of, vote_on_sum
-from .lanes import Lane, words_of
 from .paillier import Paillier
-from .scheme import Scheme, scheme_named
+from .party_steps import (
+    GatheredCiphertexts,
+    answer_sum,
+    deal_keys,
+    encrypt_totals,
+    make_keys,
+    open_sum,
+    threshold_of,
+    vote_on_sum,
+)
+from .scheme import Scheme
 
 if TYPE_CHECKING:
     from atoll.core.federation.reduction import Reduction
@@ -46,7 +52,7 @@ class Encrypted(Checked, WordSums):
     ===============  ==================================================================================================================
     ``"holder"``     A helper with the role ``key-holder``, of another organisation than the server's, makes keys for each sum. It opens
                      the sum, and sees it. It opens one sum of the parties that it was told of, each once and unaltered: see
-                     `atoll.secure.encrypted.tags`. If the holder and the server collude, they see every party's numbers.
+                     `atoll.secure.encrypted.agreement`. If the holder and the server collude, they see every party's numbers.
     ``"threshold"``  A helper with the role ``dealer`` makes a key for each sum and deals shares to the parties; then its work is over. Any
                      ``threshold`` of them open the sum together, and only the server sees it. Paillier only. If ``threshold`` parties collude
                      with the server, or the dealer does, they see every party's numbers.

@@ -18,7 +18,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
-from .seal import context, context_for, join, load, save, seal, split
+from .bfv import context, context_for, join, load, save, seal, split
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,8 +23,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 
-from .bigints import unpack
-from .paillier import Paillier, PrivateKey, PublicKey, gmp, public_key, to_number
+from .paillier import Paillier, PrivateKey, PublicKey, gmp, public_key, to_number, unpack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

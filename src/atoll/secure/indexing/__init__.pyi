@@ -1,2 +1,2 @@
-from .noise import CountNoise as CountNoise
+from .counts import CountNoise as CountNoise
 from .reducer import SecureIndexing as SecureIndexing

@@ -17,11 +17,9 @@ from atoll.core.requests.stage import Worded
 from atoll.core.validation import Checked
 
 from ..ballot import collect_votes
-from ..words import FixedPoint
-from ..words.sums import WordSums
-from .counts import count_indices, join_totals, noisy
-from .halves import ENCLAVE, SERVERS, IndexPlan, add, send
-from .noise import BITS, CountNoise
+from ..words import FixedPoint, WordSums
+from .counts import BITS, CountNoise, count_indices, join_totals, noisy
+from .party_steps import ENCLAVE, SERVERS, IndexPlan, add, send
 from .points import depth_of, key_bits
 
 if TYPE_CHECKING:

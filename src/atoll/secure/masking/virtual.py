@@ -14,12 +14,10 @@ from atoll.core.requests.party import Parties, among
 from atoll.core.sealing import VirtualSealing
 
 from ..keystream import SEED, Keystream
-from ..words.sums import decode_sum, require_enough
-from .excess import add_missing
-from .graph import rings
-from .halves import deal, label_of, masked, reveal, vote
-from .seeds import SHARE
-from .unmasking import Opening
+from ..words import decode_sum, require_enough
+from .agreement import rings
+from .party_steps import add_missing, deal, label_of, masked, reveal, vote
+from .unmasking import SHARE, Opening
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -31,8 +31,8 @@ from ..shares import (
     opened,
     transfer_frames,
 )
-from ..shares.circuits import all_of
-from ..shares.order import Order
+from ..shares.dealer import Order
+from ..shares.operations import all_of
 from .cuckoo import TABLES, bins_for
 from .keys import name_columns
 from .opprf import KeyValueTable

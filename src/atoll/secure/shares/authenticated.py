@@ -11,11 +11,9 @@ import numpy as np
 from atoll.core.errors import ConfigError, LetterError
 
 from ..keystream import SEED, keystream
-from .additive import AdditiveComputation
-from .field import Field
-from .shared_array import SharedArray
+from .computation import AdditiveComputation, SharedArray
+from .domain import Field, WordRing
 from .sharing import AuthenticatedSharing
-from .word_ring import WordRing
 
 if TYPE_CHECKING:
     from .domain import Array, Domain

@@ -30,8 +30,7 @@ from atoll.core.exposure import ProtocolFrame
 
 from ..oblivious import TransferReceiver, TransferSender
 from ..oblivious.base import POINT
-from .binary import Binary
-from .word_ring import WordRing
+from .domain import Binary, WordRing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
     from atoll.core.requests.island import Secret
 
+    from .dealer import Order
     from .domain import Array
-    from .order import Order
     from .sharing import Parts
 
 __all__ = ["ObliviousDealer", "transfer_frames"]

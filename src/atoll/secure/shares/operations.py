@@ -13,17 +13,140 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from . import circuits, word_circuits
-from .additive import AdditiveComputation
-from .field import Field
+from . import word_circuits
+from .computation import AdditiveComputation, Computing, SharedArray, concatenated
+from .domain import Field, WordRing
 from .replicated import ReplicatedComputation
-from .shared_array import Computing, SharedArray, concatenated
-from .word_ring import WordRing
 
 if TYPE_CHECKING:
     from .domain import Array
 
-__all__ = ["bits_of", "dot", "equal", "less", "mul", "negative", "number_of", "opened", "select", "truncate"]
+__all__ = [
+    "all_of",
+    "bits_of",
+    "borrow",
+    "difference",
+    "difference_shared",
+    "dot",
+    "equal",
+    "less",
+    "mul",
+    "negative",
+    "number_of",
+    "one",
+    "opened",
+    "select",
+    "sum_of",
+    "truncate",
+    "xor",
+    "xor_public",
+]
+
+
+# ------------------------------------------------------------------ circuits over shared bits, for whole arrays: rows are the bits of numbers, lowest first
+#
+# The same code serves bits that are packed in words, where addition is XOR, and bits that are numbers 0 and 1, where ``a XOR b = a + b - 2ab``.
+
+
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def one(by: Computing, shape: tuple[int, ...]) -> Array:
+    """Ones: the number 1, or a word of ones."""
+    return np.full(shape, _ALL if by.domain.two_is_zero else np.uint64(1), dtype=np.uint64)
+
+
+async def xor(a: SharedArray, b: SharedArray) -> SharedArray:
+    """``a XOR b``; a product unless addition is XOR."""
+    if a.by.domain.two_is_zero:
+        return a + b
+    return a + b - await a.by.mul(a, b) * 2
+
+
+def xor_public(a: SharedArray, u: Array) -> SharedArray:
+    """``a XOR u`` for public bits: no message."""
+    if a.by.domain.two_is_zero:
+        return a + u
+    return a + u - a * u * 2
+
+
+async def all_of(rows: SharedArray) -> SharedArray:
+    """The product of all rows, as a tree."""
+    while len(rows) > 1:
+        half = len(rows) // 2
+        made = await rows.by.mul(rows[:half], rows[half : 2 * half])
+        rows = made if len(rows) % 2 == 0 else concatenated([made, rows[-1:]])
+    return rows[0]
+
+
+async def borrow(u: Array, r: SharedArray) -> SharedArray:
+    """1 where ``u < r``: the borrow of ``u - r`` out of the top, for public ``u``.
+
+    A bit position generates a borrow if ``u = 0, r = 1`` and passes one on if ``u = r``. Pairs of neighbours join to ``g = g_high + p_high g_low`` and
+    ``p = p_high p_low``, level by level.
+    """
+    ones = r.by.constant(one(r.by, r.shape))
+    g, p = r * r.by.arithmetic.sub(one(r.by, u.shape), u), ones - xor_public(r, u)
+    while len(g) > 1:
+        half = len(g) // 2
+        low, high = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+        made = await r.by.mul(concatenated([p[high], p[high]]), concatenated([g[low], p[low]]))
+        joined, passed = g[high] + made[:half], made[half:]
+        if len(g) % 2:
+            joined, passed = concatenated([joined, g[-1:]]), concatenated([passed, p[-1:]])
+        g, p = joined, passed
+    return g[0]
+
+
+async def _prefixes(g: SharedArray, p: SharedArray) -> SharedArray:
+    """What each position hands on to the next one, given what each generates and passes on (Kogge, Stone 1973)."""
+    distance = 1
+    while distance < len(g):
+        above, below = slice(distance, None), slice(0, len(g) - distance)
+        made = await g.by.mul(concatenated([p[above], p[above]]), concatenated([g[below], p[below]]))
+        half = len(g) - distance
+        g = concatenated([g[:distance], g[above] + made[:half]])
+        p = concatenated([p[:distance], made[half:]])
+        distance *= 2
+    return g
+
+
+def _shifted(rows: SharedArray) -> SharedArray:
+    """Rows moved up by one place; the lowest becomes 0."""
+    nothing = rows.by.constant(np.zeros_like(rows.parts[0][:1]))
+    return concatenated([nothing, rows[:-1]])
+
+
+async def difference(u: Array, r: SharedArray) -> SharedArray:
+    """The bits of ``u - r`` modulo ``2^rows``, for public ``u``."""
+    ones = r.by.constant(one(r.by, r.shape))
+    apart = xor_public(r, u)
+    borrows = await _prefixes(r * r.by.arithmetic.sub(one(r.by, u.shape), u), ones - apart)
+    return await xor(apart, _shifted(borrows))
+
+
+async def difference_shared(u: SharedArray, r: SharedArray) -> SharedArray:
+    """The bits of ``u - r`` modulo ``2^rows``, both shared."""
+    both = await r.by.mul(u, r)
+    apart = u + r if r.by.domain.two_is_zero else u + r - both * 2
+    ones = r.by.constant(one(r.by, r.shape))
+    borrows = await _prefixes(r - both, ones - apart)
+    return await xor(apart, _shifted(borrows))
+
+
+async def sum_of(a: SharedArray, b: SharedArray, c: SharedArray) -> SharedArray:
+    """The bits of ``a + b + c`` modulo ``2^rows``, where addition is XOR: three become two (carry-save), then carries are looked ahead."""
+    by = a.by
+    half = a + b
+    carry = _shifted(await by.mul(half, b + c) + b)
+    total = half + c
+    generated = await by.mul(total, carry)
+    return total + carry + _shifted(await _prefixes(generated, total + carry))
+
+
+# ------------------------------------------------------------------ what follows from sums and products of shares
+#
+# What follows from sums and products of shares: products, truncation, comparisons, choices, and numbers as bits.
 
 
 async def mul(x: SharedArray, y: SharedArray) -> SharedArray:
@@ -61,12 +184,12 @@ async def negative(x: SharedArray) -> SharedArray:
         return await word_circuits.lift_bits(await word_circuits.negative_bits(x, await by.trio()), by)
     if isinstance(by.domain, Field):
         shown, mask = await _masked(x + x)
-        wrapped = await circuits.borrow(shown, mask)
-        odd = await circuits.xor(circuits.xor_public(mask[0], shown[0]), wrapped)
+        wrapped = await borrow(shown, mask)
+        odd = await xor(xor_public(mask[0], shown[0]), wrapped)
         return await by.lifted(odd, x.shape)
     shown, mask = await _masked(x)
-    carried = await circuits.borrow(shown[:-1], mask[:-1])
-    top = await circuits.xor(circuits.xor_public(mask[-1], shown[-1]), carried)
+    carried = await borrow(shown[:-1], mask[:-1])
+    top = await xor(xor_public(mask[-1], shown[-1]), carried)
     return await by.lifted(top, x.shape)
 
 
@@ -80,11 +203,11 @@ async def equal(x: SharedArray, y: SharedArray) -> SharedArray:
     difference, by = x - y, x.by
     if isinstance(by, ReplicatedComputation):
         rows = await _sum_of_parts(difference)
-        ones = by.bitwise.constant(circuits.one(by.bitwise, rows.shape))
-        return await by.lifted(await circuits.all_of(ones - rows), difference.shape)
+        ones = by.bitwise.constant(one(by.bitwise, rows.shape))
+        return await by.lifted(await all_of(ones - rows), difference.shape)
     shown, mask = await _masked(difference)
-    ones = by.bitwise.constant(circuits.one(by.bitwise, mask.shape))
-    return await by.lifted(await circuits.all_of(ones - circuits.xor_public(mask, shown)), difference.shape)
+    ones = by.bitwise.constant(one(by.bitwise, mask.shape))
+    return await by.lifted(await all_of(ones - xor_public(mask, shown)), difference.shape)
 
 
 async def bits_of(x: SharedArray) -> SharedArray:
@@ -95,7 +218,7 @@ async def bits_of(x: SharedArray) -> SharedArray:
     elif isinstance(by.domain, Field):
         rows = await _bits_in_a_field(x, by.domain)
     else:
-        rows = await circuits.difference(*await _masked(x))
+        rows = await difference(*await _masked(x))
     if rows.by is by:
         return rows.reshape(len(rows), *x.shape)
     flat = int(np.prod(x.shape, dtype=int))
@@ -165,20 +288,20 @@ async def _bits_in_a_field(x: SharedArray, field: Field) -> SharedArray:
     """``x = c - r``, or ``c + p - r`` if the masked number has wrapped around the prime."""
     c, mask = await _shown_with_mask(x)
     plain, more = _rows(x.by, c), _rows(x.by, np.add(c, np.uint64(field.prime)))
-    wrapped = await circuits.borrow(plain, mask)
+    wrapped = await borrow(plain, mask)
     rows = []
     for i in range(field.bits):
         change = field.sub(more[i], plain[i])
         rows.append((wrapped * change + plain[i]).reshape(1, -1))
     # Bits above the field's need no row: what remains after the subtraction is below the prime.
-    return await circuits.difference_shared(concatenated(rows), mask)
+    return await difference_shared(concatenated(rows), mask)
 
 
 async def _sum_of_parts(x: SharedArray) -> SharedArray:
     """The bits of a replicated number: its three parts are known to two parties each, so their bits are shared already, and are added."""
     by = _require_ring(x.by)
     a, b, c = by.own_parts(x, bits=True)
-    return await circuits.sum_of(a, b, c)
+    return await sum_of(a, b, c)
 
 
 def _require_ring(by: Computing) -> ReplicatedComputation:

@@ -9,12 +9,10 @@ import numpy as np
 from atoll.core.errors import LetterError
 
 from ..keystream import SEED, derived, keystream
-from .binary import Binary
-from .computation import Computation
-from .shared_array import SharedArray
+from .computation import Computation, SharedArray
+from .domain import Binary, WordRing
 from .sharing import ReplicatedSharing
 from .trio import Trio
-from .word_ring import WordRing
 
 if TYPE_CHECKING:
     from .domain import Array

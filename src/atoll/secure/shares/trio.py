@@ -17,7 +17,7 @@ from atoll.core.errors import DataError, LetterError
 from atoll.core.message.words import word_dtype
 
 from ..keystream import derived, opened
-from .shared_array import Computing
+from .computation import Computing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
     from atoll.core.requests.island import Island
 
-    from .shared_array import SharedArray
+    from .computation import SharedArray
 
 __all__ = ["BLOCK", "CommonStream", "RingNumbers", "SharedWords", "Trio", "join_words", "pack_bits", "unpack_bits"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .shared_array import SharedArray
+from .computation import SharedArray
 from .trio import BLOCK, Array, RingNumbers, SharedWords, Trio, pack_bits, unpack_bits
 
 if TYPE_CHECKING:

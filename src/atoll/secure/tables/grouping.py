@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from ..shares.shared_array import SharedArray
+from ..shares.computation import SharedArray
 from ..shares.trio import SharedWords
 from ..shares.word_circuits import choose_words, lift_bits, pack_fields, words_to_numbers
 from .rearrangement import Column

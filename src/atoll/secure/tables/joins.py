@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from ..shares.shared_array import SharedArray, concatenated
+from ..shares.computation import SharedArray, concatenated
 from ..shares.trio import SharedWords, join_words
 from ..shares.word_circuits import less_words, lift_bits, numbers_to_words, pack_fields, words_to_numbers
 from .rearrangement import Column

@@ -14,7 +14,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from ..shares.shared_array import SharedArray
+from ..shares.computation import SharedArray
 from ..shares.trio import Array, SharedWords, pack_bits, unpack_bits
 
 if TYPE_CHECKING:

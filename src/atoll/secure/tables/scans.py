@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..shares.shared_array import SharedArray
+from ..shares.computation import SharedArray
 from ..shares.trio import Array, RingNumbers, SharedWords
 from ..shares.word_circuits import compare_limbs, interleave, lift_bits, match_limbs
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 
-from ..shares.shared_array import SharedArray
+from ..shares.computation import SharedArray
 from ..shares.trio import Array, SharedWords
 from ..shares.word_circuits import choose_words, compare_limbs, interleave, lift_bits, pack_fields
 from .rearrangement import Rearrangement

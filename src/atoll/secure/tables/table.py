@@ -16,10 +16,10 @@ from atoll.core.errors import ConfigError, DataError, LetterError
 from atoll.core.message.words import word_dtype
 
 from ..keystream import SEED
-from ..shares.shared_array import SharedArray, concatenated
+from ..shares.computation import SharedArray, concatenated
+from ..shares.domain import WordRing
 from ..shares.trio import Array, CommonStream, SharedWords, Trio, join_words
 from ..shares.word_circuits import lift_bits
-from ..shares.word_ring import WordRing
 from .rearrangement import Column, Rearrangement
 from .sorting import SortKey, find_order
 

@@ -20,10 +20,10 @@ from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.secure.bounded import BoundedSum
 from atoll.secure.encrypted import Encrypted
-from atoll.secure.holders import Enclave, TwoServers
 from atoll.secure.indexing import SecureIndexing
 from atoll.secure.masking import OneShot, SecureAggregation
-from atoll.secure.standing import MultiRound
+from atoll.secure.multi_round import MultiRound
+from atoll.secure.seed_holders import Enclave, TwoServers
 from atoll.secure.tree import SecureTree
 
 from .moves import MOVES

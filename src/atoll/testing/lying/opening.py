@@ -24,15 +24,12 @@ from atoll.core.errors import AtollError
 from atoll.core.requests.request import Request
 from atoll.core.requests.task import task
 from atoll.core.sealing import Letter
-from atoll.secure.encrypted.agreement import EncryptedAgreement
-from atoll.secure.encrypted.lanes import words_of
+from atoll.secure.encrypted.agreement import EncryptedAgreement, words_of
 from atoll.secure.keystream import SEED, add_masks, derived
 from atoll.secure.masking.agreement import Agreement
-from atoll.secure.masking.coded import Code
-from atoll.secure.masking.seeds import open_secret, pair_seed, public_key
-from atoll.secure.masking.unmasking import is_dealt
-from atoll.secure.standing.chain import hide_seed
-from atoll.secure.standing.terms import StandingTerms
+from atoll.secure.masking.one_shot import Code
+from atoll.secure.masking.unmasking import is_dealt, open_secret, pair_seed, public_key
+from atoll.secure.multi_round import StandingTerms, hide_seed
 
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree

@@ -18,8 +18,8 @@ from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.results import Terms
 from atoll.secure.ballot import hash_set
 from atoll.secure.encrypted.agreement import EncryptedAgreement
-from atoll.secure.encrypted.halves import require_ciphertext, threshold_of
-from atoll.secure.masking.halves import label_of
+from atoll.secure.encrypted.party_steps import require_ciphertext, threshold_of
+from atoll.secure.masking.party_steps import label_of
 
 from .opening import SumView, held, number_of, open_places, reading, under_one_mask, whole_places
 from .server import LyingScript, LyingServer, PartyAnswer, mail_of

@@ -27,7 +27,7 @@ from atoll.core.errors import DataError
 from atoll.secure.encrypted import JoinedFields, KeyOwner, Paillier, SealedVector
 from atoll.secure.encrypted.paillier import gmp, to_number
 from atoll.secure.shares import AdditiveComputation, AdditiveSharing, ObliviousDealer, WordRing, transfer_frames
-from atoll.secure.shares.order import Order
+from atoll.secure.shares.dealer import Order
 
 from ..model import require
 

@@ -22,26 +22,30 @@ whose difference would be a party's numbers.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import DataError, LetterError, PolicyError
+from atoll.core import message as M
+from atoll.core.errors import AtollError, ConfigError, DataError, LetterError, PolicyError
 from atoll.core.requests.task import task
 
 from ..ballot import bind_set, cast_vote, ready_to_vote, require_majority
 from ..words import form_of
-from .agreement import EncryptedAgreement, key_hash
-from .lanes import numbers_of
+from .agreement import PRIMES, EncryptedAgreement, key_hash, numbers_of, pads, right, tags
 from .paillier import Paillier
-from .tags import PRIMES, pads, right, tags
 from .threshold import ThresholdPaillier
 
 if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.requests.island import Island
+    from atoll.core.requests.results import Exchanged
 
-__all__ = ["answer_sum", "deal_keys", "encrypt_totals", "make_keys", "open_sum", "vote_on_sum"]
+__all__ = ["GatheredCiphertexts", "answer_sum", "deal_keys", "encrypt_totals", "make_keys", "open_sum", "vote_on_sum"]
+
+
+# ------------------------------------------------------------------ the parties' halves of an encrypted sum, as tasks
 
 
 def _promised(message: Tree) -> int:
@@ -280,3 +284,53 @@ def require_ciphertext(reply: Any) -> tuple[Any, Any]:
     if not isinstance(sealed, np.ndarray) or sealed.dtype.kind != "u" or sealed.ndim != 1:
         raise DataError("a reply without a ciphertext", where="encrypted sum", remedy="reply with encrypt_totals")
     return np.ascontiguousarray(sealed).view(np.uint8), form
+
+
+# ------------------------------------------------------------------ the parties' ciphertexts as they come in
+#
+# The parties' ciphertexts as they come in: those that are none, or are of other totals, are left out by name.
+
+
+class GatheredCiphertexts:
+    """The parties' ciphertexts, added up, without those that are none.
+
+    Attributes:
+        kept: names of the parties in the sum.
+        errors: party -> why its reply is not.
+        layout: of the totals that most parties have.
+        form: of the ciphertexts.
+        total: the ciphertext of the sum.
+    """
+
+    def __init__(self, agreed: EncryptedAgreement, public: Any, found: Exchanged) -> None:
+        self.public, self.errors = public, dict[str, Exception]()
+        self.parts: dict[str, Any] = {}
+        forms: dict[str, Any] = {}
+        for name, reply in found.by_name().items():
+            try:
+                self.parts[name], forms[name] = require_ciphertext(reply)
+            except AtollError as error:
+                self.errors[name] = error
+        marks = {name: M.fingerprint(form) for name, form in forms.items()}
+        usual = Counter(marks.values()).most_common(1)
+        self.kept: list[str] = []
+        if not usual:
+            return
+        self.layout = agreed.layout(next(forms[name] for name, mark in marks.items() if mark == usual[0][0]))
+        self.form = agreed.form(agreed.lanes(self.layout))
+        adder = agreed.scheme.adder(public, self.form)
+        for name, mark in marks.items():
+            try:
+                if mark != usual[0][0]:
+                    raise ConfigError(
+                        "totals of another form than the others'",
+                        where=name,
+                        remedy="reply with the same aggregates everywhere",
+                    )
+                adder.add(self.parts[name])
+                self.kept.append(name)
+            except AtollError as error:
+                self.errors[name] = error
+                del self.parts[name]
+        if self.kept:
+            self.total = adder.sealed()

@@ -21,8 +21,8 @@ from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.reducers import Enclave, TwoServers
 from atoll.secure import FixedPoint, SimulatedAttestation, WordLayout
-from atoll.secure.holders.halves import attest, describe, entrust, open_masks, register_attestation
 from atoll.secure.masking.agreement import Agreement
+from atoll.secure.seed_holders import attest, describe, entrust, open_masks, register_attestation
 from atoll.testing import Timetable, check_reducer
 
 NAMES = [f"client-{i}" for i in range(5)]

@@ -17,8 +17,8 @@ from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.reducers import MultiRound
-from atoll.secure.masking.halves import label_of
-from atoll.secure.standing.halves import masked, reveal, vote
+from atoll.secure.masking.party_steps import label_of
+from atoll.secure.multi_round import masked, reveal, vote
 
 # Each has a quick sibling in one process, in `test_multi_round`.
 pytestmark = pytest.mark.slow

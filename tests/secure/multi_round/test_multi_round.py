@@ -22,10 +22,9 @@ from atoll.core.world import World
 from atoll.engines import Batched, Inline
 from atoll.reducers import MultiRound, SecureAggregation, SecureTree
 from atoll.secure import FixedPoint
-from atoll.secure.masking.halves import label_of
-from atoll.secure.masking.seeds import SHARE, commitment, open_secret
-from atoll.secure.standing.chain import ahead, hide_seed, key_of, own_of, pair_of
-from atoll.secure.standing.halves import introduce, join, reveal, vote
+from atoll.secure.masking.party_steps import label_of
+from atoll.secure.masking.unmasking import SHARE, commitment, open_secret
+from atoll.secure.multi_round import ahead, hide_seed, introduce, join, key_of, own_of, pair_of, reveal, vote
 from atoll.testing import Timetable, check_reducer
 from atoll.testing.conformance.secrecy import Onlooker
 from atoll.testing.lying.sites import Rehearsal

@@ -32,11 +32,21 @@ from atoll.core.requests.task import task
 from ..ballot import Electorate, ready_to_vote, require_majority
 from ..keystream import SEED, Keystream, add_stream, derived
 from ..words import FixedPoint, WordLayout, form_of
-from .counts import Indices, Sizes, by_layer, part_totals, runs_of, sizes_of
-from .noise import BITS, CountNoise, grid_books, require_alone
+from .counts import (
+    BITS,
+    CountNoise,
+    Indices,
+    Sizes,
+    by_layer,
+    grid_books,
+    part_totals,
+    require_alone,
+    runs_of,
+    sizes_of,
+)
 from .points import KeyParts, deal, evaluate_all
 
-__all__ = ["ENCLAVE", "SERVERS", "IndexPlan", "add", "send"]
+__all__ = ["ENCLAVE", "IndexPlan", "SERVERS", "add", "send"]
 
 ENCLAVE = "enclave"
 SERVERS = ("first-server", "second-server")
@@ -119,9 +129,6 @@ class IndexPlan:
         return WordLayout(form, self.codec, self.parties, self.bound, signs=self.signs)
 
 
-# ---------------------------------------------------------------------- a party
-
-
 @task
 async def send(island: Island, message: Tree) -> Tree:
     """Run the program's task, and seal its totals for the enclave or the servers. Return the form of the totals, which is public."""
@@ -202,9 +209,6 @@ def _rows(found: dict[str, Indices]) -> list[tuple[Array, int, int]]:
         (np.concatenate([found[name].rows[layer] for layer in layers]), k, found[name].weight)
         for name, k, layers in runs_of(sizes_of(found))
     ]
-
-
-# ---------------------------------------------------------------------- an enclave, or a server of two
 
 
 @task

@@ -1,11 +1,11 @@
-"""Noise of whole numbers at the clients, in words that add up: differential privacy underneath a secure sum."""
+"""Noise underneath secure sums: clients round their updates to a grid and add noise of whole numbers, in words that add up."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,194 @@ from atoll.core.event import Event
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.context import StageContext
 from atoll.core.requests.stage import Guarding, Stage, Worded
-from atoll.privacy.discrete import DISTANCE, DiscreteSampler, Law, Source, sampler_of
+from atoll.privacy.discrete import DISTANCE, DiscreteGaussianLaw, DiscreteSampler, Law, SkellamLaw, Source, sampler_of
+from atoll.privacy.events import DistributedGaussian, Skellam, SkellamMixture
 from atoll.stages.coded.words import lifted
 from atoll.stages.rows import numpy_leaf
 
-from ..keystream import SEED, Keystream
-from .excess import MOST_PARTS, ExcessNoise
-from .rounding import conditional, in_steps, rounded_bound
+from .keystream import SEED, Keystream, derived
 
-__all__ = ["LatticeNoise"]
+__all__ = [
+    "DiscreteGaussianNoise",
+    "ExcessNoise",
+    "LatticeNoise",
+    "MOST_PARTS",
+    "SkellamMixtureNoise",
+    "SkellamNoise",
+    "conditional",
+    "in_steps",
+    "mean_square",
+    "rounded_bound",
+    "unconditional",
+]
+
+
+# ------------------------------------------------------------------ noise in parts
+#
+# Noise in parts: as much as the smallest sum needs, of which a larger sum gives back what it does not need.
+
+
+MOST_PARTS = 100
+"""Parts that a client's noise may have: each costs a table of half a megabyte, and a share of its seed at every holder."""
+
+
+@dataclass(frozen=True)
+class ExcessNoise:
+    """The noise of one client as a base and parts, each a Skellam variable with a seed of its own (XNoise; Jiang, Wang, Chen 2024).
+
+    A sum of ``S`` clients, ``c`` of which may tell the server their noise, has enough noise if each client's has the variance ``u_S = V / (S - c)``. A client adds
+    the base of variance ``u_most``, whose seed nobody else ever learns, and parts ``k = 1 .. most - least`` of variance ``u_(most - k) - u_(most - k + 1)``. Base and parts up to
+    ``most - S`` have together the variance ``u_S``; the parts above are excess in a sum of ``S``. Skellam variables add up to Skellam variables, so what remains
+    has the law of the target, exactly.
+
+    Part ``k`` follows from seed ``s_k``: ``s_1`` is a secret of the client, and ``s_(k + 1)`` follows from ``s_k`` by HKDF. Whoever learns ``s_k`` knows the parts from ``k`` on, and
+    nothing of those before. The last link, ``s_(most - least + 1)``, belongs to no part: it commits to the others. We deviate from the paper, where each part has an independent seed.
+
+    Attributes:
+        variance: the noise that a sum needs, ``V``, in steps of the grid squared.
+        most: the largest sum that gives back all it need not have; above it, noise grows with the replies.
+        least: the smallest sum.
+        corrupt: clients whose noise does not count, ``c``.
+    """
+
+    variance: float
+    most: int
+    least: int
+    corrupt: int = 0
+
+    @property
+    def parts(self) -> int:
+        """Number of parts beside the base."""
+        return self.most - self.least
+
+    def needed(self, replies: int) -> float:
+        """The variance of one client's noise that a sum of so many replies needs, ``u_S``."""
+        return self.variance / (replies - self.corrupt)
+
+    def variance_of(self, part: int) -> float:
+        """The variance of a part; part 0 is the base."""
+        if part == 0:
+            return self.needed(self.most)
+        return self.needed(self.most - part) - self.needed(self.most - part + 1)
+
+    @property
+    def anchor(self) -> int:
+        """The number of the link that belongs to no part."""
+        return self.parts + 1
+
+    def first(self, replies: int) -> int:
+        """The first part that a sum of so many replies does not need; `anchor` if it needs all."""
+        return min(self.anchor, max(1, self.most - replies + 1))
+
+    @staticmethod
+    def link(seed: bytes, steps: int = 1) -> bytes:
+        """Return the seed so many parts further on."""
+        for _ in range(steps):
+            seed = derived(seed, "next part")
+        return seed
+
+    def chain(self, seed: bytes) -> list[bytes]:
+        """Return the seeds of all parts, from that of part 1."""
+        made = [seed]
+        while len(made) < self.parts:
+            made.append(self.link(made[-1]))
+        return made
+
+    def drawn(self, seed: bytes, count: int, first: int = 1) -> NDArray[np.int64]:
+        """Return the sum of the parts from ``first`` on.
+
+        Args:
+            seed: that of part ``first``.
+            count: number of entries.
+            first: the part.
+        """
+        total = np.zeros(count, dtype=np.int64)
+        for part in range(first, self.anchor):
+            total += sampler_of(SkellamLaw(self.variance_of(part))).draw(Keystream(derived(seed, "noise")), count)
+            seed = self.link(seed)
+        return total
+
+
+# ------------------------------------------------------------------ numbers to whole numbers at random: unbiased, with a length that is bounded for certain
+
+
+Array = NDArray[Any]
+_FRACTION = 32
+_UNIT = 1 << _FRACTION
+_TRIES = 64
+
+
+def in_steps(values: Array, clip: float, step: float) -> NDArray[np.int64]:
+    """Return numbers in units of ``step / 2^32``, after the vector is scaled down to a length of at most ``clip``. They are exact from here on.
+
+    Args:
+        values: one vector, float64.
+        clip: the largest length.
+        step: the grid; ``clip / step`` is at most ``2^30``.
+    """
+    peak = float(np.abs(values).max(initial=0.0))
+    part = values / peak if peak > 1e100 or 0 < peak < 1e-100 else values  # else squares overflow, or vanish
+    length = math.sqrt(float(part @ part)) * (peak if part is not values else 1.0)
+    factor = min(1.0, clip / length) if length > 0 else 1.0
+    return np.rint(values * factor / step * _UNIT).astype(np.int64)
+
+
+def _once(exact: NDArray[np.int64], source: Source) -> NDArray[np.int64]:
+    """Round up with the probability of the fraction, exactly, by 32 random bits an entry."""
+    bits = source(-(-len(exact) // 2)).view(np.uint32)[: len(exact)]
+    down: NDArray[np.int64] = exact >> _FRACTION
+    down += (exact & (_UNIT - 1)) > bits
+    return down
+
+
+def unconditional(exact: NDArray[np.int64], source: Source) -> NDArray[np.int64]:
+    """Return whole numbers whose mean is the exact value."""
+    return _once(exact, source)
+
+
+def conditional(exact: NDArray[np.int64], most: int, source: Source) -> NDArray[np.int64]:
+    """Round until the squared length is at most ``most``; after 64 tries, towards zero, which is never longer than the vector itself.
+
+    Kairouz, Liu, Steinke 2021, Definition 2 and Proposition 22: the mean is off by at most ``sqrt(d) (1 - p) / p`` steps, with ``p`` the probability that one try fits.
+    """
+    for _ in range(_TRIES):
+        made = _once(exact, source)
+        if _square(made) <= most:
+            return made
+    whole: NDArray[np.int64] = np.sign(exact) * (np.abs(exact) >> _FRACTION)
+    return whole
+
+
+def mean_square(exact: NDArray[np.int64]) -> float:
+    """``sum_j E u_j^2 = sum_j x_j^2 + p_j (1 - p_j)`` for entries ``u`` rounded at random, ``p`` their fraction; rounded upwards."""
+    low = (exact >> _FRACTION).astype(np.float64)
+    share = (exact & (_UNIT - 1)).astype(np.float64) / _UNIT
+    return float((low * low + share * (2 * low + 1)).sum()) * (1 + 1e-12)
+
+
+def rounded_bound(clip: float, step: float, entries: int, beta: float = math.exp(-0.5)) -> float:
+    """The length that a vector of at most ``clip`` keeps after rounding, except with probability ``beta``, and for certain if ``beta`` is 0.
+
+    The least of ``c + g sqrt(d)`` and the root of ``c^2 + g^2 d / 4 + sqrt(2 ln(1 / beta)) g (c + g sqrt(d) / 2)``; Kairouz, Liu, Steinke 2021, Proposition 22.
+    """
+    certain = clip + step * math.sqrt(entries)
+    if beta == 0:
+        return certain
+    likely = math.sqrt(2 * math.log(1 / beta)) * step * (clip + step * math.sqrt(entries) / 2)
+    return min(certain, math.sqrt(clip**2 + step**2 * entries / 4 + likely))
+
+
+def _square(whole: NDArray[np.int64]) -> int:
+    """The exact squared length: entries are below ``2^31``, so sums of few of them would overflow only above ``2^62`` each."""
+    if len(whole) and int(np.abs(whole).max()) >= 1 << 20:
+        return sum(int(x) * int(x) for x in whole.tolist())
+    return sum(int((part * part).sum()) for part in np.array_split(whole, max(1, len(whole) >> 20)))
+
+
+# ------------------------------------------------------------------ noise of whole numbers at the clients, in words that add up
+#
+# Noise of whole numbers at the clients, in words that add up: differential privacy underneath a secure sum.
+
 
 _MANY = 1 << 40
 """Entries that a vector may have: accountants of whole numbers hardly depend on it."""
@@ -279,3 +458,87 @@ class LatticeNoise(Stage, Worded, Guarding):
     def released(self) -> Event:
         """What one reply releases."""
         raise NotImplementedError
+
+
+# ------------------------------------------------------------------ discrete Gaussian and Skellam noise, and Skellam noise on plainly rounded updates
+
+
+_SHRINK = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteGaussianNoise(LatticeNoise):
+    """Discrete Gaussian noise at each client: the distributed discrete Gaussian mechanism (Kairouz, Liu, Steinke 2021).
+
+    The sum of the clients' noise is no discrete Gaussian. Its accounting has a term for that (`DistributedGaussian`), which is invisible once each client's noise
+    has a standard deviation of a few steps, and is refused below half a step. See `LatticeNoise` for settings and errors.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sharing > 1 and self.variance < self.sharing / 4:
+            raise ConfigError(
+                f"step={self.step:g}: the noise of one party has a standard deviation of {math.sqrt(self.variance / self.sharing):.3g} steps",
+                where="DiscreteGaussianNoise",
+                remedy="use a finer step, for at least half a step, or SkellamNoise",
+            )
+
+    def law(self, variance: float) -> Law:
+        """The discrete Gaussian of this parameter."""
+        return DiscreteGaussianLaw(variance)
+
+    def released(self) -> Event:
+        """The sum of the discrete Gaussians that count."""
+        return DistributedGaussian(
+            unit=self.unit,
+            variance=self.variance,
+            sensitivity=self.apart,
+            values=_MANY,
+            parties=self.sharing,
+            slack=self.slack,
+            between=self.between,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkellamNoise(LatticeNoise):
+    """Skellam noise at each client: sums of Skellam variables are Skellam, so ``least`` clients together release one (Agarwal, Kairouz, Liu 2021).
+
+    It costs a little more than a discrete Gaussian on coarse grids, and works with any variance. See `LatticeNoise` for settings and errors.
+    """
+
+    adds_up: ClassVar[bool] = True
+
+    def law(self, variance: float) -> Law:
+        """The Skellam law of this variance."""
+        return SkellamLaw(variance)
+
+    def released(self) -> Event:
+        """One Skellam release."""
+        return Skellam(
+            unit=self.unit, variance=self.variance, sensitivity=self.apart, values=_MANY, slack=self.slack, between=self.between,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkellamMixtureNoise(SkellamNoise):
+    """Skellam noise on updates that are rounded once, without a bound of the rounded length (Bao et al. 2022, SMM).
+
+    Rounding is part of the mechanism: what counts is the mean squared length after it, ``sum_j x_j^2 + p_j (1 - p_j)`` with ``p`` the fractions, which is kept at
+    ``(inflation clip / g)^2`` or below. So rounding has no bias at all, and grids can be coarser than with conditional rounding. An update that would
+    exceed the bound is scaled down.
+    """
+
+    def _round_vector(self, vector: NDArray[np.float64], source: Source) -> NDArray[np.int64]:
+        exact = in_steps(vector, self.clip, self.step)
+        while mean_square(exact) > self._most:
+            exact = (exact * _SHRINK).astype(np.int64)
+        return unconditional(exact, source)
+
+    def released(self) -> Event:
+        """One mixture."""
+        reach = math.isqrt(self._most) + 1
+        return SkellamMixture(
+            unit=self.unit, variance=self.variance, sensitivity=self.apart, values=_MANY, slack=self.slack,
+            largest=2 * reach if self.replaced else reach, both=self.replaced, between=self.between,
+        )  # fmt: skip

@@ -1,1 +1,0 @@
-from .reducer import BoundedSum as BoundedSum

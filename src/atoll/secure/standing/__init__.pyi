@@ -1,1 +1,0 @@
-from .reducer import MultiRound as MultiRound
