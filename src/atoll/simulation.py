@@ -94,12 +94,12 @@ class Result:
         return sorted({*super().__dir__(), *(name for name in dir(self.outcome) if not name.startswith("_"))})
 
     def __repr__(self) -> str:
-        from .report.overview import of_result
+        from atoll.report.progress import of_result
 
         return str(of_result(self))
 
     def _repr_html_(self) -> str:
-        from .report.overview import of_result
+        from atoll.report.progress import of_result
 
         return of_result(self).html()
 
@@ -114,7 +114,7 @@ class Result:
             names: columns of the records; by default those that the job's tables show.
             axes: matplotlib axes to draw into.
         """
-        from .report.overview import plot_history
+        from atoll.report.progress import plot_history
 
         return plot_history(self.metrics, self.job, names, axes)
 

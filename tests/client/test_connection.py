@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import atoll.client
-from atoll.client.connection import VARIABLE, FrameSocket
-from atoll.client.weights import load_into, parameters_of
+from atoll.client.connection import VARIABLE, FrameSocket, load_into, parameters_of
 from atoll.core.errors import DataError, MessageError, TaskError
 
 HELLO = {

@@ -18,7 +18,7 @@ from atoll.core.requests.request import Request
 from atoll.core.requests.task import Work, task
 from atoll.core.sealing import sealed_nbytes
 from atoll.core.time.clock import Clock
-from atoll.core.time.prospect import Prospect
+from atoll.core.time.deadline import Prospect
 from atoll.core.world import World
 from atoll.devices import Backhaul, BatchRate, Fleet, GeneratedTrace, Throughput
 from atoll.devices.availability import Windows

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
 from atoll.devices import Availability, Diurnal, Markov, Windows
-from atoll.devices.distributions import DrawnPopulation
+from atoll.devices.traits import DrawnPopulation
 
 N = 300
 ALL = np.arange(N)

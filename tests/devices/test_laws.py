@@ -34,7 +34,7 @@ from atoll.devices import (
     planned,
     safa,
 )
-from atoll.devices.distributions import DrawnPopulation, uniforms
+from atoll.devices.traits import DrawnPopulation, uniforms
 
 N = 40
 COLUMNS = ("seconds", "done", "fraction", "energy", "reason")

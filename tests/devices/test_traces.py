@@ -16,7 +16,7 @@ from atoll.algorithms import Upcycled
 from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Parties, Roster
 from atoll.devices import Fleet, GeneratedTrace, Normal, Recorded, load_trace, mec, planned, safa
-from atoll.devices.distributions import DrawnPopulation
+from atoll.devices.traits import DrawnPopulation
 from atoll.pacing import SAFA, FedBuff, PaceSteering
 
 N = 30

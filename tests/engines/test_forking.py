@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from atoll.engines.forking import Workers
+from atoll.engines.processes import Workers
 
 pytestmark = pytest.mark.network
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from atoll.core.execution.session import LocalPeers
-from atoll.engines.session import Actors, answer_of
+from atoll.engines.worker import Actors, answer_of
 
 
 async def says(target, message, sent):

@@ -14,8 +14,8 @@ from scipy import integrate, stats
 from atoll.core.errors import ConfigError
 from atoll.core.event import Gaussian, unpack_event
 from atoll.privacy import ORDERS, PrivacyLoss, epsilon_of, renyi_curve
-from atoll.privacy.composition import grouped
-from atoll.privacy.voting import NoisyVote, log_odds_of_answer, log_odds_of_winner, vote_curve
+from atoll.privacy.budget import grouped
+from atoll.privacy.renyi import NoisyVote, log_odds_of_answer, log_odds_of_winner, vote_curve
 
 COUNTS = st.lists(st.integers(0, 40), min_size=2, max_size=5)
 

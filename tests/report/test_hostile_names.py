@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.overview import Overview
 from atoll.data import Dataset, Islands
 from atoll.report import write_comparison, write_report
-from atoll.report.drawing import _VARIABLES, InlineFigure, _inline, figure
+from atoll.report.figures import _VARIABLES, InlineFigure, _inline, figure
 from atoll.report.progress import NotebookBar
 from atoll.reproduce import Claim, write_block
 from atoll.runs import RunFolder, execute, parse_config

@@ -16,11 +16,9 @@ from atoll.core.errors import CheckpointError, ConfigError, MissingExtraError
 from atoll.core.persistence.files import as_json
 from atoll.devices.presets import mec
 from atoll.report import cite, partition_facts, write_comparison, write_report
-from atoll.report.compare import compare_runs
-from atoll.report.drawing import INK, SERIES, figure
 from atoll.report.facts import facts_of
-from atoll.report.figures import accuracies_by_epsilon, devices_figure, lorenz
-from atoll.report.page import human_bytes, verdict
+from atoll.report.figures import INK, SERIES, accuracies_by_epsilon, devices_figure, figure, lorenz
+from atoll.report.page import compare_runs, human_bytes, verdict
 from atoll.runs import RunFolder, execute, parse_config
 from tests.support.small_run import small
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from atoll.core.errors import MissingExtraError
-from atoll.report.scalars import flat, scalars
+from atoll.report.trackers import flat, scalars
 from atoll.runs import RunFolder, Stopping, execute, parse_config
 
 ROW = {

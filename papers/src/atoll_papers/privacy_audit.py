@@ -16,16 +16,17 @@ from typing import Any
 
 from atoll.algorithms import FedAvg
 from atoll.auditing import Canaries, Planted, audit
-from atoll.auditing.broken import (
+from atoll.auditing.run import (
     HalfGaussian,
     HalfLaplace,
     PrivateNormaliser,
     SeededNoise,
     UnclippedReplies,
     WeakNoise,
+    audit_replies,
+    averaging,
     noise_of_seed,
 )
-from atoll.auditing.run import audit_replies, averaging
 from atoll.mechanisms import (
     DPFTRL,
     AdaptiveClip,

@@ -1,4 +1,4 @@
-from .canaries import Canaries as Canaries
-from .canaries import Planted as Planted
+from .run import Canaries as Canaries
+from .run import Planted as Planted
 from .run import audit as audit
 from .run import claimed_epsilon as claimed_epsilon

@@ -17,6 +17,8 @@ from typing import Any
 __all__ = ["MOVED", "declared_name", "load_object"]
 
 MOVED: dict[str, str] = {
+    "atoll.auditing.broken:HalfGaussian": "atoll.auditing.run:HalfGaussian",
+    "atoll.auditing.broken:HalfLaplace": "atoll.auditing.run:HalfLaplace",
     "atoll.auditing.replies:own_value": "atoll.auditing.run:own_value",
     "atoll.flower.client:answer": "atoll.bridges.flower_grid:answer",
     "atoll.labels.evaluators.pseudo:PseudoLabels": "atoll.labels.evaluators.unlabelled:PseudoLabels",
@@ -111,6 +113,7 @@ MOVED: dict[str, str] = {
     "atoll.privacy.spending.statements": "atoll.privacy.spending",
     "atoll.privacy.subsampled": "atoll.privacy.renyi",
     "atoll.privacy.tradeoff": "atoll.privacy.canaries",
+    "atoll.report.tensorboard": "atoll.report.trackers",
     "atoll.runtime.provision.checkup": "atoll.runtime.provision.doctor",
     "atoll.secure.bounded.halves:add": "atoll.secure.bounded:add",
     "atoll.secure.bounded.halves:compare": "atoll.secure.bounded:compare",

@@ -36,7 +36,7 @@ PEERS: dict[str, dict[str, str]] = {
         "Executor": "atoll.task", "ScatterAndGather": "atoll.topology.Star", "CyclicController": "atoll.topology.Cyclic", "SwarmClientController": "atoll.topology.Swarm",
         "FLModel": _SCRIPT, "Filter": "atoll.Stage", "SVTPrivacy": "atoll.stages.SparseVector, with an accountant: atoll.mechanisms.FedSelDP", "PercentilePrivacy": "atoll.stages.Percentile, which is no privacy: atoll.mechanisms.CentralDP is",
         "HEModelEncryptor": _ENCRYPTED, "CrossSiteModelEval": "atoll.Evaluation(cross_site=True)", "FederatedStatistics": "atoll.statistics.Statistics, or `atoll stats`", "PSI": "atoll.secure.psi",
-        "TensorBoard": "atoll.report.tensorboard", "XGBoost": _TREES, "KaplanMeierAnalysis": "atoll.fitting.KaplanMeier, or `atoll fit km`", "POC": "`atoll poc`",
+        "TensorBoard": "atoll.report.trackers", "XGBoost": _TREES, "KaplanMeierAnalysis": "atoll.fitting.KaplanMeier, or `atoll fit km`", "POC": "`atoll poc`",
     },
     "FATE and SecretFlow": {
         "HomoLR": _LINEAR, "HomoNN": _TRAINING, "SecureBoost": "atoll.vertical.SecureBoost, or `atoll vertical`", "HomoSecureBoost": _TREES, "SBT": _TREES, "Paillier": "atoll.reducers.Encrypted(scheme='paillier')", "CKKS": "atoll.reducers.Encrypted(scheme='ckks')",

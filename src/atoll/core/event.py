@@ -257,7 +257,7 @@ class Gaussian(Sampled):
     Attributes:
         noise_multiplier: deviation over sensitivity.
         between: the neighbours whose distance the sensitivity is, if it is not that of a replaced unit: ``"add-remove"`` where it is that of a unit which is
-            there or not. Accountants count twice the distance where units are replaced; see ``atoll.privacy.sampling.as_counted``.
+            there or not. Accountants count twice the distance where units are replaced; see ``atoll.privacy.events.as_counted``.
     """
 
     noise_multiplier: float

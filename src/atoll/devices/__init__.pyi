@@ -6,15 +6,10 @@ from .availability import Availability as Availability
 from .availability import Diurnal as Diurnal
 from .availability import Markov as Markov
 from .availability import Windows as Windows
-from .distributions import Distribution as Distribution
-from .distributions import Equal as Equal
-from .distributions import Exponential as Exponential
-from .distributions import Normal as Normal
-from .distributions import Uniform as Uniform
 from .fleet import Fleet as Fleet
+from .fleet import load_fleet as load_fleet
 from .fleet import planned as planned
 from .fleet import require_feasible as require_feasible
-from .fleet_file import load_fleet as load_fleet
 from .presets import exponential as exponential
 from .presets import mec as mec
 from .presets import safa as safa
@@ -33,5 +28,10 @@ from .traces import Recorded as Recorded
 from .traces import Trace as Trace
 from .traces import load_trace as load_trace
 from .traits import ByRegion as ByRegion
+from .traits import Distribution as Distribution
+from .traits import Equal as Equal
+from .traits import Exponential as Exponential
 from .traits import GivenTraits as GivenTraits
+from .traits import Normal as Normal
 from .traits import Trait as Trait
+from .traits import Uniform as Uniform

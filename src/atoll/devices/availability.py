@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError
 from atoll.core.validation import Checked, numbers
 
-from .distributions import DrawnPopulation, key_of, uniforms
-from .traits import probability
+from .traits import DrawnPopulation, key_of, probability, uniforms
 
 __all__ = ["Availability", "Diurnal", "Markov", "Windows"]
 

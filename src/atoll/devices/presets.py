@@ -9,11 +9,10 @@ from typing import Literal, TypeVar
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, nearest
 
-from .distributions import Equal, Exponential, Normal
 from .fleet import Fleet
 from .rules import Backhaul, BatchRate, Cycles, Power, Shannon, Throughput
 from .traces import GeneratedTrace
-from .traits import Trait, probability
+from .traits import Equal, Exponential, Normal, Trait, probability
 
 __all__ = ["exponential", "mec", "safa"]
 

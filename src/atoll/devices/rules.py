@@ -16,9 +16,8 @@ from atoll.core.requests.task import Workload
 from atoll.core.validation import Checked, require_parts
 
 from .availability import Availability
-from .distributions import Distribution, DrawnPopulation, key_of, region_names
 from .traces import GeneratedTrace, Recorded, Trace
-from .traits import Trait, lift, positive
+from .traits import Distribution, DrawnPopulation, Trait, key_of, lift, positive, region_names
 
 __all__ = [
     "Backhaul",

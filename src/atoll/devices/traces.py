@@ -19,8 +19,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.persistence.files import write_bytes
 from atoll.core.validation import Checked
 
-from .distributions import DrawnPopulation, key_of, uniforms
-from .traits import Trait, lift, probability
+from .traits import DrawnPopulation, Trait, key_of, lift, probability, uniforms
 
 __all__ = [
     "FORMAT",

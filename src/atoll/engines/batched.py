@@ -29,8 +29,8 @@ from atoll.core.requests.party import Parties
 from atoll.core.requests.request import PartialSum, Reply, Request
 from atoll.core.requests.wire import pack_error, pack_folded, pack_request, unpack_error, unpack_folded, unpack_request
 
-from .forking import Workers, check_workers, cores
 from .inline import Inline
+from .processes import Workers, check_workers, cores
 from .remote import carried_states, dealt, knows, shares
 from .worker import carried_tables, collector
 

@@ -32,8 +32,8 @@ from atoll.core.requests.stage import Stage
 from atoll.core.requests.wire import pack_folded, pack_request, unpack_folded
 from atoll.core.time.clock import IdleSelector, WatchedLoop
 
-from .forking import check_workers, cores
 from .link import LinkClosed
+from .processes import check_workers, cores
 from .remote import Remote, WorkerChannel
 from .worker import Worker, collector
 

@@ -21,7 +21,7 @@ from atoll.core.persistence.files import as_json
 from atoll.data import require_labels
 from atoll.data.islands import Islands
 from atoll.privacy import LossTally
-from atoll.privacy.sampling import neighbours_counted
+from atoll.privacy.events import neighbours_counted
 from atoll.rounds.loop import Course, run_rounds
 from atoll.rounds.stop import Repeated
 

@@ -22,7 +22,7 @@ from atoll.client.connection import VARIABLE, FrameSocket
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import MessageError, TaskError
 from atoll.core.redaction import private
-from atoll.core.time.effort import Effort, cpu_seconds
+from atoll.core.time.meter import Effort, cpu_seconds
 
 __all__ = ["MOST", "RunningScript", "ScriptOrder", "ScriptOutput", "ended_by_signal"]
 

@@ -16,11 +16,10 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, Sampled, SeededSecret, unpack_event
 from atoll.core.extras import need
 
-from .events import Lattice, Perturbed, RandomisedResponse
+from .events import Lattice, Perturbed, RandomisedResponse, as_counted, hidden_rate, in_the_clear, require_setting
 from .gaussian import exact_epsilon, moments_epsilon
 from .loss_distribution import compose
 from .renyi import ORDERS, renyi_curve, renyi_epsilon
-from .sampling import as_counted, hidden_rate, in_the_clear, require_setting
 from .shuffling import Shuffled
 
 __all__ = ["ACCOUNTANTS", "Accountant", "LossTally", "METHODS", "Perturbed", "PrivacyLoss", "epsilon_of", "spent"]

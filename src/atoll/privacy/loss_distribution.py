@@ -31,9 +31,9 @@ from .events import (
     RandomisedResponse,
     Skellam,
     discrete_gaussian_law,
+    hidden_rate,
     skellam_law,
 )
-from .sampling import hidden_rate
 from .shuffling import Shuffled, as_seen, excess_of
 
 __all__ = ["FARTHEST", "LossDistribution", "Profile", "compose", "profile", "reach"]

@@ -14,9 +14,8 @@ from atoll.core.requests.policy import ReplyDemand
 from atoll.core.validation import Checked, require_parts
 
 from .accountant import PrivacyLoss
-from .budget import Budget
-from .composition import grouped
-from .sampling import ADVERSARIES, in_the_clear, neighbours_counted, require_setting
+from .budget import Budget, grouped
+from .events import ADVERSARIES, in_the_clear, neighbours_counted, require_setting
 
 __all__ = [
     "Demand",

@@ -11,7 +11,7 @@ __all__ = ["PARTS"]
 PARTS = (
     PartKind(
         "tracker",
-        ("atoll.report.mlflow", "atoll.report.tensorboard"),
+        ("atoll.report.trackers",),
         inspect.isclass,
         "Further receivers of each round's record.",
     ),

@@ -81,7 +81,7 @@ class PrivacyCost:
         Raises:
             MissingExtraError: Matplotlib or Jinja2 is not installed.
         """
-        from atoll.report.drawing import SERIES, figure
+        from atoll.report.figures import SERIES, figure
         from atoll.report.page import render
 
         def draw(axis: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from atoll.core.errors import AtollError, CheckpointError, ConfigError
 from atoll.core.persistence.files import as_json, write_bytes
-from atoll.engines.forking import cores
+from atoll.engines.processes import cores
 from atoll.runs import yaml
 from atoll.runs.config import differing
 from atoll.runs.folder import RunFolder

@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.core.requests.cost import Outcomes, Plan
 from atoll.core.requests.party import Parties
-from atoll.core.time.prospect import Prospect, Prospects
+from atoll.core.time.deadline import Prospect, Prospects
 
 __all__ = ["Timetable"]
 

@@ -25,7 +25,7 @@ from atoll.labels.methods import pate as course
 from atoll.labels.methods.pate import NOBODY, VoteNoise, VoteRule, check_votes, votes_of
 from atoll.models import Linear
 from atoll.privacy import Budget, Demand, exact_epsilon, spent
-from atoll.privacy.voting import NoisyVote
+from atoll.privacy.renyi import NoisyVote
 from atoll.reducers import SecureAggregation
 from atoll.stages import Clip
 from atoll.testing import killed_and_resumed

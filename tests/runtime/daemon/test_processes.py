@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import TaskError
-from atoll.core.time.effort import cpu_seconds
+from atoll.core.time.meter import cpu_seconds
 from atoll.runtime.daemon.child import ORPHANED
 from atoll.runtime.daemon.processes import LINE, Process
 

@@ -14,7 +14,7 @@ from atoll.core.requests.request import Request
 from atoll.core.requests.task import task
 from atoll.core.requests.wire import pack_request
 from atoll.core.time.clock import run
-from atoll.core.time.prospect import Prospect
+from atoll.core.time.deadline import Prospect
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.engines.inline import Inline

@@ -10,9 +10,9 @@ from atoll.core.execution.host import Host
 from atoll.core.execution.session import LocalPeers
 from atoll.core.sealing import VirtualSealing
 from atoll.core.time.clock import run
-from atoll.core.time.effort import Effort
+from atoll.core.time.meter import Effort
 from atoll.engines.link import LinkClosed
-from atoll.engines.session import Actors
+from atoll.engines.worker import Actors
 from atoll.runtime.network.site_engine import Signs, SiteEngine
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from atoll.core.time.effort import Effort, started_seconds
+from atoll.core.time.meter import Effort, started_seconds
 from atoll.runtime.worker.letters import pulsing
 
 

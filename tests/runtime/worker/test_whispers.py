@@ -19,7 +19,7 @@ import atoll
 from atoll.core import message as M
 from atoll.core.errors import LetterError, MessageError, PolicyError
 from atoll.core.sealing import RoleSealing, Speaker
-from atoll.core.sealing import session as sessions
+from atoll.core.sealing import letterbox as sessions
 from atoll.core.sealing.hpke import public_of
 from atoll.core.time.clock import run
 from atoll.runtime.identity import peer_of

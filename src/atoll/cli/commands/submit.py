@@ -70,7 +70,7 @@ async def reached(admin: Admin, job: str) -> dict[str, Any]:
         admin: the connection.
         job: its id.
     """
-    from atoll.report.scalars import flat
+    from atoll.report.trackers import flat
     from atoll.runs import RunFolder
 
     with tempfile.TemporaryDirectory(prefix="atoll-result-") as place:

@@ -6,7 +6,7 @@ or not, so a simulation has the bytes of a network. The roles themselves keep ti
 with durations): the session takes as long as its longest chain of messages and work.
 
 A role whose party is lost, or whose clock passes the deadline, ends there. The others learn of it after its last message: a role that waits for more gets
-a `SessionError`, and may continue without it. Each role decides by its own clock, so losses too have one outcome; see `atoll.core.time.prospect`.
+a `SessionError`, and may continue without it. Each role decides by its own clock, so losses too have one outcome; see `atoll.core.time.deadline`.
 
 Steps. With ``peers.checkpoint(state)`` all roles meet: each makes its state durable where it runs, reports this to the switch, and waits. The switch
 writes down that the step is agreed before any role goes on. So no role is ever ahead of a step that all roles have, and a session that a crash
@@ -30,8 +30,8 @@ from ..algebra import tree as T
 from ..algebra.tree import Tree
 from ..errors import AtollError, ConfigError, MessageError, SessionError, TaskError, nearest
 from ..sealing import RoleSealing, sealed_nbytes
+from ..time.deadline import Ending, Prospect
 from ..time.meter import Said
-from ..time.prospect import Ending, Prospect
 
 __all__ = [
     "Chains",

@@ -18,9 +18,8 @@ from ..requests.party import Parties, Party
 from ..requests.request import Request, TaskResult
 from ..requests.results import Terms
 from ..requests.task import Task
-from ..time.deadline import WHOLE, Deadline
+from ..time.deadline import WHOLE, Deadline, Prospect, Prospects
 from ..time.meter import Fate
-from ..time.prospect import Prospect, Prospects
 
 if TYPE_CHECKING:
     from .scope import Scope

@@ -19,8 +19,8 @@ from ..algebra.tree import Tree
 from ..errors import ConfigError, MessageError, SessionError
 from ..persistence.state_table import States
 from ..sealing import Letter, Row, hash_letters, hash_parts
+from ..time.deadline import Ending
 from ..time.meter import Said
-from ..time.prospect import Ending
 from .chain import Chain
 from .task import Task, Workload
 

@@ -15,8 +15,8 @@ from ..algebra.aggregate import Aggregate, Mean, Part, Parts, Sum, Total, Totals
 from ..algebra.tree import Tree
 from ..persistence.state_table import States
 from ..sealing import Letter, rows_in
+from ..time.deadline import Ending
 from ..time.meter import Said
-from ..time.prospect import Ending
 from .chain import Chain
 from .context import Seeds
 from .request import Mailboxes, PartialSum, Reply, Request, TaskResult

@@ -26,7 +26,7 @@ from atoll.learn.topology.node import Node
 from atoll.privacy import LossTally, PrivacyLoss
 from atoll.privacy.discrete import GaussianLattice, words_of
 from atoll.privacy.events import Skellam
-from atoll.privacy.voting import NoisyVote, log_odds_of_answer, log_odds_of_winner
+from atoll.privacy.renyi import NoisyVote, log_odds_of_answer, log_odds_of_winner
 from atoll.secure.noise import SkellamNoise
 
 from .dsfl import SoftTargets

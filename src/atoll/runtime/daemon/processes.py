@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from atoll.core.errors import TaskError
-from atoll.core.time.effort import cpu_seconds
+from atoll.core.time.meter import cpu_seconds
 
 from ..confinement.sandbox import Confinement, JobGroup
 from ..confinement.walls import OPEN, JobLimits, Walls, why_open

@@ -1,4 +1,4 @@
-"""What the roles at a site need so that nobody between them and the other roles can read their messages: see `atoll.core.sealing.session`."""
+"""What the roles at a site need so that nobody between them and the other roles can read their messages: see `atoll.core.sealing.letterbox`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from atoll.core.execution.session import Deliver, LocalPeers, Reach, Step
 from atoll.core.sealing import RealSealing, RoleSealing, Sealing, Speaker
 from atoll.core.sealing.hpke import KEY, public_of
-from atoll.core.time.prospect import Prospect
-from atoll.engines.session import Key
+from atoll.core.time.deadline import Prospect
+from atoll.engines.worker import Key
 
 from .validation import wrong
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from atoll.core.errors import MessageError, SessionError, TaskError
 from atoll.core.execution.session import LONGEST_NAME, Chains
 from atoll.core.requests.request import Request, TaskResult, cut_off
+from atoll.core.time.deadline import Ending
 from atoll.core.time.meter import Said
-from atoll.core.time.prospect import Ending
 
 from .session_keys import keys_in
 from .shared import bare

@@ -15,9 +15,9 @@ from atoll.core.execution.session import Deliver, LocalPeers, Reach, Step, as_se
 from atoll.core.requests.wire import pack_ran, unpack_request
 from atoll.core.sealing import sealed_nbytes
 from atoll.core.time.clock import IdleSelector, WatchedLoop, watching
-from atoll.core.time.prospect import Ending
+from atoll.core.time.deadline import Ending
 from atoll.engines.link import LinkClosed, Poster, feed
-from atoll.engines.session import Actors, Key, answer_of, sendable
+from atoll.engines.worker import Actors, Key, answer_of, sendable
 
 from .session_keys import SessionKeys
 

@@ -26,7 +26,7 @@ from atoll.core.requests.request import PartialSum, Request
 from atoll.core.requests.stage import Stage
 from atoll.core.requests.task import resolve
 from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_request
-from atoll.core.time.effort import Effort
+from atoll.core.time.meter import Effort
 from atoll.engines.link import LinkClosed, feed
 
 from .keeper import Keeper, Parking, without_state

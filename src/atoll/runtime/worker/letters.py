@@ -19,7 +19,7 @@ from atoll.core import message as M
 from atoll.core.errors import CheckpointError, IdentityError, LetterError, MessageError
 from atoll.core.sealing import RealSealing
 from atoll.core.sealing.hpke import KEY, public_of
-from atoll.core.time.effort import Effort
+from atoll.core.time.meter import Effort
 from atoll.engines.link import LinkClosed
 
 from ..confinement.folders import HeldFolder

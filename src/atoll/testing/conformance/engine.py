@@ -20,7 +20,7 @@ from atoll.core.requests.party import Parties
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import Task
 from atoll.core.time.clock import run
-from atoll.core.time.prospect import Prospects
+from atoll.core.time.deadline import Prospects
 from atoll.core.world import World
 from atoll.testing.crash import Killed, killed_and_resumed, live
 from atoll.testing.timetable import Timetable

@@ -17,8 +17,8 @@ from atoll.core.execution.host import Host, Journal
 from atoll.core.message import DEFAULT_LIMITS
 from atoll.core.persistence.state_table import StateStore
 from atoll.core.sealing import Record
-from atoll.engines.forking import Workers, check_workers
 from atoll.engines.link import SocketLink
+from atoll.engines.processes import Workers, check_workers
 from atoll.runtime.network.engine import Network
 from atoll.runtime.network.shared import bare, words
 from atoll.runtime.network.site_engine import SiteEngine
