@@ -136,7 +136,7 @@ class Asking:
         deadline: until when they may answer.
         pending: site -> ticket of the offer.
         held: sites that hold the resources.
-        noes: site -> why not.
+        refusals: site -> why not.
         helpers: those of the sites that it needs beside the quorum.
     """
 
@@ -144,7 +144,7 @@ class Asking:
     deadline: float
     pending: dict[str, int]
     held: set[str] = field(default_factory=set)
-    noes: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
     helpers: frozenset[str] = frozenset()
 
     @property
@@ -168,7 +168,7 @@ class Asking:
         self.pending.pop(site, None)
         self.held.discard(site)
         if asked:
-            self.noes[site] = why
+            self.refusals[site] = why
         return asked
 
 
@@ -325,8 +325,8 @@ class SchedulerState:
         asking, waiting = self._asking[job], self._queue[job]
         if asking.hopeless:
             del self._asking[job]
-            waiting.note_refusal(now, "; ".join(asking.noes.values()))
-            if all(site in waiting.barred for site in asking.noes):  # each refused for good: the job need not wait
+            waiting.note_refusal(now, "; ".join(asking.refusals.values()))
+            if all(site in waiting.barred for site in asking.refusals):  # each refused for good: the job need not wait
                 waiting.retry = now
             let_go = [Release(job, site) for site in asking.sites]
             return [*let_go, Wait(job, waiting.why), *self._decide(now)]
@@ -513,7 +513,7 @@ class Scheduler(SchedulerState):
         if answer.ok:
             asking.held.add(site)
         else:
-            asking.noes[site] = answer.why
+            asking.refusals[site] = answer.why
         if answer.never:
             self._queue[job].barred[site] = answer.why
         return self._settle(job, now)

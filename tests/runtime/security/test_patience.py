@@ -32,7 +32,7 @@ class Beats:
             if owing == {SOUTH} and not engine.sites.site_links["north"].owes:
                 self.now += engine.patience / 10
                 count += 1
-                engine.beat()
+                engine.check_patience()
             await asyncio.sleep(0)
         return count
 

@@ -20,7 +20,7 @@ from atoll.runtime.transport import Pipe, rpc, transport
 from atoll.runtime.transport import tcp as tcp_module
 from atoll.runtime.transport.base import AT_ONCE, PENALTY, FailedHandshakes, PipeClosed, RefusalLog
 from atoll.runtime.transport.rpc import Accepted, AcceptedConnections, Handshakes, Remote, end, has_files
-from atoll.runtime.transport.sockets import MOST, Doorway, Visitor
+from atoll.runtime.transport.sockets import MOST, PendingConnection, PendingConnections
 from tests.support.certificates import authority
 
 SERVER = authority().issue("server", "hub")
@@ -274,13 +274,13 @@ def test_a_crowd_that_says_nothing_is_turned_out_and_who_shows_a_certificate_is_
 ) -> None:
     most = 0
 
-    class Narrow(Doorway):
-        def enter(self, visitor: Visitor) -> None:
+    class Narrow(PendingConnections):
+        def enter(self, visitor: PendingConnection) -> None:
             nonlocal most
             super().enter(visitor)
             most = max(most, len(self._inside))
 
-    monkeypatch.setattr(tcp_module, "Doorway", functools.partial(Narrow, most=4, quiet=0.001))
+    monkeypatch.setattr(tcp_module, "PendingConnections", functools.partial(Narrow, most=4, quiet=0.001))
 
     async def play() -> None:
         came: asyncio.Queue[Pipe] = asyncio.Queue()
@@ -317,7 +317,7 @@ def test_a_connection_whose_task_is_stopped_before_its_first_step_is_closed(monk
                 task.cancel()
 
         # Between the moment when the task is made and its first step, as where the listener is closed just then.
-        monkeypatch.setattr(Doorway, "enter", lambda *_: asyncio.get_running_loop().call_soon(stop))
+        monkeypatch.setattr(PendingConnections, "enter", lambda *_: asyncio.get_running_loop().call_soon(stop))
         host, _, port = listener.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         assert await reader.read() == b""
@@ -398,11 +398,11 @@ def test_a_crowd_of_thousands_that_says_nothing_delays_nobody(kind: str, monkeyp
 
 def test_a_host_whose_handshakes_fail_is_throttled_and_another_is_not() -> None:
     async def play() -> None:
-        doorway = Doorway(most=8, quiet=60.0)
+        doorway = PendingConnections(most=8, quiet=60.0)
         loop = asyncio.get_running_loop()
 
-        def visitor(host: str, spoke: bool = True) -> Visitor:
-            made = Visitor(socket.socket(), host, 1)
+        def visitor(host: str, spoke: bool = True) -> PendingConnection:
+            made = PendingConnection(socket.socket(), host, 1)
             made.spoke = spoke
             made.sock.close()
             return made

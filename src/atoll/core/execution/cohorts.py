@@ -20,7 +20,7 @@ from ..errors import CompositionError, ConfigError, TaskError
 from ..persistence.state_table import States, StateTable
 from ..requests.cohort import Cohort, Population, TotalsBlock
 from ..requests.request import PartialSum, Reply, TaskResult
-from .sum_builder import ReplyBlock, StageMemory, UplinkSpending, aggregates_of, encode_reply
+from .sum_builder import ReplyBlock, StageMemory, UplinkEvents, aggregates_of, encode_reply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +105,7 @@ class WrappedCohort:
     request: Request
     cohort: Cohort
     tables: Mapping[str, StateTable]
-    spending: UplinkSpending
+    spending: UplinkEvents
     explain: Callable[[Exception | SystemExit, Request, int | None], Exception]
     refusal: Callable[[int, Request], str]
     rejected: dict[int, str] = field(default_factory=dict)
@@ -273,7 +273,7 @@ class InnerRequest:
             executor.policy_at(position).release(island.party, request.task.name, value)
             aggregates = aggregates_of(value, request.task.name, island.name)
             require_sums(aggregates)
-            spending = UplinkSpending(request, executor.roster, self._spend)
+            spending = UplinkEvents(request, executor.roster, self._spend)
             made = encode_reply(request, aggregates, key, memory, nbytes=0, spending=spending)
             spending.write()
         except (Exception, SystemExit) as error:

@@ -34,7 +34,7 @@ from ..requests.request import PartialSum, Reply, Request, TaskResult, sketch, w
 from ..sealing import Letterbox, Record, Sealing, VirtualSealing, hash_parts
 from .cohorts import HalfCohort, InnerRequest, IslandCohort, Stepper, UnfitReply, WrappedCohort, answer_request
 from .session import GuardedPeers, LocalPeers
-from .sum_builder import Booked, Spend, SumBuilder, UplinkSpending, oversize, refusal
+from .sum_builder import RecordingSpend, Spend, SumBuilder, UplinkEvents, oversize, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
@@ -178,7 +178,7 @@ class Executor:
         turns: Stepper | None = None,
     ) -> TaskResult:
         """Run the task at one party; in ``turns`` with others, if the wrapped task runs for all of them at once."""
-        booked = Booked(spend)
+        booked = RecordingSpend(spend)
         asked = request.inner
         inner = None if asked is None else InnerRequest(self, request, asked, position, tables, booked.noting, turns)
         island = self.island(
@@ -236,7 +236,7 @@ class Executor:
         # Nothing wraps this request here, whatever it says: its reply can be seen, so stages must protect it as one.
         request = request.alone
         positions, barred, limits = self._admit(request, positions)
-        keys, spending = self.keys(request, positions), UplinkSpending(request, self.roster, spend)
+        keys, spending = self.keys(request, positions), UplinkEvents(request, self.roster, spend)
         builder = SumBuilder(
             request, self.roster, positions, tables, spending, self.explain, limits, barred, self.record
         )
@@ -273,6 +273,7 @@ class Executor:
         if request.wraps is not None:
             inner = self._wrap_cohort(request, positions, tables, spend) if self.wraps_blocks(request) else None
             return None if inner is None else HalfCohort(inner, keys, table, island)
+        # Letters are opened, and a policy asks, for one party at a time: a block would do both for parties that are left out later.
         if request.mail is not None or (task.islands and type(self.policy) is not AllowAll):
             return None
         parties = Parties(self.roster, positions)
@@ -362,7 +363,7 @@ class Executor:
             inner,
             cohort,
             tables,
-            UplinkSpending(inner, self.roster, spend),
+            UplinkEvents(inner, self.roster, spend),
             self.explain,
             functools.partial(self._find_refusal, request),
         )
@@ -418,7 +419,7 @@ class Executor:
         key = int(self.keys(request, np.array([position], dtype=np.int64))[0])
         # A session that a crash interrupted has sent messages already: running it again is another release, with new secrets.
         attempt = "" if self.secret_seed is not None else "~" + secrets.token_hex(8)
-        booked = Booked(spend)
+        booked = RecordingSpend(spend)
         island = self.island(replace(request, id=request.id + attempt), position, key, table, booked.noting)
         policy = self.policy_at(position)
         self._begin_session(request, position)

@@ -356,6 +356,7 @@ class Drafts:
     def conclude(self, path: str, kept: NDArray[np.int64]) -> None:
         """End a sum: these parties keep what its steps left, and the others stay unchanged."""
         for slot, draft in self._open.pop(path, {}).items():
+            # What a step passes to the next one of its sum ends with the sum, whoever is in it.
             if not slot.endswith(PASSING):
                 draft.commit(kept)
 
@@ -396,6 +397,7 @@ class Host:
             positions: positions of the parties whose replies leave.
             spend: records events; by default in this host's ledger.
         """
+        # A ledger that records mechanisms alone has no line for what leaves without one.
         if not self.ledger.complete:
             return
         inner, roster = request.wraps or request, self.executor.roster
@@ -412,6 +414,7 @@ class Host:
             The result, or one with a refusal if the party has answered otherwise before: under this id, for these letters, or of a matter that is answered once.
         """
         reply = ran.reply
+        # An error or a rejection tells nothing that a second answer could add to, so it binds nobody.
         if reply.error is not None or reply.rejected or not (request.recorded or ran.sealed or ran.opened):
             return ran
         content = b""

@@ -50,7 +50,7 @@ __all__ = [
     "Spend",
     "StageMemory",
     "SumBuilder",
-    "UplinkSpending",
+    "UplinkEvents",
     "aggregates_of",
     "defined_metric",
     "describe_refusal",
@@ -183,7 +183,7 @@ Spend = Callable[[Event, "str | Sequence[str]", str], None]
 
 
 @dataclass
-class Booked:
+class RecordingSpend:
     """Spends, and remembers what was spent: a policy may look at it before a reply leaves.
 
     Attributes:
@@ -206,7 +206,7 @@ class Booked:
 
 
 @dataclass
-class UplinkSpending:
+class UplinkEvents:
     """Collect what the replies of a cohort release, and record it as one column for all parties with the same releases.
 
     Attributes:
@@ -231,6 +231,7 @@ class UplinkSpending:
         Raises:
             PolicyError: there is no ledger.
         """
+        # One line a kind of release: a cohort of thousands would otherwise write a line each.
         for values, positions in self._released.items():
             if self.spend is None:
                 raise PolicyError(
@@ -256,7 +257,7 @@ def encode_reply(
     *,
     largest: int | None = None,
     nbytes: int | None = None,
-    spending: UplinkSpending | None = None,
+    spending: UplinkEvents | None = None,
 ) -> PartialSum:
     """Send one party's reply through the uplink of its request: a sum of this reply alone, or of nobody with the reason.
 
@@ -281,6 +282,7 @@ def encode_reply(
         spending.add([position], len(reply))
     totals: Totals = {}
     wires: dict[str, Any] = {}
+    # Noise comes from the party's secret alone; `key` follows from the seed of the run, which the server knows.
     seeds = request.secrets(np.array([position])) if uplink.secret else None
     for name, aggregate in reply.items():
         stream = Rng(key).child(name) if uplink else Rng(key)  # not used without stages
@@ -384,7 +386,7 @@ class SumBuilder:
     roster: Roster
     positions: NDArray[np.int64]
     tables: Mapping[str, StateTable]
-    spending: UplinkSpending
+    spending: UplinkEvents
     explain: Callable[[Exception | SystemExit, Request, int | None], Exception]
     limits: Mapping[int, int] | None = None
     barred: dict[int, str] = field(default_factory=dict)

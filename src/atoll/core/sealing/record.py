@@ -120,6 +120,7 @@ class Record:
         """
         fresh: dict[bytes, bytes] = {}
         for matter, bound in rows:
+            # Rows of one call are compared with each other too: a block may hold two answers to one matter.
             known = self._known.get(matter) or fresh.get(matter)
             if known is None:
                 fresh[matter] = bound
@@ -141,6 +142,7 @@ class Record:
         fresh = self.require(rows)
         if not fresh:
             return
+        # One durable write a step serves all parties of a site; one a reply would cost a flush of the disk each.
         held = self._held.get(threading.get_ident())
         if held is None:
             self._write(fresh)
@@ -148,6 +150,7 @@ class Record:
             held += fresh
         self._known.update(fresh)
         if not self.durable:
+            # In memory no crash makes anybody ask twice, so old matters go: memory follows the cohort, not the rounds.
             self._step = max(self._step, len(fresh))
             if len(self._known) > max(_FEW, 32 * self._step):
                 for matter in list(islice(self._known, len(self._known) // 2)):
@@ -160,6 +163,7 @@ class Record:
         try:
             yield
         finally:
+            # Also after an error: `_known` has these rows already, and must never know more than the file.
             del self._held[threading.get_ident()]
             if held:
                 self._write(held)

@@ -71,6 +71,7 @@ class HeldFolder:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o700, dir_fd=handle)
+                # Below the handle, not by path: a job could swap a folder on the way for a link between a check and the opening.
                 inner = os.open(name, _FOLDER, dir_fd=handle)
                 os.close(handle)
                 handle = inner

@@ -30,7 +30,7 @@ from ..worker.letters import KEY_FILE, pulsing
 from .place import Place
 from .processes import Process, keeper_signal
 
-__all__ = ["JobProcess", "Lines", "Stillborn", "launch"]
+__all__ = ["JobProcess", "Lines", "ProcessDiedEarly", "launch"]
 
 
 # ------------------------------------------------------------------ lines of output for a log: in batches, and no more than a person could read
@@ -92,7 +92,7 @@ _LEAVE, _KILL = 1.0, 3.0
 """Seconds for a process to end after its line was closed, and after it was asked to end."""
 
 
-class Stillborn(LinkClosed):
+class ProcessDiedEarly(LinkClosed):
     """A process ended before it sent anything: it was killed, or it cannot run here.
 
     Args:
@@ -329,7 +329,7 @@ async def launch(
 
     Raises:
         TaskError: the system cannot start it.
-        Stillborn: it ended before it sent anything.
+        ProcessDiedEarly: it ended before it sent anything.
     """
     home, order, source = code / "scratch", code / "order.msg", code / "source"
     told, spool = home / "error.msg", home / "spool"
@@ -417,7 +417,7 @@ async def _line(process: Process, role: str, name: str, spool: Path) -> Line:
         return await local_line(pipe, dialled=False, settings=settings)
     except (LinkClosed, OSError) as error:
         code = await process.stop(0.0)
-        raise Stillborn(
+        raise ProcessDiedEarly(
             code, f"the job's process at {role} {name!r} ended at its start, with exit code {code}"
         ) from error
     except BaseException:

@@ -296,6 +296,7 @@ class Turns:
         """Return the next frame; None if there is none, or after a farewell: the other end may be gone once it has heard it."""
         if self.left:
             return None
+        # In this order: a late heartbeat looks like a dead end, and an acknowledgement frees the other end's window. Data waits longest.
         if (beat := self.pulse.due()) is not None:
             return beat
         if self._untold:
@@ -324,6 +325,7 @@ class Turns:
         if outbox.cursor == outbox.next:
             return None
         frame = outbox.take(self.pace.most)
+        # Back to the end of the line: one frame a turn, so that a long message never holds up the orders of another job.
         if outbox.cursor < outbox.next:
             self._ready[channel.number] = channel
         elif self._asking.pop(channel.number, None) is not None:

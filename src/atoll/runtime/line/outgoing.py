@@ -92,6 +92,7 @@ class Outbox:
         if kind is Kind.DATA and not flags & END and self._content + size < LATEST:
             flags |= 0 if self.room(size + BLOCK) else TELL
         whole, kept = b"", content[0]
+        # What may still change is copied now: after a cut of the connection the same bytes must be written again.
         if len(content) > 1 or not (settled or isinstance(kept, bytes)):
             whole = b"".join((HEADER.pack(kind, flags, self._channel, self.next), *content))
             kept = memoryview(whole)[HEADER.size :]
@@ -121,8 +122,10 @@ class Outbox:
         frame = self._frames[index]
         if frame.seq != self.cursor:  # one before it was cut
             frame = self._frames[index] = frame._replace(seq=self.cursor, whole=b"")
+        # Only what the other end has never been sent: it may know a written frame by its number, and a cut moves the numbers behind it.
         if len(frame.content) > most and self.cursor >= self._written:
             frame = self._cut(index, frame, most)
+        # A local line never connects again, so nothing of a written frame is needed but its count.
         if not self._again:
             self._frames[index] = frame._replace(content=b"", whole=b"", shared=None)
         self.cursor += 1

@@ -247,7 +247,7 @@ class Network:
         else:
             _LOG.warning("the job goes on without site %s: %s", site_link.name, error.what)
             self._give_up(site_link)
-            site_link.part()
+            site_link.disconnect()
 
     def _give_up(self, site_link: SiteLink) -> None:
         self._replies.note_losses(self.sites.at(site_link), self.world.clock.now())
@@ -255,18 +255,19 @@ class Network:
     async def _watching(self) -> None:
         while True:
             await asyncio.sleep(min(self.patience / 10, 5.0))
-            self.beat()
+            self.check_patience()
 
-    def beat(self) -> None:
+    def check_patience(self) -> None:
         """Give up each site that owes a reply and shows no progress for ``patience`` seconds. Call this now and then.
 
         If the program goes on without a site, it does not wait for that site again until something from it arrives.
         """
         owing = self.sites.group_parties(self._replies.owed())
+        # A site that owes nothing may be silent for as long as it likes, and must not be given up for it at its next order.
         for site_link in self.sites.site_links.values():
             if site_link not in owing and not site_link.owes:
-                site_link.rest()
-            elif site_link.silence() > self.patience and site_link.alive:
+                site_link.mark_idle()
+            elif site_link.seconds_silent() > self.patience and site_link.alive:
                 self._silent(site_link)
 
     def _silent(self, site_link: SiteLink) -> None:

@@ -58,6 +58,7 @@ class Parking:
 
     def put(self, request: Request, ran: TaskResult) -> Parked:
         """Park an execution; one that must not be repeated is journaled before any of it can leave."""
+        # Secrets were drawn: after a crash the same reply must leave again, since another one would be a second release.
         if ran.sealed and ran.reply.error is None and self.host.replay(request, ran.reply.party) is None:
             self.host.journal.put([(request, ran)])
         return self.park(request, ran)
@@ -129,6 +130,7 @@ class Segments:
         """Note which segments the server's newest generation names for a slot."""
         before = self._named.setdefault(slot, [])
         before.append(set(names))
+        # The server may go back one generation: its newest checkpoint may be the one that the crash interrupted.
         if len(before) > 2:
             for name in before.pop(0) - before[0] - before[1]:
                 if self._folder is not None:

@@ -176,6 +176,7 @@ class ReplyTable:
             tell: tells sites whether replies are used.
             push: the form of the replies; ``"sum"``: no reply will be left out, and only the sum of all is wanted.
         """
+        # No reply will be left out, so each may be added as soon as all before it are in: the server then holds one sum, not a cohort.
         if push == "sum":
             self._sums[request.id] = _Sum(positions.tolist(), Running(positions))
         arrives, lost = np.full(len(positions), np.inf), np.full(len(positions), np.inf)

@@ -36,7 +36,7 @@ from .shared import restore_words
 if TYPE_CHECKING:
     from atoll.core.execution.host import Host
 
-__all__ = ["Signs", "SiteEngine", "Spent", "TaskThread"]
+__all__ = ["Signs", "SiteEngine", "SpendLog", "TaskThread"]
 
 
 # ------------------------------------------------------------------ the thread in which a site runs tasks, and everything that touches private state
@@ -144,7 +144,7 @@ class Signs:
 # ------------------------------------------------------------------ what the parties of a site have spent on each request, before and after a crash; every reply reports it to the server
 
 
-class Spent:
+class SpendLog:
     """Privacy events by request.
 
     Args:
@@ -213,7 +213,7 @@ class SiteEngine:
         self.host = host
         self.registry = registry
         self.parking = Parking(host)
-        self._spent = Spent(host)
+        self._spent = SpendLog(host)
         self._work_thread = TaskThread() if work is None else work
         self._orders = 0
         self._unwanted: set[tuple[str, int]] = set()

@@ -117,6 +117,7 @@ class SiteLink:
         answer = await future
         try:
             told, found = unpack_error(answer.get("error")), None
+            # Read before it is believed: whatever the site sent must not raise anywhere else.
             if told is None:
                 found = read(answer)
         except Exception as error:
@@ -151,11 +152,11 @@ class SiteLink:
         self._end(named)
         return named
 
-    def rest(self) -> None:
-        """Let the site rest: it owes nothing, and its silence counts from the next order."""
+    def mark_idle(self) -> None:
+        """Mark the site as idle: it owes nothing, and its silence counts from the next order."""
         self._resting = True
 
-    def silence(self) -> float:
+    def seconds_silent(self) -> float:
         """Return the seconds since anything from it arrived, a piece of a long message included, or since it was asked for something."""
         return time.monotonic() - max(self.heard, getattr(self.link, "heard", 0.0))
 
@@ -170,7 +171,7 @@ class SiteLink:
     def late(self) -> TaskError:
         """Return the error for a site that shows no progress."""
         return TaskError(
-            f"no progress for {self.silence():.0f} seconds",
+            f"no progress for {self.seconds_silent():.0f} seconds",
             where=f"site {self.name}",
             remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
         )
@@ -212,7 +213,7 @@ class SiteLink:
         self._answers.clear()
         self._on_end(self, error)
 
-    def part(self) -> None:
+    def disconnect(self) -> None:
         """Drop a site that was given up while others go on: its part of this job may stop."""
         closing = self.link.close()
         if closing is not None:

@@ -26,7 +26,7 @@ from ..confinement.folders import HeldFolder, remove_tree
 from ..confinement.sandbox import UNCONFINED, Confinement
 from ..consent import Consent
 from ..daemon.control import carry, direct_channel, relay
-from ..daemon.launch import JobProcess, Stillborn, launch
+from ..daemon.launch import JobProcess, ProcessDiedEarly, launch
 from ..daemon.place import Place, results_of
 from ..line import Channel
 from ..network.daemon_ledger import CHANNEL
@@ -273,7 +273,7 @@ class SiteAttempt:
             code, error = await work
         except asyncio.CancelledError:
             _LOG.info("job %s: attempt %d is stopped", self.job, self.attempt)
-        except Stillborn as found:
+        except ProcessDiedEarly as found:
             _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
             code = found.code or None  # not an error of the job's: the next attempt may succeed
         except (AtollError, LinkClosed, OSError) as found:

@@ -274,6 +274,7 @@ class Database:
         with self._guard, self._explain_errors():
             connection = self._open()
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            # IMMEDIATE takes the lock before anything is read, so that no transaction fails halfway because another one wrote.
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -281,6 +282,7 @@ class Database:
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+                # The refusal itself must be recorded, and the jobs be ended in order: the reserve is the room for that.
                 if durable and _full(sys.exception()):
                     self._reserve.release()
                 raise
@@ -314,6 +316,7 @@ class Database:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         kind = connection.execute("PRAGMA application_id").fetchone()[0]
+        # A new file has no identity yet; one with tables and another identity is some other program's, and is left as it is.
         fresh = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if not fresh and kind != _APPLICATION:
             raise self._make_refusal("it is a database of something else", "name another folder")
@@ -339,6 +342,7 @@ class Database:
         """Give the events of a store of version 1 their hashes, once."""
         connection.execute("BEGIN IMMEDIATE")
         try:
+            # The trigger forbids all changes of events, this one too; the transaction puts it back, or nothing has happened.
             connection.execute("DROP TRIGGER events_stay")
             connection.execute("ALTER TABLE events ADD COLUMN hash TEXT NOT NULL DEFAULT ''")
             chain_up(connection)

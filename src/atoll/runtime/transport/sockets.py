@@ -26,8 +26,8 @@ __all__ = [
     "MOST",
     "QUIET",
     "UNWELCOME",
-    "Doorway",
-    "Visitor",
+    "PendingConnections",
+    "PendingConnection",
     "client_context",
     "connect_socket",
     "listening",
@@ -146,7 +146,7 @@ CROWDED = "it sent nothing, and too many such connections wait"
 _SOON = 0.05
 
 
-async def secure_socket(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[SecuredEnd, bytes]:
+async def secure_socket(sock: ssl.SSLSocket, visitor: PendingConnection | None = None) -> tuple[SecuredEnd, bytes]:
     """Do the TLS handshake; return this end and the certificate that the other end presented.
 
     Args:
@@ -175,7 +175,7 @@ async def secure_socket(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> 
     return end, certificate
 
 
-class Visitor:
+class PendingConnection:
     """Someone who has connected.
 
     Attributes:
@@ -202,14 +202,14 @@ class Visitor:
         self.spoke = True
         self.moved = asyncio.get_running_loop().time()
 
-    def turn_out(self) -> None:
+    def reject(self) -> None:
         """End the visitor's handshake now."""
         if self.limit is not None and not self.turned_out:
             self.turned_out = True
             self.limit.reschedule(asyncio.get_running_loop().time())
 
 
-class Doorway:
+class PendingConnections:
     """Room for a number of visitors who have not proved who they are; others wait outside, where the system queues them.
 
     When it is full, one must leave: of the host with the most visitors, if these are more than its fair share, the one
@@ -227,25 +227,25 @@ class Doorway:
     def __init__(self, most: int = MOST, quiet: float = QUIET) -> None:
         self._most = most
         self._quiet = quiet
-        self._inside: set[Visitor] = set()
+        self._inside: set[PendingConnection] = set()
         self._left = asyncio.Event()
         self._failed = FailedHandshakes(asyncio.get_running_loop().time)
 
-    def enter(self, visitor: Visitor) -> None:
+    def enter(self, visitor: PendingConnection) -> None:
         """Register a visitor; call it only if there is room."""
         self._inside.add(visitor)
 
-    def leave(self, visitor: Visitor) -> None:
+    def leave(self, visitor: PendingConnection) -> None:
         """Remove a visitor who has proved who they are, or is gone. A second call does nothing."""
         self._inside.discard(visitor)
         self._left.set()
 
-    def note_failure(self, visitor: Visitor) -> None:
+    def note_failure(self, visitor: PendingConnection) -> None:
         """Note that a visitor who spoke has shown no certificate that counts."""
         if visitor.spoke:
             self._failed.note(visitor.host)
 
-    async def pause(self, visitor: Visitor) -> None:
+    async def pause(self, visitor: PendingConnection) -> None:
         """Let a visitor from a throttled host wait; when more of them wait than may, the oldest must leave.
 
         Raises:
@@ -255,7 +255,7 @@ class Doorway:
             return
         waiting = [one for one in self._inside if one.host == visitor.host and one.limit is not None]
         if len(waiting) >= AT_ONCE:
-            min(waiting, key=lambda one: one.moved).turn_out()
+            min(waiting, key=lambda one: one.moved).reject()
         try:
             async with asyncio.timeout(2 * PENALTY) as visitor.limit:
                 await asyncio.sleep(PENALTY)
@@ -280,10 +280,11 @@ class Doorway:
         waiting = [visitor for visitor in self._inside if not visitor.turned_out and visitor.limit is not None]
         hosts = Counter(visitor.host for visitor in waiting)
         crowd, count = hosts.most_common(1)[0] if hosts else ("", 0)
+        # The crowd's own connections go first, and only silent ones: a host must not be able to push others out.
         if count > self._most // FAIR:
             silent = [visitor for visitor in waiting if visitor.host == crowd and not visitor.spoke]
             if silent:
-                min(silent, key=lambda visitor: visitor.moved).turn_out()
+                min(silent, key=lambda visitor: visitor.moved).reject()
                 return self._quiet
         oldest = min(waiting, key=lambda visitor: visitor.moved, default=None)
         if oldest is None:
@@ -291,7 +292,7 @@ class Doorway:
         left = self._quiet - (asyncio.get_running_loop().time() - oldest.moved)
         if left > 0:
             return min(left, _SOON)
-        oldest.turn_out()
+        oldest.reject()
         return self._quiet
 
 

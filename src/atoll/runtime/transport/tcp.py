@@ -29,8 +29,8 @@ from .framed import FramedPipe, SecuredEnd
 from .sockets import (
     HANDSHAKE,
     UNWELCOME,
-    Doorway,
-    Visitor,
+    PendingConnection,
+    PendingConnections,
     client_context,
     connect_socket,
     listening,
@@ -53,7 +53,7 @@ class _Listening:
         self._me = peer_of(admission.credentials.certificate)
         self._admission = admission
         self._accept = accept
-        self._doorway = Doorway()
+        self._doorway = PendingConnections()
         self._refused = RefusalLog(admission.on_refused)
         self._sockets = sockets
         self._pipes: set[FramedPipe] = set()
@@ -77,16 +77,16 @@ class _Listening:
                 _LOG.warning("connections cannot be accepted: %s", error)
                 await asyncio.sleep(_PAUSE)
                 continue
-            visitor = Visitor(plain, *where[:2])
+            visitor = PendingConnection(plain, *where[:2])
             self._doorway.enter(visitor)
             self._start(self._admit_visitor(visitor)).add_done_callback(lambda _, gone=visitor: self._end_visit(gone))  # type: ignore[misc]
 
-    def _end_visit(self, visitor: Visitor) -> None:
+    def _end_visit(self, visitor: PendingConnection) -> None:
         """Clean up after a visitor; as a callback, because a task may end before its first step."""
         self._doorway.leave(visitor)
         visitor.sock.close()  # TLS has made it a socket of its own
 
-    async def _admit_visitor(self, visitor: Visitor) -> None:
+    async def _admit_visitor(self, visitor: PendingConnection) -> None:
         sock: socket.socket = visitor.sock
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -107,10 +107,10 @@ class _Listening:
                 self._pipes = {pipe} | {other for other in self._pipes if other.ended is None}
                 await self._accept(pipe)
 
-    def _refuse(self, visitor: Visitor, why: str) -> None:
+    def _refuse(self, visitor: PendingConnection, why: str) -> None:
         self._refused.connection(visitor.host, visitor.port, why)
 
-    async def _welcome_peer(self, end: SecuredEnd, certificate: bytes, visitor: Visitor) -> FramedPipe | None:
+    async def _welcome_peer(self, end: SecuredEnd, certificate: bytes, visitor: PendingConnection) -> FramedPipe | None:
         try:
             peer = self._admission.judge_certificate(certificate, self._me)
         except IdentityError as error:

@@ -101,12 +101,14 @@ def require_noise(island: Island, agreed: Agreement) -> None:
     uplink = island.uplink
     noise: ExcessNoise | None = None if uplink is None else uplink.excess
     parts, most = (0, 0) if noise is None else (noise.parts, noise.most)
+    # The server takes parts off by these numbers; with others it would take off noise that the guarantee needs.
     if (agreed.parts, agreed.most) != (parts, most):
         raise PolicyError(
             f"a masked sum that takes back noise in {agreed.parts} parts up to {agreed.most} replies, and stages with {parts} parts up to {most}",
             where="masked sum",
             remedy="look at the server: it would take back noise that the sum needs",
         )
+    # A sum of fewer parties has less noise than the epsilon in the ledger was computed with.
     if uplink is not None and agreed.least < uplink.replies:
         raise PolicyError(
             f"a masked sum of {agreed.least} replies or more, and stages that rely on {uplink.replies}",
@@ -220,6 +222,7 @@ def prepare_agreement(island: Island, written_in: str) -> tuple[Agreement, dict[
 
 def leave(island: Island, letters: Mapping[str, Any], layout: WordLayout) -> None:
     """Keep what *reveal* needs, and forget the secrets."""
+    # The key and the own seed go: who takes the party's state after this can open no mask that a threshold has not opened.
     kept = {name: letter["shares"] for name, letter in letters.items()}
     agreed, public = island.state["agreed"], island.state["public"]
     island.state = {
@@ -249,6 +252,7 @@ def masked_many(cohort: Cohort, message: Tree, written_in: str) -> Iterator[Batc
     for block in cohort.totals(least_of(cohort)):
         waiting.append(_MaskedBlock.of(cohort, block, written_in))
         nbytes += sum(words.nbytes for words in waiting[-1].coded.lanes.values())
+        # Pairs whose ends are in different groups make their stream twice, so groups are as large as memory allows.
         if nbytes > _MOST:
             yield from _together(waiting)
             waiting, nbytes = [], 0
@@ -303,6 +307,7 @@ def _together(blocks: list[_MaskedBlock]) -> Iterator[Batch]:
         elsewhere = {}
         for name, letter in block.letters[i].items():
             other = here.get(name)
+            # Not here, or bound to another request or form: the two streams differ, so each end makes its own.
             if other is None or other == at or contexts[other] != contexts[at]:
                 elsewhere[name] = letter
             elif agreed.place(name) > me and agreed.place(name) in agreed.graph[me]:
