@@ -402,7 +402,7 @@ def simulated(
     """
     from .data.codings import name_other_codings
     from .data.units import name_other_units
-    from .runs.policy import require_known_policies
+    from .runs.policy_names import require_known_policies
     from .runs.spending import admitted, close_spending
     from .runs.stopping import watching
 

@@ -149,7 +149,7 @@ class ConsentConfig(Section):
             (who, words[may] if isinstance(may, str) else tuple(may)) for who, may in self.people.items()
         )  # fmt: skip
         if listed := [name for _, names in people or () for name in names or ()]:
-            from atoll.runs.policy import require_known_names  # a site's front starts without it
+            from atoll.runs.policy_names import require_known_names  # a site's front starts without it
 
             require_known_names(listed, "people")
         hours = None if self.hours is None else tuple(Hours.of(text) for text in self.hours)

@@ -149,8 +149,8 @@ GUARDS: dict[str, LieGuard] = {
     "noise": LieGuard(
         "a sum has the noise that its stages rely on, and as many parties as were agreed",
         {
-            "atoll.secure.masking.party:require_noise": _pass,
-            "atoll.secure.standing.halves:require_noise": _pass,
+            "atoll.secure.masking.party_steps:require_noise": _pass,
+            "atoll.secure.multi_round:require_noise": _pass,
             f"{_REQUEST}:Request.among": _believe,
         },
         dict.fromkeys(("secagg", "multi-round", "one-shot", "enclave", *_KEYS), ("edited-sizes", "edited-replies")),
