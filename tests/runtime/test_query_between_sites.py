@@ -77,7 +77,7 @@ def test_an_analyst_asks_the_sites_with_a_kit(tmp_path: Path) -> None:
 
     async def ask() -> tuple[bytes, bytes, int | None]:
         async with Poc(tmp_path / "trial", data) as poc:
-            kit = ["--kit", str(tmp_path / "trial" / "kits" / "admin"), "--server", poc.address]
+            kit = ["--kit", str(tmp_path / "trial" / "kits" / "analyst"), "--server", poc.address]
             asked = await asyncio.create_subprocess_exec(sys.executable, "-m", "atoll", "sql", *kit, stdin=-1, stdout=-1, stderr=-1)  # fmt: skip
             return *(await asked.communicate(script.encode())), asked.returncode
 

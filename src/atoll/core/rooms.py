@@ -25,8 +25,8 @@ __all__ = [
     "is_class",
     "job_kinds",
     "part_kinds",
+    "own_jobs",
     "part_names",
-    "site_jobs",
 ]
 
 
@@ -119,9 +119,13 @@ def job_kinds() -> dict[str, str]:
 
 
 @functools.cache
-def site_jobs() -> dict[str, str]:
-    """The kinds of jobs that a site may submit alone: maps the value of ``job:`` to the setting that must name the site."""
-    return {kind: setting for room in _rooms() for kind, setting in getattr(room, "SITE_JOBS", {}).items()}
+def own_jobs(role: str) -> dict[str, str]:
+    """The kinds of jobs that a site or an analyst may submit alone: maps the value of ``job:`` to the setting that must name the site; empty for none.
+
+    Args:
+        role: "site" or "analyst".
+    """
+    return {kind: setting for room in _rooms() for kind, setting in getattr(room, "OWN_JOBS", {}).get(role, {}).items()}
 
 
 def is_class(base: str, *, itself: bool = False) -> Callable[[Any], bool]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import BundleError, IdentityError, JobError
-from atoll.core.rooms import site_jobs
+from atoll.core.rooms import own_jobs
 
 from . import identity
 from .identity import Credentials, Peer, admit
@@ -497,7 +497,7 @@ def verify(
     *,
     ca: bytes,
     project: str,
-    roles: Iterable[str] = ("admin", "site"),
+    roles: Iterable[str] = ("admin", "site", "analyst"),
     revoked: Callable[[int], bool] | None = None,
     now: datetime | None = None,
     known: Callable[[Manifest], bool] = lambda manifest: False,
@@ -505,7 +505,7 @@ def verify(
 ) -> Verified:
     """Refuse a bundle that is not exactly what an administrator of the project has signed. Writes nothing, runs nothing.
 
-    A site may sign jobs of its own: of the kinds that `atoll.core.rooms.site_jobs` lists, which name it, and without code.
+    A site and an analyst may sign jobs of their own, of the kinds that `atoll.core.rooms.own_jobs` lists, and without code; those of a site name it.
 
     Args:
         bundle: its bytes.
@@ -533,29 +533,29 @@ def verify(
     job = b""
     for path, content in contents(manifest, files, limits):
         job = content if path == JOB_FILE else job
-    if signer.role == "site":
+    if signer.role != "admin":
         _require_own(signer, manifest, job)
     return Verified(manifest, signer, job)
 
 
 def _require_own(signer: Peer, manifest: Manifest, job: bytes) -> None:
-    """Refuse a job that a site may not sign alone.
+    """Refuse a job that a site or an analyst may not sign alone.
 
     Raises:
-        IdentityError: its kind is none of those that sites may ask for, it names another site, or it has code of its own.
+        IdentityError: its kind is none of those that they may ask for, it names another site, or it has code of its own.
     """
     from .terms import job_tree
     from .worker.policies import named_code
 
-    tree, kinds = job_tree(job), site_jobs()
+    tree, kinds = job_tree(job), own_jobs(signer.role)
     setting = kinds.get(str(tree.get("job")))
-    own = setting is not None and tree.get(setting) == signer.name
+    own = setting is not None and (not setting or tree.get(setting) == signer.name)
     code = [file.path for file in manifest.files if file.path != JOB_FILE] or [*named_code(tree, ())]
     if not own or code or tree.get("source") is not None:
         raise IdentityError(
             f"{signer} has signed a job {str(tree.get('job'))[:100]!r}" + (" with code" if code else ""),
             where="bundle",
-            remedy=f"use the kit of an admin; a site signs alone: {', '.join(f'{kind} with {name}: {signer.name}' for kind, name in kinds.items())}",
+            remedy=f"use the kit of an admin; {'an analyst' if signer.role == 'analyst' else f'a {signer.role}'} signs alone: {', '.join(f'{kind} with {name}: {signer.name}' if name else kind for kind, name in kinds.items()) or 'nothing'}",
         )
 
 

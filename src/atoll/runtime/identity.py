@@ -48,7 +48,7 @@ HELPER = "helper"
 SITES = ("site", HELPER)
 """Those that `atoll site` runs for."""
 
-ROLES = ("server", *SITES, "admin", "auditor")
+ROLES = ("server", *SITES, "admin", "auditor", "analyst")
 """What a certificate of a project may be for."""
 
 NO_PARTS = ("client", EDGE, *ROLES)

@@ -55,7 +55,7 @@ _START = 60.0
 _CONFINE = "ATOLL_CONFINE"
 """How daemons confine jobs, as `atoll server` and `atoll site` read it."""
 _HOST = "127.0.0.1"
-OTHERS = ("server", "admin", "auditor")
+OTHERS = ("server", "admin", "auditor", "analyst")
 """Names that no site of a trial has."""
 
 
@@ -339,6 +339,7 @@ class Poc:
                 "admins": [
                     AdminConfig(name="admin", org="poc"),
                     AdminConfig(name="auditor", org="poc", role="auditor"),
+                    AdminConfig(name="analyst", org="poc", role="analyst"),
                 ],
                 "transport": transport,
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll.core.rooms import PartKind, is_class
 
-__all__ = ["JOBS", "PARTS", "SITE_JOBS"]
+__all__ = ["JOBS", "PARTS", "OWN_JOBS"]
 
 JOBS = {
     "fed-gkt": "atoll.vertical.split.fed_gkt:FedGKT",
@@ -15,7 +15,7 @@ JOBS = {
 }
 """Maps ``job:`` of a configuration to its class."""
 
-SITE_JOBS = {"vertical-prediction": "guest"}
+OWN_JOBS = {"site": {"vertical-prediction": "guest"}}
 """Kinds of jobs that a site may submit alone -> the setting that must name it: the hosts agreed to answer when they trained, and each has a policy."""
 
 PARTS = (

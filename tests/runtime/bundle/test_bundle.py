@@ -227,6 +227,21 @@ def test_a_site_signs_alone_what_names_it_and_has_no_code() -> None:
         check(forged(files))  # an admin may
 
 
+def test_an_analyst_signs_alone_what_asks_sql() -> None:
+    ada = authority().issue("analyst", "ada")
+    own = b"job: query\nsql: SELECT count(*) FROM visits\n"
+    assert check(forged([("job.yaml", own)], ada)).signer.role == "analyst"
+    foreign = {
+        "another kind": [("job.yaml", b"job: statistics\n")],
+        "a site's": [("job.yaml", b"job: vertical-prediction\nguest: ada\n")],
+        "a module": [("job.yaml", own), ("source/evil.py", b"")],
+        "named code": [("job.yaml", own + b"model: {name: 'evil:model'}\n")],
+    }
+    for files in foreign.values():
+        with pytest.raises(IdentityError, match=r"analyst 'ada' .*has signed a job .*an analyst signs alone: query"):
+            check(forged(files, ada))
+
+
 def test_the_signer_must_be_of_the_project() -> None:
     with pytest.raises(IdentityError, match=r"belongs to project 'other'"):
         check(forged(FILES, authority().issue("admin", "ann", project="other")))

@@ -19,6 +19,7 @@ PROJECT = {
     "admins": [
         {"name": "anna", "org": "university"},
         {"name": "otto", "org": "university"},
+        {"name": "ada", "org": "university", "role": "analyst"},
         {"name": "vera", "org": "ministry", "role": "auditor"},
     ],
 }

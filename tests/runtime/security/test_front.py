@@ -162,7 +162,7 @@ def test_a_sites_people_have_a_line_of_their_own_and_see_the_sites_jobs(kit: Kit
             told = await ask(op="jobs", job=record.id)
             assert "takes no part in this job" in told["error"]["what"]
             told = await ask(op="abort", job=record.id)
-            assert "may abort only what it has submitted" in told["error"]["what"]
+            assert "may ask for 'abort' of what it has submitted itself alone" in told["error"]["what"]
             beside = await siege.line("north", asks=True)  # two people of a site, or two predictions
             assert not daemon.lost.is_set()  # the daemon keeps its place
             assert not line.lost.is_set()
@@ -173,6 +173,31 @@ def test_a_sites_people_have_a_line_of_their_own_and_see_the_sites_jobs(kit: Kit
                 await control.recv()
             await line.close(within=0.2)
             await daemon.close(within=0.2)
+
+    played(body)
+
+
+def test_an_analyst_asks_sql_and_sees_its_own_jobs_alone(kit: Kits, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with besieged(kit, tmp_path) as siege:
+            line = await siege.line("ada")
+
+            async def ask(**frame: Any) -> Any:
+                channel = line.open("request")
+                await channel.send(frame)
+                return await channel.recv()
+
+            for op in ("resume", "delete", "bundle", "events", "sites"):
+                told = await ask(op=op, job="1", token="t")
+                assert f"may not ask for '{op}'" in told["error"]["what"]
+            store = siege.server._store
+            theirs, mine = (store.submit(Submission(name=name, submitter=name, org="uni", spec={}, token="t"), now=1.0, who=name).id for name in ("anna", "ada"))  # fmt: skip
+            assert [one["job"] for one in (await ask(op="jobs"))["jobs"]] == [mine]
+            assert [one["job"] for one in (await ask(op="jobs", submitter="anna"))["jobs"]] == [mine]
+            assert "takes no part in this job" in (await ask(op="jobs", job=theirs))["error"]["what"]
+            for op in ("logs", "result", "abort"):
+                assert f"may ask for '{op}' of what it has submitted itself alone" in (await ask(op=op, job=theirs))["error"]["what"]  # fmt: skip
+            await line.close(within=0.2)
 
     played(body)
 

@@ -514,7 +514,7 @@ def _between_processes(
         raise ConfigError(
             f"{wrong!r} cannot be the name of a site",
             where=str(files[wrong]),
-            remedy="rename the file: letters, digits and . _ -, and neither server, admin nor auditor",
+            remedy="rename the file: letters, digits and . _ -, and neither server, admin, auditor nor analyst",
         )
     found, _ = in_order(_train_at_sites(job, files, folder, output, drop))
     if found is None:

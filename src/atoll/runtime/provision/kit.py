@@ -59,7 +59,7 @@ class KitConfig(Section):
     Attributes:
         project: the project's name.
         name: the party's name.
-        role: server, site, helper, admin or auditor.
+        role: server, site, helper, admin, auditor or analyst.
         org: the organisation.
         transport: the name of the transport.
         servers: the servers' addresses; in a server's kit only its own.
@@ -69,7 +69,7 @@ class KitConfig(Section):
 
     project: Name
     name: Name
-    role: Literal["server", "site", "helper", "admin", "auditor"]
+    role: Literal["server", "site", "helper", "admin", "auditor", "analyst"]
     org: Org
     transport: Literal["tcp", "grpc"]
     servers: Annotated[list[ServerConfig], Field(min_length=1)]

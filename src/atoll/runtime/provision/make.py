@@ -35,6 +35,7 @@ _COMMAND = {
     "helper": "atoll site {folder}",
     "admin": "atoll submit job.yaml --kit {folder}",
     "auditor": "atoll jobs --kit {folder}",
+    "analyst": "atoll sql --kit {folder}",
 }
 _DOES = {
     "server": "It waits for sites and admins on port {port}; no other port is opened.",
@@ -42,6 +43,7 @@ _DOES = {
     "helper": "It dials out to the server and opens no port. It plays {plays} in jobs that need one, and holds no data of clients.",
     "admin": "It dials out to the server. Jobs that you submit run at the sites that agree to them.",
     "auditor": "It dials out to the server. You see jobs, logs and results, and can change nothing.",
+    "analyst": "It dials out to the server. You ask SQL, which the sites answer by their policies, and see your own answers.",
 }
 
 

@@ -162,10 +162,10 @@ class AdminConfig(_Named):
     Attributes:
         name: unique in the project.
         org: the person's organisation.
-        role: an admin submits and aborts, an auditor only reads.
+        role: an admin submits and aborts, an auditor only reads, an analyst asks SQL and reads the answers to that.
     """
 
-    role: Literal["admin", "auditor"] = "admin"
+    role: Literal["admin", "auditor", "analyst"] = "admin"
 
 
 class ValidityConfig(Section):

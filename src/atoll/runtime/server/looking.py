@@ -192,11 +192,11 @@ class Looking:
         yield {"atoll": versions()["atoll"]}
 
     async def _jobs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Return jobs: one, or the newest of those that a filter leaves; with ``seen`` from an earlier answer, wait until they have changed. A site sees those that it takes part in."""
+        """Return jobs: one, or the newest of those that a filter leaves; with ``seen`` from an earlier answer, wait until they have changed. A site sees those that it takes part in, an analyst those that it has submitted."""
         job = self._one(frame)
-        if peer.role == "site":
+        if peer.role in ("site", "analyst"):
             if job is None:
-                frame = {**frame, "site": peer.name}
+                frame = {**frame, "site" if peer.role == "site" else "submitter": peer.name}
             else:
                 _require_part(peer, self._store.get(job))
         while True:
@@ -307,15 +307,14 @@ class Looking:
 
 
 def _require_part(peer: Peer, record: JobRecord) -> None:
-    """Refuse a site that asks for a job of others.
+    """Refuse a site or an analyst that asks for a job of others.
 
     Raises:
         JobError: it is one.
     """
-    if peer.name not in record.sites and record.submitter != peer.name:
-        raise JobError(
-            f"{peer} takes no part in this job", where=f"job {record.id}", remedy="ask for a job of your own site"
-        )
+    if record.submitter != peer.name and (peer.role != "site" or peer.name not in record.sites):
+        mine = "your own site" if peer.role == "site" else "your own"
+        raise JobError(f"{peer} takes no part in this job", where=f"job {record.id}", remedy=f"ask for a job of {mine}")
 
 
 def _after(frame: Any) -> int:

@@ -136,15 +136,18 @@ MAY = {
     "admin": _LOOK | {"submit", "abort", "resume", "delete", "bundle"},
     "auditor": _LOOK,
     "site": frozenset({"about", "jobs", "submit", "abort"}),
+    "analyst": frozenset({"about", "jobs", "logs", "result", "submit", "abort"}),
 }
-"""Role -> what it may ask for. A site sees the jobs that it takes part in, submits only what its own signature is enough for, and aborts only that."""
+"""Role -> what it may ask for. A site sees the jobs that it takes part in, an analyst those that it has submitted. Both submit only what their own signature is enough for, and abort only that."""
 
 _SHORT = Limits(max_bytes=1 << 16, max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
+_SMALL = Limits(max_bytes=1 << 20, max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
 _LONGEST = {
     "admin": Limits(max_bytes=LIMITS.bundle + (1 << 20), max_header_bytes=1 << 16, max_depth=8, max_leaves=1000),
-    "site": Limits(max_bytes=1 << 20, max_header_bytes=1 << 16, max_depth=8, max_leaves=1000),
+    "site": _SMALL,
+    "analyst": _SMALL,
 }
-"""Limits of a request, by role: admins submit bundles, sites bundles without code."""
+"""Limits of a request, by role: admins submit bundles, sites and analysts bundles without code."""
 
 _LOG = logging.getLogger("atoll.runtime")
 _QUIET = ("about", "jobs", "sites", "events")
@@ -243,10 +246,11 @@ class RequestHandler(Looking):
                 where=f"server {self._kit.name!r}",
                 remedy=f"use the kit of an admin; the role {peer.role!r} may ask for: {allowed or 'nothing'}",
             )
-        if peer.role == "site" and job and op == "abort" and self._store.get(job).submitter != peer.name:
+        own = {"site": ("abort",), "analyst": ("abort", "logs", "result")}.get(peer.role, ())
+        if job and op in own and self._store.get(job).submitter != peer.name:
             self._note(peer, "refused", job, op)
             raise PolicyError(
-                f"{peer} may abort only what it has submitted",
+                f"{peer} may ask for {op!r} of what it has submitted itself alone",
                 where=f"server {self._kit.name!r}",
                 remedy="ask an admin of the project",
             )
