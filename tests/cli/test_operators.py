@@ -106,7 +106,7 @@ def test_a_wait_ends_with_what_the_job_has_found() -> None:
         ({"allow": ["FedAvgg"]}, "allow='FedAvgg' is no kind of job, algorithm or method. Did you mean 'FedAvg'?"),
         ({"allow": ["statistic"]}, "Did you mean 'statistics'?"),
         ({"allow": ["SecureBost"]}, "Did you mean 'SecureBoost'?"),
-        ({"allow": ["training", "fed*"]}, r"allow='fed\*' is no kind"),
+        ({"allow": ["training", "fedd*"]}, r"allow='fedd\*' is no kind"),
         ({"tasks": ["train"]}, "tasks='train' is the name of no task"),
         ({"free": ["exchange"]}, "free='exchange' is the name of no task"),
         ({"tasks": ["atol.*"]}, r"tasks='atol.\*' is the name of no task. Did you mean 'atoll'?"),

@@ -35,10 +35,11 @@ async def dialled(roles: tuple[str, ...] = ("site",)) -> Peer:
 
 def lying(monkeypatch: pytest.MonkeyPatch, certificate: bytes, key: Credentials, guest: Peer | None = None) -> None:
     """Let a listener show a certificate, and sign with a key, perhaps for another guest."""
+    honest = rpc.proof_of
 
     def told(credentials: Credentials, dialler: Peer, metadata: Mapping[str, Any]) -> rpc.Metadata:
         del credentials
-        _, signature = rpc.proof_of(key, guest or dialler, metadata)
+        _, signature = honest(key, guest or dialler, metadata)
         return (rpc.CERTIFICATE, certificate), signature
 
     monkeypatch.setattr(rpc, "proof_of", told)
