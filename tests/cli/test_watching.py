@@ -24,7 +24,7 @@ LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILE
 INTERRUPTED = 130
 STATS = SimpleNamespace(round_trip=0.012, skew=-2.5, resumes=3, received_bytes=2**20, sent_bytes=0)
 SEEN = {"south": Sighting(0.0, "[x]", "5"), "north": Sighting(0.0, "[x]", "6")}
-PEER: Any = SimpleNamespace(name="ann")
+PEER: Any = SimpleNamespace(name="ann", role="admin")
 SESSIONS = {
     name: SimpleNamespace(
         name=name, connected=here, line=SimpleNamespace(peer=SimpleNamespace(org="[x]", plays=""), stats=lambda: STATS)
