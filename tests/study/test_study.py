@@ -556,7 +556,7 @@ def test_a_decorator_with_the_name_of_its_function_counts(monkeypatch: pytest.Mo
     assert "own_method:Decorated.forward" in changed_names(plain, wrapped)
 
 
-@pytest.mark.parametrize("made", ["dictionary", "function", "partition"])
+@pytest.mark.parametrize("made", ["dictionary", "function", "partition", "held out"])
 def test_a_finished_run_of_other_rows_is_not_reused(made: str, tmp_path: Path) -> None:
     def study(scale: float) -> str:
         rng = np.random.default_rng(0)
@@ -564,7 +564,8 @@ def test_a_finished_run_of_other_rows_is_not_reused(made: str, tmp_path: Path) -
         parts = {name: atoll.data.Dataset({"x": x * (scale if name == "b" else 1.0), "y": y}) for name in "ab"}
         lines: list[str] = []
         whole = atoll.data.Islands.from_datasets(parts)
-        data: Any = {"dictionary": parts, "function": lambda seed: whole, "partition": whole}[made]
+        held = whole.with_held_out(0.2, seed=0)
+        data: Any = {"dictionary": parts, "function": lambda seed: whole, "partition": whole, "held out": held}[made]
         run_study(
             {"FedAvg": job(rounds=1).replace(model=linear(3, 2))},
             data,

@@ -106,13 +106,15 @@ def digest_data(islands: Any) -> dict[str, str]:
 
 def _text_of_data(value: Any) -> str:
     """Return the columns of a data set, or the content of data of another kind, as text."""
+    if callable(getattr(value, "shard", None)) and hasattr(
+        value, "names"
+    ):  # rows of several clients, which have columns too
+        return repr(sorted(digest_data(value).items()))
     names = getattr(value, "columns", None)
     if isinstance(names, tuple) and hasattr(value, "__getitem__"):  # of a data set or a client's part of one
         return repr([(name, _text_of_data(value[name])) for name in names])
     if isinstance(value, Mapping):
         return repr([(str(name), _text_of_data(each)) for name, each in value.items()])
-    if callable(getattr(value, "shard", None)) and hasattr(value, "names"):
-        return repr(sorted(digest_data(value).items()))
     return _constant(value) or type(value).__name__
 
 
