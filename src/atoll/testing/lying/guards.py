@@ -122,9 +122,9 @@ GUARDS: dict[str, LieGuard] = {
         {
             **{
                 f"atoll.secure.{room}:require_majority": _pass
-                for room in ("holders.halves", "bounded.halves", "indexing.halves", "encrypted.halves", "masking.coded")
+                for room in ("seed_holders", "bounded", "indexing.party_steps", "encrypted.party_steps", "masking.one_shot")
             },
-            **{f"atoll.secure.{room}:require_votes": _pass for room in ("masking.halves", "standing.halves")},
+            **{f"atoll.secure.{room}:require_votes": _pass for room in ("masking.party_steps", "multi_round")},
         },
         dict.fromkeys(_HELPED, ("smaller-sum",)),
     ),
