@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll.core.errors import AtollError, CompositionError, PolicyError
+from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
 from atoll.query import Query
 from atoll.simulation import simulate
 from tests.support.silos import TableSource, connected
@@ -121,7 +121,7 @@ def test_groups_come_from_public_columns_before_any_condition(hospitals: Any) ->
         patch.setattr(LocalCells, "_keys_text", watched)
         found = hospitals.sql("SELECT ward, count(*) FROM p WHERE pay > 110 AND ward = 'A' GROUP BY ward")
     assert found.rows == [("A", 8)]
-    assert set(asked) == {'FROM "@p" AS "p" WHERE ("p"."ward" = \'A\')'}
+    assert set(asked) == {'FROM "@p" AS "p" WHERE (TRY("p"."ward" = \'A\'))'}
 
 
 def test_units_count_and_not_their_rows() -> None:
@@ -222,3 +222,45 @@ def test_distinct_values_are_counted_where_each_lies_at_one_site() -> None:
         assert db.sql("SELECT count(DISTINCT id) FILTER (WHERE age = 3) FROM p").rows == [(None,)]  # two rows
         with pytest.raises(CompositionError, match="one value may lie at two sites"):
             db.sql("SELECT count(DISTINCT age) FROM p")
+
+
+def test_a_missing_unit_is_a_unit() -> None:
+    """Rows without a unit are not nobody's: one of them is few, and so are ten, which may be one person."""
+    types = {"pid": "INTEGER", "ward": "VARCHAR", "cost": "INTEGER"}
+    rows = [(k, "B", 10) for k in range(10)] + [(None, "D", 987)] + [(None, "C", 1)] * 10
+    policy = policy_of(5, pid={"level": "private", "join": "local"}, ward="public", cost=AGGREGATED)
+    policy["tables"]["p"]["unit"] = "pid"
+    with connected({"north": site(rows, **types), "south": site([(k, "B", 10) for k in range(50, 60)], **types)}, policy) as db:  # fmt: skip
+        assert db.sql("SELECT count(*), sum(cost) FROM p WHERE ward = 'D'").rows == []
+        found = db.sql("SELECT ward, count(*) FROM p GROUP BY ward")
+        assert (found.rows, found.withheld_groups) == ([("B", 20)], 2)
+
+
+def test_a_unit_at_two_sites_may_be_one() -> None:
+    """Three patients with rows at both sites count six times; without join: local, each number needs five for each site."""
+    types = {"pid": "INTEGER", "cost": "INTEGER"}
+    made = {name: site([(k, 1) for k in range(3)], **types) for name in ("north", "south")}
+    policy = policy_of(5, pid="private", cost=AGGREGATED)
+    policy["tables"]["p"]["unit"] = "pid"
+    with connected(made, policy) as db:
+        found = db.sql("SELECT count(*), sum(cost) FROM p")
+        assert (found.rows, found.withheld_groups) == ([], 1)
+
+
+@pytest.mark.parametrize("limit", [118, 119, 500])
+def test_no_statement_tells_whether_one_row_is_there(limit: int) -> None:
+    """Nobody and one person look alike; and a cast that fails for one row alone fails for nobody's eyes."""
+    rows = [(k, "AB"[k % 2], 30, 100.0 + k) for k in range(25)]
+    with connected({"north": site(rows, **PEOPLE), "south": site([], **PEOPLE)}, policy_of(5, **ALLOWED)) as db:
+        found = db.sql(f"SELECT count(*) FROM p WHERE id = 18 AND pay > {limit}")
+        assert (found.rows, found.withheld_groups) == ([], 1)
+        wards = db.sql(f"SELECT ward, count(*) FROM p WHERE pay > {limit} + 4 AND pay < {limit} + 6 GROUP BY ward")
+        assert (wards.rows, wards.withheld_groups) == ([], 2)
+        told = db.sql(f"SELECT count(*) FROM p WHERE CAST(CASE WHEN id = 18 AND pay > {limit} THEN 'q' ELSE '0' END AS INT) = 1")  # fmt: skip
+        assert (told.rows, told.withheld_groups) == ([], 1)
+
+
+def test_a_policy_with_a_misspelt_column_is_refused() -> None:
+    made = {"north": site(people(20), **PEOPLE), "south": site(people(20, 100), **PEOPLE)}
+    with connected(made, policy_of(5, pya="private", ward="public")) as db, pytest.raises(ConfigError, match=r"tables\.p: there is no column 'pya'.*Did you mean 'pay'"):  # fmt: skip
+        db.sql("SELECT count(*) FROM p")

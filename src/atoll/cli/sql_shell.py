@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -44,6 +45,8 @@ _WORDS = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ON", "USING", "AND", "OR", "NOT", "NULL", "IS", "IN", "LIKE", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE",
     "END", "AS", "DISTINCT", "COUNT", "SUM", "AVG", "STDDEV", "VAR_SAMP", "CORR", "FILTER", "EXPLAIN", "ANALYZE", "WITH", "SET",
 )  # fmt: skip
+
+_COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.S)
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
@@ -111,7 +114,10 @@ class SqlShell:
         Returns:
             Whether to go on.
         """
-        if not self._begun.strip() and (line.startswith("\\") or line.strip().lower() in ("exit", "quit", "help")):
+        if _COMMENTS.fullmatch(self._begun) and (
+            line.startswith("\\") or line.strip().lower() in ("exit", "quit", "help")
+        ):
+            self._begun = ""
             return self._command(line.strip())
         statements, self._begun = split_statements(self._begun + line + "\n")
         for one in statements:

@@ -80,8 +80,18 @@ class ColumnCode:
         found = values.fill_null(0).to_numpy().astype(np.int64)
         return [(found.view(np.uint64) ^ _TOP) * there], there
 
-    def decode(self, words: list[Words]) -> list[Any]:
-        """The values of words, as text that DuckDB casts to the type."""
+    def decode(self, words: list[Words], there: Any) -> list[Any]:
+        """The values of words, as text that DuckDB casts to the type; ``None`` where none is there.
+
+        Args:
+            words: the words.
+            there: 1 where a value is.
+        """
+        here = np.flatnonzero(there)
+        found = iter(self._decode([one[here] for one in words]))
+        return [next(found) if one else None for one in np.asarray(there)]
+
+    def _decode(self, words: list[Words]) -> list[Any]:
         if self.kind == "text":
             raw = np.stack(words, axis=1).astype(">u8").tobytes()
             size = 8 * len(words)

@@ -151,7 +151,7 @@ class LocalCells:
         return prefix_of(self._silo, self.plan, self._names)
 
     def _key_list(self) -> list[str]:
-        return [f"CAST({key.text} AS VARCHAR)" for key in self.plan.keys]
+        return [f"CAST({key.local} AS VARCHAR)" for key in self.plan.keys]
 
     def _counts(self) -> list[str]:
         return [one.count(condition) for condition in self.plan.conditions for one in self.plan.released] if self.plan.counted else []  # fmt: skip
@@ -179,7 +179,7 @@ class LocalCells:
             return f"SELECT CAST(rowid AS VARCHAR), md5_number_lower({digest}) FROM {table}"
         types = self.plan.catalog.tables[one.table]
         name = next(name for name in types if name.lower() == one.unit)
-        unit = f"CAST(CAST({quote(name)} AS {types[name]}) AS VARCHAR)"
+        unit = f"coalesce(CAST(CAST({quote(name)} AS {types[name]}) AS VARCHAR), '')"
         return f"SELECT {unit}, md5_number_lower(string_agg({digest}, ',' ORDER BY {digest})) FROM {table} GROUP BY 1"
 
     # ------------------------------------------------------------------ numbers

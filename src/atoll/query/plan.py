@@ -31,10 +31,11 @@ ROW = "@row"
 
 @dataclass(frozen=True)
 class Key:
-    """A group key: its local SQL, and its type."""
+    """A group key: as it stands in the statement, its type, and its local SQL."""
 
     text: str
     type: str
+    local: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,20 @@ class Released:
         alias: what the statement calls it.
         unit: the column of its units; empty for rows.
         alone: whether it is all that the statement reads, so that rows are counted as they are.
+        local: whether each unit lies at one site; if not, one may count at every site.
     """
 
     table: str
     alias: str
     unit: str
     alone: bool
+    local: bool = True
 
     @property
     def entity(self) -> str:
-        """Local SQL of the unit."""
-        return f"{quote(self.alias)}.{quote(self.unit or ROW)}"
+        """Local SQL of the unit: missing ones are one, so that they count too; NULL only where an outer join has no row."""
+        row = f"{quote(self.alias)}.{quote(ROW)}"
+        return f"CASE WHEN {row} IS NOT NULL THEN coalesce(CAST({quote(self.alias)}.{quote(self.unit)} AS VARCHAR), '') END" if self.unit else row  # fmt: skip
 
     def count(self, condition: Condition) -> str:
         """Local SQL of the number of units."""
@@ -121,6 +125,10 @@ class QueryPlan:
         """Words that a site adds for each cell."""
         return sum(addend.words for addend in self.addends)
 
+    def least(self, sites: int) -> int:
+        """Smallest total of units behind a number: ``min_count``, times the number of sites where one unit may count at each."""
+        return self.policy.min_count * (1 if all(one.local for one in self.released) else sites)
+
     @property
     def counted(self) -> int:
         """Numbers of units that a site adds for each cell, if few units must not show."""
@@ -152,6 +160,10 @@ class _Planner:
 
         self.exp, self.statement, self.catalog, self.policy = exp, statement, catalog, policy
         self.tree = merge_subqueries(statement.tree.copy(), leave_tables_isolated=False)
+        if policy.min_count > 1:
+            for cast in list(self.tree.find_all(exp.Cast)):
+                if type(cast) is exp.Cast:  # a row whose value does not fit is NULL: an error would tell of it
+                    cast.replace(exp.TryCast(this=cast.this, to=cast.args["to"], safe=True))
         self._require_aggregates()
         self.scopes = Scopes(self.tree, policy)
         self.root = self.scopes.root
@@ -180,7 +192,7 @@ class _Planner:
         if self.strict:
             self._add_pairs()
         finish = self._finish(keys)
-        made = tuple(Key(text, kind) for (text, _), kind in zip(keys, key_types, strict=True))
+        made = tuple(Key(text, kind, self._guarded(node)) for (text, node), kind in zip(keys, key_types, strict=True))
         return QueryPlan(
             self.statement, self.catalog, self.policy, made, tuple(self.conditions), tuple(self.addends), tuple(a for _, a in self.aggregates), released,
             not self.scopes.is_divided(self.root), self.sources, self.with_text, self.body, self.group, self._key_body(keys), finish, self._reads(),
@@ -236,7 +248,9 @@ class _Planner:
             if isinstance(source, exp.Table):
                 table = source.name.lower()
                 if divided:
-                    found.append(Released(table, alias, self.policy.table(table).unit, len(sources) == 1))
+                    unit = self.policy.table(table).unit
+                    local = lone or not unit or self.policy.table(table).column(unit).local
+                    found.append(Released(table, alias, unit, len(sources) == 1, local))
             elif divided and self.strict:
                 raise CompositionError(f"the subquery {alias} cannot be merged into the statement, and min_count={self.policy.min_count} counts rows of tables", where="sums", remedy="write it without a subquery in FROM")  # fmt: skip
         return tuple(found)
@@ -297,11 +311,20 @@ class _Planner:
         """Local SQL of what rows there are, and of how they are grouped; user's WITH comes before, in `_with`."""
         tree = self._renamed(self.tree.copy())
         self.with_text = ", ".join(one.sql("duckdb") for one in tree.args["with_"].expressions) if tree.args.get("with_") else ""  # fmt: skip
+        for join in tree.args.get("joins") or ():
+            if join.args.get("on") is not None:
+                join.set("on", self._guarded_node(join.args["on"]))
         parts = [tree.args["from_"].sql("duckdb"), *(one.sql("duckdb") for one in tree.args.get("joins") or ())]
         body = parts[0] + "".join(part if part.startswith(",") else f" {part}" for part in parts[1:])
         if tree.args.get("where"):
-            body += f" {tree.args['where'].sql('duckdb')}"
-        return body, f" GROUP BY {', '.join(text for text, _ in keys)}" if keys else ""
+            body += (
+                f" WHERE {' AND '.join(f'({self._guarded(part)})' for part in _parts(self.exp, tree.args['where']))}"
+            )
+        return body, f" GROUP BY {', '.join(self._guarded(node) for _, node in keys)}" if keys else ""
+
+    def _guarded_node(self, node: Any) -> Any:
+        """An expression that is NULL where it fails, as a node."""
+        return self.exp.Anonymous(this="TRY", expressions=[node.copy()]) if self.strict and node.find(self.exp.Query) is None else node  # fmt: skip
 
     def _key_body(self, keys: Sequence[tuple[str, Any]]) -> str:
         """Local SQL of all keys that could occur, from public columns alone: which keys satisfy a condition on others would show single rows."""
@@ -326,7 +349,7 @@ class _Planner:
             items = [one for one in (base, *(join.this for _, join in joins)) if one.alias_or_name in wanted]
             text, read = f"FROM {', '.join(one.sql('duckdb') for one in items)}" if items else "", wanted
         kept = [
-            f"({part.sql('duckdb')})"
+            f"({self._guarded(part)})"
             for mine, part in zip(_parts(exp, self.tree.args.get("where")), _parts(exp, tree.args.get("where")), strict=True)
             if self._is_public(mine) and mine.find(exp.Query) is None and {c.table for c in mine.find_all(exp.Column)} <= read
         ]  # fmt: skip
@@ -376,7 +399,7 @@ class _Planner:
 
     def _made(self, name: str, inner: Any, args: Sequence[Any], place: int, supports: tuple[int, ...], rests: tuple[int, ...]) -> QueryAggregate:  # fmt: skip
         condition = self.conditions[place]
-        texts = [arg.sql("duckdb") for arg in args]
+        texts = [self._guarded(arg) for arg in args]
         there = [f"{text} IS NOT NULL" for text in texts]
         counted = f"count(DISTINCT {texts[0]})" if name == "count_distinct" else "count(*)"
         count = self._addend("count", (f"{counted}{condition.filter(*there)}",))
@@ -420,7 +443,12 @@ class _Planner:
     # ------------------------------------------------------------------ conditions
 
     def _condition(self, node: Any) -> int:
-        return 0 if node is None else self._place(Condition(node.sql("duckdb")))
+        return 0 if node is None else self._place(Condition(self._guarded(node)))
+
+    def _guarded(self, node: Any) -> str:
+        """Local SQL of an expression, NULL where it fails if few rows must not show: which statements fail would tell of single rows."""
+        text = str(node.sql("duckdb"))
+        return f"TRY({text})" if self.strict and node.find(self.exp.Query) is None and not isinstance(node, self.exp.Column | self.exp.Literal) else text  # fmt: skip
 
     def _place(self, condition: Condition) -> int:
         if condition not in self.conditions:

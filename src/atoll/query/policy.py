@@ -98,6 +98,27 @@ class QueryPolicy:
         """The policy of a table; one that is not named is all private."""
         return self.tables.get(name.lower(), TablePolicy())
 
+    def require_columns(self, tables: Mapping[str, Iterable[str]], where: str) -> None:
+        """Refuse a policy that names a column or a unit that its table lacks: what it means to protect would be open.
+
+        Args:
+            tables: table -> its columns.
+            where: the site, for errors.
+
+        Raises:
+            ConfigError: names the column, and the nearest.
+        """
+        known = {name.lower(): [column.lower() for column in columns] for name, columns in tables.items()}
+        for name, table in self.tables.items():
+            if name not in known:
+                near = nearest(name, known)
+                if near:  # another site may have further tables, and one policy may be for all
+                    raise ConfigError(f"tables: {name}: there is no such table here.{near}", where=where, remedy=f"use {', '.join(known)}")  # fmt: skip
+                continue
+            for column in (*table.columns, *([table.unit] if table.unit else [])):
+                if column not in known[name]:
+                    raise ConfigError(f"tables.{name}: there is no column {column!r}.{nearest(column, known[name])}", where=where, remedy=f"use {', '.join(known[name])}")  # fmt: skip
+
     @classmethod
     def read(cls, path: str | Path) -> QueryPolicy:
         """The policy of a YAML file.

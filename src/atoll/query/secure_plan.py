@@ -195,12 +195,23 @@ class _SecurePlanner(_Planner):
                 self._add_secure(node)
             key_types = self._types([text for text, _ in keys])
             leaves = tuple(self._leaf(place, [one.text for one in key_columns]) for place in range(len(self.names)))
+        if not self.grouped:
+            self._require_shown_order(keys)
         order, limit = self._first_groups(keys, key_columns)
         return SecurePlan(
             self.statement, self.catalog, self.policy, leaves, tuple(joins), tuple(conditions), self.operands,
             tuple(Key(text, kind) for (text, _), kind in zip(keys, key_types, strict=True)), key_columns, self.distinct,
             tuple(one for _, one in self.aggregates), tuple(self.made), self.grouped, order, limit, self.sources, self.with_text, self._finish(keys),
         )  # fmt: skip
+
+    def _require_shown_order(self, keys: Sequence[tuple[str, Any]]) -> None:
+        """Refuse rows in an order that the shown columns do not tell."""
+        exp, texts = self.exp, {text for text, _ in keys}
+        aliases = {one.alias for one in self.tree.expressions if isinstance(one, exp.Alias)}
+        for one in self.tree.args["order"].expressions if self.tree.args.get("order") else ():
+            for column in one.this.find_all(exp.Column):
+                if column.sql("duckdb") not in texts and one.this.sql("duckdb") not in texts and column.name not in aliases:  # fmt: skip
+                    raise CompositionError(f"ORDER BY {column.sql('duckdb')}, which is not shown", where="smcql", remedy="add it to SELECT, or leave it out of ORDER BY")  # fmt: skip
 
     def _shown_rows(self) -> list[tuple[str, Any]]:
         """What is shown of each row, where rows are not grouped."""
@@ -435,7 +446,7 @@ class _SecurePlanner(_Planner):
         code, scale = code_of(kind, texts[0]), self._scale_of(args[0])
         if code.kind == "real":
             if scale is None:
-                raise CompositionError(f"{what} adds doubles, and parties add whole numbers", where="smcql", remedy=f"cast: {texts[0]}::DECIMAL(18,4), or let the sites declare scale: 0.01")  # fmt: skip
+                raise CompositionError(f"{what} adds doubles, and parties add whole numbers", where="smcql", remedy=f"cast: ({texts[0]})::DECIMAL(18,4), or let the sites declare scale: 0.01")  # fmt: skip
             code = ColumnCode("whole", kind, scale)
             value = f"CAST(round(({texts[0]}) * {10**scale}) AS BIGINT)"
         elif code.kind != "whole" or kind in ("DATE", "BOOLEAN") or kind.startswith("TIMESTAMP"):

@@ -273,7 +273,7 @@ _FUNCTIONS = frozenset(
 """Functions that only compute from their arguments, by the names that DuckDB's text has."""
 _REFUSED_NODES = (
     "Insert", "Update", "Delete", "Merge", "Create", "Drop", "Alter", "Command", "Copy", "Attach", "Detach", "Pragma", "Set", "Into", "Use", "Describe", "Summarize", "Lateral", "Unnest",
-    "TableSample", "Pivot", "MatchRecognize", "Placeholder", "Parameter", "SessionParameter", "Lambda", "Explode", "Export", "Install", "Show", "TableColumn",
+    "TableSample", "Pivot", "Rollup", "Cube", "GroupingSets", "MatchRecognize", "Placeholder", "Parameter", "SessionParameter", "Lambda", "Explode", "Export", "Install", "Show", "TableColumn",
 )  # fmt: skip
 _REFUSED_FUNCTIONS = (
     "Rand", "Randn", "Randstr", "Uuid", "CurrentDate", "CurrentTime", "CurrentTimestamp", "CurrentUser", "CurrentSchema", "CurrentCatalog", "CurrentDatabase", "CurrentDatetime", "SessionUser",

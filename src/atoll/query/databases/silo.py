@@ -148,7 +148,9 @@ class Silo:
     def _read_schema(self) -> Schema:
         stamp = self._source.stamp("")
         if self._schema is None or stamp != self._schema_stamp:
-            self._schema, self._schema_stamp = self._source.read_schema(), stamp
+            schema = self._source.read_schema()
+            self.policy.require_columns(schema, f"policy of {self.name}")
+            self._schema, self._schema_stamp = schema, stamp
         return self._schema
 
     def run_all(self, texts: Sequence[str], tables: Sequence[str], *, arrow: bool = False) -> list[Any]:
@@ -220,6 +222,6 @@ class Silo:
 _OTHER = "look into the site's own log: the text may name values of rows, so it stays there"
 _REMEDIES = {
     "OutOfMemoryException": "ask for less, or let the site raise limits.memory",
-    "OutOfRangeException": "a number of a row left the range of its type: cast to a wider one, such as HUGEINT or DOUBLE",
-    "ConversionException": "a value of a row does not fit the type: use TRY_CAST",
+    "OutOfRangeException": "a number of a row left the range of its type: cast to a wider one, such as HUGEINT or DOUBLE; under shares (smcql) numbers have 64 bits, so round first",
+    "ConversionException": "a value of a row does not fit the type: use TRY_CAST; under shares (smcql) numbers have 64 bits",
 }

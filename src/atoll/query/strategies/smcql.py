@@ -492,16 +492,12 @@ def _cells(plan: SecurePlan, found: Mapping[str, Any], widths: Mapping[str, int]
     columns: list[list[Any]] = []
     for column in plan.key_columns:
         words = [found[f"{column.name}.{w}"].astype(np.uint64) for w in range(widths.get(column.name, 1))]
-        columns.append(_with_missing(column.code.decode(words), found[f"{column.name}?"]))
+        columns.append(column.code.decode(words, found[f"{column.name}?"]))
     for k, (one, computed) in enumerate(zip(plan.aggregates, plan.computed, strict=True)):
         if computed.least:
-            columns.append(_with_missing(computed.code.decode([found[f"a{k}.0"].astype(np.uint64)]), found[f"a{k}?"]))
+            columns.append(computed.code.decode([found[f"a{k}.0"].astype(np.uint64)], found[f"a{k}?"]))
             continue
         counts = [int(value) for value in found[f"a{k}"]]
         sums = [computed.code.value(int(value)) for value in found[f"a{k}s"]] if computed.sum else [Fraction(0)] * len(counts)  # fmt: skip
         columns.append([one.finish([n, total]) for n, total in zip(counts, sums, strict=True)])
     return list(zip(*columns, strict=True))
-
-
-def _with_missing(values: Sequence[Any], there: Any) -> list[Any]:
-    return [value if here else None for value, here in zip(values, there, strict=True)]

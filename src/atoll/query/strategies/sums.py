@@ -116,7 +116,7 @@ class MaskedSums(Strategy):
                 f"{one.table}.{one.unit}" if one.unit else f"rows of {one.table}" for one in plan.released
             )
             found.append(PlanStep("each site, added up masked", "masked", f"count {units} of each group{_and_conditions(plan)}"))  # fmt: skip
-            found.append(PlanStep("coordinator", "plain", f"leave out groups of 1 to {plan.policy.min_count - 1}"))
+            found.append(PlanStep("coordinator", "plain", f"leave out groups of fewer than {plan.policy.min_count}"))
         found.append(PlanStep("each site, added up masked", "masked", f"{what}: {8 * (1 + plan.words)} bytes a group"))
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
@@ -162,12 +162,13 @@ class MaskedSums(Strategy):
         if plan.counted and asked["cells"]:
             units = (await self._add(fed, count_units, asked)).reshape(units.shape)
             rounds += 1
-        least = plan.policy.min_count
+        least = plan.least(len(parties))
         groups = asked["cells"]
         few: Any = (
-            ((units[:, 0] > 0) & (units[:, 0] < least)).any(axis=1) if plan.counted else np.zeros(len(units), bool)
+            # None is as few: if it were told from one, a statement would say whether somebody is there.
+            (units[:, 0] < least).any(axis=1) if plan.counted else np.zeros(len(units), bool)
         )
-        told_cells = [k for k in range(len(units)) if not few[k] and (not plan.counted or not plan.keys or units[k, 0].all())]  # fmt: skip
+        told_cells = [k for k in range(len(units)) if not few[k]]  # fmt: skip
         asked["cells"] = [asked["cells"][k] for k in told_cells]
         cells: list[tuple[Any, ...]] = []
         withheld = 0
@@ -177,7 +178,7 @@ class MaskedSums(Strategy):
             for key, row, one in zip(asked["cells"], words, units[told_cells], strict=True):
                 if plan.keys and not row[0]:
                     continue
-                values, hidden = _values(plan, row[1:], one)
+                values, hidden = _values(plan, row[1:], one, least)
                 withheld += hidden
                 cells.append((*key, *values))
         rows = finish_cells(plan, cells)
@@ -189,21 +190,25 @@ class MaskedSums(Strategy):
         return np.asarray(found.value["words"], np.int64)
 
 
+def _few(units: Any, least: int) -> bool:
+    """Whether what two sets differ by is few, and not nothing: equal sets tell nothing of each other."""
+    return bool(((units > 0) & (units < least)).any())
+
+
 def _and_conditions(plan: QueryPlan) -> str:
     count = len(plan.conditions) - 1
     return "" if not count else f", and of {count} condition{'' if count == 1 else 's'} in it"
 
 
-def _values(plan: QueryPlan, words: Any, units: Any) -> tuple[list[str | None], int]:
+def _values(plan: QueryPlan, words: Any, units: Any, least: int) -> tuple[list[str | None], int]:
     """The aggregates of one cell as text, and how many of them are withheld."""
     totals, start = [], 0
     for addend in plan.addends:
         totals.append(addend.decode(words[start : start + addend.words]))
         start += addend.words
-    least, made, withheld = plan.policy.min_count, list[str | None](), 0
+    made, withheld = list[str | None](), 0
     for one in plan.aggregates:
-        behind = units[list(dict.fromkeys((*one.supports, *one.rests)))] if plan.counted else np.zeros(0, np.int64)
-        if ((behind > 0) & (behind < least)).any():
+        if plan.counted and ((units[list(one.supports)] < least).any() or _few(units[list(one.rests)], least)):
             made.append(None)
             withheld += 1
         else:
