@@ -59,7 +59,9 @@ def require_one_coding(
         codings = apart and 1 < len(first) <= most[one] and 1 < len(second) <= most[other]
         # A site with one value may lack the others, but not write a number where another has words.
         kinds = first and second and all(map(_is_number, first)) and not any(map(_is_number, second))
-        if codings or kinds or (label and _are_shifted(first, second)):
+        # Grades 0 and 1 at one site and 1 and 2 at another are one coding if a third has all of them.
+        joined = any({*first, *second} <= {*third} for name, third in sets.items() if name not in (one, other))
+        if codings or kinds or (label and not joined and _are_shifted(first, second)):
             raise _differ(
                 column, where, label, f"has {_few(first)} at {who} {one!r}, and {_few(second)} at {who} {other!r}"
             )

@@ -104,8 +104,7 @@ class DataTable:
         columns: dict[str, Array] = {}
         for column in names:
             rows = [part[column] for part in parts]
-            text = any(row.dtype.kind == "U" for row in rows)
-            columns[column] = np.concatenate([row.astype(np.str_) if text else row for row in rows])
+            columns[column] = np.concatenate(_in_one_kind(rows))
         return cls(columns, name=name)
 
     @classmethod
@@ -184,3 +183,13 @@ def _plain(values: Array, column: str, name: str) -> Array:
 
 def _numbers(values: Array, holes: NDArray[np.bool_]) -> Array:
     return np.where(holes, np.nan, np.where(holes, 0, values).astype(np.float64))
+
+
+def _in_one_kind(rows: Sequence[Array]) -> list[Array]:
+    """Columns of one name as text, if one of them holds text; one without a value has every kind."""
+    kinds = {row.dtype.kind for row in rows if not holes(row).all()}
+    if "U" in kinds or len({row.dtype.kind for row in rows}) == 1:
+        return [row.astype(np.str_) if "U" in kinds else row for row in rows]
+    if not kinds & set("fiub"):
+        return [row.astype(np.str_) if any(one.dtype.kind == "U" for one in rows) else row for row in rows]
+    return [np.full(len(row), np.nan) if row.dtype.kind == "U" else row for row in rows]
