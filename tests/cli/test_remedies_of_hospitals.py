@@ -167,3 +167,34 @@ def test_clusters_stand_still_and_a_penalty_beside_a_doubled_column_is_said() ->
             Fit(model=Ridge(alpha=alpha), label="y"), twice, engine="inline", progress=False
         ).outcome.told
         assert any(said in note for note in told["notes"])
+
+
+def test_test_rows_in_another_coding_are_refused_and_lost_ones_said(sites: list[Path], typed: Typed, tmp_path: Path) -> None:  # fmt: skip
+    """Labels 1 and 2 in the test file made 1 (alive) the class 1 (died): an accuracy of .23 where it is .68."""
+    test = tmp_path / "test.csv"
+    pd.read_csv(sites[0]).head(20).to_csv(test, index=False)
+    words = ("fit", "glm", *sites, "--columns", "age", "--label", "died", "--test", test)
+    code, found, _ = typed(*words)
+    assert code == 0
+    for coding in (lambda table: table.died + 1, lambda table: table.died.map({0: "no", 1: "yes"})):
+        pd.read_csv(sites[0]).head(20).assign(died=coding).to_csv(test, index=False)
+        code, refused, _ = typed(*words)
+        assert code != 0
+        assert "the model knows 0, 1" in refused["error"]["what"]
+    pd.read_csv(sites[0]).head(20).assign(died=lambda table: table.died.where(table.index > 4)).to_csv(test, index=False)  # fmt: skip
+    code, found, _ = typed(*words)
+    assert code == 0
+    assert "5 of 20 test rows are left out of the score: a label or a value is missing" in found["notices"]
+
+
+def test_a_site_that_did_not_measure_a_column_has_no_text_in_it(sites: list[Path], typed: Typed) -> None:
+    rewrite(sites[1], age=lambda table: None)
+    code, found, _ = typed("fit", "ridge", *sites, "--columns", "age", "--label", "days", "--impute", "mean")
+    assert code == 0, found
+    grades = (lambda t: t.index % 2, lambda t: t.index % 2 + 1)
+    for file, grade in zip(sites, grades, strict=True):
+        rewrite(file, grade=grade)
+    third = sites[0].with_name("site2.csv")
+    pd.read_csv(sites[0]).assign(grade=lambda t: t.index % 3).to_csv(third, index=False)
+    assert typed("fit", "bayes", *sites, "--columns", "ward", "--label", "grade")[0] != 0
+    assert typed("fit", "bayes", *sites, third, "--columns", "ward", "--label", "grade")[0] == 0

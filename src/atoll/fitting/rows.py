@@ -14,7 +14,7 @@ from atoll.data.readers._words import hold_moments, require_no_moments
 from atoll.data.table import DataTable
 from atoll.statistics.columns import TableColumn, columns_of, table_of
 
-__all__ = ["FeatureLayout", "PartyRows", "count_left_out", "count_truths", "rows_of", "typed"]
+__all__ = ["FeatureLayout", "PartyRows", "count_left_out", "count_truths", "require_known_labels", "rows_of", "typed"]
 
 Numbers = NDArray[np.float64]
 
@@ -163,6 +163,26 @@ def count_left_out(data: Any, layout: FeatureLayout) -> tuple[int, dict[str, int
         lost = ~there & ~table.missing(name) if name in layout.fill else ~there
         bare[name] = int(lost.sum())
     return int((~_beside(table, layout, "notes")[2]).sum()), bare
+
+
+def require_known_labels(data: Any, layout: FeatureLayout, where: str) -> None:
+    """Refuse labels that no class of the model has: rows of another coding would be scored as others, or left out.
+
+    Args:
+        data: what a party has.
+        layout: how it is read.
+        where: the place, for errors.
+
+    Raises:
+        DataError: names the values, and the classes.
+    """
+    table = table_of(data)
+    if not layout.classes or layout.label not in table:
+        return
+    lost = ~_places(table, layout.label, layout.classes)[1] & ~table.missing(layout.label)
+    if lost.any():
+        shown = ", ".join(dict.fromkeys(str(value) for value in table[layout.label][lost].tolist()[:50]))
+        raise DataError(f"column {layout.label!r} has {shown[:200]} in {int(lost.sum())} of {len(table)} rows, and the model knows {', '.join(layout.classes)}", where=where, remedy="code the label alike in all files, or leave these rows out")  # fmt: skip
 
 
 def column_of(table: DataTable, name: str, *, category: bool) -> TableColumn:

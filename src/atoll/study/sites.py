@@ -107,6 +107,7 @@ def compare_fits(
         result ``told``; short ``params``; the result's ``notices``, if there are any. And the federation's model.
     """
     from atoll.data import DataTable
+    from atoll.fitting.rows import require_known_labels
     from atoll.runs.config import job_class
     from atoll.secure.masking import SecureAggregation
     from atoll.simulation import simulate
@@ -124,6 +125,8 @@ def compare_fits(
     whole = DataTable.stacked(list(tables.values()), name="all")
     rows = whole if test is None else test
     federated = fit_model(tables, model, **({"reducer": SecureAggregation()} if secure else {}))
+    if test is not None:
+        require_known_labels(test, federated.layout, f"table {test.name!r}")
     plain = _without_noise(model)
     reasons: dict[str, str] = {}
     alone = {
@@ -157,11 +160,12 @@ def _count_truths(table: DataTable, model: FitMethod) -> DataTable:
 
 
 def _name_unknown(model: FittedModel, test: DataTable) -> list[str]:
-    """Say how many test rows have a value that no site has, where such rows have none of the values."""
+    """Say how many test rows are left out, and how many have a value that no site has, where such rows have none of the values."""
     from atoll.fitting.rows import count_left_out
 
-    counts = count_left_out(test, model.layout)[1]
-    return [
+    left_out, counts = count_left_out(test, model.layout)
+    lost = [f"{left_out} of {len(test)} test rows are left out of the score: a label or a value is missing"] if left_out else []  # fmt: skip
+    return lost + [
         f"{count} of {len(test)} test rows have none of the values of {name}: all of its columns are 0 there"
         for name, count in counts.items()
         if count

@@ -122,7 +122,13 @@ GUARDS: dict[str, LieGuard] = {
         {
             **{
                 f"atoll.secure.{room}:require_majority": _pass
-                for room in ("seed_holders", "bounded", "indexing.party_steps", "encrypted.party_steps", "masking.one_shot")
+                for room in (
+                    "seed_holders",
+                    "bounded",
+                    "indexing.party_steps",
+                    "encrypted.party_steps",
+                    "masking.one_shot",
+                )
             },
             **{f"atoll.secure.{room}:require_votes": _pass for room in ("masking.party_steps", "multi_round")},
         },
