@@ -17,7 +17,7 @@ from torch import nn
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.mechanisms import GaussianLDP
+from atoll.mechanisms import ExampleDP, GaussianLDP
 from atoll.torch import CustomLoop
 from atoll.torch.learner import seeded
 from atoll.torch.network import FunctionalModule, Held
@@ -426,6 +426,56 @@ def test_no_kind_of_buffer_leaves_without_noise(model: Any) -> None:
     with pytest.raises(CompositionError, match=r"would leave the clients without noise.*buffers='local'"):
         simulate(job(model, **private), {"only": island(rows())})
     assert set(simulate(job(model, buffers="local", **private), {"only": island(rows())}).params) >= {"linear.weight"}
+
+
+class Shifting(nn.Module):
+    """Puts a statistic of its rows into a trained parameter, as data-dependent initialisations do."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.linear, self.shift = how, nn.Linear(3, 2), nn.Parameter(torch.zeros(3))
+        self.t = 0
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            mean = x.detach().mean(0)
+            if self.how == "copy_":
+                with torch.no_grad():
+                    self.shift.copy_(-mean)
+            elif self.how == "data":
+                self.shift.data.mul_(0.5).sub_(mean)
+            elif self.how == "values":  # nothing that a trial's rows show
+                self.shift.data.copy_(torch.where(mean > 1e6, mean, self.shift.data))
+            else:
+                self.t += 1
+                if self.t > 2:
+                    self.shift.data.copy_(-mean)
+        return self.linear(x + self.shift)
+
+
+@pytest.mark.filterwarnings("ignore:.*(client by client|gradient of every example):RuntimeWarning")
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+@pytest.mark.parametrize("how", ["copy_", "data", "values", "later"])
+def test_no_pass_writes_a_parameter_where_gradients_alone_are_noised(how: str, engine: str) -> None:
+    private = {"privacy": ExampleDP(epsilon=1.0, delta=1e-5, clip=0.1), "buffers": "local"}
+    private["algorithm"] = atoll.FedAvg(lr=LR, steps=3, batch_size=4)
+    with pytest.raises(CompositionError, match=r"writes parameters of Shifting \(shift\).*GaussianLDP or CentralDP"):
+        simulate(job(lambda: Shifting(how), **private), {"only": island(rows())}, engine)
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+@pytest.mark.parametrize("how", ["copy_", "data"])
+def test_a_write_of_one_client_is_part_of_its_update_and_moves_no_other(how: str, engine: str) -> None:
+    data, model = [rows(seed=1), rows(seed=2)], seeded(lambda: Shifting(how), 0)
+    want = [plain(model, columns, 1).shift.detach().numpy() for columns in data]
+    made = simulate(job(model, rounds=1), {"a": island(data[0]), "b": island(data[1])}, engine).params
+    np.testing.assert_allclose(made["shift"], (want[0] + want[1]) / 2, atol=2e-6)
+
+
+def test_a_mechanism_that_noises_the_whole_update_takes_what_a_pass_writes() -> None:
+    private = {"privacy": GaussianLDP(epsilon=1.0, delta=1e-5, clip=1e-3), "rounds": 1}
+    made = simulate(job(lambda: Shifting("data"), **private), {"only": island(rows())}).params
+    assert np.abs(made["shift"]).max() < 0.1 < np.abs(rows()["x"].mean(0)).max()
 
 
 # ---------------------------------------------------------------------- loops of one's own

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from atoll.core.errors import CompositionError, ConfigError, nearest
 
@@ -38,7 +39,16 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
 
 
-__all__ = ["BufferRules", "Holding", "Withheld", "Written", "fixed_tensors", "require_known"]
+__all__ = [
+    "BufferRules",
+    "Holding",
+    "Withheld",
+    "Written",
+    "find_parameter_writes",
+    "fixed_tensors",
+    "require_known",
+    "require_unwritten",
+]
 
 Tensor = torch.Tensor
 _TABLE = 1024  # entries from which whole numbers are a table or a mask, and no counters
@@ -438,6 +448,66 @@ def _born(network: FunctionalModule, module: nn.Module, before: Mapping[str, Any
                 remedy="make it in __init__, with a lazy layer such as nn.LazyLinear if its shape follows from the data",
             )
     return made
+
+
+class _ParameterWrites(TorchDispatchMode):
+    """Notes every operation that writes into the memory of a parameter: through ``data``, ``detach()`` or a view, too, and whatever the values.
+
+    Args:
+        params: the parameters by name.
+    """
+
+    def __init__(self, params: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.names = {p.untyped_storage()._cdata: name for name, p in params.items()}
+        self.written = list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Look at the arguments that the operation's schema says it writes."""
+        given = kwargs or {}
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[place] if place < len(args) else given.get(argument.name)
+            for tensor in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                    name = self.names.get(tensor.untyped_storage()._cdata)
+                    self.written += [] if name is None else [name]
+        return func(*args, **given)
+
+
+def find_parameter_writes(network: FunctionalModule, x: Tensor) -> list[str]:
+    """Return the trained parameters that a pass in training mode writes itself, past their gradients."""
+    rows = x[:2] if len(x) > 1 else x[[0, 0]] if len(x) else x.new_zeros((2, *x.shape[1:]))
+    module, own = _trial(network)
+    params = {n: p.detach().clone().requires_grad_() for n, p in module.named_parameters() if p.requires_grad}
+    held = Held({name: value.detach().clone() for name, value in fixed_tensors(module)})
+    seed = torch.zeros(2, dtype=torch.int64, device=network.device)
+    with warnings.catch_warnings(), torch.enable_grad(), seed_generators(0):
+        warnings.simplefilter("ignore")
+        try:
+            with Bounded(seed, strict=False), _ParameterWrites(params) as seen:
+                network.outputs(params, held, rows, training=True, module=module)
+        except Exception:
+            if len(x):
+                raise
+        finally:
+            own.restore()
+    return list(dict.fromkeys(seen.written))
+
+
+def require_unwritten(written: Sequence[str], title: str) -> None:
+    """Refuse a pass that writes parameters itself, where only noisy gradients may move them.
+
+    Raises:
+        CompositionError: names them.
+    """
+    if written:
+        raise CompositionError(
+            f"training writes parameters of {title} ({', '.join(written)}) beside their gradients, and they would leave the clients without noise",
+            where="Training.model",
+            remedy="let gradients alone change them, or use GaussianLDP or CentralDP, which clip and noise the whole update",
+        )
 
 
 def _trial(network: FunctionalModule) -> tuple[nn.Module, OwnState]:

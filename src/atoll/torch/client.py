@@ -16,7 +16,7 @@ from atoll.learn.algorithm import Stateful
 from atoll.learn.local.release import BUFFERS, buffer_replies, is_private
 from atoll.learn.wrapped import Drawing, overrides
 
-from .buffers import require_known
+from .buffers import find_parameter_writes, require_known, require_unwritten
 from .models import array_of
 from .network import FunctionalModule
 from .reference import ReferenceUpdate, train_one
@@ -63,6 +63,8 @@ class ClientTraining:
         self.volume = volume
         self.loss_metric = loss_metric
         self.protected = protected or is_private(algorithm)
+        self._releases = is_private(algorithm)
+        self._unwritten = False
         self.singly = singly
 
     def _train_one(
@@ -108,8 +110,10 @@ class ClientTraining:
     def refuse_leak(self, x: torch.Tensor) -> None:
         """Refuse whatever makes replies private around a model whose buffers follow the data, if they would leave the client: no clip and no noise is made for them.
 
+        A mechanism inside the local update noises gradients, or what follows from them: parameters that a pass writes itself are refused alike.
+
         Raises:
-            CompositionError: the buffers would leave the client.
+            CompositionError: the buffers, or such parameters, would leave the client.
         """
         sent = self.buffers.look(self.network, x).sent
         if self.algorithm.example_steps is not None and self.network.mixes_rows():
@@ -121,6 +125,9 @@ class ClientTraining:
                 where="Training.buffers",
                 remedy="use buffers='local', or a model whose buffers do not depend on the data",
             )
+        if self._releases and not self._unwritten:
+            require_unwritten(find_parameter_writes(self.network, x), self.network.title)
+            self._unwritten = len(x) > 0
 
     def stateful(self, x: torch.Tensor) -> str:
         """Return why clients must be trained one by one in full batches of their own, or ``""``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from atoll.learn.local.partial import labelled_batches, quota, share_of
 from atoll.learn.local.update import batch_rows, drew_undeclared, finish_update, start_update, step_secrets
 
 from .blocks.schedule import labelled_rows
+from .buffers import require_unwritten
 from .examples.choose import clipped_sum, way_of
 from .examples.sums import Examples
 from .leaves import flatten, join_reply, split_reply, to_tensor
@@ -25,7 +27,7 @@ from .own_state import seed_generators
 from .tracing.keyed import Bounded, step_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from atoll.core.algebra.rng import Rng
     from atoll.learn.algorithm import Algorithm
@@ -96,7 +98,9 @@ def train_one(
     if secrets is not None:
         way_of(network, columns, sent)
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
-    local = start_update(algorithm, sent, private)
+    # In memory of its own: a pass may write parameters in place, and neither the message nor the start of the update moves with them.
+    sent = T.map(_copy_leaf, sent)
+    local = T.map(_copy_leaf, start_update(algorithm, sent, private))
     losses: list[float] = []
     # All other random draws of the model and its loss come from generators with keyed seeds; the global ones are restored.
     with seed_generators(key):
@@ -104,7 +108,7 @@ def train_one(
             mode = Bounded(seeds[number], strict=False)
             index = torch.from_numpy(rows).to(network.device)
             batch = {name: column[index] for name, column in columns.items()}
-            oracle = _Oracle(network, frozen, batch, sent, mode, secrets)
+            oracle = _Oracle(network, frozen, batch, sent, mode, secrets, guarded=noise is not None)
             try:
                 local = algorithm.step(local, oracle, sent)
             except ValueError as error:
@@ -119,6 +123,10 @@ def train_one(
         name for name, (version, value) in first.items() if frozen[name] is not value or value._version != version
     ]
     return ReferenceUpdate(join_reply(as_arrays(tree), kinds), as_arrays(state), losses, frozen, written)
+
+
+def _copy_leaf(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _lonely(rows: int, examples: int, algorithm: Algorithm) -> DataError:
@@ -144,7 +152,10 @@ class _Oracle:
         sent: Tree,
         mode: Bounded,
         secrets: StepSecrets | None = None,
+        *,
+        guarded: bool = False,
     ) -> None:
+        self.guarded = guarded
         self.secrets = secrets
         self.network = network
         self.frozen = frozen
@@ -155,12 +166,13 @@ class _Oracle:
         self.chosen: Any = None
 
     def on(self, loss: Any = None, **given: Tree) -> _Oracle:
-        made = _Oracle(self.network, self.frozen, self.batch, {**self.sent, **given}, self.mode, self.secrets)
+        sent = {**self.sent, **given}
+        made = _Oracle(self.network, self.frozen, self.batch, sent, self.mode, self.secrets, guarded=self.guarded)
         made.losses, made.chosen = self.losses, self.chosen if loss is None else loss
         return made
 
     def read(self, loss: Any, params: Tree) -> Any:
-        with torch.no_grad(), self.mode:
+        with torch.no_grad(), self.mode, self._unwritten(params):
             return self.network.reading(params, self.frozen, self.batch, None, self.sent, self.mode, loss)
 
     def __call__(self, params: Tree) -> Tree:
@@ -170,7 +182,7 @@ class _Oracle:
         return _fill_missing(leaves, found)
 
     def loss(self, params: Tree) -> Tensor:
-        with self.mode:
+        with self.mode, self._unwritten(params):
             loss = self._loss(params).detach()
         self.losses.append(float(loss))
         return loss
@@ -203,7 +215,7 @@ class _Oracle:
     def clipped(self, params: Tree, clipping: Clipping) -> Tree:
         examples = Examples(self.network, dict(self.frozen), self.batch, None, self.sent, self.mode.seed)
         way = way_of(self.network, self.batch, self.sent)
-        with torch.no_grad():
+        with torch.no_grad(), self._unwritten(params):
             made, losses = clipped_sum(examples, params, clipping, way)
         self.losses.append(float(losses.mean()) if len(losses) else 0.0)
         return made
@@ -219,8 +231,17 @@ class _Oracle:
 
     def _at(self, params: Tree) -> tuple[dict[str, Tensor], Tensor]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        with torch.enable_grad(), self.mode:
+        with torch.enable_grad(), self.mode, self._unwritten(leaves):
             return leaves, self._loss(leaves)
+
+    @contextmanager
+    def _unwritten(self, params: Mapping[str, Tensor]) -> Iterator[None]:
+        """Refuse passes that write parameters, where a mechanism noises gradients alone: a write may follow a flag, and so not be in the first step."""
+        before = {name: value.detach().clone() for name, value in params.items()} if self.guarded else {}
+        yield
+        now = {name: params[name].detach() for name in before}
+        changed = [n for n, value in before.items() if not bool(value.isclose(now[n], 0, 0, equal_nan=True).all())]
+        require_unwritten(changed, self.network.title)
 
     def _loss(self, params: Tree) -> Tensor:
         return self.network.batch_loss(params, self.frozen, self.batch, None, self.sent, self.mode, self.chosen)
