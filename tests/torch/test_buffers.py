@@ -478,6 +478,52 @@ def test_a_mechanism_that_noises_the_whole_update_takes_what_a_pass_writes() -> 
     assert np.abs(made["shift"]).max() < 0.1 < np.abs(rows()["x"].mean(0)).max()
 
 
+class Normed(nn.Module):
+    """Keeps a weight at norm 1 by assigning it, from one pass on."""
+
+    def __init__(self, how: Callable[[nn.Linear], None], after: int = 0) -> None:
+        super().__init__()
+        self.linear, self.how, self.after, self.passes = nn.Linear(3, 2), how, after, 0
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.passes += 1
+            if self.passes > self.after:
+                self.how(self.linear)
+        return self.linear(x)
+
+
+def _unit(layer: nn.Linear) -> torch.Tensor:
+    return layer.weight.detach() / layer.weight.detach().norm()
+
+
+ASSIGNED: dict[str, Callable[[nn.Linear], Any]] = {
+    "data": lambda layer: setattr(layer.weight, "data", _unit(layer)),
+    "vector": lambda layer: nn.utils.vector_to_parameters(_unit(layer).flatten(), [layer.weight]),
+    "set_": lambda layer: layer.weight.detach_().set_(_unit(layer)),
+    "parameter": lambda layer: setattr(layer, "weight", nn.Parameter(_unit(layer))),
+}
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+@pytest.mark.parametrize(("how", "after"), [*((how, 0) for how in ASSIGNED), ("data", 2)])
+def test_a_pass_that_assigns_a_parameter_anew_is_refused_with_what_lasts(how: str, after: int, engine: str) -> None:
+    passes = atoll.FedAvg(lr=LR, epochs=3, batch_size=None)
+    with pytest.raises(
+        CompositionError, match=r"assigns the parameter 'linear.weight' anew.*copy_\(value\).*CustomLoop"
+    ):
+        simulate(job(lambda: Normed(ASSIGNED[how], after), algorithm=passes), {"only": island(rows())}, engine)
+
+
+def test_memory_alone_may_move_and_a_loop_of_ones_own_keeps_what_a_pass_assigns() -> None:
+    model = seeded(lambda: Normed(lambda layer: setattr(layer.weight, "data", layer.weight.data.clone())), 0)
+    require_same(simulate(job(model), {"only": island(rows())}).model, plain(model, rows()))
+    model = seeded(lambda: Normed(ASSIGNED["data"]), 0)
+    made = simulate(job(CustomLoop(model, _loop)), {"only": island(rows())})
+    require_same(made.model, plain(model, rows()))
+    assert any("passes" in notice for notice in made.notices)
+
+
 # ---------------------------------------------------------------------- loops of one's own
 
 

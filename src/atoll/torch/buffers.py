@@ -133,7 +133,7 @@ class BufferRules:
             names = [name for name, value in network.training.named_buffers() if name in kept and _moves(value)]
             seen = None
             with contextlib.suppress(Exception):
-                seen = None if x is None else _watch_step(network, x.to(network.device))
+                seen = None if x is None else _watch_step(network, x.to(network.device), strict=False)
             seen = seen or _Seen([])
             names += [name for name in seen.names if name not in names and name not in seen.reshaped]
             self.found = self._make_rules(network, _Seen(names, loose=seen.loose))
@@ -370,13 +370,13 @@ class _Seen:
     draws: list[str] = field(default_factory=list)
 
 
-def _watch_step(network: FunctionalModule, x: Tensor) -> _Seen | None:
+def _watch_step(network: FunctionalModule, x: Tensor, *, strict: bool = True) -> _Seen | None:
     """Return what a training step writes; ``None`` if there are no rows, and the model takes none that are made up."""
     rows = x[:2] if len(x) > 1 else x[[0, 0]] if len(x) else x.new_zeros((2, *x.shape[1:]))
     with warnings.catch_warnings():  # training says them
         warnings.simplefilter("ignore")
         try:
-            seen = _step(network, rows, moved=False)
+            seen = _step(network, rows, moved=False, strict=strict)
         except CompositionError:
             raise
         except Exception:
@@ -385,7 +385,7 @@ def _watch_step(network: FunctionalModule, x: Tensor) -> _Seen | None:
             return None
         with contextlib.suppress(Exception):
             # What rows and buffers of zeros hide: a moving average that is written past autograd's sight.
-            other = _step(network, _unlike(rows), moved=True)
+            other = _step(network, _unlike(rows), moved=True, strict=strict)
             seen.names += other.names
             seen.loose = list(dict.fromkeys([*seen.loose, *other.loose]))
     return seen
@@ -399,12 +399,13 @@ def _unlike(rows: Tensor) -> Tensor:
     return rows + torch.sin(1.0 + steps)
 
 
-def _step(network: FunctionalModule, rows: Tensor, *, moved: bool) -> _Seen:
+def _step(network: FunctionalModule, rows: Tensor, *, moved: bool, strict: bool) -> _Seen:
     module, own = _trial(network)
     before = {name: value.detach().clone() for name, value in fixed_tensors(module)}
     if moved:
         before = {name: value + 0.25 if value.is_floating_point() else value for name, value in before.items()}
     held = Held({name: value.clone() for name, value in before.items()})
+    held.strict = strict
     given = {name: (value, value._version) for name, value in held.items()}
     params = {n: p.detach().clone().requires_grad_() for n, p in module.named_parameters() if p.requires_grad}
     seed = torch.zeros(2, dtype=torch.int64, device=network.device)
@@ -450,7 +451,7 @@ def _born(network: FunctionalModule, module: nn.Module, before: Mapping[str, Any
     return made
 
 
-class _ParameterWrites(TorchDispatchMode):
+class _ParameterWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every operation that writes into the memory of a parameter: through ``data``, ``detach()`` or a view, too, and whatever the values.
 
     Args:
@@ -458,7 +459,7 @@ class _ParameterWrites(TorchDispatchMode):
     """
 
     def __init__(self, params: Mapping[str, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names = {p.untyped_storage()._cdata: name for name, p in params.items()}
         self.written = list[str]()
 

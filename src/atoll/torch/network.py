@@ -50,7 +50,13 @@ Named = dict[str, Tensor]
 
 
 class Held(dict[str, Tensor]):
-    """Fixed tensors of one client's training; `FunctionalModule.outputs` puts the buffers that ``forward`` re-assigns back into it."""
+    """Fixed tensors of one client's training; `FunctionalModule.outputs` puts the buffers that ``forward`` re-assigns back into it.
+
+    Attributes:
+        strict: whether a pass may not assign trained parameters anew.
+    """
+
+    strict = True
 
 
 class FunctionalModule:
@@ -154,12 +160,37 @@ class FunctionalModule:
         for alias, name in self.ties.items():
             if name in given:
                 given[alias] = given[name]
+        watched = training and isinstance(frozen, Held)  # a transformation of PyTorch refuses `data =` itself
+        places = {name: (p.detach(), p.data_ptr()) for name, p in params.items()} if watched else {}
         made = functional_call(module, given, (x,), tie_weights=False)
+        if training and getattr(frozen, "strict", True):
+            self._require_assigned(params, given, places)
         if training and isinstance(frozen, Held):
             for name, held in frozen.items():
                 if given[name] is not params.get(name, held):  # a buffer that a loss gives for one pass is no write
                     frozen[name] = given[name].detach()
         return made
+
+    def _require_assigned(
+        self, params: Mapping[str, Tensor], given: Mapping[str, Tensor], places: Mapping[str, tuple[Tensor, int]]
+    ) -> None:
+        """Refuse a pass that makes a parameter anew: the update is that of the parameters that it was given.
+
+        Memory alone may move, as recurrent layers do on a GPU.
+
+        Raises:
+            CompositionError: another tensor, or other memory with other values.
+        """
+        for name, p in params.items():
+            if given.get(name, p) is p:
+                first, place = places.get(name, (p, 0))
+                if name not in places or p.data_ptr() == place or torch.equal(first, p.detach()):
+                    continue
+            raise CompositionError(
+                f"a training pass of {self.title} assigns the parameter {name!r} anew, and training would lose what it assigns",
+                where="Training.model",
+                remedy="write it in place under torch.no_grad(), as in parameter.copy_(value), or train with CustomLoop",
+            )
 
     def restore(self) -> None:
         """Put what the model owns beside its parameters and buffers back to its first values: no client begins with what another left."""
