@@ -242,6 +242,8 @@ def _train(
         (Masked, "auto", "Training changes attributes .* Masked.mask"),
         (Mixed, "auto", ""),
         (lambda: nn.Linear(3, 2), Annealed(), "The loss changes state of its own"),
+        (lambda: nn.Linear(3, 2), Annealed().__call__, "The loss changes state of its own"),
+        (lambda: nn.Linear(3, 2), functools.partial(Annealed().__call__), "The loss changes state of its own"),
     ],
 )
 def test_no_order_and_no_engine_changes_a_result(make: Any, loss: Any, told: str) -> None:
@@ -307,6 +309,46 @@ def test_a_loop_of_ones_own_keeps_buffers_that_are_not_saved_and_begins_with_fir
     assert made.model.mean.abs().max() > 0.1
     assert "Buffers averaged over the clients: mean." in made.notices
     assert any("begins with their first values" in notice and "n, Kept.calls" in notice for notice in made.notices)
+
+
+class Trainer:
+    """A loop whose rate of learning grows from call to call, and which keeps things on the model."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, model: nn.Module, shard: Any, config: dict[str, Any], rng: np.random.Generator) -> None:
+        del config, rng
+        self.calls += 1
+        optimiser = model.optimiser = torch.optim.SGD(model.parameters(), lr=0.1 * self.calls)
+        F.cross_entropy(model(torch.tensor(shard.x)), torch.tensor(shard.y)).backward()
+        optimiser.step()
+        model.copies.append(copy.deepcopy(model.linear))
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_loop_that_is_an_object_begins_with_its_first_values_and_says_what_is_lost(bound: bool) -> None:
+    class Copied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.copies = nn.Linear(3, 2), list[nn.Module]()
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(x)
+
+    def train(order: str) -> Any:
+        data, loop = {"a": _table(1, 9), "b": _table(2, 14)}, Trainer()
+        own = CustomLoop(seeded(Copied, 0), loop.__call__ if bound else loop)
+        job = atoll.Training(model=own, selection=atoll.Everyone(), rounds=2)
+        return atoll.simulate(job, {name: data[name] for name in order}, progress=False)
+
+    made, other = train("ab"), train("ba")
+    for name, value in made.params.items():
+        np.testing.assert_allclose(other.params[name], value, atol=1e-6)
+    assert any(
+        re.match("Training changes attributes .*: .*(optimiser.*copies|copies.*optimiser)", n) for n in made.notices
+    )
+    assert any(re.match("The training loop changes state of its own", notice) for notice in made.notices)
 
 
 def test_a_loop_of_ones_own_trains_and_measures_a_double_model_as_it_is() -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -138,6 +138,11 @@ class BufferRules:
             names += [name for name in seen.names if name not in names and name not in seen.reshaped]
             self.found = self._make_rules(network, _Seen(names, loose=seen.loose))
         return self.found
+
+    def note_loose(self, names: Iterable[str]) -> None:
+        """Take note of further attributes that training changes."""
+        if self.found is not None:
+            self.found = replace(self.found, loose=tuple(dict.fromkeys([*self.found.loose, *names])))
 
     def notes(self, network: FunctionalModule) -> list[str]:
         """Return how each buffer that training writes travels, as sentences."""

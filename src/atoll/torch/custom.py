@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,9 +33,9 @@ from .backend import device_of
 from .buffers import BufferRules, Holding, fixed_tensors, require_known
 from .evaluate import evaluate, layer_of, profile
 from .learner import example_of, loss_of_task
-from .models import array_of, init, load, params_of, precision_of, shape_module
+from .models import array_of, copy_owned, init, load, params_of, precision_of, shape_module
 from .network import FunctionalModule
-from .own_state import seed_generators
+from .own_state import OwnState, seed_generators
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +63,8 @@ class CustomLoop:
             During the call PyTorch's global generator is seeded from the same key, and restored afterwards, so an
             ordinary loop with shuffling and dropout is reproducible. Returned numbers become metrics; selection rules
             see a ``"loss"`` among them, otherwise the trained module's loss. If a client is asked for twice the
-            algorithm's epochs, it calls the function twice.
+            algorithm's epochs, it calls the function twice. An object, or a method of one, is copied, and begins with
+            its first values for every client: what must last belongs into the module.
         config: plain settings for ``fn``.
         loss: for evaluation.
     """
@@ -77,13 +78,18 @@ class CustomLoop:
         """Return a learner for a training; the algorithm's server side folds the updates."""
         return _CustomLearner(self, settings, data)
 
-    def run(self, module: nn.Module, shard: Any, key: int) -> tuple[nn.Module, dict[str, float]]:
-        """Train a copy of a module on one client's data."""
+    def run(
+        self, module: nn.Module, shard: Any, key: int, changed: list[str] | None = None
+    ) -> tuple[nn.Module, dict[str, float]]:
+        """Train a copy of a module on one client's data, and add to ``changed`` which of its attributes the loop leaves with other values."""
         rng = Rng(key).child("custom-loop")
-        made = load(module, {})
+        made, owned = copy_owned(module)
+        own = None if changed is None else OwnState(made, owned)
         made.train()
         with seed_generators(rng.key):
             metrics = self.fn(made, shard, dict(self.config), rng.generator())
+        if changed is not None and own is not None:
+            changed += own.list_changes()
         if metrics is not None and not isinstance(metrics, dict):
             raise DataError(
                 f"the training loop returned {type(metrics).__name__}",
@@ -124,7 +130,9 @@ class _CustomLearner(Holding, Reporting):
 
     def __init__(self, loop: CustomLoop, settings: LearnerSettings, data: Any = None) -> None:
         require_fit(settings.algorithm, type(loop).__name__, self.offers)
-        self.loop = loop
+        fn, self._own = OwnState.of_loss(loop.fn)
+        self.loop = replace(loop, fn=fn)
+        self._loop_changes: list[str] = []
         self.example = example_of(data)
         self.model = (
             shape_module(loop.model, self.example, 0)
@@ -157,6 +165,13 @@ class _CustomLearner(Holding, Reporting):
     def _buffers_of(module: nn.Module, names: Collection[str]) -> dict[str, np.ndarray]:
         return {name: array_of(value) for name, value in fixed_tensors(module) if name in names}
 
+    @property
+    def notices(self) -> Sequence[str]:
+        """Return how buffers travel, and what of the loop and of the model lasts no longer than a client."""
+        names = ", ".join(self._loop_changes)
+        lost = f"The training loop changes {names}, and every client begins with its first value."
+        return [*super().notices, *([lost] if names else [])]
+
     def check(self, data: Any) -> None:
         """Do nothing: the loop decides what it reads."""
 
@@ -187,10 +202,15 @@ class _CustomLearner(Holding, Reporting):
         known = {name for name, _ in fixed_tensors(self.model)}
         trained, metrics = load(self.model, given).to(self.device), dict[str, float]()
         epochs = asked_epochs(self.algorithm, message)
+        self._own.restore()
+        changed = list[str]()
         with self.network.restoring():  # attributes of classes, which no copy has for itself
             for time in range(whole_times(self.algorithm, epochs)):
                 stream = island.rng.child("again", time) if time else island.rng
-                trained, metrics = self.loop.run(trained, island.data, stream.key)
+                trained, metrics = self.loop.run(trained, island.data, stream.key, changed)
+        self._loop_changes = self._loop_changes or self._own.list_changes()
+        self.rules.note_loose(changed)
+        self._own.restore()
         if "loss" in asked:
             ends = {**params_of(trained), **self._buffers_of(trained, self.plan.names)}
             own = metrics.get("loss")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -167,15 +167,17 @@ class OwnState:
 
     @classmethod
     def of_loss(cls, loss: Any) -> tuple[Any, OwnState]:
-        """Return a copy of a loss that is an object, with all that it owns; a function as it is."""
-        plain = not hasattr(loss, "__dict__") or isinstance(loss, type | FunctionType | MethodType | partial)
+        """Return a copy of a loss, or of a loop, that is an object or a method of one, with all that it owns; a function as it is."""
+        plain = not hasattr(loss, "__dict__") or isinstance(loss, type | FunctionType)
+        plain = plain or (isinstance(loss, MethodType) and isinstance(loss.__self__, type | ModuleType))
         copies = dict[int, Any]()
         try:
             made = loss if plain else deepcopy(loss, copies)
         except Exception:  # it holds what cannot be copied
             return loss, cls(nn.Module(), ())
         copies.pop(id(copies), None)
-        return made, cls(made if isinstance(made, nn.Module) else nn.Module(), copies.values(), whole=True)
+        whose = made.__self__ if isinstance(made, MethodType) else made
+        return made, cls(whose if isinstance(whose, nn.Module) else nn.Module(), copies.values(), whole=True)
 
     def restore(self) -> None:
         """Put everything back to its first value."""
