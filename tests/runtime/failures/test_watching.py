@@ -21,9 +21,11 @@ def test_a_change_between_two_questions_is_told() -> None:
     looking = Looking(store, dispatcher, news, lambda job: Path(job), members, seen)  # type: ignore[arg-type]
     job = store.submit(Submission(name="a", submitter="admin", org="lab", spec={}, token="t"), now=0.0, who="admin").id
 
+    ann: Any = SimpleNamespace(name="ann", role="admin")
+
     async def ask(seen: str | None = None) -> Any:
         async with asyncio.timeout(60):
-            return await anext(looking._jobs(None, {"op": "jobs", "job": job, "seen": seen}))  # type: ignore[arg-type, type-var]
+            return await anext(looking._jobs(ann, {"op": "jobs", "job": job, "seen": seen}))
 
     async def play() -> None:
         first = await ask()
