@@ -113,4 +113,6 @@ ENTRY = Entry(
     source="the survey of federated models, methods and privacy: Sun et al. 2021; Li et al. 2021",
     run=_run,
     needs="FATE's default_credit below ATOLL_DATA; nothing with --quick",
+    data=("fate_vertical:default_credit",),
+    quick_data=(),
 )
