@@ -25,7 +25,7 @@ from atoll.core.extras import need
 
 from .output import console_for
 
-__all__ = ["FORMATS", "SqlShell", "split_statements"]
+__all__ = ["FORMATS", "SqlShell", "show_cell", "split_statements"]
 
 FORMATS = (".csv", ".parquet", ".arrow", ".json")
 """Endings of the files that rows are written to."""
@@ -293,13 +293,17 @@ class _StoppedError(Exception):
 
 def _expanded(result: Any) -> RenderableType:
     """Each row as lines of NAME | VALUE."""
-    from atoll.query.job import plain_value
-
     wide = max(map(len, result.columns), default=0)
     lines = []
     for number, row in enumerate(result.rows, 1):
         lines.append(f"-[ {number} ]{'-' * wide}")
-        for name, value in zip(result.columns, row, strict=True):
-            cell = "" if value is None else str(plain_value(value))
-            lines.append(f"{name:<{wide}} | {''.join(c if c.isprintable() else repr(c)[1:-1] for c in cell)}")
+        lines += [f"{name:<{wide}} | {show_cell(value)}" for name, value in zip(result.columns, row, strict=True)]
     return Text("\n".join(lines))
+
+
+def show_cell(value: Any) -> str:
+    """A value as text on one line, empty for NULL, with control characters shown, so that no cell moves the cursor."""
+    from atoll.query.job import plain_value
+
+    text = "" if value is None else str(plain_value(value))
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

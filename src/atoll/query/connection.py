@@ -107,21 +107,24 @@ class SqlResult:
 def _typed_rows(types: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Plain values as Python's own values of DuckDB's types."""
     with connect_duckdb() as connection:
-        names = [f"c{k}" for k in range(len(types))]
-        connection.execute(f"CREATE TABLE found ({', '.join(f'{name} {kind}' for name, kind in zip(names, types, strict=True))})")  # fmt: skip
-        if rows:
-            connection.executemany(f"INSERT INTO found VALUES ({', '.join('?' * len(names))})", [list(row) for row in rows])  # fmt: skip
+        _fill_table(connection, types, rows)
         found: list[tuple[Any, ...]] = connection.execute("SELECT * FROM found ORDER BY rowid").fetchall()
         return found
 
 
 def _relation(connection: Any, result: SqlResult) -> Any:
-    names = [f"c{k}" for k in range(len(result.columns))]
-    connection.execute(f"CREATE TABLE found ({', '.join(f'{name} {kind}' for name, kind in zip(names, result.types, strict=True))})")  # fmt: skip
-    if result.rows:
-        connection.executemany(f"INSERT INTO found VALUES ({', '.join('?' * len(names))})", result.rows)
+    names = _fill_table(connection, result.types, result.rows)
     shown = ", ".join(f"{name} AS {quote(column)}" for name, column in zip(names, result.columns, strict=True))
     return connection.sql(f"SELECT {shown} FROM found")
+
+
+def _fill_table(connection: Any, types: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Make the table ``found`` of rows; the names of its columns."""
+    names = [f"c{k}" for k in range(len(types))]
+    connection.execute(f"CREATE TABLE found ({', '.join(f'{name} {kind}' for name, kind in zip(names, types, strict=True))})")  # fmt: skip
+    if rows:
+        connection.executemany(f"INSERT INTO found VALUES ({', '.join('?' * len(names))})", [list(row) for row in rows])
+    return names
 
 
 class SqlConnection:

@@ -17,7 +17,7 @@ from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, error_of, open_kit, why_of
 from atoll.cli.output import PlainTable
-from atoll.cli.sql_shell import FORMATS, SqlShell
+from atoll.cli.sql_shell import FORMATS, SqlShell, show_cell
 
 
 @app.command("sql", rich_help_panel=ANALYSE)
@@ -248,26 +248,19 @@ def _shown(result: Any, *, planned: bool) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    from atoll.query.job import plain_value
-
     if planned:
         return Group(*_plan_tables(result))
     table = PlainTable()
     for name in result.columns:
         table.add_column(Text(name))
     for row in result.rows:
-        table.add_row(*(Text("" if value is None else _one_line(str(plain_value(value)))) for value in row))
+        table.add_row(*(Text(show_cell(value)) for value in row))
     words = [f"{len(result.rows)} rows"]
     if result.withheld_groups:
         words.append(f"{result.withheld_groups} groups withheld: too few rows")
     if result.withheld_values:
         words.append(f"{result.withheld_values} values withheld: too few rows, or too few that differ")
     return Group(table, Text(", ".join(words)))
-
-
-def _one_line(text: str) -> str:
-    """A cell's text with control characters shown, so that no cell moves the cursor."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _plan_tables(result: Any) -> list[Any]:
