@@ -20,7 +20,7 @@ from atoll.core.validation import Checked
 from .local import message_of, silo_of
 from .policy import strictest
 from .statement import describe_catalog, parse_statement, unite_schemas
-from .strategies.strategy import Choice, QueryAnswer, choose_strategy, known_strategies
+from .strategies.strategy import HELPER, Choice, QueryAnswer, choose_strategy, known_strategies
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -140,7 +140,7 @@ class Query(Checked, Job):
 
     def others(self, n: int) -> Mapping[str, str]:
         """The third party of ``smcql`` beside two sites: name -> role."""
-        return {"helper": "shares"} if self.strategy == "smcql" and n < 3 else {}
+        return {HELPER: "shares"} if self.strategy == "smcql" and n < 3 else {}
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """What leaves follows from the sites' tables and policies: the statement ``EXPLAIN SELECT …`` asks them, and reads no row."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from atoll.core.errors import CompositionError, PolicyError
 
@@ -154,6 +154,9 @@ def make_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) ->
 class _Planner:
     """One planning: the tree is changed as it goes."""
 
+    where: ClassVar[str] = "sums"
+    """What errors call the strategy."""
+
     def __init__(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> None:
         from sqlglot import exp
         from sqlglot.optimizer.merge_subqueries import merge_subqueries
@@ -164,7 +167,7 @@ class _Planner:
             for cast in list(self.tree.find_all(exp.Cast)):
                 if type(cast) is exp.Cast:  # a row whose value does not fit is NULL: an error would tell of it
                     cast.replace(exp.TryCast(this=cast.this, to=cast.args["to"], safe=True))
-        self._require_aggregates()
+        self._require_select()
         self.scopes = Scopes(self.tree, policy)
         self.root = self.scopes.root
         self.conditions: list[Condition] = [Condition()]
@@ -177,6 +180,7 @@ class _Planner:
 
     def plan(self) -> QueryPlan:
         """All of it."""
+        self._require_aggregates()
         self._require_levels()
         self.scopes.require_local()
         released = self._released()
@@ -200,28 +204,29 @@ class _Planner:
 
     # ------------------------------------------------------------------ what is allowed
 
-    def _require_aggregates(self) -> None:
-        """Refuse what is no SELECT of aggregates."""
+    def _require_select(self) -> None:
+        """Refuse what is no SELECT over tables, and what depends on rows around a group."""
         exp, tree = self.exp, self.tree
         if not isinstance(tree, exp.Select):
-            raise CompositionError(f"{type(tree).__name__.upper()} at the outside", where="sums", remedy="ask the parts one by one")  # fmt: skip
+            raise CompositionError(f"{type(tree).__name__.upper()} at the outside", where=self.where, remedy="ask the parts one by one")  # fmt: skip
         if tree.args.get("from_") is None:
-            raise CompositionError("no table is read", where="sums", remedy="add FROM and a table")
-        group = tree.args.get("group")
-        if group is not None and any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals")):
-            raise CompositionError("ROLLUP, CUBE and GROUPING SETS", where="sums", remedy="ask for each grouping in a statement of its own")  # fmt: skip
-        if not (group or tree.args.get("distinct") or any(True for _ in self._aggregate_nodes())):
-            raise CompositionError("it asks for rows, and sums answer aggregates alone", where="sums", remedy="use COUNT, SUM, AVG, VAR_SAMP, CORR, …")  # fmt: skip
+            raise CompositionError("no table is read", where=self.where, remedy="add FROM and a table")
         for name in ("qualify", "windows"):
             if tree.args.get(name):
-                raise CompositionError(f"{name.upper()} at the outside", where="sums", remedy="leave it out")
+                raise CompositionError(f"{name.upper()} at the outside", where=self.where, remedy="leave it out")
+
+    def _require_aggregates(self) -> None:
+        """Refuse a SELECT of rows."""
+        tree = self.tree
+        if not (tree.args.get("group") or tree.args.get("distinct") or any(True for _ in self._aggregate_nodes())):
+            raise CompositionError("it asks for rows, and sums answer aggregates alone", where=self.where, remedy="use COUNT, SUM, AVG, VAR_SAMP, CORR, …")  # fmt: skip
 
     def _aggregate_nodes(self) -> Iterator[Any]:
         """Aggregates of the outermost SELECT, with their FILTER."""
         exp = self.exp
         for node in _outermost(self.tree, (exp.Filter, exp.AggFunc, exp.Window), (exp.Query,)):
             if isinstance(node, exp.Window):
-                raise CompositionError("a window function at the outside", where="sums", remedy="ask for the groups, and rank them yourself")  # fmt: skip
+                raise CompositionError("a window function at the outside", where=self.where, remedy="ask for the groups, and rank them yourself")  # fmt: skip
             yield node
 
     def _require_levels(self) -> None:
@@ -252,7 +257,7 @@ class _Planner:
                     local = lone or not unit or self.policy.table(table).column(unit).local
                     found.append(Released(table, alias, unit, len(sources) == 1, local))
             elif divided and self.strict:
-                raise CompositionError(f"the subquery {alias} cannot be merged into the statement, and min_count={self.policy.min_count} counts rows of tables", where="sums", remedy="write it without a subquery in FROM")  # fmt: skip
+                raise CompositionError(f"the subquery {alias} cannot be merged into the statement, and min_count={self.policy.min_count} counts rows of tables", where=self.where, remedy="write it without a subquery in FROM")  # fmt: skip
         return tuple(found)
 
     # ------------------------------------------------------------------ keys
@@ -270,7 +275,7 @@ class _Planner:
         for node in nodes:
             self._require_key(node)
             if any(True for _ in _outermost(node, (exp.Query,), ())):
-                raise CompositionError("a subquery in a group key", where="sums", remedy="group by columns and expressions of them")  # fmt: skip
+                raise CompositionError("a subquery in a group key", where=self.where, remedy="group by columns and expressions of them")  # fmt: skip
         return [(node.sql("duckdb"), node) for node in nodes]
 
     def _require_key(self, node: Any) -> None:
@@ -323,8 +328,10 @@ class _Planner:
         return body, f" GROUP BY {', '.join(self._guarded(node) for _, node in keys)}" if keys else ""
 
     def _guarded_node(self, node: Any) -> Any:
-        """An expression that is NULL where it fails, as a node."""
-        return self.exp.Anonymous(this="TRY", expressions=[node.copy()]) if self.strict and node.find(self.exp.Query) is None else node  # fmt: skip
+        """An expression, NULL where it fails if few rows must not show: which statements fail would tell of single rows."""
+        exp = self.exp
+        plain = not self.strict or isinstance(node, exp.Column | exp.Literal) or node.find(exp.Query) is not None
+        return node if plain else exp.Anonymous(this="TRY", expressions=[node.copy()])
 
     def _key_body(self, keys: Sequence[tuple[str, Any]]) -> str:
         """Local SQL of all keys that could occur, from public columns alone: which keys satisfy a condition on others would show single rows."""
@@ -334,7 +341,7 @@ class _Planner:
         wanted = {column.table for _, node in keys for column in node.find_all(exp.Column)}
         for alias in sorted(wanted):
             if not isinstance(self.root.selected_sources[alias][1], exp.Table):
-                raise CompositionError(f"groups by a column of the subquery {alias}", where="sums", remedy="write it without a subquery in FROM")  # fmt: skip
+                raise CompositionError(f"groups by a column of the subquery {alias}", where=self.where, remedy="write it without a subquery in FROM")  # fmt: skip
         tree = self._renamed(self.tree.copy())
         joins = list(zip(self.tree.args.get("joins") or (), tree.args.get("joins") or (), strict=True))
         base = tree.args["from_"].this
@@ -345,7 +352,7 @@ class _Planner:
         else:
             for mine, _ in joins:
                 if (mine.side or "").upper() in ("RIGHT", "FULL") or (mine.side and mine.this.alias_or_name in wanted):
-                    raise CompositionError("groups over an outer JOIN on columns that are not public", where="sums", remedy="use an inner JOIN, or group by columns of the first table")  # fmt: skip
+                    raise CompositionError("groups over an outer JOIN on columns that are not public", where=self.where, remedy="use an inner JOIN, or group by columns of the first table")  # fmt: skip
             items = [one for one in (base, *(join.this for _, join in joins)) if one.alias_or_name in wanted]
             text, read = f"FROM {', '.join(one.sql('duckdb') for one in items)}" if items else "", wanted
         kept = [
@@ -379,13 +386,15 @@ class _Planner:
         inner, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
         name, args = _aggregate_of(exp, inner)
         if name in ("min", "max"):
-            raise PolicyError(f"{inner.sql('duckdb')} is the value of one row, which sums do not show", where="sums", remedy="ask for AVG, STDDEV, or counts of ranges")  # fmt: skip
+            raise PolicyError(f"{inner.sql('duckdb')} is the value of one row, which sums do not show", where=self.where, remedy="ask for AVG, STDDEV, or counts of ranges")  # fmt: skip
         if not name:
-            raise CompositionError(f"{inner.sql('duckdb')} is no sum over sites", where="sums", remedy="use COUNT, SUM, AVG, VAR_SAMP, VAR_POP, STDDEV, COVAR_SAMP, COVAR_POP or CORR")  # fmt: skip
+            raise CompositionError(f"{inner.sql('duckdb')} is no sum over sites", where=self.where, remedy="use COUNT, SUM, AVG, VAR_SAMP, VAR_POP, STDDEV, COVAR_SAMP, COVAR_POP or CORR")  # fmt: skip
         if inner.find(exp.Query) is not None or (condition is not None and condition.find(exp.Query) is not None):
-            raise CompositionError(f"a subquery inside {inner.sql('duckdb')}", where="sums", remedy="put it into WHERE")
+            raise CompositionError(
+                f"a subquery inside {inner.sql('duckdb')}", where=self.where, remedy="put it into WHERE"
+            )
         if name == "count_distinct" and self.scopes.is_divided(self.root) and not self.scopes.is_local(args[0], self.root):  # fmt: skip
-            raise CompositionError(f"{inner.sql('duckdb')}: one value may lie at two sites, which then both count it", where="sums", remedy="count a column that the policy declares with join: local, or COUNT(*) of GROUP BY over public columns")  # fmt: skip
+            raise CompositionError(f"{inner.sql('duckdb')}: one value may lie at two sites, which then both count it", where=self.where, remedy="count a column that the policy declares with join: local, or COUNT(*) of GROUP BY over public columns")  # fmt: skip
         place = self._condition(condition)
         supports, rests = [place], [place] if place else []
         for arg in args:
@@ -415,7 +424,9 @@ class _Planner:
             total = self._addend("whole", (f"sum({texts[0]}){condition.filter()}",), scale)
             return QueryAggregate(name, inner.sql("duckdb"), kind, (count, total), supports, rests)
         if sums != "DOUBLE":
-            raise CompositionError(f"{inner.sql('duckdb')} is of type {sums}", where="sums", remedy="cast to a number")
+            raise CompositionError(
+                f"{inner.sql('duckdb')} is of type {sums}", where=self.where, remedy="cast to a number"
+            )
         cast = [f"CAST({text} AS DOUBLE)" for text in texts]
         finite = condition.filter(*there, *(f"isfinite({text})" for text in cast))
         reals = [self._real(text, condition, there, finite) for text in cast]
@@ -446,15 +457,14 @@ class _Planner:
         return 0 if node is None else self._place(Condition(self._guarded(node)))
 
     def _guarded(self, node: Any) -> str:
-        """Local SQL of an expression, NULL where it fails if few rows must not show: which statements fail would tell of single rows."""
-        text = str(node.sql("duckdb"))
-        return f"TRY({text})" if self.strict and node.find(self.exp.Query) is None and not isinstance(node, self.exp.Column | self.exp.Literal) else text  # fmt: skip
+        """Local SQL of `_guarded_node`."""
+        return str(self._guarded_node(node).sql("duckdb"))
 
     def _place(self, condition: Condition) -> int:
         if condition not in self.conditions:
             self.conditions.append(condition)
         if len(self.conditions) > _MOST_CONDITIONS:
-            raise CompositionError(f"more than {_MOST_CONDITIONS} conditions in one statement", where="sums", remedy="divide it into several statements")  # fmt: skip
+            raise CompositionError(f"more than {_MOST_CONDITIONS} conditions in one statement", where=self.where, remedy="divide it into several statements")  # fmt: skip
         return self.conditions.index(condition)
 
     def _add_pairs(self) -> None:
@@ -486,7 +496,7 @@ class _Planner:
         if self.strict and self._level(arg) != "public":
             degree = self._degree(arg, inner)
             if degree > _DEGREE:
-                raise CompositionError(f"{inner.sql('duckdb')} multiplies {degree} columns, which would single out large values", where="sums", remedy=f"multiply at most {_DEGREE}")  # fmt: skip
+                raise CompositionError(f"{inner.sql('duckdb')} multiplies {degree} columns, which would single out large values", where=self.where, remedy=f"multiply at most {_DEGREE}")  # fmt: skip
 
     def _degree(self, node: Any, inner: Any) -> int:
         """Columns that are multiplied in an expression that is a polynomial of columns, piece by piece.
@@ -503,7 +513,7 @@ class _Planner:
             return self._degree(node.left, inner) + self._degree(node.right, inner)
         parts = _summands(exp, node)
         if not parts:
-            raise CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could single out a row, and min_count is {self.policy.min_count}", where="sums", remedy="use + - * of columns, CASE, and division by constants")  # fmt: skip
+            raise CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could single out a row, and min_count is {self.policy.min_count}", where=self.where, remedy="use + - * of columns, CASE, and division by constants")  # fmt: skip
         return max(self._degree(part, inner) for part in parts)
 
     def _extra(self, arg: Any, name: str) -> Iterator[Any]:
@@ -548,7 +558,7 @@ class _Planner:
 
         for one in list(tree.find_all(exp.Query)):
             if one is not tree:
-                raise CompositionError("a subquery beside the aggregates", where="sums", remedy="ask it in a statement of its own")  # fmt: skip
+                raise CompositionError("a subquery beside the aggregates", where=self.where, remedy="ask it in a statement of its own")  # fmt: skip
         having = tree.args.get("having")
         tree.set("having", None)
         tree = tree.transform(put)
@@ -556,7 +566,7 @@ class _Planner:
             tree.set("where", exp.Where(this=having.this.transform(put)))
         for column in tree.find_all(exp.Column):
             if column.table and column.name not in aliases:
-                raise CompositionError(f"{column.sql('duckdb')} stands beside aggregates and is no group key", where="sums", remedy="add it to GROUP BY")  # fmt: skip
+                raise CompositionError(f"{column.sql('duckdb')} stands beside aggregates and is no group key", where=self.where, remedy="add it to GROUP BY")  # fmt: skip
         tree.set("from_", exp.From(this=exp.to_table("cells")))
         return str(tree.sql("duckdb"))
 

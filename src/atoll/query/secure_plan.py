@@ -150,18 +150,7 @@ def make_secure_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPol
 
 
 class _SecurePlanner(_Planner):
-    def _require_aggregates(self) -> None:
-        exp, tree = self.exp, self.tree
-        if not isinstance(tree, exp.Select):
-            raise CompositionError(f"{type(tree).__name__.upper()} at the outside", where="smcql", remedy="ask the parts one by one")  # fmt: skip
-        if tree.args.get("from_") is None:
-            raise CompositionError("no table is read", where="smcql", remedy="add FROM and a table")
-        group = tree.args.get("group")
-        if group is not None and any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals")):
-            raise CompositionError("ROLLUP, CUBE and GROUPING SETS", where="smcql", remedy="ask for each grouping in a statement of its own")  # fmt: skip
-        for name in ("qualify", "windows"):
-            if tree.args.get(name):
-                raise CompositionError(f"{name.upper()} at the outside", where="smcql", remedy="leave it out")
+    where = "smcql"
 
     def _require_key(self, node: Any) -> None:
         level = self._level(node)

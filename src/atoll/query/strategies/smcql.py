@@ -48,7 +48,7 @@ from atoll.secure.tables import (
 from ..coding import LONGEST, ColumnCode
 from ..local import names_of, plan_of, prefix_of, silo_of
 from ..secure_plan import PlanLeaf, SecurePlan, make_secure_plan
-from .strategy import PlanStep, QueryAnswer, Strategy
+from .strategy import HELPER, PlanStep, QueryAnswer, Strategy
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -59,10 +59,8 @@ if TYPE_CHECKING:
     from ..policy import QueryPolicy
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["HELPER", "Smcql", "compute_shares", "measure_rows", "share_rows"]
+__all__ = ["Smcql", "compute_shares", "measure_rows", "share_rows"]
 
-HELPER = "helper"
-"""The third party beside two sites."""
 _MOST = 1 << 21
 """Most rows of a join, of which the parties hold all pairs."""
 _TOP = 1 << 63

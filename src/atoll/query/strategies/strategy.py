@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ..policy import QueryPolicy
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["QueryAnswer", "PlanStep", "Strategy", "choose_strategy", "known_strategies"]
+__all__ = ["HELPER", "QueryAnswer", "PlanStep", "Strategy", "choose_strategy", "known_strategies"]
+
+HELPER = "helper"
+"""The third party beside two sites, where a strategy computes on shares at three."""
 
 
 @dataclass(frozen=True)
