@@ -16,7 +16,7 @@ from typing import Any
 from atoll.core.errors import CompositionError, PolicyError
 
 from .aggregates import QueryAggregate
-from .coding import ColumnCode, code_of
+from .column_codes import ColumnCode, code_of
 from .plan import Key, _aggregate_of, _outermost, _parts, _Planner
 from .policy import QueryPolicy
 from .statement import Catalog, SqlStatement, shadow

@@ -45,7 +45,7 @@ from atoll.secure.tables import (
     total_rows,
 )
 
-from ..coding import LONGEST, ColumnCode
+from ..column_codes import LONGEST, ColumnCode
 from ..local import names_of, plan_of, prefix_of, silo_of
 from ..secure_plan import PlanLeaf, SecurePlan, make_secure_plan
 from .strategy import HELPER, PlanStep, QueryAnswer, Strategy
