@@ -38,6 +38,7 @@ from tests.support.failing_world import (
     world,
     write_job,
 )
+from tests.support.waiting import find_files
 
 # Each round every island draws entropy that nobody can repeat, spends budget, and keeps memory. What left an island once must never leave it as
 # something else: the server writes down what it saw in each round, and rounds that are done again must show it again.
@@ -182,7 +183,7 @@ class Killing:
 
 def kept(here: World, site: str) -> set[str]:
     """The names of the files of all jobs at a site."""
-    return {path.name for path in (here.place(site) / "jobs").rglob("*") if path.is_file()}
+    return {path.name for path in find_files(here.place(site) / "jobs")}
 
 
 def spent(here: World) -> dict[str, dict[str, list[dict[str, Any]]]]:

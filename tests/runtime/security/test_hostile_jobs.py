@@ -16,6 +16,7 @@ from atoll.core.persistence.named_results import NamedResults
 from atoll.runtime.admin import Admin
 from atoll.runtime.confinement.sandbox import program, why_not
 from atoll.runtime.confinement.walls import why_open
+from tests.support.waiting import read_files
 from tests.support.walls import DEADLINE, Walled, open_folder, played, told, write_job
 
 pytestmark = pytest.mark.network
@@ -171,8 +172,8 @@ def test_a_job_that_plants_links_pipes_and_lines_harms_neither_its_site_nor_its_
                 await _gone(site / "jobs" / job / "state" / "closed")
                 await _gone(site / "record" / job / "letters.key")  # its promises stay, as the ledger does
             for front in ("north", "server"):
-                left = [path for path in (walled.place(front) / "jobs").rglob("*") if path.is_file()]
-                assert sum(path.stat().st_size for path in left if "ledger" in path.name) < 10_000
+                left = read_files(walled.place(front) / "jobs")
+                assert sum(len(content) for path, content in left.items() if "ledger" in path.name) < 10_000
                 assert not [
                     path
                     for path in left

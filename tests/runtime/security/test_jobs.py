@@ -29,7 +29,7 @@ from tests.support.carriers import carrier
 from tests.support.forging import META, any_archive, forged
 from tests.support.forging import opened as members_of
 from tests.support.hostile import Besieged, Kits, besieged, good_site, kit_over, played
-from tests.support.waiting import until
+from tests.support.waiting import read_files, until
 
 JOB = yaml.dump(
     {"name": "evil", "job": "program", "program": "evil:run", "source": "source", "sites": ["north"]}
@@ -562,7 +562,7 @@ def _look(said: list[tuple[str, str]], ours: set[str]) -> None:
 def _no_secrets(kit: Kits, folder: Path, texts: list[str]) -> None:
     """Nothing that was written, kept or told holds a key or what opens one."""
     keys = [kit(f"ours/{name}").bytes_of("key.pem").split(b"\n")[1] for name in ("server", "north", "south", "anna")]
-    written = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    written = list(read_files(folder).values())
     assert len(written) > 10
     for content in (*written, *(text.encode() for text in texts), encode(texts)):
         assert not any(key in content for key in keys)

@@ -19,6 +19,7 @@ from atoll.runtime.job_spec import importing
 from atoll.runtime.server.requests import KEPT, forgotten, require_kept
 from atoll.runtime.store.records import JobRecord, JobState
 from tests.support.front_toys import SITES, World, played, write_job
+from tests.support.waiting import find_files, until
 
 # A walk with memory at its parties, whose second site refuses round 4 while a file is there; every step spends something and is written down.
 PROGRAM = """
@@ -134,7 +135,8 @@ def test_a_job_that_failed_and_one_that_was_aborted_go_on_to_the_end_of_an_undis
             resumed = [(e["who"], e["details"]["from"]) for e in events if e["what"] == "resumed"]
             assert resumed == [("admin 'admin' of 'poc'", "failed"), ("admin 'admin' of 'poc'", "aborted")]
         for site in SITES:  # nothing stays once there is a result: what was spent is in the site's own ledger
-            assert not [p.name for p in (world.poc.folder / "run" / site / "jobs").rglob("*") if p.is_file()]
+            jobs = world.poc.folder / "run" / site / "jobs"
+            await until(lambda jobs=jobs: not find_files(jobs))
 
     played(tmp_path / "project", body)
 

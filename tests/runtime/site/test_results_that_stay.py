@@ -15,6 +15,7 @@ import pytest
 from atoll.core.persistence.files import read_message
 from atoll.runs import yaml
 from tests.support.front_toys import DEADLINE, SITES, World, played, write_data
+from tests.support.waiting import read_files
 
 MODULE = """
 import threading
@@ -113,10 +114,10 @@ def test_a_half_of_a_model_stays_where_it_was_learned(tmp_path: Path) -> None:
         np.testing.assert_allclose(found["w"], sum(means.values()), rtol=1e-12)
 
         # It never travels: the server's folder has the jobs, their logs and checkpoints, and no word of it.
-        everything = [path for path in (world.poc.folder / "run" / "server").rglob("*") if path.is_file()]
+        everything = read_files(world.poc.folder / "run" / "server").values()
         assert len(everything) > 5
-        assert not any(b"site-1 keeps" in path.read_bytes() for path in everything)
-        kept = (world.poc.folder / "run" / "site-1" / "results").rglob("*.msg")
-        assert any(b"site-1 keeps" in path.read_bytes() for path in kept)
+        assert not any(b"site-1 keeps" in content for content in everything)
+        kept = read_files(world.poc.folder / "run" / "site-1" / "results")
+        assert any(b"site-1 keeps" in content for path, content in kept.items() if path.suffix == ".msg")
 
     played(tmp_path / "project", body, data=data)
