@@ -36,9 +36,9 @@ from .core.algebra.aggregate import Parts as Parts
 from .core.algebra.aggregate import Sum as Sum
 from .core.algebra.aggregate import Vote as Vote
 from .core.errors import AtollError as AtollError
-from .core.federation.ending import StopRun as StopRun
 from .core.federation.federation import Federation as Federation
 from .core.federation.reducer import Reducer as Reducer
+from .core.federation.scope import StopRun as StopRun
 from .core.requests.stage import Stage as Stage
 from .core.requests.task import task as task
 from .fitting import Fit as Fit

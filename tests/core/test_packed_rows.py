@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core import message as M
-from atoll.core.federation.labels import Labels
+from atoll.core.federation.scope import Labels
 from atoll.core.persistence import packed_rows
 from atoll.core.persistence.packed_rows import PackedRows, RowBlock
 

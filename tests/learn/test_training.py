@@ -10,7 +10,7 @@ from atoll.aggregation import EqualWeights
 from atoll.algorithms import FedAvg, FedNova
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
-from atoll.core.federation.ending import StopRun
+from atoll.core.federation.scope import StopRun
 from atoll.learn import Evaluation, Training
 from atoll.models import CustomLearner
 from atoll.pacing import FedAsync, FedBuff

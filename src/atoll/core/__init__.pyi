@@ -14,14 +14,14 @@ from .errors import QuorumError as QuorumError
 from .errors import TaskError as TaskError
 from .execution.session import PeerChannel as PeerChannel
 from .execution.session import Peers as Peers
-from .federation.ending import StopRun as StopRun
 from .federation.federation import Federation as Federation
 from .federation.federation import Program as Program
 from .federation.federation import run_program as run_program
 from .federation.reducer import Plain as Plain
 from .federation.reducer import Reducer as Reducer
+from .federation.reducer import Reduction as Reduction
 from .federation.reducer import TreeReducer as TreeReducer
-from .federation.reduction import Reduction as Reduction
+from .federation.scope import StopRun as StopRun
 from .job import Job as Job
 from .job import Prepared as Prepared
 from .requests.chain import Chain as Chain

@@ -13,8 +13,7 @@ from atoll.core.algebra.aggregate import Aggregate, Parts, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.federation.federation import Federation
-from atoll.core.federation.reducer import Reducer
-from atoll.core.federation.reduction import Reduction
+from atoll.core.federation.reducer import Reducer, Reduction
 from atoll.core.redaction import private
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.party import Parties

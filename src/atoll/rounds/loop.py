@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.algebra.tree import Tree
-from atoll.core.federation.ending import StopRun
+from atoll.core.federation.scope import StopRun
 from atoll.core.persistence.packed_rows import PackedRows
 from atoll.core.requests.cost import is_instant
 

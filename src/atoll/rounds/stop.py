@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, nearest
-from atoll.core.federation.ending import StopRun
+from atoll.core.federation.scope import StopRun
 from atoll.core.validation import Checked
 
 from .history import History, lower_is_better

@@ -35,7 +35,7 @@ class Stopping:
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Stop after this round if requested."""
-        from atoll.core.federation.ending import StopRun
+        from atoll.core.federation.scope import StopRun
 
         del row
         if self.asked:

@@ -21,7 +21,7 @@ from atoll.core.errors import LetterError, MessageError, PolicyError
 from atoll.core.requests.task import task
 
 if TYPE_CHECKING:
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.island import Island
     from atoll.core.requests.party import Parties
 

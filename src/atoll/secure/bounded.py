@@ -38,7 +38,7 @@ from .words import FixedPoint, WordLayout, WordSums, common_form, decode_sum, fo
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.island import Island
     from atoll.core.requests.party import Parties

@@ -28,7 +28,7 @@ from .words import common_form, decode_sum, form_of, require_enough
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.island import Island
     from atoll.core.requests.request import PartialSum, Reduced
     from atoll.core.requests.results import Exchanged, Replies

@@ -30,7 +30,7 @@ from .words import CodedBlock, FixedPoint, WordLayout, WordSums, common_form, de
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.cohort import Cohort
     from atoll.core.requests.island import Island
     from atoll.core.requests.request import Reduced

@@ -21,7 +21,7 @@ from .masking import SecureAggregation
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Terms

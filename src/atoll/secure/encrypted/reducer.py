@@ -30,7 +30,7 @@ from .party_steps import (
 from .scheme import Scheme
 
 if TYPE_CHECKING:
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Exchanged, Terms

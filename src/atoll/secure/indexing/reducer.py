@@ -23,7 +23,7 @@ from .party_steps import ENCLAVE, SERVERS, IndexPlan, add, send
 from .points import depth_of, key_bits
 
 if TYPE_CHECKING:
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Terms

@@ -27,7 +27,7 @@ from .party_steps import label_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.island import Island
     from atoll.core.requests.request import Reduced
 

@@ -22,7 +22,7 @@ from .party_steps import deal, label_of, masked, reveal, subtract_parts, vote
 from .unmasking import Opening, is_dealt
 
 if TYPE_CHECKING:
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.request import PartialSum
     from atoll.core.requests.results import Exchanged, Replies
 

@@ -22,7 +22,7 @@ from .unmasking import SHARE, Opening
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.request import Reduced
 
     from .agreement import Agreement

@@ -22,7 +22,7 @@ from atoll.core.requests.task import Batch, Work, task
 
 if TYPE_CHECKING:
     from atoll.core.algebra.aggregate import Totals
-    from atoll.core.federation.reduction import Reduction
+    from atoll.core.federation.reducer import Reduction
     from atoll.core.requests.cohort import Cohort
     from atoll.core.requests.island import Island
     from atoll.core.requests.request import Reduced

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.federation.labels import Labels
-from atoll.core.federation.reduction import Reduction
+from atoll.core.federation.reducer import Reduction
+from atoll.core.federation.scope import Labels
 from atoll.core.persistence.checkpoint import Decisions
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.results import Terms
