@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import atoll
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 
 BUFFER, AT_WORK, UPDATES = 5, 10, 40
 

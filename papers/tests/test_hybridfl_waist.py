@@ -9,7 +9,7 @@ import pytest
 
 import atoll
 from atoll.algorithms import FedAvg
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.devices import mec
 from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
 from atoll.models.idle import IdleIslands, IdleModel

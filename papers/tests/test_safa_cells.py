@@ -97,8 +97,8 @@ def test_training_rows_are_a_share() -> None:
 
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 def test_devices_are_those_of_the_grid(task) -> None:
-    from atoll.core.requests.cost import Plan as Request
     from atoll.core.requests.party import Roster
+    from atoll.core.requests.results import Plan as Request
     from atoll.core.requests.task import Workload
 
     members, crashes = drawn(task, 0.3, 2)
@@ -250,8 +250,8 @@ def test_statements_on_task_2() -> None:
 
 
 def test_a_device_needs_as_long_for_its_training_rows_as_the_thesis_says_for_all_of_its_rows() -> None:
-    from atoll.core.requests.cost import Plan as Request
     from atoll.core.requests.party import Roster
+    from atoll.core.requests.results import Plan as Request
     from atoll.core.requests.task import Workload
 
     train = train_sizes(drawn(MNIST, 0.3, 2)[0].sizes, 60_000)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.requests.cost import Plan as Request
 from atoll.core.requests.party import Roster
+from atoll.core.requests.results import Plan as Request
 from atoll.core.requests.task import Workload
 from atoll.reproduce import Lab, NotKept, find_entry
 from atoll.rounds.history import History

@@ -15,9 +15,9 @@ import numpy as np
 
 from atoll.core.calls import checked_call
 from atoll.core.federation.federation import Federation, Program, run_program
-from atoll.core.requests.cost import Free
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, admit_job
+from atoll.core.requests.results import Free
 from atoll.core.requests.task import register_tasks
 from atoll.core.time.clock import Clock, run
 

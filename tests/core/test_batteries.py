@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.core.requests.task import task
 from atoll.core.time.meter import Batteries, Draw
 from atoll.core.world import World

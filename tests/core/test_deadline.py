@@ -10,7 +10,7 @@ import pytest
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Free
+from atoll.core.requests.results import Free
 from atoll.core.requests.task import Work, task
 from atoll.core.time.deadline import Deadline
 from atoll.core.world import World

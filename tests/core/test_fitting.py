@@ -10,7 +10,7 @@ from atoll.core.algebra.aggregate import Mean, Parts, merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, MessageError
 from atoll.core.requests.chain import Chain, due, fit_chain, inputs_of
-from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import StageContext
 from atoll.stages import Clip, RandomK, ScalarQuantizer
 
 

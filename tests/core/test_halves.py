@@ -21,11 +21,10 @@ from atoll.core.federation.reducer import Reducer
 from atoll.core.persistence.state_table import StateTable
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.context import Seeds, derive_seeds
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.requests.request import Mailboxes, Reduced, Request
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Seeds, Stage, derive_seeds
 from atoll.core.requests.task import Batch, Task, task
 from atoll.core.sealing import Letter
 from atoll.core.time.clock import run

@@ -18,7 +18,7 @@ from atoll.learn.pacing.staleness import HingeStaleness
 from atoll.learn.round.evaluation import Evaluation
 from atoll.pacing import SAFA, FedAsync, HybridFL, PaceSteering, Synchronous, Tiered
 from atoll.privacy import Budget
-from atoll.rounds.stop import MaxTime, Patience
+from atoll.rounds.loop import MaxTime, Patience
 from atoll.selection import AFL, CFCFM, DivFL, FedCS, FedProf, Oort, PowerOfChoice, TiFL, Uniform
 from atoll.stages import DGC, QSGD, Clip, CountSketch, LowRank, MinMaxAffine, RandomK, Shift, Threshold, TopK
 from atoll.topology import (

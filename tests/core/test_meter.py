@@ -11,7 +11,7 @@ from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.core.requests.task import task
 from atoll.core.time.meter import Meter, Said
 from atoll.core.world import World

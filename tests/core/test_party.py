@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from atoll.core.algebra.rng import hash64
 from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Names, Parties, Roster, among
-from atoll.data.names import ColumnNames
+from atoll.data.islands import ColumnNames
 
 
 def test_a_million_names_cost_a_few_megabytes():

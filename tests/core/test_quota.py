@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import ConfigError
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.core.requests.task import task
 from atoll.core.time.clock import Clock
 from atoll.core.time.deadline import Quota
@@ -94,7 +94,7 @@ def test_ties_go_by_position_whoever_sends_first(order):
 
 
 def test_in_a_world_without_devices_too():
-    from atoll.core.requests.cost import Free
+    from atoll.core.requests.results import Free
 
     got, *_ = live(rounds(GROUPS, 4), [0] * 6, GROUPS, cost=Free())
     assert got == [([0, 2], 0.0), ([1, 3], 0.0)]

@@ -10,9 +10,8 @@ import pytest
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.party import Names
-from atoll.core.requests.results import Terms
+from atoll.core.requests.results import Outcomes, Terms
 from atoll.core.requests.task import Batch, Task, Work, Workload, task
 from atoll.core.world import World
 from atoll.engines import Inline

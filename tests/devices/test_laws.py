@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.core.requests.cost import REASONS
 from atoll.core.requests.party import Parties, Roster
+from atoll.core.requests.results import REASONS
 from atoll.core.requests.task import Workload
 from atoll.devices import (
     BatchRate,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from atoll.algorithms import FedAvg, LocalSAGA
 from atoll.core.errors import ConfigError
 from atoll.labels import FixMatch, SemiFL, Supervised
-from atoll.learn.local.partial import labelled_batches, share_of, topped_up
-from atoll.learn.local.update import batch_rows
+from atoll.learn.local.update import batch_rows, labelled_batches, share_of, topped_up
 from atoll.torch.blocks.pool import Pool
 from atoll.torch.blocks.schedule import LabelledRows, Orders, schedule
 from atoll.views import weak

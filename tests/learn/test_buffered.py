@@ -13,7 +13,7 @@ from atoll.algorithms import FedAvg, FedAvgM, Scaffold, Upcycled
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import TreeReducer
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Training

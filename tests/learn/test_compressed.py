@@ -28,8 +28,7 @@ from atoll.algorithms import (
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated, Identity, WithMemory
+from atoll.core.requests.stage import Estimated, Identity, StageContext, WithMemory
 from atoll.devices import safa
 from atoll.learn.algorithm import Compressing
 from atoll.models.quadratic import Quadratic, minimiser, quadratics

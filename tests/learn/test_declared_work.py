@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 import atoll
 from atoll.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
 from atoll.core.facets import facet
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.core.requests.task import Work
 from atoll.learn.algorithm import Phased
-from atoll.learn.local.partial import epochs_of_pass, quota
-from atoll.learn.local.update import count_steps, declare_workload
+from atoll.learn.local.update import count_steps, declare_workload, epochs_of_pass, quota
 from atoll.learn.topology.node import Node
 from tests.support.learn_toys import islands
 

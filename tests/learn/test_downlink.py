@@ -15,7 +15,7 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
-from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import StageContext
 from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import QSGD, Clip, ErrorFeedback, Sign, TopK
 

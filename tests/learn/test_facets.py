@@ -119,7 +119,7 @@ def test_wrappers_of_two_kinds_around_each_other_pass_on_what_is_inside() -> Non
 def test_an_algorithm_of_the_old_form_keeps_its_word_with_a_training() -> None:
     """A mechanism written before facets is still a mechanism: its events are found, and it guards as before."""
     from atoll.core.event import Gaussian
-    from atoll.learn.local.release import is_private
+    from atoll.learn.local.reports import is_private
 
     with pytest.warns(
         DeprecationWarning, match=r"overrides `events`, of the facet Private: write class Mechanism\(FedAvg, Private\)"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import atoll
 from atoll.algorithms import FedAQ
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated
+from atoll.core.requests.stage import Estimated, StageContext
 from atoll.models.quadratic import Quadratic
 from atoll.stages import QSGD
 

@@ -28,7 +28,7 @@ from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.engines.inline import Inline
 from atoll.learn import Training
 from atoll.pacing import ConstantStaleness, FedAsync, HingeStaleness, PolynomialStaleness
-from atoll.rounds.stop import StopRule
+from atoll.rounds.loop import StopRule
 from atoll.selection import Everyone, SizeProportional, Uniform
 from atoll.stages import QSGD
 from tests.support.async_toys import CLIENTS, DATA, FULL, SECONDS, Slow, job, local, survives, train

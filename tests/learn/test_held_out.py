@@ -13,7 +13,7 @@ from atoll.algorithms import Ditto
 from atoll.core.errors import DataError
 from atoll.data import Dataset, Islands
 from atoll.learn.metrics import Confusion
-from atoll.learn.round.scoring import scores
+from atoll.learn.round.evaluation import scores
 
 
 def rows(seed: int, size: int = 40) -> Dataset:

@@ -9,7 +9,7 @@ import atoll
 from atoll.algorithms import FedAvg
 from atoll.core import message as M
 from atoll.core.errors import ConfigError
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.learn import Evaluation, Training
 from atoll.models import CustomLearner
 from atoll.rounds import History, MaxTime, Patience, Target

@@ -16,9 +16,8 @@ from atoll.core import message as M
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.federation.reducer import Plain
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.party import Roster
-from atoll.core.requests.results import Terms
+from atoll.core.requests.results import Outcomes, Terms
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly

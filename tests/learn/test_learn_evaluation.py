@@ -14,8 +14,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import Plain
 from atoll.learn import Evaluation, Training
 from atoll.learn.metrics import Accuracy, Confusion, LogLoss, ScoreMetric, TopKAccuracy
-from atoll.learn.round.evaluation import distribution
-from atoll.learn.round.scoring import scores
+from atoll.learn.round.evaluation import distribution, scores
 from tests.support.learn_toys import islands
 
 SIZES = [4, 7, 12, 20, 3]

@@ -11,7 +11,7 @@ import atoll
 from atoll.algorithms import LFedADMM
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import StageContext
 from atoll.learn.local.update import local_contact
 from atoll.models.matrix import (
     MatrixRegression,

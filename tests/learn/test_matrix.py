@@ -17,7 +17,7 @@ import atoll
 from atoll import algorithms
 from atoll.algorithms import Upcycled
 from atoll.core.errors import AtollError, CompositionError, ConfigError
-from atoll.core.requests.cost import Free
+from atoll.core.requests.results import Free
 from atoll.learn import Evaluation, Training
 from atoll.learn.catalogue import describe, example, kinds
 from atoll.models import Linear

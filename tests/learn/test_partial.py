@@ -25,8 +25,17 @@ from atoll.core.facets import facet
 from atoll.core.requests.task import Work
 from atoll.learn.algorithm import Phased, Stragglers
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.local.partial import PartialWork, asked_epochs, epochs_of_pass, quota
-from atoll.learn.local.update import batch_rows, count_many, count_steps, declare_workload, local_contact
+from atoll.learn.local.update import (
+    PartialWork,
+    asked_epochs,
+    batch_rows,
+    count_many,
+    count_steps,
+    declare_workload,
+    epochs_of_pass,
+    local_contact,
+    quota,
+)
 from tests.support.learn_toys import Told, islands, own_loop
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch

@@ -14,7 +14,7 @@ from atoll.aggregation import KeepLocal
 from atoll.algorithms import FedAvg, Scaffold, Upcycled
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import Plain
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.engines import ENGINES

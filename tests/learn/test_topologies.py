@@ -13,8 +13,7 @@ from atoll.algorithms import FedAdam, FedAvg, FedAvgM, FedPAQ, Scaffold, Suffici
 from atoll.core.errors import AtollError, CompositionError
 from atoll.core.facets import facet
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import WithMemory
+from atoll.core.requests.stage import StageContext, WithMemory
 from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES

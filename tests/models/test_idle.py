@@ -9,7 +9,7 @@ import atoll
 from atoll.algorithms import FedAvg, OutputPerturbation, Scaffold, SignSGD
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.learn.learner import LearnerSettings
 from atoll.models import Linear
 from atoll.models.idle import IdleIslands, IdleModel

@@ -14,8 +14,8 @@ from scipy import stats
 from atoll.algorithms import DPSGD, FedAvg, OutputPerturbation
 from atoll.core.algebra.rng import Rng
 from atoll.core.event import Gaussian
-from atoll.core.requests.context import StageContext
 from atoll.core.requests.island import Secret
+from atoll.core.requests.stage import StageContext
 from atoll.labels.methods.pate import NOBODY, VoteRule
 from atoll.learn.local.examples import StepSecrets
 from atoll.learn.private.noisy_sum import NoisySum

@@ -387,7 +387,7 @@ def test_rounds_that_a_budget_cannot_afford_are_refused_before_anyone_is_asked(t
 
     first, second = atoll.simulate(twice_over, islands(), engine="inline", tasks=job.named_tasks(learner, islands()))
     assert ("would make it" in first, "would make it" in second) == (False, True)
-    may_end = run(private, rounds=10, stop=(atoll.rounds.stop.MaxTime(1e9),), **everyone)
+    may_end = run(private, rounds=10, stop=(atoll.rounds.loop.MaxTime(1e9),), **everyone)
     assert len(may_end.metrics) == 3
     assert "would make it" in may_end.reason
 

@@ -35,7 +35,7 @@ ALLOWED = {
     "learn/algorithms/objective_perturbation.py": {"FedDyn", "FedProx", "Wrapped"},
     "learn/algorithms/one_gradient.py": {"Stage"},
     "learn/catalogue.py": {"Algorithm", "Wrapped"},
-    "learn/local/release.py": {"Wrapped"},
+    "learn/local/reports.py": {"Wrapped"},
     "learn/composition.py": {"Algorithm"},
     "learn/wrapped.py": {"Algorithm", "Drawing", "Wrapped"},
     "torch/learner.py": {"PerClientBroadcast"},

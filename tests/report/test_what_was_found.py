@@ -12,7 +12,7 @@ import pytest
 import atoll
 from atoll.data import Dataset, Islands
 from atoll.fitting import GLM, PCA, Cox, Fit, KaplanMeier, KMeans
-from atoll.learn.round.scoring import scores
+from atoll.learn.round.evaluation import scores
 from atoll.report import write_report
 from atoll.report.facts import Facts, partition_facts
 from atoll.report.page import _round_numbers, _told_result

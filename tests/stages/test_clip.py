@@ -13,8 +13,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Guarding
+from atoll.core.requests.stage import Guarding, StageContext
 from atoll.stages import Clip
 
 torch = pytest.importorskip("torch")

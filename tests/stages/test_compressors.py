@@ -12,8 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated
+from atoll.core.requests.stage import Estimated, StageContext
 from atoll.stages import (
     DGC,
     QSGD,

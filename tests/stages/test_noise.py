@@ -16,9 +16,8 @@ from atoll.core.execution.host import Journal
 from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.context import SEED_BYTES, StageContext
 from atoll.core.requests.request import Request
-from atoll.core.requests.stage import Guarding
+from atoll.core.requests.stage import SEED_BYTES, Guarding, StageContext
 from atoll.core.requests.task import Batch, Task, task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes

@@ -9,8 +9,7 @@ import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated
+from atoll.core.requests.stage import Estimated, StageContext
 from atoll.stages import RandomK, ScalarQuantizer
 from atoll.testing import check_stage
 

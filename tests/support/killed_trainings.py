@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from atoll.core.requests.cost import Cost, Free
 from atoll.core.requests.party import Roster
+from atoll.core.requests.results import Cost, Free
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Training

@@ -9,7 +9,7 @@ import numpy as np
 
 import atoll
 from atoll.algorithms import FedAvg
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.data import Dataset, Islands
 from atoll.learn.learner import LearnerSettings, adapt
 

@@ -13,7 +13,7 @@ import numpy as np
 from atoll.algorithms import FedAvg
 from atoll.core.errors import ConfigError
 from atoll.core.federation.reducer import Reducer
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.core.requests.stage import Stage
 from atoll.data import Dataset, Islands
 from atoll.learn.wrapped import Wrapped

@@ -11,8 +11,8 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.federation.delivery import Delivery
-from atoll.core.requests.cost import Free
 from atoll.core.requests.request import wire_form
+from atoll.core.requests.results import Free
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.testing import live

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from atoll.core.algebra.rng import Rng
-from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.party import Roster
+from atoll.core.requests.results import Outcomes
 from atoll.selection import Candidates, Seen
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atoll.core.requests.cost import Free
+from atoll.core.requests.results import Free
 from atoll.core.world import World
 from atoll.testing import Life, killed_and_resumed
 from tests.support.worlds import WORLDS, on_every_engine

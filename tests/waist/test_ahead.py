@@ -8,7 +8,7 @@ import pytest
 from atoll.core.algebra.aggregate import Mean, Parts, Sum
 from atoll.core.errors import ConfigError
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Outcomes
+from atoll.core.requests.results import Outcomes
 from atoll.core.requests.task import Batch, Task, Work, task
 from atoll.stages import QSGD
 from atoll.testing import Timetable, live

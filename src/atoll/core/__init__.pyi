@@ -27,7 +27,6 @@ from .job import Prepared as Prepared
 from .requests.chain import Chain as Chain
 from .requests.cohort import Cohort as Cohort
 from .requests.cohort import Community as Community
-from .requests.context import StageContext as StageContext
 from .requests.island import Island as Island
 from .requests.party import Parties as Parties
 from .requests.party import Party as Party
@@ -37,6 +36,7 @@ from .requests.results import Exchanged as Exchanged
 from .requests.results import Replies as Replies
 from .requests.stage import Identity as Identity
 from .requests.stage import Stage as Stage
+from .requests.stage import StageContext as StageContext
 from .requests.task import Batch as Batch
 from .requests.task import Task as Task
 from .requests.task import Work as Work

@@ -21,11 +21,11 @@ from .persistence.files import write_bytes
 from .persistence.named_results import NamedResults
 from .persistence.state_table import StateStore
 from .requests.cohort import Population
-from .requests.cost import Cost, Free
 from .requests.island import Secret
 from .requests.party import Roster
 from .requests.policy import AllowAll, Policies, check_policies
 from .requests.request import Mailboxes
+from .requests.results import Cost, Free
 from .requests.task import Task, resolve, tasks_of
 from .sealing import DerivedKeys, RealSealing, Record, Sealing, VirtualSealing
 from .sealing.hpke import KEY

@@ -41,7 +41,10 @@ from .folder import sentiment140 as sentiment140
 from .generation import linear as linear
 from .generation import synthetic as synthetic
 from .generation import synthetic_iid as synthetic_iid
+from .islands import ColumnNames as ColumnNames
 from .islands import Islands as Islands
+from .islands import Shard as Shard
+from .islands import Tags as Tags
 from .join import concatenate as concatenate
 from .labels import Domains as Domains
 from .labels import LabelMap as LabelMap
@@ -51,8 +54,6 @@ from .labels import label_map as label_map
 from .labels import require_labels as require_labels
 from .labels import require_public as require_public
 from .labels import unlabel as unlabel
-from .names import ColumnNames as ColumnNames
-from .names import Tags as Tags
 from .partition import classes_per_client as classes_per_client
 from .partition import dirichlet as dirichlet
 from .partition import dominant_class as dominant_class
@@ -81,5 +82,4 @@ from .readers import read_leaf as read_leaf
 from .readers import read_npz as read_npz
 from .readers import read_parquet as read_parquet
 from .readers import with_text_vectors as with_text_vectors
-from .shard import Shard as Shard
 from .table import DataTable as DataTable

@@ -20,8 +20,7 @@ from atoll.core.validation import Checked, is_real
 from ._checks import Array
 from ._supply import ByteCache, Ids, Supply, offsets_of, span
 from .dataset import Dataset, Rows, root
-from .islands import Islands
-from .names import Tags
+from .islands import Islands, Tags
 
 __all__ = [
     "Blur",

@@ -1,16 +1,16 @@
-"""`Islands`: a federated data set, which is a population of clients with their rows."""
+"""`Islands`: a federated data set, which is a population of clients with their rows. Names and tags are sequences that store no string per client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.algebra.rng import Rng, keyed, mix64, mix_key, mix_keys
-from atoll.core.errors import AtollError, DataError
+from atoll.core.errors import AtollError, DataError, nearest
 from atoll.core.overview import Overview
 
 from ._checks import Array
@@ -18,10 +18,215 @@ from ._supply import ByteCache, Located, Pooled, Supply, offsets_of
 from .dataset import About, Dataset, Rows, root
 from .describe import Description, describe, sampled
 from .join import concatenate
-from .names import ColumnNames, Tags
-from .shard import Shard
 
-__all__ = ["Islands"]
+__all__ = ["ColumnNames", "Islands", "Shard", "Tags"]
+
+
+class ColumnNames(Sequence[str]):
+    """The clients' names: natural keys if given, else "client-0", "client-1", ... made on access.
+
+    Args:
+        ids: client numbers, shape ``(clients,)``.
+        keys: the natural keys of the whole population, indexed by client number, or ``None``.
+    """
+
+    def __init__(self, ids: NDArray[np.int64], keys: NDArray[Any] | None = None) -> None:
+        self._ids = ids
+        self._keys = keys
+        self._lookup: dict[str, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> ColumnNames: ...
+    def __getitem__(self, index: int | slice) -> str | ColumnNames:
+        if isinstance(index, slice):
+            return ColumnNames(self._ids[index], self._keys)
+        client = int(self._ids[index])
+        return f"client-{client}" if self._keys is None else str(self._keys[client])
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def at(self, positions: NDArray[np.int64]) -> list[str]:
+        """Return the names at these positions."""
+        clients = self._ids[positions].tolist()
+        return [f"client-{i}" for i in clients] if self._keys is None else [str(self._keys[i]) for i in clients]
+
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of a name.
+
+        Raises:
+            DataError: there is no such client; suggests the nearest name (among the first thousand).
+        """
+        found = self._find(value)
+        if start <= found < (len(self) if stop is None else stop):
+            return found
+        few = [self[i] for i in range(min(len(self), 1000))]
+        raise DataError(f"no client named {value!r}.{nearest(str(value), few)}", remedy="see islands.names")
+
+    def _find(self, value: Any) -> int:
+        if self._keys is not None:
+            if self._lookup is None:
+                self._lookup = {name: i for i, name in enumerate(self)}
+            return self._lookup.get(value, -1)
+        number = str(value).removeprefix("client-")
+        if value == number or not number.isdecimal():
+            return -1
+        here = np.flatnonzero(self._ids == int(number))
+        return int(here[0]) if len(here) else -1
+
+    def __contains__(self, value: object) -> bool:
+        return self._find(value) >= 0
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and len(other) == len(self)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self[:3]))
+        return f"[{shown}, ... {len(self):,} names]" if len(self) > 3 else f"[{shown}]"
+
+
+class Tags(Sequence[str]):
+    """The corruption of each client, ``""`` for none: one byte per client.
+
+    Args:
+        codes: shape ``(clients,)``, uint8; 0 is none, ``k`` is ``labels[k - 1]``.
+        labels: the corruptions' names.
+    """
+
+    def __init__(self, codes: NDArray[np.uint8], labels: Sequence[str] = ()) -> None:
+        self._codes = codes
+        self.labels = tuple(labels)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Tags: ...
+    def __getitem__(self, index: int | slice) -> str | Tags:
+        if isinstance(index, slice):
+            return Tags(self._codes[index], self.labels)
+        code = int(self._codes[index])
+        return self.labels[code - 1] if code else ""
+
+    def take(self, positions: NDArray[np.int64]) -> Tags:
+        """Return the tags at some positions."""
+        return Tags(self._codes[positions], self.labels)
+
+    def where(self, label: str) -> NDArray[np.int64]:
+        """Return the positions of the clients with this tag (``""``: the clean ones).
+
+        Raises:
+            DataError: no client of this population can have the tag.
+        """
+        if label == "":
+            return np.flatnonzero(self._codes == 0)
+        if label not in self.labels:
+            raise DataError(
+                f"no tag {label!r}.{nearest(label, self.labels)}",
+                remedy=f"use one of {', '.join(self.labels) or 'none: nothing is corrupted'}",
+            )
+        return np.flatnonzero(self._codes == self.labels.index(label) + 1)
+
+    def counts(self) -> dict[str, int]:
+        """Map each tag to its number of clients, without the clean ones."""
+        found = np.bincount(self._codes, minlength=len(self.labels) + 1)
+        return {label: int(found[k + 1]) for k, label in enumerate(self.labels)}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{label}: {n:,}" for label, n in self.counts().items())
+        return f"Tags({len(self):,} clients; {shown or 'none'})"
+
+
+class Shard:
+    """A view of one client's rows. Columns are made or copied when you access them, and ``len`` is free.
+
+    ``shard["x"]`` always equals ``shard.source["x"][shard.rows]``. Shards of one partition share their ``source``,
+    so that an engine can fetch the rows of many clients with one indexing call (see `Islands.gather`). A generated
+    or corrupted shard has its own source. The arrays may be read-only views: copy before you write.
+
+    Attributes:
+        client: the client's number in the population that it was made in; a subset does not change it.
+        name: the client's name.
+        tag: the corruption applied to this client, ``""`` for none.
+        held_out: the client's rows that it does not train on, or ``None``; see `Islands.with_held_out`.
+    """
+
+    __slots__ = ("_found", "_supply", "client", "held_out", "name", "tag")
+    __iter__ = None
+
+    def __init__(self, supply: Supply, client: int, name: str, tag: str = "", held_out: Shard | None = None) -> None:
+        self._supply = supply
+        self._found: tuple[Dataset, Rows] | None = None
+        self.client = client
+        self.name = name
+        self.tag = tag
+        self.held_out = held_out
+
+    def _locate(self) -> tuple[Dataset, Rows]:
+        if self._found is None:
+            self._found = self._supply.locate(self.client)
+        return self._found
+
+    @property
+    def source(self) -> Dataset:
+        """The data set that contains the rows."""
+        return self._locate()[0]
+
+    @property
+    def rows(self) -> Rows:
+        """Row numbers in ``source``: an int64 array ``(len,)``, or a slice if the rows are adjacent."""
+        return self._locate()[1]
+
+    @property
+    def origin(self) -> tuple[Hashable, int]:
+        """Where the rows come from: equal for two shards of one process only if their rows are the same. What follows from rows can be kept by it."""
+        return self._supply, self.client
+
+    @property
+    def x(self) -> Array:
+        """The features."""
+        return self["x"]
+
+    @property
+    def y(self) -> Array:
+        """The labels or targets."""
+        return self["y"]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self._supply.schema().columns
+
+    def dataset(self) -> Dataset:
+        """Return the rows as a `Dataset` (a view)."""
+        return self.source._view(self.rows)
+
+    def __getitem__(self, column: str) -> Array:
+        source, rows = self._locate()
+        return source[column][rows]
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+    def __len__(self) -> int:
+        return self._supply.size_of(self.client)
+
+    def __repr__(self) -> str:
+        tag = f", {self.tag}" if self.tag else ""
+        return f"Shard({self.name!r}: {len(self):,} rows{tag})"
 
 
 # Populations whose clients' data are made on demand from a key of (seed, client).

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError
-from atoll.core.requests.cost import REASONS, Outcomes, Plan, Spending
 from atoll.core.requests.party import Parties, Roster
+from atoll.core.requests.results import REASONS, Outcomes, Plan, Spending
 from atoll.core.requests.task import Workload
 from atoll.core.time.deadline import WHOLE, Prospect, Prospects
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.requests.cost import Plan
 from atoll.core.requests.party import Parties
+from atoll.core.requests.results import Plan
 from atoll.core.requests.task import Workload
 from atoll.core.validation import Checked, require_parts
 

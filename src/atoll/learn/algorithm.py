@@ -214,7 +214,7 @@ class MiniBatched(Facet):
     cyclic: ClassVar[bool] = False
     """Cut mini-batches from the rows in stored order, the same ones in every epoch and round. Otherwise rows are shuffled."""
     partial: ClassVar[bool] = True
-    """The server may ask a client for a different number of epochs (or steps) than the algorithm's own; see `atoll.learn.local.partial`."""
+    """The server may ask a client for a different number of epochs (or steps) than the algorithm's own; see `atoll.learn.local.update`."""
 
     def batch_of(self, n: Any) -> Any:
         """Return the rows of a mini-batch at a client with ``n`` examples (a number or an array of numbers)."""
@@ -257,7 +257,7 @@ class Labelled(Facet):
     def labelled_share(self) -> float:
         """The share of labelled rows that a mini-batch holds at least, between 0 and 1, if the client has as many; for losses that ask for ``labelled``.
 
-        See `atoll.learn.local.partial.topped_up`. Mini-batches of ``example_steps``, and ``cyclic`` ones, stay as they are.
+        See `atoll.learn.local.update.topped_up`. Mini-batches of ``example_steps``, and ``cyclic`` ones, stay as they are.
         """
         return 0.0
 

@@ -18,11 +18,11 @@ from atoll.learn.aggregation.base import Aggregation
 from atoll.learn.pacing.base import Pacing
 from atoll.learn.selection.base import Selection
 from atoll.privacy import Budget
-from atoll.rounds.stop import StopRule
+from atoll.rounds.loop import StopRule
 
 from .algorithm import Algorithm, Compressing, Private
 from .capabilities import EVERYONE, OWN_MODELS, Placed, lack_of
-from .local.release import require_mechanism_outside
+from .local.reports import require_mechanism_outside
 from .offered import SupportsReports, placed_model
 from .private.base import Mechanism, TrainingParts
 from .replies import placed_replies

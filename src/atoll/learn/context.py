@@ -14,7 +14,7 @@ from atoll.core.capability import SINGLE_REPLIES
 from atoll.core.facets import facet
 
 from .algorithm import Private
-from .local.release import promises_privacy
+from .local.reports import promises_privacy
 from .offered import metrics_of
 from .wrapped import declared_bits, dry_reply
 

@@ -21,7 +21,7 @@ from atoll.core.requests.task import Task
 from .capabilities import OWN_MODELS
 from .metrics import pack_metric, unpack_metric
 from .offered import SupportsPersonal
-from .round.scoring import held_model, merged_results, scores, summarise
+from .round.evaluation import held_model, merged_results, scores, summarise
 from .round.state import global_model
 from .topology.node import Node, Turn
 

@@ -31,7 +31,7 @@ class LearnerSettings:
         device: cpu, cuda, mps or auto.
         compile: auto, always or never.
         buffers: how to treat buffers that training changes: ``"averaged"`` or ``"local"``.
-        singly: whether the server sees single replies; see `atoll.learn.local.release.buffer_replies`.
+        singly: whether the server sees single replies; see `atoll.learn.local.reports.buffer_replies`.
         factory: makes the model; its initial weights then follow the run's seed.
         protected: whether something in the training makes replies private, so that nothing may leave beside what it protects.
         volume: client updates expected in the whole run; it decides whether compiling pays off.
@@ -54,7 +54,7 @@ class Learner(Protocol):
     ``train`` receives ``{"broadcast": tree, "phase": str}`` and replies with the algorithm's aggregates plus the metric ``loss``
     (mean of the local losses). The message may also contain ``"epochs": k``, a whole number of at
     least 1: the client then does ``k`` epochs instead of the algorithm's own (``k`` steps, if the algorithm counts ``steps``; see
-    `atoll.learn.local.partial`); and ``"reports": {name: options}``: the reply then has ``"report/<name>"`` too (see `atoll.learn.local.reports`, whose
+    `atoll.learn.local.update`); and ``"reports": {name: options}``: the reply then has ``"report/<name>"`` too (see `atoll.learn.local.reports`, whose
     ``Reporting`` is a base class for learners that report, with the task ``report``). ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
     aggregates of the evaluation (see ``evaluate``) for the party's own data.
 

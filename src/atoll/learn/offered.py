@@ -139,7 +139,7 @@ class SupportsReports(Protocol):
 
 @runtime_checkable
 class SupportsReleases(Protocol):
-    """Private training: ``train`` calls `atoll.learn.local.release.begin_release` first, and sends nothing but the algorithm's reply."""
+    """Private training: ``train`` calls `atoll.learn.local.reports.begin_release` first, and sends nothing but the algorithm's reply."""
 
     releases: bool
 

@@ -22,8 +22,7 @@ from atoll.data import require_labels
 from atoll.data.islands import Islands
 from atoll.privacy import LossTally
 from atoll.privacy.events import neighbours_counted
-from atoll.rounds.loop import Course, run_rounds
-from atoll.rounds.stop import Repeated
+from atoll.rounds.loop import Course, Repeated, run_rounds
 
 from .algorithm import Helped, Labelled, Phased
 from .cross_site import Across

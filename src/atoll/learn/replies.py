@@ -31,7 +31,7 @@ from .capabilities import (
     Placed,
     lack_of,
 )
-from .local.release import arrays_leaving
+from .local.reports import arrays_leaving
 from .wrapped import dry_reply, innermost, shown_name
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from atoll.learn.pacing.base import Pacing
 from atoll.learn.pacing.synchronous import Synchronous
 from atoll.learn.selection.base import Selection
 from atoll.privacy import Budget
-from atoll.rounds.stop import StopRule
+from atoll.rounds.loop import StopRule
 
 from .algorithm import Algorithm, Compressing, Helped
 from .capabilities import RELEASES, require_composed
@@ -36,7 +36,7 @@ from .cross_site import Across
 from .explain import explain_training
 from .learner import Learner, LearnerSettings, adapt
 from .local.own_loss import LOSS_NAMES
-from .local.release import promises_privacy
+from .local.reports import promises_privacy
 from .offered import SupportsReports, offered_by
 from .prepared import (
     DEFAULT_SELECTION,
@@ -56,8 +56,7 @@ from .prepared import (
 from .private.base import Mechanism
 from .private.claim import Guarantee
 from .replies import values_of
-from .round.evaluation import Evaluation
-from .round.scoring import scoring_task
+from .round.evaluation import Evaluation, scoring_task
 from .round.state import check_downlink
 from .topology.base import Star, Topology
 

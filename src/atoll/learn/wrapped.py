@@ -16,8 +16,7 @@ from atoll.core.capability import STEPS, Capability, Need
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import Wrapper, changes, default_of, facet
 from atoll.core.requests.chain import Chain
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Guarding
+from atoll.core.requests.stage import Guarding, StageContext
 
 from .algorithm import (
     Algorithm,

@@ -24,7 +24,7 @@ from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.update import declare_workload, finish_update, load_of
 from atoll.learn.offered import placed_model
-from atoll.learn.round.scoring import measure_client, own_model
+from atoll.learn.round.evaluation import measure_client, own_model
 from atoll.learn.wrapped import overrides
 
 if TYPE_CHECKING:

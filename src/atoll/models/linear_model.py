@@ -23,7 +23,7 @@ from atoll.learn.local.examples import Clipping
 from atoll.learn.local.own_loss import check_classes, check_shape, check_signs
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.update import load_of, trained
-from atoll.learn.round.scoring import measure_client, own_model
+from atoll.learn.round.evaluation import measure_client, own_model
 
 __all__ = ["Linear", "LinearLearner", "linear"]
 

@@ -16,7 +16,7 @@ from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.update import load_of, trained
 from atoll.learn.proximal import penalty, svt
-from atoll.learn.round.scoring import measure_client, own_model
+from atoll.learn.round.evaluation import measure_client, own_model
 
 __all__ = [
     "MatrixRegression",

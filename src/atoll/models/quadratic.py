@@ -14,7 +14,7 @@ from atoll.core.requests.task import Task
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.update import LossGradient, load_of, trained
-from atoll.learn.round.scoring import measure_client, own_model
+from atoll.learn.round.evaluation import measure_client, own_model
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 

@@ -3,10 +3,10 @@ from .history import History as History
 from .loop import Course as Course
 from .loop import Ended as Ended
 from .loop import Hooks as Hooks
+from .loop import MaxTime as MaxTime
+from .loop import Patience as Patience
+from .loop import StopRule as StopRule
+from .loop import Target as Target
 from .loop import run_rounds as run_rounds
 from .program import ProgramJob as ProgramJob
 from .program import each_round as each_round
-from .stop import MaxTime as MaxTime
-from .stop import Patience as Patience
-from .stop import StopRule as StopRule
-from .stop import Target as Target

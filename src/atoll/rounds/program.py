@@ -17,7 +17,7 @@ from atoll.core.rooms import Own
 from atoll.core.validation import Checked, require_parts
 
 from .history import History
-from .stop import StopRule, stop_reason
+from .loop import StopRule, stop_reason
 
 if TYPE_CHECKING:
     from atoll.core.event import Event

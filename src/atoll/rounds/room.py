@@ -9,7 +9,7 @@ __all__ = ["JOBS", "PARTS"]
 JOBS = {"program": "atoll.rounds.program:ProgramJob"}
 PARTS = (
     PartKind(
-        "stop rule", ("atoll.rounds.stop",), is_class("atoll.rounds.stop:StopRule"), "When a run ends.",
+        "stop rule", ("atoll.rounds.loop",), is_class("atoll.rounds.loop:StopRule"), "When a run ends.",
         "StopRule",
     ),
 )  # fmt: skip

@@ -52,8 +52,8 @@ def execute(
         CheckpointError: the folder contains another run, or cannot be read or written.
         ConfigError: the settings differ from those of the run to resume.
     """
-    from atoll.core.requests.cost import Free
     from atoll.core.requests.policy import AllowAll
+    from atoll.core.requests.results import Free
     from atoll.simulation import make_engine, simulated
 
     from .spending import spending_of

@@ -15,8 +15,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.event import Event
 from atoll.core.message.words import word_dtype
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Guarding, Stage, Worded
+from atoll.core.requests.stage import Guarding, Stage, StageContext, Worded
 from atoll.privacy.discrete import DISTANCE, DiscreteGaussianLaw, DiscreteSampler, Law, SkellamLaw, Source, sampler_of
 from atoll.privacy.events import DistributedGaussian, Skellam, SkellamMixture
 from atoll.stages.coded.words import lifted

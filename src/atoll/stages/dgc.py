@@ -11,7 +11,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import StageContext
 
 from .packed import Packed, index_width, pack
 from .remembering import Remembering, one_of

@@ -13,8 +13,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Guarding, Stage
+from atoll.core.requests.stage import Guarding, Stage, StageContext
 
 from .remembering import one_of
 from .rows import lay_out, put_back

@@ -14,8 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian, Laplace
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Guarding, Stage, WithMemory
+from atoll.core.requests.stage import Guarding, Stage, StageContext, WithMemory
 from atoll.privacy import Shuffled
 from atoll.privacy.discrete import GaussianLattice, LaplaceLattice, clip_rows, words_of
 from atoll.privacy.events import RandomisedResponse

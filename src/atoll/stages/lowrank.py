@@ -11,8 +11,7 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated, Stage
+from atoll.core.requests.stage import Estimated, Stage, StageContext
 
 from .rows import numpy_leaf, template_of
 

@@ -12,8 +12,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Event, Gaussian, NonPrivate
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Guarding, Stage
+from atoll.core.requests.stage import Guarding, Stage, StageContext
 from atoll.privacy.discrete import GaussianLattice, clip_rows, words_of
 
 from .remembering import one_of

@@ -10,8 +10,7 @@ import numpy as np
 
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Stage, StageContext
 
 from .rows import Groups, Per, check_per, lay_out, put_back
 

@@ -13,8 +13,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated, Guarding
+from atoll.core.requests.stage import Estimated, Guarding, StageContext
 
 from .coded.words import coded
 from .packed import Packed

@@ -13,8 +13,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated, Fitting, Guarding, Stage, WithMemory
+from atoll.core.requests.stage import Estimated, Fitting, Guarding, Stage, StageContext, WithMemory
 
 from .rows import numpy_leaf
 from .topk import TopK

@@ -11,7 +11,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, DataError
-from atoll.learn.round.scoring import scores
+from atoll.learn.round.evaluation import scores
 from atoll.learn.selection.uniform import Everyone
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from atoll.core.requests.cost import Outcomes, Plan
 from atoll.core.requests.party import Parties
+from atoll.core.requests.results import Outcomes, Plan
 from atoll.core.time.deadline import Prospect, Prospects
 
 __all__ = ["Timetable"]

@@ -13,7 +13,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 from atoll.core.facets import facet
 from atoll.learn.algorithm import Stateful
-from atoll.learn.local.release import BUFFERS, buffer_replies, is_private
+from atoll.learn.local.reports import BUFFERS, buffer_replies, is_private
 from atoll.learn.wrapped import Drawing, overrides
 
 from .buffers import find_parameter_writes, require_known, require_unwritten

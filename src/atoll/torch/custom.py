@@ -22,12 +22,10 @@ from atoll.learn.algorithm import LocalWork, Stateful
 from atoll.learn.capabilities import TRAINING
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.own_loss import LossSignature
-from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
-from atoll.learn.local.release import BUFFERS, buffer_replies
-from atoll.learn.local.reports import Reporting, as_metrics, as_reports, training_passes
-from atoll.learn.local.update import finish_update, start_update
+from atoll.learn.local.reports import BUFFERS, Reporting, as_metrics, as_reports, buffer_replies, training_passes
+from atoll.learn.local.update import asked_epochs, coming_epochs, finish_update, start_update, whole_times
 from atoll.learn.offered import require_fit
-from atoll.learn.round.scoring import as_parts, held_sums
+from atoll.learn.round.evaluation import as_parts, held_sums
 
 from .backend import device_of
 from .buffers import BufferRules, Holding, fixed_tensors, require_known

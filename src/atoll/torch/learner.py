@@ -24,11 +24,19 @@ from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.task import Batch, Summed, Task
 from atoll.learn.algorithm import Labelled, Phased, Private, Stateful
 from atoll.learn.capabilities import EXAMPLES
-from atoll.learn.local.partial import asked_epochs, epochs_of_pass
-from atoll.learn.local.release import begin_release, is_private
-from atoll.learn.local.reports import TRAINED, Reporting, as_reports, key_of, rows_for, sketches, update_of
-from atoll.learn.local.update import load_of, pass_key
-from atoll.learn.round.scoring import held_sums, measure_client, own_model, rows_measured
+from atoll.learn.local.reports import (
+    TRAINED,
+    Reporting,
+    as_reports,
+    begin_release,
+    is_private,
+    key_of,
+    rows_for,
+    sketches,
+    update_of,
+)
+from atoll.learn.local.update import asked_epochs, epochs_of_pass, load_of, pass_key
+from atoll.learn.round.evaluation import held_sums, measure_client, own_model, rows_measured
 from atoll.learn.wrapped import PerClientBroadcast, shown_name
 
 from .blocks.pool import Privates, TrainedBatch, columns_of

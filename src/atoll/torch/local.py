@@ -62,7 +62,7 @@ class LocalTraining(ClientTraining):
         choices: a record of earlier decisions, to repeat them.
         loss_metric: name of the metric that carries each client's mean training loss; ``""`` for none.
         protected: whether something makes replies private, so that buffers which follow the data must not leave.
-        singly: whether the server sees single replies; see `atoll.learn.local.release.buffer_replies`.
+        singly: whether the server sees single replies; see `atoll.learn.local.reports.buffer_replies`.
         measured: name of the loss for evaluation if ``loss`` needs what exists only in training.
         others: further losses that the algorithm's steps may ask for.
 

@@ -14,8 +14,16 @@ from atoll.core.algebra.aggregate import Aggregate
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.learn.algorithm import LocalWork
-from atoll.learn.local.partial import labelled_batches, quota, share_of
-from atoll.learn.local.update import batch_rows, drew_undeclared, finish_update, start_update, step_secrets
+from atoll.learn.local.update import (
+    batch_rows,
+    drew_undeclared,
+    finish_update,
+    labelled_batches,
+    quota,
+    share_of,
+    start_update,
+    step_secrets,
+)
 
 from .blocks.schedule import labelled_rows
 from .buffers import require_unwritten

@@ -169,7 +169,7 @@ def test_a_rule_without_noise_to_speak_of_is_the_plurality() -> None:
 
 def test_noise_of_clients_adds_up_to_sigma_and_moves_no_vote() -> None:
     """Four clients, 400 rows: the sum of what they send is the counts with whole noise of deviation sigma."""
-    from atoll.core.requests.context import StageContext
+    from atoll.core.requests.stage import StageContext
 
     stage = VoteNoise.among(400, 3.0, 4, replaced=True)
     assert stage.apart == pytest.approx(math.sqrt(800))

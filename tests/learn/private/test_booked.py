@@ -13,8 +13,7 @@ import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.event import Gaussian, Laplace, Ledger
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Guarding, WithMemory
+from atoll.core.requests.stage import Guarding, StageContext, WithMemory
 from atoll.learn.private import base, claim, example, ftrl
 from atoll.learn.private.ftrl import CorrelatedSum
 from atoll.mechanisms import (

@@ -9,7 +9,7 @@ import atoll
 from atoll.algorithms import FedAvg, Scaffold
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.event import Ledger
-from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import StageContext
 from atoll.mechanisms import CentralDP, FedSelDP, GaussianLDP, LaplaceLDP, ShuffledDP, SignsLDP
 from atoll.privacy import shuffled_epsilon, spent
 from atoll.runs import parse_config

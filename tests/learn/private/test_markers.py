@@ -19,7 +19,7 @@ from atoll.core.requests.chain import Chain
 from atoll.core.requests.island import Island
 from atoll.data import Dataset, Islands
 from atoll.learn import Training
-from atoll.learn.local.release import arrays_leaving
+from atoll.learn.local.reports import arrays_leaving
 from atoll.reducers import Enclave, MultiRound, OneShot, SecureAggregation, SecureTree, TwoServers
 from atoll.selection import Everyone
 from tests.support.part_examples import ALGORITHMS, COMPANIONS, PARTS

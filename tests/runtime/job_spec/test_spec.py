@@ -15,7 +15,7 @@ from atoll.learn import Training
 from atoll.learn.metrics import Confusion
 from atoll.learn.round.evaluation import Evaluation
 from atoll.models.linear_model import Linear
-from atoll.rounds.stop import StopRule
+from atoll.rounds.loop import StopRule
 from atoll.runs import yaml
 from atoll.runtime.bundle import unpack
 from atoll.runtime.job_spec import JobConfig, importing, load_job, pack_job, parse_job, reference_of, require_travels

@@ -18,8 +18,7 @@ from atoll.core.facets import facet
 from atoll.core.message.words import Words
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.context import SEED_BYTES, StageContext
-from atoll.core.requests.stage import Worded
+from atoll.core.requests.stage import SEED_BYTES, StageContext, Worded
 from atoll.core.requests.task import Batch, Task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, Processes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.requests.chain import Chain
-from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import StageContext
 from atoll.stages import Clip, GaussianNoise, Rotation
 from atoll.stages.coded.rotation import bound_entry
 from atoll.testing import check_stage

@@ -14,8 +14,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, MessageError
 from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Fitting, Identity, Worded
+from atoll.core.requests.stage import Fitting, Identity, StageContext, Worded
 from atoll.stages import QSGD, ScalarQuantizer
 from atoll.stages.coded.words import lifted
 from atoll.testing import check_stage

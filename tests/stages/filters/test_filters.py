@@ -11,9 +11,8 @@ import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
 from atoll.core.requests.policy import SitePolicy
-from atoll.core.requests.stage import Guarding
+from atoll.core.requests.stage import Guarding, StageContext
 from atoll.stages import Clip, ExcludeVariables, GaussianNoise, Percentile
 from atoll.testing import check_stage
 

@@ -17,9 +17,8 @@ from atoll.aggregation import EqualWeights
 from atoll.core.errors import ConfigError
 from atoll.core.event import Ledger
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
 from atoll.core.requests.island import Secret
-from atoll.core.requests.stage import Guarding, WithMemory
+from atoll.core.requests.stage import Guarding, StageContext, WithMemory
 from atoll.privacy import spent
 from atoll.privacy.discrete import clip_rows
 from atoll.stages import FedSel, LocalGaussian, LocalLaplace, RandomisedSigns

@@ -12,7 +12,7 @@ import numpy as np
 from atoll.devices.accounting import COMPAT, RoundAccount
 from atoll.reproduce import Lab
 from atoll.rounds.history import History
-from atoll.rounds.stop import StopRule
+from atoll.rounds.loop import StopRule
 
 from .reference import quota_of
 from .tasks import (

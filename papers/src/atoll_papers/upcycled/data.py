@@ -92,7 +92,7 @@ class Tested:
         from dataclasses import replace
 
         from atoll.core.requests.task import Task
-        from atoll.learn.round.scoring import measure_client
+        from atoll.learn.round.evaluation import measure_client
         from atoll.torch.learner import adapt
 
         made = adapt(self.make(), replace(settings, factory=self.make), data)

@@ -6,7 +6,6 @@ The party half of a reducer wraps the program's task: it asks its island for the
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -43,7 +42,6 @@ __all__ = [
     "Stepper",
     "UnfitReply",
     "WrappedCohort",
-    "answer_request",
     "require_sums",
 ]
 
@@ -64,18 +62,6 @@ def require_sums(reply: Mapping[str, Aggregate]) -> None:
 
 class UnfitReply(Exception):  # noqa: N818  it ends a task, and is no fault
     """The reply of a wrapped task must not be in a sum; this passes through the task that wraps it."""
-
-
-async def answer_request(request: Request, island: Island) -> Any:
-    """A task's reply, after checking its message and reply against the task's schema."""
-    if request.misfit is not None:
-        raise request.misfit
-    value = request.task(island, request.message)
-    if inspect.isawaitable(value):
-        value = await value
-    if request.task.schema is not None:
-        request.task.schema.require_reply(value)
-    return value
 
 
 # ---------------------------------------------------------------------- a wrapped request
@@ -269,7 +255,7 @@ class InnerRequest:
         island = executor.island(request, position, key, self._tables[request.slot], self._spend)
         memory = StageMemory(self._tables.get(request.memory), position)
         try:
-            value = await answer_request(request, island)
+            value = await request.answer(island)
             executor.policy_at(position).release(island.party, request.task.name, value)
             aggregates = aggregates_of(value, request.task.name, island.name)
             require_sums(aggregates)

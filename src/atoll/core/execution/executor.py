@@ -32,7 +32,7 @@ from ..requests.party import Parties, Party, Roster
 from ..requests.policy import AllowAll, Policies, Policy, policy_of
 from ..requests.request import PartialSum, Reply, Request, TaskResult, sketch, wire_form
 from ..sealing import Letterbox, Record, Sealing, VirtualSealing, hash_parts
-from .cohorts import HalfCohort, InnerRequest, IslandCohort, Stepper, UnfitReply, WrappedCohort, answer_request
+from .cohorts import HalfCohort, InnerRequest, IslandCohort, Stepper, UnfitReply, WrappedCohort
 from .session import GuardedPeers, LocalPeers
 from .sum_builder import RecordingSpend, Spend, SumBuilder, UplinkEvents, oversize, refusal
 
@@ -189,7 +189,7 @@ class Executor:
         try:
             policy.admit(request)  # what a policy refuses must not see the data
             told = self.refuse  # from here on the task decides
-            value = await answer_request(request, island)
+            value = await request.answer(island)
             told = self.explain
             # Now the party knows what was spent: a policy may demand that before anything leaves, the stages' part included.
             policy.settle(request, (*booked.events, *request.uplink.events))

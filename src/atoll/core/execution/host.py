@@ -33,9 +33,9 @@ from ..event import Event, Ledger, NonPrivate
 from ..persistence.files import append_bytes, write_bytes
 from ..persistence.named_results import MARK
 from ..persistence.state_table import States, StateStore, StateTable
-from ..requests.context import SEED_BYTES, Seeds, derive_seeds
 from ..requests.party import among
 from ..requests.request import PASSING, PartialSum, Reply, Request, TaskResult, wire_form
+from ..requests.stage import SEED_BYTES, Seeds, derive_seeds
 from ..requests.wire import pack_ran, unpack_ran
 from ..sealing import hash_parts
 from .executor import Executor

@@ -31,9 +31,9 @@ from ..event import Event
 from ..persistence.state_table import States, StateTable
 from ..requests.chain import SentBlock
 from ..requests.cohort import Cohort
-from ..requests.context import seeds_for
 from ..requests.party import among
 from ..requests.request import PartialSum, Request, RunningSum
+from ..requests.stage import seeds_for
 from ..requests.task import Batch
 from ..sealing import Record
 

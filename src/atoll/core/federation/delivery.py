@@ -19,10 +19,9 @@ import numpy as np
 from .. import message as M
 from ..errors import ConfigError, QuorumError
 from ..execution.sum_builder import singly
-from ..requests.cost import Outcomes, Plan, is_instant
 from ..requests.party import Parties, among
 from ..requests.request import PartialSum, Reply, Request
-from ..requests.results import Taker, Terms
+from ..requests.results import Outcomes, Plan, Taker, Terms, is_instant
 from ..requests.task import Task
 from ..time.deadline import WHOLE, Deadline, Share
 from ..time.meter import Draw, Meter

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError
-from ..requests.cost import Spending
 from ..requests.party import Parties
 from ..requests.request import Mailboxes, PartialSum, Reply, Request
+from ..requests.results import Spending
 from ..requests.task import Task
 from ..requests.wire import pack_folded, unpack_folded
 

@@ -19,9 +19,8 @@ from ..errors import CompositionError, ConfigError, PolicyError
 from ..execution.sum_builder import describe_refusal
 from ..exposure import Exposure
 from ..requests.chain import Chain
-from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
-from ..requests.results import Terms
+from ..requests.results import Outcomes, Terms, is_instant
 from .flight import Flight
 from .replies import ReplyVerbs, combine_sum, in_steps
 

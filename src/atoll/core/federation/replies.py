@@ -23,10 +23,9 @@ from ..calls import checked_call
 from ..errors import ConfigError, QuorumError, SessionError
 from ..execution.session import Switch
 from ..requests.chain import Chain
-from ..requests.cost import Outcomes
 from ..requests.party import Parties, Party
 from ..requests.request import Mailboxes, PartialSum, Reply, Request, TaskResult
-from ..requests.results import Accept, Combined, Exchanged, Late, Replies, Terms
+from ..requests.results import Accept, Combined, Exchanged, Late, Outcomes, Replies, Terms
 from ..requests.task import Task
 from ..time.deadline import WHOLE, Deadline, Prospect, Prospects
 from ..time.meter import Fate

@@ -15,10 +15,10 @@ from ..errors import ConfigError
 from ..execution.engine import is_live
 from ..persistence.packed_rows import PackedRows
 from ..requests.chain import Chain
-from ..requests.cost import Free
 from ..requests.island import Secret
 from ..requests.party import Parties, Party
 from ..requests.request import Mailboxes, Request
+from ..requests.results import Free
 from ..requests.task import Task
 from ..time.meter import Meter
 from .delivery import Delivery, LiveTraffic

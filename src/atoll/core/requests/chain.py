@@ -26,8 +26,7 @@ from ..errors import CompositionError
 from ..event import Event
 from ..facets import facet
 from ..message import Words
-from .context import SEED_BYTES, StageContext, seeds_for
-from .stage import Fitting, Guarding, Stage, WithMemory, Worded
+from .stage import SEED_BYTES, Fitting, Guarding, Stage, StageContext, WithMemory, Worded, seeds_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import operator
 from collections.abc import Callable, Mapping
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..message import Schema
-    from .context import Seeds
+    from .island import Island
+    from .stage import Seeds
 
 __all__ = [
     "Expects",
@@ -225,6 +227,17 @@ class Request:
         except MessageError as error:
             return MessageError(error.what, where=f"{error.where} of {self.task.name}", remedy=error.remedy)
         return None if self.wraps is None else self.wraps.misfit
+
+    async def answer(self, island: Island) -> Any:
+        """The task's reply at one party; its message and reply are checked against the task's schema."""
+        if self.misfit is not None:
+            raise self.misfit
+        value = self.task(island, self.message)
+        if inspect.isawaitable(value):
+            value = await value
+        if self.task.schema is not None:
+            self.task.schema.require_reply(value)
+        return value
 
     @functools.cached_property
     def inner(self) -> Request | None:

@@ -18,9 +18,8 @@ from ..sealing import Letter, rows_in
 from ..time.deadline import Ending
 from ..time.meter import Said
 from .chain import Chain
-from .context import Seeds
 from .request import Mailboxes, PartialSum, Reply, Request, TaskResult
-from .stage import Stage
+from .stage import Seeds, Stage
 from .task import Task, resolve
 
 __all__ = [

@@ -17,10 +17,9 @@ from ..algorithm import Algorithm, LocalWork
 from ..capabilities import TRAINING
 from ..learner import LearnerSettings
 from ..offered import require_fit
-from ..round.scoring import measure_client, own_model
-from .partial import asked_epochs, coming_epochs, whole_times
+from ..round.evaluation import measure_client, own_model
 from .reports import Reporting, as_metrics, as_reports, training_passes
-from .update import finish_update, start_update
+from .update import asked_epochs, coming_epochs, finish_update, start_update, whole_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

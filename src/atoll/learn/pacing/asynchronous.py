@@ -20,9 +20,7 @@ from atoll.learn.selection.base import Seen
 from ..algorithm import Phased, RoundInfo
 from ..capabilities import ONE_PHASE, WHOLE_POPULATION
 from ..checks import require_finite, require_positive
-from ..counts import weigh_population
-from ..round.invitation import Inviter, reply_bytes
-from ..round.outcomes import reply_form
+from ..round.invitation import Inviter, reply_bytes, reply_form
 from ..round.phases import (
     EmptyReplies,
     examples_behind,
@@ -34,7 +32,7 @@ from ..round.phases import (
     shares,
 )
 from ..round.rounds import ServerRounds, server_round
-from ..round.state import initial
+from ..round.state import initial, weigh_population
 from ..selection.base import places_of
 from ..wrapped import declare
 from .base import Pacing, refuse

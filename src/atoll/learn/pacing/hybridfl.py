@@ -25,10 +25,8 @@ from atoll.rounds.loop import Course
 from ..algorithm import Phased
 from ..capabilities import ONE_PHASE, PLAIN_MEAN, SAMPLE, SOLE_UPDATE
 from ..checks import require_finite
-from ..counts import population_examples
-from ..local.release import BUFFERS, COUNTERS
-from ..round.invitation import Inviter, reply_bytes
-from ..round.outcomes import outcome_columns, reply_form, require_in_time
+from ..local.reports import BUFFERS, COUNTERS
+from ..round.invitation import Inviter, outcome_columns, reply_bytes, reply_form, require_in_time
 from ..round.phases import NO_EXAMPLES, account, explain_empty, partial_metrics, round_info
 from ..round.state import (
     averaged_model,
@@ -39,6 +37,7 @@ from ..round.state import (
     held_by,
     initial,
     moved_buffers,
+    population_examples,
 )
 from ..topology.hierarchical import sum_rows
 from ..wrapped import declare

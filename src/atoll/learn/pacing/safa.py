@@ -25,14 +25,12 @@ from ..aggregation.keep_local import SingleReplies
 from ..algorithm import Phased
 from ..capabilities import LOCAL_STEPS, ONE_MODEL, ONE_PHASE, PARTIAL_WORK, PLAIN_MEAN
 from ..checks import require_finite, require_positive
-from ..counts import client_examples
-from ..local.partial import own_epochs
+from ..local.update import own_epochs
 from ..offered import offered_by
-from ..round.invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
-from ..round.outcomes import reply_form, require_in_time
+from ..round.invitation import Inviter, examples_of, own_reports, reply_bytes, reply_form, reports_of, require_in_time
 from ..round.phases import EmptyReplies, account, fold_phase, outgoing, partial_metrics, received_model, round_info
 from ..round.rounds import ServerRounds, server_round
-from ..round.state import initial
+from ..round.state import client_examples, initial
 from ..selection.base import places_among, places_of
 from ..wrapped import declare
 from .base import Pacing, refuse, weighs_examples

@@ -15,8 +15,8 @@ from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.validation import numbers
 
 from ..checks import require_count, require_positive
-from ..counts import weigh_population
 from ..round.rounds import ServerRounds, server_round
+from ..round.state import weigh_population
 from ..selection.base import places_of
 from .asynchronous import MOST_LOOKS
 from .synchronous import Synchronous

@@ -14,8 +14,7 @@ from atoll.core.errors import ConfigError, QuorumError
 
 from ..capabilities import DELTA, WHOLE_POPULATION
 from ..checks import require_choice, require_count, require_positive
-from ..round.invitation import Inviter
-from ..round.outcomes import require_in_time
+from ..round.invitation import Inviter, require_in_time
 from ..round.state import averaged_model
 from ..selection.base import places_of
 from ..selection.tifl import cross_tier, tiers_of

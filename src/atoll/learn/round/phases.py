@@ -30,8 +30,7 @@ from ..algorithm import Algorithm, Helped, Phased, RoundInfo
 from ..checks import require_finite
 from ..private.claim import charges_everyone
 from ..wrapped import declare, dry_reply
-from .invitation import own_reports, reply_bytes, seen_of
-from .outcomes import outcome_columns, reply_form
+from .invitation import outcome_columns, own_reports, reply_bytes, reply_form, seen_of
 from .state import broadcast_extras, compressed_broadcast, held_by, moved_buffers
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from atoll.core.requests.chain import Chain
     from atoll.core.requests.party import Parties
     from atoll.data.dataset import Dataset
-    from atoll.data.shard import Shard
+    from atoll.data.islands import Shard
 
     from ..context import Context
 

@@ -14,7 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, PolicyError, QuorumError
 from atoll.core.event import Event
 from atoll.core.facets import facet
-from atoll.core.requests.cost import is_instant
+from atoll.core.requests.results import is_instant
 from atoll.learn.selection.base import Seen
 from atoll.privacy import Budget, LossTally
 from atoll.privacy.accountant import PrivacyLoss
@@ -22,14 +22,12 @@ from atoll.rounds.loop import Course
 
 from ..algorithm import Phased
 from ..checks import require_finite
-from ..counts import weigh_population
-from ..local.release import is_private
+from ..local.reports import is_private
 from ..private.claim import charges_everyone
-from .invitation import Inviter
-from .outcomes import require_in_time
+from .evaluation import scores
+from .invitation import Inviter, require_in_time
 from .phases import Phases, round_info
-from .scoring import scores
-from .state import global_model, initial
+from .state import global_model, initial, weigh_population
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

@@ -7,6 +7,8 @@ client works with. What compression left out stays in ``x - x_hat`` and is sent 
 
 A client with the last version is charged the packed difference, any other client the whole ``x_hat``. Use a contraction (``TopK``, ``Sign``, ``STC``, or a
 quantiser with ``omega < 1``): with a larger error, ``x_hat`` diverges from ``x``. A training returns the server's ``x``.
+
+The number of examples, where the server weights by it, is known beforehand in a simulation; otherwise the server asks the clients once.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Sum
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import SERVER, Need
-from atoll.core.errors import CompositionError
+from atoll.core.errors import CompositionError, QuorumError
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Fitting, Stage, WithMemory
+from atoll.core.requests.stage import Fitting, Stage, StageContext, WithMemory
+from atoll.core.requests.task import task
 
 from ..capabilities import ONE_MODEL
-from ..local.release import BUFFERS, COUNTERS, counters_in
+from ..local.reports import BUFFERS, COUNTERS, counters_in
 from ..offered import wants_round
+from ..selection.base import places_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,21 +38,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
     from atoll.core.requests.party import Parties
 
-    from ..context import Context
+    from ..context import Clients, Context
 
 __all__ = [
     "DOWNLINK_NEEDS",
     "averaged_model",
     "broadcast_extras",
     "check_downlink",
+    "client_examples",
     "compressed_broadcast",
+    "count_examples",
     "counter_moves",
     "global_model",
     "held_by",
     "initial",
     "moved_buffers",
+    "own_examples",
+    "population_examples",
+    "weigh_population",
 ]
 
 
@@ -88,7 +98,7 @@ def moved_buffers(held: Tree, values: Mapping[str, Any], replies: int) -> Tree:
 
     Args:
         held: the buffers that the server has.
-        values: combined values of the replies by name; see `atoll.learn.local.release.buffer_replies`.
+        values: combined values of the replies by name; see `atoll.learn.local.reports.buffer_replies`.
         replies: their number.
     """
     made = {**held, **values.get(BUFFERS, {})}
@@ -234,3 +244,51 @@ def _is_dense(value: Tree) -> bool:
 def _alike(one: Tree, other: Tree) -> bool:
     rows = [[(path, leaf.shape, leaf.dtype) for path, leaf in T.items(tree)] for tree in (one, other)]
     return bool(rows[0] == rows[1])
+
+
+async def population_examples(fed: Federation, clients: Clients) -> float:
+    """Return the examples of the population: known beforehand in a simulation, otherwise the server asks every client once."""
+    sizes = clients.sizes
+    if sizes is not None:
+        return float(np.sum(sizes))
+    return float((await fed.sum(fed.parties, count_examples, at="count"))["examples"])
+
+
+async def weigh_population(fed: Federation, context: Context, state: Tree) -> Tree:
+    """Return a server's state, with the examples of the population as ``"weight"`` if the aggregation operator weights by them."""
+    if not context.aggregation.weighs_population or state["weight"] is not None:
+        return state
+    return {**state, "weight": await population_examples(fed, context.clients)}
+
+
+async def client_examples(fed: Federation, clients: Clients) -> NDArray[np.float64]:
+    """Return the examples of every client: known beforehand in a simulation, otherwise the server asks each once. A client that does not answer counts as 0.
+
+    Raises:
+        QuorumError: no client has examples.
+    """
+    sizes = clients.sizes
+    if sizes is not None:
+        return np.asarray(sizes, dtype=np.float64)
+    told = await fed.ask_all(fed.parties, own_examples, at="examples", quorum=0)
+    found = np.zeros(len(fed.parties))
+    found[places_of(fed.parties.positions, told.senders.positions)] = told.values
+    if not found.sum() > 0:
+        raise QuorumError(
+            "no client reported any examples", where="the count of examples", remedy="check the islands' data"
+        )
+    return found
+
+
+@task
+def own_examples(island: Island, message: Tree) -> float:
+    """Return how many examples a client has."""
+    del message
+    return float(len(island.data))
+
+
+@task
+def count_examples(island: Island, message: Tree) -> dict[str, Aggregate]:
+    """Return how many examples a client has."""
+    del message
+    return {"examples": Sum(np.float64(len(island.data)), role="metric")}

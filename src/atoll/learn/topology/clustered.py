@@ -17,8 +17,8 @@ from atoll.rounds.loop import Course
 
 from ..aggregation.keep_local import SingleReplies
 from ..capabilities import BY_EXAMPLES, EVERYONE, MEAN_UPDATE, PLAIN_MEAN
+from ..round.evaluation import scores
 from ..round.rounds import server_round
-from ..round.scoring import scores
 from ..round.state import global_model, initial
 from .base import Topology
 from .hierarchical import sum_rows

@@ -25,8 +25,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.facets import facet
 from atoll.core.requests.chain import Chain
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated, Stage, WithMemory
+from atoll.core.requests.stage import Estimated, Stage, StageContext, WithMemory
 from atoll.core.requests.task import Task
 
 from ..wrapped import bits_of

@@ -18,7 +18,7 @@ from atoll.core.requests.task import Work
 
 from ..algorithm import Algorithm, Phased, RoundInfo
 from ..checks import require_finite
-from ..local.release import BUFFERS, COUNTERS
+from ..local.reports import BUFFERS, COUNTERS
 from ..round.state import broadcast_extras, moved_buffers
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from atoll.core.requests.cohort import Cohort
 from atoll.core.requests.task import Batch, Task
 from atoll.learn.selection.base import Candidates, Seen, places_of
 
-from ..local.release import COUNTERS, counters_in
+from ..local.reports import COUNTERS, counters_in
 from ..offered import SupportsApart
-from ..round.outcomes import outcome_columns
+from ..round.invitation import outcome_columns
 from ..round.state import averaged_model, counter_moves
 from ..wrapped import declare
 from .base import NodeCourse

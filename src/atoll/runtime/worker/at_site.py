@@ -370,7 +370,7 @@ def promises_privacy(job: Job) -> bool:
     algorithm = getattr(job, "algorithm", None)
     if algorithm is None:
         return False
-    from atoll.learn.local.release import is_private
+    from atoll.learn.local.reports import is_private
 
     up = getattr(job, "up", None)
     stages = () if up is None else tuple(up(phase).events for phase in algorithm.phases)

@@ -17,8 +17,8 @@ from atoll.core.redaction import private
 from atoll.data import Dataset, Description, Tags
 from atoll.data.codings import require_one_coding
 from atoll.data.dataset import About, order_columns, united
+from atoll.data.islands import ColumnNames
 from atoll.data.missing import labelled_rows
-from atoll.data.names import ColumnNames
 from atoll.data.units import require_one_unit
 
 __all__ = [

@@ -13,8 +13,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Fitting, Stage, WithMemory, Worded
+from atoll.core.requests.stage import Fitting, Stage, StageContext, WithMemory, Worded
 
 from ..packed import index_width, packed_bytes
 from ..rows import numpy_leaf, template, template_of

@@ -38,8 +38,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Estimated, Fitting, Stage, Worded
+from atoll.core.requests.stage import Estimated, Fitting, Stage, StageContext, Worded
 
 from ..packed import packed_bytes, wire_scale
 from ..rows import numpy_leaf, template_of

@@ -15,7 +15,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.facets import facet
 from atoll.core.requests.results import Combined
 from atoll.learn.algorithm import Phased
-from atoll.learn.round.scoring import held_model
+from atoll.learn.round.evaluation import held_model
 
 from .laws import close, require, same
 

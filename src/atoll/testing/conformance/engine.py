@@ -15,9 +15,9 @@ from atoll.core.errors import ConfigError, QuorumError, SessionError, TaskError
 from atoll.core.federation.federation import Federation, run_program
 from atoll.core.federation.reducer import TreeReducer
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Free, Plan
 from atoll.core.requests.party import Parties
 from atoll.core.requests.request import Mailboxes
+from atoll.core.requests.results import Free, Plan
 from atoll.core.requests.task import Task
 from atoll.core.time.clock import run
 from atoll.core.time.deadline import Prospects

@@ -14,7 +14,7 @@ import numpy as np
 from atoll.core.errors import AtollError, CompositionError
 from atoll.core.federation.federation import Federation, run_program
 from atoll.core.federation.reducer import Plain, Reducer
-from atoll.core.requests.cost import Free
+from atoll.core.requests.results import Free
 from atoll.core.requests.stage import Stage
 from atoll.core.time.clock import run
 from atoll.testing.crash import killed_and_resumed

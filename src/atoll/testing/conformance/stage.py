@@ -14,8 +14,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError
 from atoll.core.facets import facet
-from atoll.core.requests.context import SEED_BYTES, StageContext
-from atoll.core.requests.stage import Estimated, Fitting, Guarding, Stage, WithMemory, Worded
+from atoll.core.requests.stage import SEED_BYTES, Estimated, Fitting, Guarding, Stage, StageContext, WithMemory, Worded
 from atoll.core.requests.task import resolve
 
 from .laws import close, require, same

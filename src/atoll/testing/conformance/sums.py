@@ -14,7 +14,7 @@ from atoll.core.errors import QuorumError
 from atoll.core.federation.federation import run_program
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.requests.cohort import Community
-from atoll.core.requests.cost import Outcomes, Plan
+from atoll.core.requests.results import Outcomes, Plan
 from atoll.core.requests.task import task
 from atoll.core.time.clock import run
 from atoll.core.world import World

@@ -16,9 +16,9 @@ from atoll.core.execution.executor import Executor
 from atoll.core.persistence.state_table import States, StateTable
 from atoll.core.requests.chain import Chain
 from atoll.core.requests.cohort import Population
-from atoll.core.requests.context import Seeds, derive_seeds
 from atoll.core.requests.party import Roster
 from atoll.core.requests.request import Mailboxes, PartialSum, Request
+from atoll.core.requests.stage import Seeds, derive_seeds
 from atoll.core.requests.task import Task
 from atoll.core.time.clock import run
 

@@ -16,8 +16,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import SessionError, TaskError
 from atoll.core.event import Laplace
 from atoll.core.federation.reducer import Reducer
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Stage
+from atoll.core.requests.stage import Stage, StageContext
 from atoll.core.requests.task import Batch, Work, task
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from atoll.learn.algorithm import Algorithm
     from atoll.learn.local.examples import StepSecrets
-    from atoll.learn.local.partial import Counted
+    from atoll.learn.local.update import Counted
 
     from .choices import Choices
     from .pool import Pool

@@ -31,7 +31,7 @@ from .pool import CohortSums, Pool, Privates
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.learn.local.partial import Counted
+    from atoll.learn.local.update import Counted
 
 
 __all__ = [

@@ -16,7 +16,7 @@ from atoll.core.errors import DataError
 from atoll.core.requests.task import Batch
 from atoll.data.missing import without_hidden
 from atoll.learn.local.own_loss import LABELLED
-from atoll.learn.local.partial import quota
+from atoll.learn.local.update import quota
 
 from ..backend import require_usable
 from ..leaves import Layout, flatten
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from atoll.core.algebra.rng import Rng
     from atoll.learn.algorithm import Algorithm
-    from atoll.learn.local.partial import Counted
+    from atoll.learn.local.update import Counted
 
 
 __all__ = [

@@ -14,8 +14,7 @@ import numpy as np
 
 from atoll.core.algebra.rng import shuffles
 from atoll.learn.local.own_loss import LABELLED
-from atoll.learn.local.partial import share_of, topped_up
-from atoll.learn.local.update import count_many
+from atoll.learn.local.update import count_many, share_of, topped_up
 
 from ..tracing.keyed import step_seeds
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from atoll.learn.algorithm import Algorithm
     from atoll.learn.local.examples import StepSecrets
-    from atoll.learn.local.partial import Counted
+    from atoll.learn.local.update import Counted
 
     from .pool import Pool
 
@@ -49,7 +48,7 @@ class LabelledRows:
     Attributes:
         rows: which rows have a label, ``(rows of the pool,)``.
         offsets: the pool's offsets.
-        share: of a mini-batch; see `atoll.learn.local.partial.topped_up`.
+        share: of a mini-batch; see `atoll.learn.local.update.topped_up`.
     """
 
     rows: NDArray[np.bool_]

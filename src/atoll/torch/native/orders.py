@@ -20,7 +20,7 @@ from ..tracing.keyed import step_seeds
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.learn.local.partial import Counted
+    from atoll.learn.local.update import Counted
 
     from ..blocks.pool import PoolPlace
 

@@ -11,8 +11,7 @@ import numpy as np
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import AtollError, CompositionError, MessageError
 from atoll.core.facets import facet
-from atoll.core.requests.context import StageContext
-from atoll.core.requests.stage import Fitting, Guarding, Stage, WithMemory
+from atoll.core.requests.stage import Fitting, Guarding, Stage, StageContext, WithMemory
 
 from ..model import require
 
