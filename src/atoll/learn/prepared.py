@@ -29,7 +29,7 @@ from .cross_site import Across
 from .explain import Explainable, exposures_of
 from .metrics import FunctionMetric
 from .offered import SupportsNotices, let_go
-from .round.evaluation import UNDEFINED
+from .round.evaluation import UNDEFINED, TrainingMeasures
 from .round.predicting import metadata_of, table_model_of
 from .selection.uniform import Uniform
 from .wrapped import shown_name
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_SELECTION",
     "MEASURES",
-    "TrainingMeasures",
     "news_of",
     "notices_of_training",
     "Best",
@@ -219,34 +218,6 @@ MEASURES = {
     "worst_decile": "clients/accuracy/worst_decile",
 }
 """Label -> column."""
-
-
-@dataclass(frozen=True)
-class TrainingMeasures:
-    """Measurements of a training's evaluation between rounds."""
-
-    context: Context
-
-    def time_round(self, row: dict[str, Any]) -> dict[str, float]:
-        """Return how long the round would take on real devices."""
-        return self.context.evaluation.time_round(row)
-
-    def due(self, number: int, last: bool) -> bool:
-        """Return whether the server or clients evaluate after this round."""
-        evaluation = self.context.evaluation
-        return evaluation.due(number, last) or evaluation.clients_due(number, last)
-
-    async def take(self, watch: Federation, model: Tree, number: int, last: bool) -> tuple[dict[str, Any], bool]:
-        """Measure scores on the server's rows, then at clients."""
-        context, evaluation, found = self.context, self.context.evaluation, dict[str, Any]()
-        at_server, at_clients = evaluation.due(number, last), evaluation.clients_due(number, last)
-        if at_server:
-            found |= evaluation.at_server(context.learner, model, context.test)
-        if at_clients:
-            there = await evaluation.at_clients(watch, context.learner, model, number, context.reducer)
-            undefined = {**found.get(UNDEFINED, {}), **there.get(UNDEFINED, {})}
-            found |= {**there, **({UNDEFINED: undefined} if undefined else {})}
-        return found, at_server and at_clients >= (evaluation.clients != 0)
 
 
 def news_of(last: Mapping[str, float]) -> Iterator[str]:
@@ -563,7 +534,8 @@ async def run_training(fed: Federation, job: RunningTraining, context: Context) 
         job: the training, with its mechanism installed.
         context: its context, with the learner, which is released at the end.
     """
-    measures, certain = TrainingMeasures(context), job.budget is None
+    measures = TrainingMeasures(context.evaluation, context.learner, context.test, context.reducer)
+    certain = job.budget is None
     course = job.topology.course(context)
     course = Accounted(course, context) if context.protected else course
     try:

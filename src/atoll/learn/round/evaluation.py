@@ -39,6 +39,7 @@ __all__ = [
     "EVERYWHERE",
     "Evaluation",
     "SPREAD",
+    "TrainingMeasures",
     "UNDEFINED",
     "as_parts",
     "distribution",
@@ -258,6 +259,36 @@ class Evaluation(Checked):
             result[f"{group}/{name}/median"] = SPREAD.quantile(summary, 0.5)
             result[f"{group}/{name}/histogram"] = [float(c) for c in counts]
         return result
+
+
+@dataclass(frozen=True)
+class TrainingMeasures:
+    """Measurements of a training's evaluation between rounds: on the server's rows, and at clients through the training's reducer."""
+
+    evaluation: Evaluation
+    learner: Learner
+    test: Any
+    reducer: Reducer
+
+    def time_round(self, row: dict[str, Any]) -> dict[str, float]:
+        """Return how long the round would take on real devices."""
+        return self.evaluation.time_round(row)
+
+    def due(self, number: int, last: bool) -> bool:
+        """Return whether the server or clients evaluate after this round."""
+        return self.evaluation.due(number, last) or self.evaluation.clients_due(number, last)
+
+    async def take(self, watch: Federation, model: Tree, number: int, last: bool) -> tuple[dict[str, Any], bool]:
+        """Measure scores on the server's rows, then at clients."""
+        evaluation, found = self.evaluation, dict[str, Any]()
+        at_server, at_clients = evaluation.due(number, last), evaluation.clients_due(number, last)
+        if at_server:
+            found |= evaluation.at_server(self.learner, model, self.test)
+        if at_clients:
+            there = await evaluation.at_clients(watch, self.learner, model, number, self.reducer)
+            undefined = {**found.get(UNDEFINED, {}), **there.get(UNDEFINED, {})}
+            found |= {**there, **({UNDEFINED: undefined} if undefined else {})}
+        return found, at_server and at_clients >= (evaluation.clients != 0)
 
 
 UNDEFINED = "undefined_metrics"
