@@ -14,9 +14,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 
-from atoll.bridges.flower import simulate_app
+from atoll.bridges.flower import FlowerApp, simulate_app
 from atoll.core.errors import AtollError, JobError
-from atoll.flower import FlowerApp
 
 HERE = Path(__file__).parent
 APPS = ["quickstart_numpy", "quickstart_pytorch", "numpy_client"]

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from atoll.core.addresses import MOVED
-from atoll.core.lazy import MovedWarning, read_stub
+from atoll.core.addresses import MOVED, MovedWarning
+from atoll.core.lazy import read_stub
 from tests.support.sources import ROOT, modules
 
 FROZEN = (ROOT / "tests" / "project" / "addresses.txt").read_text(encoding="utf-8").split()
@@ -63,8 +63,7 @@ def _answers(address: str) -> bool:
     module, _, name = address.rpartition(".")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # an old address says the new one
-            warnings.simplefilter("ignore", MovedWarning)
+            warnings.simplefilter("ignore", MovedWarning)  # an old address says the new one
             return hasattr(importlib.import_module(module), name)
     except ImportError:
         return False
@@ -103,7 +102,7 @@ def test_an_old_address_of_a_module_answers_and_says_the_new_one() -> None:
     for name in [name for name in sys.modules if name.startswith("atoll.learn.pacing.regions")]:
         del sys.modules[name]
     with pytest.warns(
-        DeprecationWarning, match=r"atoll\.learn\.pacing\.regions\.slack is atoll\.learn\.pacing\.slack now"
+        MovedWarning, match=r"atoll\.learn\.pacing\.regions\.slack is atoll\.learn\.pacing\.slack now"
     ):
         from atoll.learn.pacing.regions.slack import Forgetting  # type: ignore[import-not-found]
     from atoll.learn.pacing.slack import Forgetting as new

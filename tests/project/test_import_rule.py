@@ -29,7 +29,6 @@ ROOMS: dict[str, set[str] | None] = {
     "statistics": {"core", "data", "stages", "privacy", "rounds"},
     "client": {"bridges", "core", "data"},
     "bridges": {"core", "client", "rounds", "simulation"},
-    "flower": {"core", "bridges"},  # the old address
     "models": {"bridges", "core", "client", "data", "fitting", "learn"},
     "native": set(),
     "heap": set(),
@@ -51,7 +50,6 @@ ROOMS: dict[str, set[str] | None] = {
     "runs": ANY,
     "simulation": ANY,
     "study": ANY,
-    "sweeps": {"core"},
     "testing": ANY,
 }
 # Libraries that a room may load as soon as it is loaded itself; every other library waits inside a function.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
+from atoll.core.addresses import RENAMED, MovedWarning
 from atoll.core.errors import ConfigError, MissingExtraError
-from atoll.core.lazy import MovedWarning, read_stub
+from atoll.core.lazy import read_stub
 from tests.support.sources import modules
 
 PACKAGES = {module.name: module for module in modules() if module.stub}
@@ -59,7 +62,8 @@ def test_a_stub_names_parts_modules_and_own_values(monkeypatch: pytest.MonkeyPat
 def test_an_old_address_works_and_says_the_new_one_wherever_it_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    _package(monkeypatch, tmp_path, "left", "", ', moved={"Budget": "atoll.privacy"}')
+    _package(monkeypatch, tmp_path, "left", "")
+    monkeypatch.setitem(RENAMED, "left.Budget", "atoll.privacy.Budget")
     package = importlib.import_module("left")
     for _ in range(2):
         with pytest.warns(MovedWarning, match=r"left\.Budget is atoll\.privacy\.Budget now") as told:
@@ -70,6 +74,24 @@ def test_an_old_address_works_and_says_the_new_one_wherever_it_is_used(
     algorithms = importlib.import_module("atoll.learn.algorithms")
     with pytest.warns(MovedWarning, match=r"atoll\.learn\.algorithms\.FedProx is atoll\.algorithms\.FedProx now"):
         algorithms.FedProx
+
+
+def test_an_old_module_gives_the_new_names_and_runs_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    for old in ("atoll.sweeps", "atoll.client.flare"):
+        monkeypatch.delitem(sys.modules, old, raising=False)
+    with pytest.warns(MovedWarning, match=r"atoll\.sweeps is atoll\.study now"):
+        sweeps = importlib.import_module("atoll.sweeps")
+    study = importlib.import_module("atoll.study")
+    assert sweeps.SweepResult is study.StudyResult
+    assert sweeps.sweep is study.sweep
+    # What ``python -m`` asks: the code of the new module, under its file.
+    spec = importlib.util.find_spec("atoll.client.flare")
+    new = importlib.util.find_spec("atoll.bridges.nvflare")
+    assert spec is not None
+    assert new is not None
+    assert spec.submodule_search_locations is None
+    assert spec.origin == new.origin
+    assert spec.loader.get_code("atoll.client.flare") == new.loader.get_code("atoll.bridges.nvflare")  # type: ignore[union-attr]
 
 
 def test_a_part_whose_library_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

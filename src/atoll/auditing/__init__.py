@@ -2,6 +2,4 @@
 
 from atoll.core.lazy import attach_names
 
-__getattr__, __dir__, __all__ = attach_names(
-    __name__, moved={"CostPoint": "atoll.study", "PrivacyCost": "atoll.study", "privacy_cost": "atoll.study"}
-)
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -3,6 +3,9 @@
 Tasks, stages, metrics and parts of configurations are named by where they were first defined. Messages, random keys, ledgers, policies,
 checkpoints and configurations hold these declared names, so a name must never change, and must never mean another thing. What moves gets a
 line in `MOVED`; all else is named by where it lies.
+
+Public names that people import have an address, ``package.name``. One that left its package gets a line in `RENAMED`. Whoever asks at an old address, of a
+module or of a name, gets the new one for one more version, with a `MovedWarning` that says it.
 """
 
 from __future__ import annotations
@@ -11,20 +14,23 @@ import importlib
 import sys
 import warnings
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MOVED", "declared_name", "load_object"]
+__all__ = ["MOVED", "RENAMED", "MovedWarning", "declared_name", "find_renamed", "load_object", "warn_moved"]
 
 MOVED: dict[str, str] = {
     "atoll.auditing.broken:HalfGaussian": "atoll.auditing.run:HalfGaussian",
     "atoll.auditing.broken:HalfLaplace": "atoll.auditing.run:HalfLaplace",
     "atoll.auditing.replies:own_value": "atoll.auditing.run:own_value",
+    "atoll.client.flare": "atoll.bridges.nvflare",
     "atoll.core.federation.ending": "atoll.core.federation.scope",
     "atoll.core.federation.reduction": "atoll.core.federation.reducer",
     "atoll.core.requests.context": "atoll.core.requests.stage",
     "atoll.core.requests.cost": "atoll.core.requests.results",
     "atoll.data.shard": "atoll.data.islands",
+    "atoll.flower": "atoll.bridges.flower",
     "atoll.flower.client:answer": "atoll.bridges.flower_grid:answer",
     "atoll.labels.evaluators.pseudo:PseudoLabels": "atoll.labels.evaluators.unlabelled:PseudoLabels",
     "atoll.labels.methods.voting.votes:VoteNoise": "atoll.labels.methods.pate:VoteNoise",
@@ -214,6 +220,7 @@ MOVED: dict[str, str] = {
     "atoll.statistics.summarising.program": "atoll.statistics.summarising",
     "atoll.statistics.summarising.program:histogram_of": "atoll.statistics.summarising:histogram_of",
     "atoll.statistics.summarising.program:noisy_embedding": "atoll.statistics.summarising:noisy_embedding",
+    "atoll.sweeps": "atoll.study",
     "atoll.testing.conformance.learner": "atoll.testing.conformance.algorithm",
     "atoll.testing.conformance.looking": "atoll.testing.conformance.secrecy",
     "atoll.testing.conformance.program": "atoll.testing.conformance.engine",
@@ -226,6 +233,46 @@ MOVED: dict[str, str] = {
 ``module:name`` -> ``module:name`` for one object, which keeps its declared name in its new place. ``module`` -> ``module`` finds the other names of a
 module that moved whole; it renames nothing, since several modules may have been merged into one.
 """
+RENAMED: dict[str, str] = {
+    "atoll.auditing.CostPoint": "atoll.study.CostPoint",
+    "atoll.auditing.PrivacyCost": "atoll.study.PrivacyCost",
+    "atoll.auditing.privacy_cost": "atoll.study.privacy_cost",
+    "atoll.labels.views.*": "atoll.views.*",
+    "atoll.learn.Divergence": "atoll.programs.Divergence",
+    "atoll.learn.EqualWeights": "atoll.aggregation.EqualWeights",
+    "atoll.learn.Everyone": "atoll.selection.Everyone",
+    "atoll.learn.FedAvg": "atoll.algorithms.FedAvg",
+    "atoll.learn.FedSGD": "atoll.algorithms.FedSGD",
+    "atoll.learn.GradientDivergence": "atoll.programs.GradientDivergence",
+    "atoll.learn.KeepGlobal": "atoll.aggregation.KeepGlobal",
+    "atoll.learn.KeepLocal": "atoll.aggregation.KeepLocal",
+    "atoll.learn.Renormalised": "atoll.aggregation.Renormalised",
+    "atoll.learn.Rescaled": "atoll.aggregation.Rescaled",
+    "atoll.learn.Schedule": "atoll.selection.Schedule",
+    "atoll.learn.SizeProportional": "atoll.selection.SizeProportional",
+    "atoll.learn.SufficientStatistics": "atoll.algorithms.SufficientStatistics",
+    "atoll.learn.Synchronous": "atoll.pacing.Synchronous",
+    "atoll.learn.Uniform": "atoll.selection.Uniform",
+    "atoll.learn.aggregation.*": "atoll.aggregation.*",
+    "atoll.learn.algorithms.*": "atoll.algorithms.*",
+    "atoll.learn.pacing.*": "atoll.pacing.*",
+    "atoll.learn.private.*": "atoll.mechanisms.*",
+    "atoll.learn.selection.*": "atoll.selection.*",
+    "atoll.learn.topology.*": "atoll.topology.*",
+    "atoll.models.MonaiBundle": "atoll.bridges.MonaiBundle",
+    "atoll.models.monai_bundle": "atoll.bridges.monai_bundle",
+    "atoll.secure.BoundedSum": "atoll.reducers.BoundedSum",
+    "atoll.secure.Enclave": "atoll.reducers.Enclave",
+    "atoll.secure.Encrypted": "atoll.reducers.Encrypted",
+    "atoll.secure.MultiRound": "atoll.reducers.MultiRound",
+    "atoll.secure.OneShot": "atoll.reducers.OneShot",
+    "atoll.secure.SecureAggregation": "atoll.reducers.SecureAggregation",
+    "atoll.secure.SecureIndexing": "atoll.reducers.SecureIndexing",
+    "atoll.secure.SecureTree": "atoll.reducers.SecureTree",
+    "atoll.secure.TwoServers": "atoll.reducers.TwoServers",
+    "atoll.sweeps.SweepResult": "atoll.study.StudyResult",
+}
+"""Maps a public name that left its package to its address today, ``package.name`` -> ``package.name``; ``*`` stands for every name of the new package."""
 _DECLARED = {place: name for name, place in MOVED.items() if ":" in name}
 
 
@@ -268,7 +315,24 @@ def _import_module(name: str) -> Any:
         return importlib.import_module(next(iter(moved)).value)
 
 
-# ------------------------------------------------------------------ imports of modules that moved
+# ------------------------------------------------------------------ old addresses
+
+
+class MovedWarning(FutureWarning):
+    """A name or module was asked for at an address that works for one more version. The text has the new address."""
+
+
+def warn_moved(old: str, new: str, stacklevel: int) -> None:
+    """Say where a name or module is now, at the line that asks."""
+    warnings.warn(f"{old} is {new} now; the old address goes with the next version", MovedWarning, stacklevel + 1)
+
+
+def find_renamed(package: str, name: str) -> str:
+    """Return the address today of a public name that left its package; empty if it never was there."""
+    if (place := RENAMED.get(f"{package}.{name}")) is not None:
+        return place
+    whole = RENAMED.get(f"{package}.*", "").removesuffix(".*")
+    return f"{whole}.{name}" if whole and name in importlib.import_module(whole).__all__ else ""
 
 
 class _OldModules:
@@ -281,9 +345,17 @@ class _OldModules:
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Return how to load an old module, or a package that is only on the way to one."""
         del path, target
-        if name in MOVED or any(old.startswith(f"{name}.") for old in MOVED):
-            return ModuleSpec(name, _OldModules(), is_package=True)  # type: ignore[arg-type]
-        return None
+        place, inner = MOVED.get(name), any(old.startswith(f"{name}.") for old in MOVED)
+        if place is None and not inner:
+            return None
+        origin = None if place is None else getattr(find_spec(place), "origin", None)
+        return ModuleSpec(name, _OldModules(), origin=origin, is_package=inner)  # type: ignore[arg-type]
+
+    @staticmethod
+    def get_code(name: str) -> Any:
+        """Return the code of the new module, for ``python -m`` of the old one."""
+        found = find_spec(MOVED[name])
+        return found.loader.get_code(found.name)  # type: ignore[union-attr]
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> None:
@@ -298,9 +370,15 @@ class _OldModules:
             vars(module).update(__getattr__=lambda name: _child_of(module.__name__, name))
             return
         found = importlib.import_module(place)
-        warnings.warn(f"{module.__name__} is {place} now: import that", DeprecationWarning, stacklevel=2)
+        warn_moved(module.__name__, place, stacklevel=2)
         vars(module).update((name, value) for name, value in vars(found).items() if not name.startswith("__"))
-        vars(module).update(__doc__=found.__doc__, __getattr__=lambda name: getattr(found, name))
+        vars(module).update(__doc__=found.__doc__, __getattr__=lambda name: _name_of(module.__name__, found, name))
+
+
+def _name_of(old: str, found: ModuleType, name: str) -> Any:
+    """Return a name of a module that moved; it may have another name in the new one."""
+    new = RENAMED.get(f"{old}.{name}", "").rpartition(".")[2]
+    return getattr(found, new or name)
 
 
 def _child_of(package: str, name: str) -> ModuleType:

@@ -7,12 +7,11 @@ import builtins
 import importlib
 import importlib.util
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import addresses  # noqa: F401 - it lets old addresses of modules be found
+from .addresses import RENAMED, MovedWarning, find_renamed, warn_moved
 from .elsewhere import find_peer, plain_name
 from .errors import ConfigError, MissingExtraError, nearest
 
@@ -23,10 +22,6 @@ class UnknownName(ConfigError, AttributeError):  # noqa: N818 - what Python call
     """A name that a package, or a result, does not have."""
 
 
-class MovedWarning(FutureWarning):
-    """A name was asked for at an address that works for one more version. The text has the new address."""
-
-
 class _Home(NamedTuple):
     """Where a public name is defined: an empty attribute means the module itself."""
 
@@ -35,13 +30,13 @@ class _Home(NamedTuple):
 
 
 def attach_names(
-    package: str, *, needs: Mapping[str, str] | None = None, moved: Mapping[str, str] | str | None = None
+    package: str, *, needs: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` (PEP 562) and ``__all__`` of a package whose names are listed in its stub.
 
     The stub, ``__init__.pyi`` beside ``__init__.py``, is the one list: type checkers read it, and so does this function. A module whose stub
     has its own name, such as ``algorithms.pyi``, works as well. A public name must differ from the package's modules, since a loaded module
-    would hide it. Modules can be accessed by name, as if they had been loaded at once.
+    would hide it. Modules can be accessed by name, as if they had been loaded at once. Names that left are found by `RENAMED` of `atoll.core.addresses`.
 
     Example::
 
@@ -54,10 +49,8 @@ def attach_names(
     Args:
         package: ``__name__`` of the package.
         needs: libraries that the parts load, each with the extra that installs it.
-        moved: names that left, each with the module that has it now, or with ``module:name`` if it has a new name too; or that module, if all
-            names went there.
     """
-    homes = {} if isinstance(moved, str) else read_stub(package)
+    homes = {} if f"{package}.*" in RENAMED else read_stub(package)  # all of its names left
     names = sorted(name for name in homes if not hasattr(builtins, name))  # `import *` leaves the builtin alone
 
     def find(name: str) -> Any:
@@ -65,15 +58,11 @@ def attach_names(
             module, attribute = homes[name]
             value = _load(module, name, needs or {})
             value = getattr(value, attribute) if attribute else value
-        elif not name.startswith("_") and (new := _new_address(name, moved)):
-            module, _, attribute = new.partition(":")
-            warnings.warn(
-                f"{package}.{name} is {module}.{attribute or name} now; the old address goes with the next version",
-                MovedWarning,
-                stacklevel=2,
-            )
+        elif not name.startswith("_") and (new := find_renamed(package, name)):
+            warn_moved(f"{package}.{name}", new, stacklevel=2)
             # The value is not kept, so that each place that asks is told.
-            return getattr(importlib.import_module(module), attribute or name)
+            module, _, attribute = new.rpartition(".")
+            return getattr(importlib.import_module(module), attribute)
         elif not name.startswith("_") and _has_module(package, name):
             value = importlib.import_module(f"{package}.{name}")
         else:
@@ -107,13 +96,6 @@ def read_stub(package: str) -> dict[str, _Home]:
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             homes[node.target.id] = _Home(package, node.target.id)
     return {name: home for name, home in homes.items() if not name.startswith("_") or name == "__version__"}
-
-
-def _new_address(name: str, moved: Mapping[str, str] | str | None) -> str:
-    """The module that has a name which left its package; empty if it never was there."""
-    if isinstance(moved, str):
-        return moved if name in importlib.import_module(moved).__all__ else ""
-    return moved.get(name, "") if moved else ""
 
 
 def _has_module(package: str, name: str) -> bool:

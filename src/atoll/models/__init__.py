@@ -5,6 +5,4 @@ A model's tasks keep the names that they had before this room existed, because n
 
 from atoll.core.lazy import attach_names
 
-__getattr__, __dir__, __all__ = attach_names(
-    __name__, moved={"MonaiBundle": "atoll.bridges", "monai_bundle": "atoll.bridges"}
-)
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -12,7 +12,7 @@ from atoll.cli.app import EXTRAS, app
 from atoll.cli.arguments import Json, output_of
 
 if TYPE_CHECKING:
-    from atoll.flower import FlowerApp
+    from atoll.bridges.flower import FlowerApp
 
 group = typer.Typer(help="Run a Flower app unchanged.", no_args_is_help=True)
 app.add_typer(group, name="flower", rich_help_panel=EXTRAS)
@@ -74,8 +74,8 @@ def job(
 
 
 def _app(folder: Path) -> FlowerApp:
+    from atoll.bridges.flower import FlowerApp
     from atoll.core.extras import need
-    from atoll.flower import FlowerApp
 
     need("flwr", "flower", "A Flower app")
     return FlowerApp.read(folder)

@@ -20,4 +20,4 @@ An operator acts on whatever replies an algorithm averages, so that it composes 
 
 from atoll.core.lazy import attach_names
 
-__getattr__, __dir__, __all__ = attach_names(__name__, moved="atoll.aggregation")
+__getattr__, __dir__, __all__ = attach_names(__name__)

@@ -2,4 +2,4 @@
 
 from atoll.core.lazy import attach_names
 
-__getattr__, __dir__, __all__ = attach_names(__name__, moved="atoll.algorithms")
+__getattr__, __dir__, __all__ = attach_names(__name__)
