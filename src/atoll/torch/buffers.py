@@ -174,7 +174,7 @@ class BufferRules:
             found.append(
                 f"The loss changes {', '.join(lost)}, and every client and every measurement begins with its first value."
             )
-        return found
+        return [*found, *network.loss_notices]
 
     def _make_rules(self, network: FunctionalModule, seen: _Seen) -> Written:
         told = _told_rules(network.training)

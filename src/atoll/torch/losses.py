@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError, nearest
@@ -28,7 +26,7 @@ from atoll.learn.local.own_loss import (
 
 from .tracing.keyed import Keyed, row_keys, uniform
 
-__all__ = ["LOSSES", "LossInputs", "Objective", "RowPairs", "StepDraws", "form_of", "means_of_rows", "objective_of"]
+__all__ = ["LOSSES", "LossInputs", "Objective", "StepDraws", "form_of", "means_of_rows", "objective_of"]
 
 # The inputs of a loss at one mini-batch, by the names of `atoll.learn.local.own_loss.LossSignature`.
 
@@ -186,8 +184,8 @@ class Objective:
         s_i``, and 0 if no label exists.
         """
         values = self.call_loss(inputs)
-        if self.form != "rows":
-            return values
+        if self.form != "rows":  # the form of a loss that raised on the rows of its first look is not known
+            return values if self.form or not values.dim() else means_of_rows(values).mean()
         there = inputs.labelled if self.counts_labels else None
         if there is None:
             if inputs.weights is None:
@@ -374,60 +372,6 @@ def form_of(objective: Objective, values: Any, rows: int) -> str:
         where="Training.loss",
         remedy="return one number, or a loss for each row: (rows,) or (rows, ...)",
     )
-
-
-class RowPairs(TorchFunctionMode):
-    """Watches a loss on rows of which each has its own output and target, and finds a pairing of every output with every target.
-
-    Outputs of shape ``(n, 1)`` and targets of shape ``(n,)`` give ``(n, n)`` by PyTorch's rules, and their mean is no error of any row. Only tensors that
-    come from outputs meet only tensors that come from targets in such a call: a loss of pairs, ``o - o.T`` or ``t[:, None] == t``, is left alone.
-
-    Attributes:
-        found: the call, and the shapes that met; ``None`` if all is well.
-        apart: the last such shapes that met in any call, refused ones too.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None
-        self.apart: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-        self._known: dict[int, tuple[Tensor, str]] = {}
-
-    def mark(self, value: Any, source: str) -> None:
-        """Take note of where a tensor comes from."""
-        if isinstance(value, Tensor):
-            self._known[id(value)] = (value, source)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one call, and look at the tensors that meet in it."""
-        del types
-        met = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
-        sources = {self._known[id(value)][1] for value in met if id(value) in self._known}
-        shapes = self._meet(met) if self.found is None and len(sources) == 2 else None
-        self.apart = shapes or self.apart
-        made = func(*args, **(kwargs or {}))
-        if shapes is not None:
-            name = getattr(func, "__name__", str(func))
-            if name in _MEANS or (isinstance(made, Tensor) and made.numel() > max(map(math.prod, shapes))):
-                self.found = name, *shapes
-        if sources:
-            for value in made if isinstance(made, tuple | list) else (made,):
-                self.mark(value, next(iter(sources)) if len(sources) == 1 else "both")
-        return made
-
-    def _meet(self, met: list[Tensor]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return the shapes of an output and a target of which one has a further axis of one entry after the rows."""
-        outputs = [v for v in met if self._known.get(id(v), (v, ""))[1] == "outputs"]
-        targets = [v for v in met if self._known.get(id(v), (v, ""))[1] == "targets"]
-        for one, other in itertools.product(outputs, targets):
-            few, more = sorted((one.shape, other.shape), key=len)
-            if len(few) and few[0] > 1 and more == (few[0], 1, *few[1:]):
-                return tuple(one.shape), tuple(other.shape)
-        return None
-
-
-_MEANS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "soft_margin_loss")
-"""PyTorch's losses that pair rows by broadcasting, and may return one number."""
 
 
 def _require_instance(loss: Any) -> None:

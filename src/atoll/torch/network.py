@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from torch import nn
 from torch.func import functional_call
 
 from atoll.core.algebra.tree import Tree
-from atoll.core.errors import AtollError, CompositionError, DataError
+from atoll.core.errors import CompositionError, DataError
 from atoll.learn.local.own_loss import LossSignature, OwnLoss
 
-from .losses import LossInputs, Objective, RowPairs, form_of, objective_of
+from .loss_look import LossLook
+from .losses import LossInputs, Objective, objective_of
 from .models import copy_owned, params_of, shape_module, spectral_layers, spectral_units
 from .own_state import OwnState, generator_states, seed_generators
-from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
     from .blocks.pool import Pool
@@ -84,6 +84,7 @@ class FunctionalModule:
         loss_own: the same of a loss that is an object.
         measured_changes: what the last measurement changed, so that clients in one batch would depend on each other.
         loss_changes: what of that a call changes, and global generators that a call draws from.
+        loss_notices: what a look at the loss found, as sentences.
         ways: form of a row -> how clipped sums of single examples' gradients are computed; see `atoll.torch.examples.choose`.
     """
 
@@ -134,6 +135,7 @@ class FunctionalModule:
         self.ways: dict[Any, ExampleWay] = {}
         self._given_loss = loss
         self.loss_changes: list[str] = []
+        self.loss_notices: list[str] = []
         self.measured_changes: list[str] = []
         self.loss_own = OwnState(nn.Module(), ())
         if not isinstance(loss, str | Objective | OwnLoss):
@@ -351,50 +353,14 @@ class FunctionalModule:
         if broadcast is None and asked & {"broadcast", "round"}:
             return
         params = {n: p.detach() for n, p in self.training.named_parameters() if p.requires_grad}
-        frozen = {n: b.clone() for n, b in self.frozen.items()}
-        rows = torch.arange(3, device=pool.x.device) % len(pool.x)
-        columns = {name: column[rows] for name, column in pool.columns.items()}
-        mode = Bounded(_zero_seed(self.device), strict=False)
 
-        inputs, pairs = self._inputs(params, frozen, columns, None, broadcast, mode), RowPairs()
-        model = inputs.model
+        def inputs(columns: Mapping[str, Tensor], mode: Keyed) -> LossInputs:
+            frozen = {n: b.clone() for n, b in self.frozen.items()}
+            return self._inputs(params, frozen, columns, None, broadcast, mode)
 
-        def watched(*given: Any, **options: Any) -> Any:
-            made = model(*given, **options)
-            pairs.mark(made, "outputs")
-            return made
-
-        pairs.mark(columns["y"], "targets")
-        inputs = replace(inputs, model=watched)
-        try:
-            self.restore()
-            with torch.no_grad(), seed_generators(0), mode:
-                before = generator_states()
-                with pairs:
-                    values = self.loss.call_loss(inputs)
-                drawn = [name for name, state in generator_states().items() if before[name] != state]
-            self.loss_changes = [*self.loss_own.list_changes(), *(name for name in drawn if name != "torch")]
-            self.restore()
-        except AtollError:
-            raise
-        except Exception as error:
-            if "arget size" in str(error) and pairs.apart is not None:
-                raise DataError(
-                    f"the loss {self.loss.name!r} refuses outputs of shape {_rows(pairs.apart[0])} with targets of shape {_rows(pairs.apart[1])}",
-                    where="Training.loss",
-                    remedy=_ONE_SHAPE,
-                ) from error
-            return
-        if pairs.found is not None:
-            call, *shapes = pairs.found
-            raise DataError(
-                f"the loss {self.loss.name!r} gives {call} outputs of shape {_rows(shapes[0])} and targets of shape {_rows(shapes[1])}, "
-                "and PyTorch pairs every row with every other",
-                where="Training.loss",
-                remedy=_ONE_SHAPE,
-            )
-        form = form_of(self.loss, values, len(rows))
-        self.loss = replace(self.loss, form=form, entries=values.dim() > 1)
+        seen = LossLook(self.loss, inputs, pool.columns, self.restore, self.loss_own.list_changes).look()
+        if seen is not None:
+            self.loss, self.loss_changes, self.loss_notices = seen.loss, seen.changes, seen.notices
 
     def output_shape(self, x: Tensor, where: str) -> tuple[int, ...]:
         """Return the shape of the output for the given rows."""
@@ -440,19 +406,8 @@ class FunctionalModule:
         return ""
 
 
-_ONE_SHAPE = "give both one shape, as in output.squeeze(1), or use loss='mse', 'l1' or 'bce', which do"
-
-
-def _rows(shape: tuple[int, ...]) -> str:
-    return f"({', '.join(['n', *map(str, shape[1:])])}{',' if len(shape) == 1 else ''})"
-
-
 def _type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _zero_seed(device: torch.device) -> Tensor:
-    return torch.zeros(2, dtype=torch.int64, device=device)
 
 
 def _ties_of(module: nn.Module) -> dict[str, str]:
