@@ -158,24 +158,48 @@ def test_a_metric_that_is_never_measured_is_refused_as_before() -> None:
         atoll.simulate(job.replace(evaluation=Evaluation(metrics=[late(2)])), ROWS, engine="inline", progress=False)
 
 
-def test_parameters_named_for_the_other_order_get_their_arguments_by_name() -> None:
+LABELS_FIRST = [
+    "y_true y_pred", "y p", "gt pred", "t y", "label logit", "references predictions", "observed simulated", "tgt out", "yTrue yScore", "labels x", "y y_hat",
+    "Targets Outputs", "expected_output output", "prob_true prob_pred", "* y_true, y_pred", "* y_true, y_score, weight=None",
+]  # fmt: skip
+OUTPUTS_FIRST = [
+    "scores labels",
+    "preds target",
+    "input target",
+    "yhat y",
+    "p y",
+    "o t",
+    "s l",
+    "y t",
+    "x label",
+    "* y_pred, y_true",
+]
+UNKNOWN = ["a b", "x y", "y z", "labels targets", "*both", "one two, three=3"]
+
+
+def give_first(signature: str, labels_first: bool) -> Any:
+    """Return a function of these parameters that returns the first of its scores."""
+    stars, plain = signature.startswith("* "), signature.removeprefix("* ").replace(" ", ", ", 1).replace(",,", ",")
+    first, second = plain.replace(",", " ").split()[:2] if "both" not in plain else ("both[0]", "both[1]")
+    made: Any = eval(f"lambda {'*, ' if stars else ''}{plain}: float(({second if labels_first else first})[0])")
+    return made
+
+
+@pytest.mark.parametrize("signature", [*LABELS_FIRST, *OUTPUTS_FIRST, *UNKNOWN])
+def test_arguments_go_where_their_names_say_and_a_doubt_is_said(signature: str) -> None:
     scores, labels = np.array([[0.25], [0.5]]), np.array([0, 1])
+    metric = FunctionMetric(give_first(signature, signature in LABELS_FIRST))
+    assert metric.result(metric.of(scores, labels)) == {metric.name: 0.25}
+    assert bool(metric.doubt) == (signature in UNKNOWN)
 
-    def plain(a: Any, b: Any) -> float:
-        return float(a[0])
 
-    def sklearns(y_true: Any, y_score: Any, *, weight: Any = None) -> float:
-        return float(y_score[0])
+def test_a_result_says_which_argument_of_unknown_names_gets_what() -> None:
+    def apart(a: Any, b: Any) -> float:
+        return float(a.sum() - b.sum())
 
-    def torchs(preds: Any, target: Any) -> float:
-        return float(preds[0])
-
-    def turned(Targets: Any, Outputs: Any) -> float:
-        return float(Outputs[0])
-
-    for function in (plain, sklearns, torchs, turned):
-        metric = FunctionMetric(function)
-        assert metric.result(metric.of(scores, labels)) == {function.__name__: 0.25}
+    assert [told for told in run(apart, mean_score).notices if "gets the model's scores" in told] == [
+        "apart gets the model's scores as a and the labels as b: name the parameters scores and labels, or y_true and y_pred, to say which is which"
+    ]
 
 
 def test_one_output_has_the_shape_of_the_labels() -> None:

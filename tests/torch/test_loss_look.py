@@ -224,3 +224,14 @@ def test_parameters_of_a_loss_are_named_since_training_leaves_them() -> None:
         assert bool(said) == bool(named)
         assert all(named in sentence for sentence in said)
     assert torch.equal(loss.scale, torch.ones(3))
+
+
+def test_a_loss_with_labels_first_by_its_names_gets_them_first() -> None:
+    def pinball(y_true: Any, y_pred: Any) -> Any:  # swapped, it trains the quantile .1
+        error = y_true - y_pred.squeeze(1)
+        return torch.maximum(0.9 * error, -0.1 * error)
+
+    made, first, columns = train(pinball)
+    pinball(columns["y"], first(columns["x"])).mean().backward()
+    expected = first.weight.detach() - 0.01 * first.weight.grad
+    np.testing.assert_allclose(made.params["weight"], expected.numpy(), atol=1e-6)

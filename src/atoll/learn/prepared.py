@@ -473,6 +473,7 @@ def notices_of_training(
         )
     functions = [one.name for one in context.evaluation.metrics if isinstance(one, FunctionMetric)]
     yield from _tell_undefined(functions, rows)
+    yield from filter(None, (one.doubt for one in context.evaluation.metrics if isinstance(one, FunctionMetric)))
     averaged = [
         name
         for name in functions

@@ -12,6 +12,8 @@ import numpy as np
 from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.core.redaction import private
 
+from ..argument_order import read_order
+
 __all__ = [
     "LABELLED",
     "LOSS_NAMES",
@@ -73,7 +75,8 @@ def any_takes_target(losses: Iterable[Any]) -> bool:
 class LossSignature:
     """The inputs that a loss needs.
 
-    The first two parameters are the model's output and the target. If the first is called ``model``, the loss runs the model itself, and
+    The first two parameters are the model's output and the target, or the target and the output if their names say so, as ``(y_true, y_pred)`` do; see
+    `atoll.learn.argument_order`. If the first is called ``model``, the loss runs the model itself, and
     all parameters are passed by name. A parameter with a default belongs to the loss: Atoll does not fill it. The names:
 
     =============  ===========================================================================================================
@@ -92,7 +95,7 @@ class LossSignature:
     =============  ===========================================================================================================
 
     Attributes:
-        places: positional inputs: ``("output", "target")``, fewer if the loss takes fewer.
+        places: positional inputs: ``("output", "target")``, the other way round if their names say so, fewer if the loss takes fewer.
         names: inputs passed by name.
         title: the loss's name in messages.
     """
@@ -114,6 +117,8 @@ class LossSignature:
         if by_place[:1] == ["model"]:
             return cls((), (*by_place, *by_name), title)
         places = ("output", "target")[: len(by_place)]
+        if len(places) == 2 and read_order(loss).labels_first:
+            places = ("target", "output")
         return cls(places, (*by_place[2:], *by_name), title)
 
     def join_columns(self, *others: LossSignature) -> LossSignature:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from numpy.typing import ArrayLike
 from atoll.core.algebra.metric import Summary
 from atoll.core.errors import ConfigError, DataError
 
+from ..argument_order import read_order
 from .base import ScoreMetric, ratio
 
 __all__ = ["FunctionMetric", "require_function"]
@@ -40,20 +40,6 @@ def require_function(given: Any) -> None:
         )
 
 
-_LABELS = frozenset({"y_true", "ytrue", "labels", "label", "targets", "target", "truth", "true", "actual", "y"})
-_SCORES = frozenset({"y_pred", "y_score", "y_prob", "y_proba", "ypred", "yscore", "y_hat", "yhat", "pred_decision", "scores", "score", "outputs", "output", "predictions", "prediction", "preds", "pred", "predicted", "logits", "probabilities", "probas"})  # fmt: skip
-"""What people call the two arguments of a metric."""
-
-
-def _labels_first(function: Any) -> bool:
-    """Tell whether a function's first two parameters are named as labels and scores, in this order."""
-    try:
-        names = [name.lower() for name in inspect.signature(function).parameters][:2]
-    except (TypeError, ValueError):
-        return False
-    return len(names) == 2 and names[0] in _LABELS and names[1] in _SCORES
-
-
 def _fresh(function: Any) -> Any:
     """Return a copy of a callable object: what it counts at one client is not to be seen at the next. Functions are as they are."""
     if isinstance(function, FunctionType | MethodType | partial) or not hasattr(function, "__dict__"):
@@ -72,8 +58,8 @@ class FunctionMetric(ScoreMetric):
     such as an area under a curve, differ from that. A client whose value is NaN does not count. To have the value of all rows together, write a `ScoreMetric`, whose summaries
     add up.
 
-    Scores come first, then labels. A function whose first two parameters are named for the other order, as scikit-learn's ``(y_true, y_pred)`` and ``(y_true, y_score)`` are,
-    gets them in its own order.
+    Scores come first, then labels. A function whose parameters are named for the other order, as scikit-learn's ``(y_true, y_pred)`` and ``(y_true, y_score)`` are,
+    gets them in its own order, and one that takes them by name alone, by name; see `atoll.learn.argument_order`.
 
     Attributes:
         function: takes the outputs, ``(n, outputs)``, or ``(n,)`` if there is one output a row, and the labels, ``(n,)``; returns a number, NaN where it is not defined.
@@ -110,6 +96,15 @@ class FunctionMetric(ScoreMetric):
         )  # the order of a program's functions is the same when it resumes
         return next(name for name in names if _KNOWN.get(name, self.function) is self.function)
 
+    @property
+    def doubt(self) -> str:
+        """A sentence that says which argument gets the scores, if the names of the parameters do not; else ``""``."""
+        order = read_order(self.function)
+        if order.known:
+            return ""
+        first, second = order.names if len(order.names) == 2 else ("its first argument", "its second")
+        return f"{self.name} gets the model's scores as {first} and the labels as {second}: name the parameters scores and labels, or y_true and y_pred, to say which is which"
+
     def zero(self) -> Summary:
         """The summary of no rows."""
         return {"sum": 0.0, "weight": 0.0}
@@ -126,12 +121,12 @@ class FunctionMetric(ScoreMetric):
         given = z.view(), y.view()
         for each in given:  # other metrics get the same scores: a function that changes them would change theirs
             each.setflags(write=False)
-        named = dict(zip(("scores", "labels"), given, strict=True))
-        order = ("labels", "scores") if _labels_first(self.function) else ("scores", "labels")
+        order = read_order(self.function)
         try:
-            value = float(_fresh(self.function)(*(named[name] for name in order)))
+            value = float(order.call(_fresh(self.function), *given))
         except Exception as error:  # the function is the user's own and may raise anything
-            shapes = ", ".join(f"{name} {named[name].shape}" for name in order)
+            shown = [f"{name} {each.shape}" for name, each in zip(("scores", "labels"), given, strict=True)]
+            shapes = ", ".join(shown[::-1] if order.labels_first else shown)
             raise DataError(
                 f"{self.name}({shapes}) raised {type(error).__name__}: {error}",
                 where=f"metric {self.name!r}",
