@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from atoll.core.errors import CompositionError
 from atoll.learn.local.update import count_many
 
 from ..native import count_layers, enabled
-from ..tracing.compiler import can_compile, notice
+from ..tracing.compiler import can_compile, notice, refuse_loops
 from ..tracing.fuse import halves_of
 from .choices import Choices, Shapes
 from .cohort import Runner
@@ -254,9 +253,7 @@ def _vectorise(
         return _run(runner, chosen, pool, broadcast, states, keys, order)
 
     try:
-        with warnings.catch_warnings():
-            # vmap warns about operations without a batching rule: those loop over the clients, slowly.
-            warnings.filterwarnings("error", message=".*batching rule.*")
+        with refuse_loops():
             run(vector)
     except Exception as error:
         _blame(runner, pool, broadcast, states, keys, order)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.learn.local.examples import Clipping
 
 from ..network import ExampleWay
-from ..tracing.compiler import notice
+from ..tracing.compiler import notice, refuse_loops
 from ..tracing.keyed import Bounded
 from .sums import Examples, by_norms, gradients_of, one_by_one, sum_gradients
 from .tape import Tape, UntapedError
@@ -85,9 +84,7 @@ def _try_ways(network: FunctionalModule, columns: Mapping[str, Tensor], broadcas
 
 def _vectorised(examples: Examples, params: dict[str, Tensor]) -> bool:
     try:
-        with warnings.catch_warnings():
-            # vmap warns about operations without a batching rule: those loop over the rows anyway, slowly.
-            warnings.filterwarnings("error", message=".*batching rule.*")
+        with refuse_loops():  # those loop over the rows anyway, slowly
             one_by_one(examples, params, Clipping(1.0))
     except Exception:
         return False

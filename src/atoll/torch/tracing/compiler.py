@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import operator
 import os
 import time
@@ -22,7 +23,7 @@ from atoll.native import cpp_compiler, private_cache
 
 from .fuse import find_mutated, fold_constants, fuse_updates, tidy
 
-__all__ = ["Program", "Unrecordable", "can_compile", "make_program", "notice", "record", "trace"]
+__all__ = ["Program", "Unrecordable", "can_compile", "make_program", "notice", "record", "refuse_loops", "trace"]
 
 # Recording the operations of a function while it runs once.
 #
@@ -219,6 +220,29 @@ def notice(key: str, text: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
+@contextmanager
+def refuse_loops() -> Iterator[None]:
+    """Raise, at the end, if ``vmap`` looped over an operation for which it has no rule, which is slow.
+
+    The warning is kept until then: if it were an error where PyTorch gives it, inside a backward pass, C++ would print it with a traceback and go on.
+
+    Raises:
+        UserWarning: names the operation.
+    """
+    with warnings.catch_warnings(record=True) as told:
+        warnings.filterwarnings("always", message=f".*{_NO_RULE}.*")
+        yield
+    slow = [one for one in told if _NO_RULE in str(one.message)]
+    for other in told:
+        if other not in slow:
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    if slow:
+        raise UserWarning(str(slow[0].message))
+
+
+_NO_RULE = "batching rule"
+
+
 def can_compile(device: torch.device) -> bool:
     """Tell whether machine code can be generated for this device here."""
     if device.type == "cpu":
@@ -294,8 +318,16 @@ def by_pytorch(
     """Do the same with PyTorch's tracer, in the form that its code generator needs; the first call takes a second."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with torch.no_grad():
-        made: GraphModule = make_fx(fn, decomposition_table=table, tracing_mode="fake")(*inputs)
+    logs = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logs.disabled = (
+        logs.disabled,
+        True,
+    )  # it logs, with a traceback, what it also raises: the caller says that it goes another way
+    try:
+        with torch.no_grad():
+            made: GraphModule = make_fx(fn, decomposition_table=table, tracing_mode="fake")(*inputs)
+    finally:
+        logs.disabled = before
     return made
 
 

@@ -339,7 +339,9 @@ class Bounded(Keyed):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Check indices; everything else passes to `Keyed`."""
+        """Check indices, and make gradients of tables dense; everything else passes to `Keyed`."""
+        if func in _SPARSE:
+            args, kwargs = _densify_gradient(func, args, kwargs or {})
         if func in _LOOK_UPS:
             return self._look(func, args, kwargs or {})
         if self.strict and getattr(func, "__name__", "") in ("index_fill", "index_fill_"):
@@ -364,6 +366,16 @@ class Bounded(Keyed):
         return found
 
 
+def _densify_gradient(
+    func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a look-up without ``sparse=True``: its gradient has the same values, and algorithms add, clip and stack dense ones alone."""
+    place = _SPARSE[func]
+    if len(args) > place:
+        return (*args[:place], False, *args[place + 1 :]), kwargs
+    return args, {**kwargs, "sparse": False}
+
+
 def _refusal(index: int, rows: int) -> DataError:
     wider = f", or give the embedding at least {index + 1} rows" if index >= rows else ""
     return DataError(
@@ -375,3 +387,5 @@ def _refusal(index: int, rows: int) -> DataError:
 
 _LOOK_UPS: dict[Any, tuple[str, str]] = {F.embedding: ("input", "weight"), torch.embedding: ("weight", "indices")}
 _INDEX = {F.embedding: "input", torch.embedding: "indices"}
+_SPARSE = {F.embedding: 6, torch.embedding: 4, F.embedding_bag: 7, torch.embedding_bag: 5}
+"""Look-ups -> the place of their argument ``sparse``."""
