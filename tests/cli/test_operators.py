@@ -201,19 +201,23 @@ def _said(setting: str, value: Any) -> str:
     return ""
 
 
-def test_every_model_protocol_and_method_for_columns_apart_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_model_protocol_and_kind_of_job_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     parts = describe_parts()
     assert {"Ecdh", "Oprf", "Opprf", "Unbalanced", "Circuit", "SecureBoost", "Pivot", "VerticalLinear", "SplitNet"} <= parts.keys()  # fmt: skip
     assert {name for name, one in parts.items() if one.kind == "transfer method"} == {"SFTL", "SFHTL", "PrADA"}
+    jobs = {one.asked.removeprefix("job: "): name for name, one in parts.items() if one.kind == "kind of job"}
+    assert jobs["split-fed"] == "SplitFed"
+    assert jobs.keys() == job_kinds().keys() - {"program"}, "all but a user's own program"
     for one in parts.values():
         assert load_object(one.address.replace(f".{one.name}", f":{one.name}")).__name__ == one.name
         assert one.text.endswith(".")
         assert "\n" not in one.text
     assert run(["algorithms", "--json"]) == 0
     assert [one["name"] for one in json.loads(capsys.readouterr().out)["parts"]] == list(parts)
-    assert run(["algorithms", "SFTL", "FedAvg", "--json"]) == 0
+    assert run(["algorithms", "SFTL", "FedAvg", "FedGKT", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in told["algorithms"]] == ["FedAvg"]
+    assert [one["name"] for one in told["parts"]] == ["SFTL", "FedGKT"]
     assert told["parts"][0]["rest"]
     assert run(["algorithms", "SecureBost", "--json"]) == 2
     assert "Did you mean 'SecureBoost'?" in json.loads(capsys.readouterr().out)["error"]["what"]

@@ -87,6 +87,9 @@ The other columns:
 _SEVERAL = ("alignment protocol", "vertical model", "cut defence")
 """Kinds of parts for columns at several parties."""
 
+_JOB = "kind of job"
+_NO_METHOD = "program"
+"""The kind of job whose method is the user's own."""
 
 _LINE = 40
 """A line on a part has at least so many characters, and ends with a sentence."""
@@ -94,10 +97,10 @@ _LINE = 40
 
 @dataclass(frozen=True)
 class Described:
-    """A part for columns at several parties.
+    """A part for columns at several parties, or a kind of job.
 
     Attributes:
-        name: its name, in configurations and policies.
+        name: its name, in Python, and of a part in configurations and policies.
         kind: what it is.
         text: what it does, in a line.
         address: where it is.
@@ -114,7 +117,7 @@ class Described:
 
 
 def describe_parts() -> dict[str, Described]:
-    """Name -> part: the alignment protocols, vertical models and defences that the rooms have."""
+    """Name -> part: the alignment protocols, vertical models and defences that the rooms have, then the kinds of jobs."""
     from atoll.cli.commands.vertical import MODELS
     from atoll.core.rooms import part_kinds, part_names
     from atoll.secure.psi import BloomEncoding
@@ -129,10 +132,24 @@ def describe_parts() -> dict[str, Described]:
             command = f"atoll psi --protocol {name.lower()}" if kind == "alignment protocol" else asked.get(name, "")
             found[name] = _describe(part, home, shown, command)
     found["BloomEncoding"] = _describe(BloomEncoding, "atoll.secure.psi", "record linkage", "atoll psi --fuzzy COLUMNS")
-    order = [*_SEVERAL[:2], "transfer method", "record linkage"]
-    return dict(
-        sorted(found.items(), key=lambda one: (order.index(one[1].kind) if one[1].kind in order else 9, one[0]))
-    )
+    order = [*_SEVERAL[:2], "transfer method", "record linkage", *_SEVERAL[2:], _JOB]
+    return dict(sorted((found | _describe_jobs()).items(), key=lambda one: (order.index(one[1].kind), one[0])))
+
+
+def _describe_jobs() -> dict[str, Described]:
+    """Name -> kind of job, at the package that gives it to users."""
+    from atoll.core.addresses import load_object
+    from atoll.core.rooms import job_kinds
+
+    found = {}
+    for kind, where in job_kinds().items():
+        if kind != _NO_METHOD:
+            module, _, name = where.partition(":")
+            home = module.rpartition(".")[0]
+            while name not in dir(importlib.import_module(home)):
+                home = home.rpartition(".")[0]
+            found[name] = _describe(load_object(where), home, _JOB, f"job: {kind}")
+    return found
 
 
 def _describe(part: type, home: str, kind: str, asked: str) -> Described:
@@ -161,7 +178,14 @@ def page(found: Sequence[Fact]) -> str:
         "Alignment protocols find the rows that several parties share, see [Whom we share](howto/alignment.md). Models train over [their columns](howto/vertical.md), or [transfer labels](howto/transfer.md).\n",
         _format_line(("name", "kind", "what it does")), _format_line(["---"] * 3),
     ]  # fmt: skip
-    lines += [_format_line([f"`{one.name}`", one.kind, one.text]) for one in describe_parts().values()]
+    parts = describe_parts().values()
+    lines += [_format_line([f"`{one.name}`", one.kind, one.text]) for one in parts if one.kind != _JOB]
+    lines += [
+        "\n## Kinds of jobs\n",
+        "A configuration names them, such as `job: split-fed`, and in Python you give them to `atoll.simulate`. The algorithms above belong to `Training`, and models of columns at several parties to `Vertical`; the other jobs are methods of their own.\n",
+        _format_line(("name", "configuration", "what it does")), _format_line(["---"] * 3),
+    ]  # fmt: skip
+    lines += [_format_line([f"`{one.name}`", f"`{one.asked}`", one.text]) for one in parts if one.kind == _JOB]
     lines.append("")
     lines.append("## Papers\n")
     lines += [
@@ -232,7 +256,7 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the algorithms: paper, client state, floats per round each way, and properties; and models and protocols for columns at several parties. With --elsewhere: other frameworks' names."""
+    """List the algorithms: paper, client state, floats per round each way, and properties; models and protocols for columns at several parties; and kinds of jobs. With --elsewhere: other frameworks' names."""
     if elsewhere:
         if markdown and not output_of(context).json:
             typer.echo(page_of_names(), nl=False)
@@ -258,7 +282,7 @@ def command(
         return
     shown = [*([_make_cards(found)] if found else []), *([_make_part_cards(chosen)] if chosen else [])]
     said: dict[str, Any] = {"algorithms": [asdict(fact) for fact in found], "parts": [asdict(one) for one in chosen]}
-    output_of(context).give(said, Group(*shown) if names else Group(_make_table(found), _make_part_table(chosen)))
+    output_of(context).give(said, Group(*shown) if names else Group(_make_table(found), *_make_part_tables(chosen)))
 
 
 def _make_table(found: list[Fact]) -> Table:
@@ -282,13 +306,21 @@ def _make_cards(found: list[Fact]) -> Table:
     return table
 
 
-def _make_part_table(found: Sequence[Described]) -> Table:
-    table = PlainTable(header_style="bold", title="Columns at several parties", caption="Name one to read more.")
-    for column in ("name", "kind", "what it does"):
-        table.add_column(column)
-    for one in found:
-        table.add_row(one.name, one.kind, escape(one.text))
-    return table
+def _make_part_tables(found: Sequence[Described]) -> Sequence[Table]:
+    """Parts for columns at several parties, then kinds of jobs."""
+    made = []
+    for title, second, jobs in (
+        ("Columns at several parties", "kind", False),
+        ("Kinds of jobs", "configuration", True),
+    ):
+        table = PlainTable(header_style="bold", title=title, caption="Name one to read more." if jobs else None)
+        for column in ("name", second, "what it does"):
+            table.add_column(column)
+        for one in found:
+            if (one.kind == _JOB) is jobs:
+                table.add_row(one.name, one.asked if jobs else one.kind, escape(one.text))
+        made.append(table)
+    return made
 
 
 def _make_part_cards(found: Sequence[Described]) -> Table:
