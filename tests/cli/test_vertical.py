@@ -244,6 +244,23 @@ def test_a_linear_model_is_that_of_all_columns(files, asked, tmp_path, task):
     assert len(rows_of(tmp_path / "F.csv")) == ROWS
 
 
+def test_labels_of_a_host_teach_too(files, asked, tmp_path):
+    bank, shop = files("multiclass", order=np.arange(ROWS)[::-1])
+    plain = asked(bank, shop, "--model", "mmvfl")
+    lines = Path(shop).read_text(encoding="utf-8").splitlines()
+    seen = [
+        "seen",
+        *("" if i % 3 == 0 else str((label + 1) % 3) for i, label in enumerate(files.y["multiclass"][::-1])),
+    ]
+    Path(shop).write_text("".join(f"{a},{b}\n" for a, b in zip(lines, seen, strict=True)), encoding="utf-8")
+    found = asked(bank, shop, "--model", "mmvfl", "--host-labels", "shop=seen")
+    assert found["difference"] < 1e-12
+    assert any("the labels of shop" in line for line in found["learns"]["bank"])
+    assert found["federated"] < plain["federated"], "the shop's labels are wrong, and count"
+    refused = asked(bank, shop, "--model", "mmvfl", "--host-labels", "shop", code=2)
+    assert refused["error"]["what"] == "--host-labels shop"
+
+
 def test_a_linear_model_on_ciphertexts_is_the_plain_one(files, asked):
     pytest.importorskip("gmpy2")
     found = asked(*files(), "--model", "linear", "--short-exponents")

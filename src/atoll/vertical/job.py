@@ -25,7 +25,7 @@ from atoll.trees.objectives import POISSON, SQUARED, TreeLoss
 from atoll.trees.tree import score
 
 from .model import GuestRows, VerticalModel, require
-from .tables import PartyTable, read_labels
+from .tables import PartyTable, read_class_names, read_labels
 from .transcript import Role, keep_heard
 from .trees.secure_boost import SecureBoost
 
@@ -147,9 +147,10 @@ class Vertical(Checked, Job):
         return dict(self.model.helpers)
 
     def read_table(self, data: Any, party: str, *, label: bool = False) -> PartyTable:
-        """A party's table, with labels at the guest."""
+        """A party's table, with labels at the guest, and at a host of whose labels the model knows."""
         coded = self.categories if self.model.categories else None
-        given: dict[str, Any] = {"key": self.id, "label": self.label if label else None, "coded": coded}
+        column = self.label if label else self.model.label_of(party)
+        given: dict[str, Any] = {"key": self.id, "label": column, "coded": coded}
         return PartyTable.of(data, party, precision=self.model.precision, **given)
 
     def roles(self, names: Sequence[str]) -> list[str]:
@@ -180,6 +181,7 @@ class Vertical(Checked, Job):
                 where="Vertical",
                 remedy="name each other party once, or leave hosts out",
             )
+        self.model.require_hosts(others)
         return [chosen, *(self.hosts or others)]
 
     def prepare(self, data: Any) -> Prepared:
@@ -438,15 +440,20 @@ def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResul
         result: what the job gave on these tables.
     """
     told, guest = result.predictions, result.parties[0]
-    parts = []
+    parts: list[NDArray[Any]] = []
+    taught: list[NDArray[np.str_] | None] = []
     for name in result.parties:
         table = job.read_table(tables[name], name, label=name == guest)
         keys = table.keys(job.id, job.order, job.repeats, job.key)
         place = dict(zip(keys.names, keys.places.tolist(), strict=True))
-        parts.append(table.x[[place[key] for key in told["id"].tolist()]])
+        at = np.array([place[key] for key in told["id"].tolist()], np.int64)
+        parts.append(table.x[at])
+        column = None if name == guest else job.model.label_of(name)
+        taught.append(None if column is None else read_class_names(table, column)[at[~told["test"]]])
     x, train, objective = np.concatenate(parts, axis=1), ~told["test"], result.objective
     sizes = tuple(part.shape[1] for part in parts)
-    part = job.model.train_pooled(GuestRows(x[train], told["y"][train], objective, sizes))
+    rows = GuestRows(x[train], told["y"][train], objective, sizes, result.classes, tuple(taught[1:]))
+    part = job.model.train_pooled(rows)
     return objective.predict(job.model.margins(part, x, []))
 
 
@@ -517,15 +524,16 @@ class _PreparedVertical(Prepared):
         labels = read_labels(table, job.label, task, job.model.precision)
         objective = job.model.fit_objective(labels.objective)
         rows = find_shared_rows(job, table, island)
-        training = own = GuestRows(table.x[rows.train], labels.values[rows.train], objective)
-        more = {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        given: dict[str, Any] = {"objective": objective, "classes": labels.classes}
+        training = own = GuestRows(table.x[rows.train], labels.values[rows.train], **given)
+        more: dict[str, Any] = {"secret": island.secret, "state": state, "save": peers.checkpoint}
         if job.model.releases:
             more["spend"] = island.spend
         if job.model.reads_others:
             others = self._other_rows(table, rows)
-            more["others"] = GuestRows(table.x[others], labels.values[others], objective)
+            more["others"] = GuestRows(table.x[others], labels.values[others], **given)
             every = np.concatenate([rows.train, others])
-            own = GuestRows(table.x[every], labels.values[every], objective)
+            own = GuestRows(table.x[every], labels.values[every], **given)
             labels.require_varied(every)
         else:
             labels.require_all(rows.places)
@@ -558,10 +566,14 @@ class _PreparedVertical(Prepared):
     async def _host(self, island: Island, peers: Peers) -> Any:
         job, me = self.job, island.name
         state = await peers.restore(None)
-        table = job.read_table(island.data, me)
-        require_no_labels(table, job.label)
+        table, own = job.read_table(island.data, me), job.model.label_of(me)
+        if own != job.label:
+            require_no_labels(table, job.label)
         rows = find_shared_rows(job, table, island)
-        guest, more = self.parties[0], {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        guest = self.parties[0]
+        more: dict[str, Any] = {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        if own is not None:
+            more["labels"] = read_class_names(table, own)[rows.train]
         if job.model.reads_others:
             more["others"] = table.x[self._other_rows(table, rows)]
         for event in job.model.training_releases(len(rows.train)) if state is None else ():

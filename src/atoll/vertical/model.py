@@ -52,12 +52,16 @@ class GuestRows:
         targets: labels as numbers, or codes of classes; NaN where a row has none, which only models that read others' rows get.
         objective: the loss.
         columns: how many columns each party has, the guest first, for `VerticalModel.train_pooled`; empty if all are the guest's.
+        classes: names of the classes, in the order of the codes; empty for numbers.
+        host_labels: for `VerticalModel.train_pooled`, the labels that each host has of its own (`VerticalModel.label_of`), as names of classes; none for a host without, empty if no host has any.
     """
 
     x: NDArray[Any]
     targets: NDArray[np.float64]
     objective: TreeLoss
     columns: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    host_labels: tuple[NDArray[np.str_] | None, ...] = ()
 
     @property
     def base(self) -> NDArray[np.float64]:
@@ -93,6 +97,18 @@ class VerticalModel(Checked):
     def helpers(self) -> Mapping[str, str]:
         """Parties without columns that the training needs, such as a dealer or the keeper of a key: name -> role. They run `assist`."""
         return {}
+
+    def label_of(self, host: str) -> str | None:
+        """The column of labels that a host has of its own: no feature then, and its role gets its names of classes as ``labels``, "" where a row has none. By default hosts have none."""
+        del host
+        return None
+
+    def require_hosts(self, hosts: Sequence[str]) -> None:
+        """Refuse parties that settings do not fit; by default none.
+
+        Raises:
+            ConfigError: a setting names another party.
+        """
 
     def names(self) -> tuple[str, ...]:
         """The names by which a site's policy can allow or refuse the model."""

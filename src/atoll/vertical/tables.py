@@ -19,7 +19,7 @@ from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["GuestLabels", "PartyTable", "read_labels"]
+__all__ = ["GuestLabels", "PartyTable", "read_class_names", "read_labels"]
 
 Task = Literal["auto", "binary", "multiclass", "regression"]
 MOST_CATEGORIES = 64
@@ -235,9 +235,28 @@ def read_labels(
         if precision == np.float32:
             _require_single(values, label, where)
         return GuestLabels(_spread(values.astype(precision), has, len(every)), TreeLoss(SQUARED))
-    names = tuple(str(one) if values.dtype.kind == "U" else f"{one:g}" for one in distinct.tolist())
+    names = tuple(_name_class(one) for one in distinct.tolist())
     objective = TreeLoss(LOGISTIC) if found == "binary" else TreeLoss(SOFTMAX, len(distinct))
     return GuestLabels(_spread(codes, has, len(every)), objective, names)
+
+
+def _name_class(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def read_class_names(table: PartyTable, label: str) -> NDArray[np.str_]:
+    """The class of each row by the name that `read_labels` would give it; "" for a row without a label, which is NaN or blank.
+
+    Raises:
+        DataError: a row has several.
+    """
+    values = np.asarray(table.columns[label])
+    if values.ndim != 1:
+        raise DataError(
+            f"labels of shape {values.shape}", where=f"column {label!r} of {table.party!r}", remedy="give a label a row"
+        )
+    missing = [one is None or one != one or not str(one).strip() for one in values.tolist()]
+    return np.array(["" if no else _name_class(one) for one, no in zip(values.tolist(), missing, strict=True)], np.str_)
 
 
 def _spread(values: NDArray[Any], has: NDArray[np.bool_], rows: int) -> NDArray[np.float64]:

@@ -139,6 +139,14 @@ Categories = Annotated[
     str | None,
     typer.Option("--categories", help="Columns of numbers that are codes of categories, with commas between them."),
 ]
+HostLabels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-labels",
+        help="mmvfl: a host's column of labels of its own; repeat it for several hosts.",
+        metavar="HOST=COLUMN",
+    ),
+]
 Drop = Annotated[
     list[str] | None,
     typer.Option(
@@ -195,6 +203,7 @@ def command(
     key: Key = None,
     repeats: Repeats = None,
     categories: Categories = None,
+    host_labels: HostLabels = None,
     drop: Drop = None,
     short_exponents: ShortExponents = False,
     predictions: Predictions = None,
@@ -207,7 +216,7 @@ def command(
     given: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
         "epsilon": epsilon, "family": family, "penalty": penalty, "l1": l1, "solver": solver, "triples": triples,
-        "epochs": epochs, "batch": batch, "attack": attack, "defend": defend,
+        "epochs": epochs, "batch": batch, "attack": attack, "defend": defend, "host_labels": host_labels or None,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     _require_places(predictions, transcript)
@@ -366,7 +375,7 @@ MODELS = {
     "fedxgboost": ("FedXGBoost", ("security", "trees", "depth", "bins", "rate", "epsilon")),
     "pivot": ("Pivot", ("security", "trees", "depth", "bins", "rate")),
     "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "solver", "triples", "short_exponents")),
-    "mmvfl": ("MMVFL", ()),
+    "mmvfl": ("MMVFL", ("host_labels",)),
     "net": ("SplitNet", ("seed", "rate", "epochs", "batch", "attack", "defend")),
 }
 """``--model`` -> its class in `atoll.vertical`, and the options that it has."""
@@ -392,7 +401,23 @@ def _make_model(name: str, given: Mapping[str, Any], seed: int) -> Any:
             remedy=f"leave it out: it belongs to --model {' and --model '.join(whose)}",
         )
     settings = {**given, "seed": seed} if "seed" in options else given
+    if name == "mmvfl":
+        settings = {"labels": dict(map(_parse_host_labels, settings.get("host_labels", ())))}
     return _make_net(**settings) if name == "net" else getattr(vertical, kind)(**settings)
+
+
+def _parse_host_labels(given: str) -> tuple[str, str]:
+    """A host and its column of labels.
+
+    Raises:
+        ConfigError: the text is not ``HOST=COLUMN``.
+    """
+    from atoll.core.errors import ConfigError
+
+    host, sign, column = given.partition("=")
+    if not (host and sign and column):
+        raise ConfigError(f"--host-labels {given}", remedy="write HOST=COLUMN, such as --host-labels shop=seen")
+    return host, column
 
 
 def _statistics_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
