@@ -51,7 +51,7 @@ _BLOCK = 4096
 class Pivot(VerticalModel):
     """A tree, a forest or boosted trees over columns at several owners, whose labels, gradients and rows of leaves nobody sees.
 
-    The guest and the first host compute on shares: each number is split between them. They must not collude, and all parties follow the protocol. ColumnAnswers of columns add up
+    The guest and the first host compute on shares: each number is split between them. They must not collude, and all parties follow the protocol. Owners of columns add up
     encrypted shares by bin; which split gains most, leaves and probabilities follow from shares without being opened.
 
     ==============  ============================================================================================
