@@ -91,7 +91,14 @@ async def receive_seeds(
     return np.frombuffer(bytes(seeds), dtype=np.uint8).reshape(len(choices), SEED)
 
 
-def check_rows(received: Any, shape: tuple[int, ...], peer: str, what: str, dtype: Any = np.uint8) -> NDArray[Any]:
+def check_rows(
+    received: Any,
+    shape: tuple[int, ...],
+    peer: str,
+    what: str,
+    dtype: Any = np.uint8,
+    where: str = "oblivious transfer",
+) -> NDArray[Any]:
     """Return a received array if it is exactly what the protocol expects.
 
     Raises:
@@ -102,7 +109,7 @@ def check_rows(received: Any, shape: tuple[int, ...], peer: str, what: str, dtyp
     found = f"{received.dtype}{received.shape}" if isinstance(received, np.ndarray) else type(received).__name__
     raise LetterError(
         f"party {peer!r} sent {found} in place of {what}, {np.dtype(dtype)}{shape}",
-        where="oblivious transfer",
+        where=where,
         remedy="stop working with this party until its operator has found out why: it does not run the same protocol",
     )
 

@@ -1,0 +1,273 @@
+"""Circuits over wires: sums, comparisons, choices, networks that merge and sort, and sums of groups.
+
+Numbers are ``(bits, rows)``, lowest bit first, and all rows go at once. ANDs for numbers of k bits, a row:
+
+| circuit | ANDs | layers |
+| --- | --- | --- |
+| `add_wires`, `subtract_wires` | k - 1 | k - 1 |
+| `less_wires` | k, or about 2 k in blocks | k, or those of a block and log k |
+| `equal_wires` | k - 1 | log k |
+| `choose_wires` | k | 1 |
+| `exchange_rows` of records of w bits | those of `less_wires` of the key, and w | one more |
+
+A carry costs one AND: ``c' = c ^ ((x ^ c) & (y ^ c))`` (Boyar, Peralta, Pochuev 2000). A comparison of k bits in one block is the borrow of ``x - y``; gates whose every layer is a message
+(`Gates.block`) compare blocks beside each other and join them as a tree.
+
+`merge_rows` merges two sorted tables by a bitonic network (Batcher 1968), which is how SMCQL joins and groups what two owners sorted themselves (Bater et al. 2017): n / 2 log n exchanges of n rows,
+where `sort_rows` takes n / 4 log n (log n + 1). Rows beyond a power of two are not there: an exchange with one would leave the largest record in place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .wires import Wires, join_wires
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "add_wires",
+    "all_wires",
+    "blank_rows",
+    "choose_wires",
+    "compact_rows",
+    "equal_wires",
+    "exchange_rows",
+    "less_wires",
+    "merge_rows",
+    "sort_rows",
+    "subtract_wires",
+    "sum_groups",
+    "sum_rows",
+]
+
+
+async def conjoin_spread(bit: Wires, x: Wires) -> Wires:
+    """AND of one bit a row, ``(rows,)``, with each bit of numbers ``(bits, rows)``."""
+    return await x.by.conjoin(bit.spread(*x.shape), x)
+
+
+async def add_wires(x: Wires, y: Wires, *, bits: int | None = None) -> Wires:
+    """``x + y`` modulo ``2^bits``, by default of the bits of the longer one; missing bits are 0."""
+    long, short = (x, y) if len(x) >= len(y) else (y, x)
+    width, rows, carry = len(long) if bits is None else bits, [], None
+    for i in range(width):
+        last = i + 1 == width
+        if i >= len(long):
+            rows.append(x.by.zeros(x.shape[1:]) if carry is None else carry)
+            carry = None
+        elif i >= len(short):
+            rows.append(long[i] if carry is None else long[i] ^ carry)
+            carry = None if carry is None or last else await x.by.conjoin(long[i], carry)
+        else:
+            a, b = long[i], short[i]
+            rows.append(a ^ b if carry is None else a ^ b ^ carry)
+            if last:
+                break
+            carry = await x.by.conjoin(a, b) if carry is None else carry ^ await x.by.conjoin(a ^ carry, b ^ carry)
+    return _stack(rows)
+
+
+async def subtract_wires(x: Wires, y: Wires) -> Wires:
+    """``x - y`` modulo ``2^k``."""
+    rows, borrow = [], None
+    for i in range(len(x)):
+        a, b = x[i], y[i]
+        rows.append(a ^ b if borrow is None else a ^ b ^ borrow)
+        if i + 1 < len(x):
+            borrow = await _borrow(a, b, borrow)
+    return _stack(rows)
+
+
+async def _borrow(a: Wires, b: Wires, borrow: Wires | None) -> Wires:
+    """What ``a - b - borrow`` borrows: the majority of ``~a``, ``b`` and the borrow."""
+    if borrow is None:
+        return await a.by.conjoin(~a, b)
+    return borrow ^ await a.by.conjoin(~a ^ borrow, b ^ borrow)
+
+
+async def less_wires(x: Wires, y: Wires, *, signed: bool = False) -> Wires:
+    """1 where ``x < y``, ``(rows,)``; ``signed`` for numbers in two's complement."""
+    if signed:
+        top = np.arange(len(x)) == len(x) - 1
+        x, y = x ^ top[:, None], y ^ top[:, None]
+    gates, k = x.by, len(x)
+    step = min(gates.block, k)
+    count = -(-k // step)
+    # Bit j of all blocks at once; only the last block may be shorter.
+    borrows = await gates.conjoin(~x[::step], y[::step])
+    same = ~(x ^ y)
+    equal = same[step::step]
+    for j in range(1, step):
+        a, b, old = x[j::step], y[j::step], borrows[: len(range(j, k, step))]
+        e, kept = same[step + j :: step], equal[: len(range(step + j, k, step))]
+        made = await gates.conjoin(join_wires([~a ^ old, kept]), join_wires([b ^ old, e]))
+        borrows = join_wires([old ^ made[: len(old)], borrows[len(old) :]])
+        equal = join_wires([made[len(old) :], equal[len(kept) :]])
+    while count > 1:
+        # The higher block decides, unless it is equal. The lowest is never asked whether it is.
+        half = count // 2
+        low, high = borrows[: 2 * half : 2], borrows[1 : 2 * half : 2]
+        decides, passes = equal[: 2 * half : 2], equal[1 : 2 * half - 1 : 2]
+        made = await gates.conjoin(join_wires([decides, decides[1:]]), join_wires([low, passes]))
+        borrows = join_wires([high ^ made[:half], borrows[2 * half :]])
+        equal = join_wires([made[half:], equal[2 * half - 1 :]])
+        count = len(borrows)
+    return borrows[0]
+
+
+async def all_wires(bits: Wires) -> Wires:
+    """The AND along the first axis, as a tree."""
+    while len(bits) > 1:
+        half = len(bits) // 2
+        bits = join_wires([await bits.by.conjoin(bits[:half], bits[half : 2 * half]), bits[2 * half :]])
+    return bits[0]
+
+
+async def equal_wires(x: Wires, y: Wires) -> Wires:
+    """1 where ``x = y``, ``(rows,)``."""
+    return await all_wires(~(x ^ y))
+
+
+async def choose_wires(bit: Wires, x: Wires, y: Wires) -> Wires:
+    """``x`` where the bit is 1, else ``y``."""
+    return y ^ await conjoin_spread(bit, x ^ y)
+
+
+async def blank_rows(bit: Wires, x: Wires) -> Wires:
+    """Zeros where the bit is 0: a filter that drops no row."""
+    return await conjoin_spread(bit, x)
+
+
+# ------------------------------------------------------------------ networks over records ``(w, rows)``, of which the lowest bits are the key
+
+
+async def exchange_rows(records: Wires, low: NDArray[np.int64], high: NDArray[np.int64], key: int) -> Wires:
+    """Put the record with the smaller key of each pair of rows at its low place; no row is in two pairs."""
+    a, b = records.take(low), records.take(high)
+    swap = await less_wires(b[:key], a[:key])
+    change = await conjoin_spread(swap, a ^ b)
+    made = records.data.copy()
+    made[..., low], made[..., high] = (a ^ change).data, (b ^ change).data
+    return Wires(records.by, made)
+
+
+async def merge_rows(first: Wires, second: Wires, key: int) -> Wires:
+    """Merge two tables of records that are sorted by their lowest ``key`` bits."""
+    backwards = first.take(np.arange(first.shape[1])[::-1])
+    records = join_wires([backwards, second], axis=1)  # falls, then rises
+    for low, high in _half_cleaners(records.shape[1]):
+        records = await exchange_rows(records, low, high, key)
+    return records
+
+
+async def sort_rows(records: Wires, key: int) -> Wires:
+    """Sort records by their lowest ``key`` bits; equal keys in any order."""
+    n, size = records.shape[1], 2
+    rows = np.arange(n)
+    while size < 2 * n:
+        mirror = rows ^ (size - 1)  # two sorted runs, the second one read backwards
+        low = rows[(rows < mirror) & (mirror < n)]
+        records = await exchange_rows(records, low, mirror[low], key)
+        stride = size // 4
+        while stride:
+            low = rows[(rows & stride == 0) & (rows + stride < n)]
+            records = await exchange_rows(records, low, low + stride, key)
+            stride //= 2
+        size *= 2
+    return records
+
+
+def _half_cleaners(n: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    rows, made = np.arange(n), []
+    stride = 1 << max(0, (n - 1).bit_length() - 1)
+    while stride and n > 1:
+        low = rows[(rows & stride == 0) & (rows + stride < n)]
+        made.append((low, low + stride))
+        stride //= 2
+    return made
+
+
+# ------------------------------------------------------------------ sums of rows and of groups
+
+
+async def sum_rows(x: Wires, *, bits: int | None = None) -> Wires:
+    """The sum of all rows, ``(bits, 1)``, by default exactly; of one bit a row ``(1, rows)`` it is their number."""
+    most = len(x) + max(0, x.shape[1] - 1).bit_length() if bits is None else bits
+    while x.shape[1] > 1:
+        half, width = x.shape[1] // 2, min(len(x) + 1, most)
+        made = await add_wires(x[:, :half], x[:, half : 2 * half], bits=width)
+        rest = x[:, 2 * half :]
+        if rest.shape[1]:
+            rest = join_wires([rest, x.by.zeros((width - len(x), rest.shape[1]))])
+        x = join_wires([made, rest], axis=1) if rest.shape[1] else made
+    return x if len(x) == most else join_wires([x, x.by.zeros((most - len(x), 1))])
+
+
+async def sum_groups(x: Wires, follows: Wires | None = None) -> Wires:
+    """Running sums modulo ``2^k`` in groups of neighbouring rows: the last row of a group has its sum.
+
+    A tree up and down (Brent, Kung 1982): under 2 n sums and as many ANDs of ``k`` bits, in ``2 log n`` steps.
+
+    Args:
+        x: numbers, ``(k, rows)``.
+        follows: 1 where a row belongs to the group of the row before it, ``(rows,)``; that of the first row does not count. By default all rows are one group.
+    """
+    n, stride = x.shape[1], 1
+    rows = np.arange(n)
+    steps: list[tuple[NDArray[np.int64], int, bool]] = []
+    while stride < n:
+        steps.append((rows[2 * stride - 1 :: 2 * stride], stride, True))
+        stride *= 2
+    while stride > 1:
+        stride //= 2
+        steps.append((rows[3 * stride - 1 :: 2 * stride], stride, False))
+    for to, distance, joins in steps:
+        if not len(to):
+            continue
+        terms = x.take(to - distance)
+        if follows is not None:
+            # A run that will be joined again must know whether it is of one group.
+            more = [follows.take(to - distance).reshape(1, -1)] if joins else []
+            kept = await conjoin_spread(follows.take(to), join_wires([terms, *more]))
+            terms, follows = kept[: len(x)], _put(follows, to, kept[-1]) if joins else follows
+        x = _put(x, to, await add_wires(x.take(to), terms))
+    return x
+
+
+async def compact_rows(counts: Wires, records: Wires) -> tuple[Wires, Wires]:
+    """Move the rows that count to the front, in their order; return the bits and the records, which are 0 behind them.
+
+    Each row moves up by the number of rows before it that do not count, bit by bit of this number, lowest first (Goodrich 2011, "Data-oblivious external-memory algorithms"): about ``n log n`` choices of a
+    record.
+
+    Args:
+        counts: 1 where a row counts, ``(rows,)``.
+        records: ``(w, rows)``.
+    """
+    n = records.shape[1]
+    if n < 2:
+        return counts, await blank_rows(counts, records)
+    places = (n - 1).bit_length()
+    gone = join_wires([(~counts).reshape(1, -1), records.by.zeros((places - 1, n))])
+    kept = await blank_rows(counts, join_wires([await sum_groups(gone), records]))
+    for stride in 1 << np.arange(places):
+        moving = join_wires([kept[1:], counts.reshape(1, -1)])
+        leaving = await conjoin_spread(kept[0], moving)
+        made = (moving ^ leaving).data
+        made[..., : n - stride] ^= leaving.data[..., stride:]  # nobody is where a row arrives
+        kept, counts = Wires(records.by, made[:, :-1]), Wires(records.by, made[:, -1])
+    return counts, kept
+
+
+def _put(x: Wires, places: NDArray[np.int64], values: Wires) -> Wires:
+    made = x.data.copy()
+    made[..., places] = values.data
+    return Wires(x.by, made)
+
+
+def _stack(rows: list[Wires]) -> Wires:
+    return Wires(rows[0].by, np.stack([row.data for row in rows], axis=1))
