@@ -22,7 +22,7 @@ from .local import source_text
 from .plan import ROW
 from .policy import QueryPolicy, strictest
 from .scopes import Scopes
-from .statement import Catalog, SqlStatement, parse_statement, unite_schemas
+from .statement import Catalog, SqlStatement, parse_statement, unite_schemas, with_points
 from .strategies.strategy import known_strategies
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class SqlConnection:
                     pooled.register("atoll_rows", rows)
                     pooled.execute(f"INSERT INTO {quote(table)} SELECT * FROM atoll_rows")
                     pooled.unregister("atoll_rows")
-            return pooled.execute(statement.sql).fetchall(), statement.tree.args.get("order") is not None
+            return pooled.execute(statement.pooled).fetchall(), statement.tree.args.get("order") is not None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -280,11 +280,15 @@ class SqlConnection:
         Raises:
             ConfigError: silos have types that do not fit together.
         """
-        return unite_schemas({name: silo.read_schema() for name, silo in self.silos.items()})
+        catalog = unite_schemas({name: silo.read_schema() for name, silo in self.silos.items()})
+        return with_points(catalog, self._strictest(catalog))
 
     def policy(self) -> QueryPolicy:
         """What all silos allow: the strictest of their policies."""
-        tables = {table: [column.lower() for column in columns] for table, columns in self.catalog().tables.items()}
+        return self._strictest(self.catalog())
+
+    def _strictest(self, catalog: Catalog) -> QueryPolicy:
+        tables = {table: [column.lower() for column in columns] for table, columns in catalog.tables.items()}
         return strictest([silo.policy.told(tables) for silo in self.silos.values()])
 
     def cancel(self) -> None:

@@ -19,7 +19,7 @@ from atoll.core.validation import Checked
 
 from .local import message_of, silo_of
 from .policy import strictest
-from .statement import describe_catalog, parse_statement, unite_schemas
+from .statement import describe_catalog, parse_statement, unite_schemas, with_points
 from .strategies.strategy import HELPER, Choice, QueryAnswer, choose_strategy, known_strategies
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ class _PreparedQuery(Prepared):
         catalog = unite_schemas({name: _schema(one["tables"]) for name, one in sites.items()})
         policies = [_policy(one["policy"], catalog.tables) for one in sites.values()]
         policy = strictest(policies)
+        catalog = with_points(catalog, policy)
         described = describe_catalog(self.job.sql, catalog, policy)
         if described is not None:
             return QueryResult(QueryAnswer(*described), None)
@@ -218,5 +219,11 @@ def _policy(told: Any, tables: Any) -> dict[str, Any]:
     for name, table in told["tables"].items():
         if name in tables:
             columns = {str(column): list(row) for column, row in table["columns"].items()}
-            found[str(name)] = {"mode": str(table["mode"]), "unit": str(table["unit"]), "columns": columns}
+            points = {str(point): list(row) for point, row in table["points"].items()}
+            found[str(name)] = {
+                "mode": str(table["mode"]),
+                "unit": str(table["unit"]),
+                "columns": columns,
+                "points": points,
+            }
     return {"min_count": int(told["min_count"]), "tables": found}

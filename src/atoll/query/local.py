@@ -15,7 +15,7 @@ from atoll.statistics.answered import AnswerRecord, RowSets
 from .databases.silo import Silo, quote
 from .plan import ROW, QueryPlan, Released, make_plan
 from .policy import QueryPolicy, strictest
-from .statement import SOURCE, Catalog, SqlStatement, parse_statement
+from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_points
 
 __all__ = [
     "LocalCells",
@@ -47,8 +47,9 @@ def silo_of(data: Any) -> Silo:
 
 @functools.lru_cache(maxsize=32)
 def _plan_of(make: Callable[..., Any], text: str, catalog: str, policies: str) -> Any:
-    tables = Catalog(json.loads(catalog))
-    return make(parse_statement(text, tables), tables, strictest(json.loads(policies)))
+    policy = strictest(json.loads(policies))
+    tables = with_points(Catalog(json.loads(catalog)), policy)
+    return make(parse_statement(text, tables), tables, policy)
 
 
 def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., Any] = make_plan) -> Any:

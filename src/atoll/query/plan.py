@@ -19,6 +19,7 @@ from .aggregates import Addend, QueryAggregate
 from .databases.silo import quote
 from .policy import LEVELS, QueryPolicy
 from .scopes import Scopes
+from .spatial import distance_of, nearest_of
 from .statement import SOURCE, Catalog, SqlStatement, shadow
 
 __all__ = ["Condition", "Key", "QueryPlan", "Released", "make_plan"]
@@ -211,6 +212,8 @@ class _Planner:
             raise CompositionError(f"{type(tree).__name__.upper()} at the outside", where=self.where, remedy="ask the parts one by one")  # fmt: skip
         if tree.args.get("from_") is None:
             raise CompositionError("no table is read", where=self.where, remedy="add FROM and a table")
+        if nearest_of(tree) is not None:
+            raise CompositionError("kNN compares distances of rows at different sites", where=self.where, remedy="use the strategy hufu")  # fmt: skip
         for name in ("qualify", "windows"):
             if tree.args.get(name):
                 raise CompositionError(f"{name.upper()} at the outside", where=self.where, remedy="leave it out")
@@ -233,6 +236,16 @@ class _Planner:
         for _, (table, column) in self.scopes.every_base():
             if self.scopes.column_policy((table, column)).release == "never":
                 raise PolicyError(f"{table}.{column} is never released, not even in a condition", where="policies of the sites", remedy="leave the column out")  # fmt: skip
+
+    def _require_points(self) -> None:
+        """Refuse to show which rows are near to a point, if the point's coordinates are private: circles would find them."""
+        for scope in self.scopes.all:
+            for node in scope.find_all(self.exp.Expression):
+                if distance_of(node) is None:
+                    continue
+                for table, column in sorted(self.scopes.bases(node, scope)):
+                    if self.scopes.column_policy((table, column)).level == "private":
+                        raise PolicyError(f"shows rows by their distance, and {table}.{column} is private", where="policies of the sites", remedy="ask for COUNT(*), or let the sites make the coordinates protected")  # fmt: skip
 
     def _level(self, node: Any, scope: Any = None) -> str:
         """The strictest level of the columns that an expression is computed from."""

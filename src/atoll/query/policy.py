@@ -13,7 +13,10 @@ what may leave of it together with other rows: ``aggregate`` sums and what follo
 protected column is released in aggregates, and a private one only counts rows: in conditions and in ``COUNT``. What is not named is private. Without a policy all is private and
 ``min_count`` is 10, so that only ``COUNT`` answers.
 
-Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count.
+Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count, the coarser precision of points.
+
+``points: {location: {x: lon, y: lat, extent: 360, precision: 1.0e-4}}`` in a table lets statements name the point ``location`` in spatial functions (`atoll.query.spatial`); with ``wkt: column`` a
+column of text has it, such as ``POINT (2.3 48.8)``.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from typing import Any
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.validation import is_real
 
-__all__ = ["LEVELS", "ColumnPolicy", "QueryPolicy", "TablePolicy", "strictest"]
+__all__ = ["LEVELS", "ColumnPolicy", "PointPolicy", "QueryPolicy", "TablePolicy", "strictest"]
 
 LEVELS = ("public", "protected", "private")
 """Levels of a column, the least strict first (SMCQL, Bater et al. 2017, section 3)."""
@@ -58,6 +61,30 @@ class ColumnPolicy:
 
 
 @dataclass(frozen=True)
+class PointPolicy:
+    """Which columns of a table are the coordinates of a point.
+
+    Attributes:
+        x: column of the first coordinate, such as the longitude; empty with ``wkt``.
+        y: column of the second one, such as the latitude.
+        wkt: column of texts such as ``POINT (2.3 48.8)``.
+        extent: the largest distance between two points, in units of the coordinates.
+        precision: the smallest difference of two distances that matters; a search for a radius ends there.
+    """
+
+    x: str = ""
+    y: str = ""
+    wkt: str = ""
+    extent: float = 360.0
+    precision: float = 1e-4
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it lies in."""
+        return (self.wkt,) if self.wkt else (self.x, self.y)
+
+
+@dataclass(frozen=True)
 class TablePolicy:
     """What is allowed of one table.
 
@@ -66,12 +93,14 @@ class TablePolicy:
         unit: the column whose values are the people or things that ``min_count`` counts; empty for rows.
         columns: column -> its policy, by names in lower case.
         others: the policy of columns that are not named.
+        points: point -> its columns, by names in lower case.
     """
 
     mode: str = "horizontal"
     unit: str = ""
     columns: Mapping[str, ColumnPolicy] = field(default_factory=dict)
     others: ColumnPolicy = ColumnPolicy()
+    points: Mapping[str, PointPolicy] = field(default_factory=dict)
 
     def column(self, name: str) -> ColumnPolicy:
         """The policy of a column."""
@@ -115,7 +144,8 @@ class QueryPolicy:
                 if near:  # another site may have further tables, and one policy may be for all
                     raise ConfigError(f"tables: {name}: there is no such table here.{near}", where=where, remedy=f"use {', '.join(known)}")  # fmt: skip
                 continue
-            for column in (*table.columns, *([table.unit] if table.unit else [])):
+            points = [column for point in table.points.values() for column in point.columns]
+            for column in (*table.columns, *([table.unit] if table.unit else []), *points):
                 if column not in known[name]:
                     raise ConfigError(f"tables.{name}: there is no column {column!r}.{nearest(column, known[name])}", where=where, remedy=f"use {', '.join(known[name])}")  # fmt: skip
 
@@ -178,6 +208,7 @@ class QueryPolicy:
                 "mode": one.mode,
                 "unit": one.unit,
                 "columns": {c: _packed(one.column(c)) for c in columns},
+                "points": {point: [p.x, p.y, p.wkt, p.extent, p.precision] for point, p in one.points.items()},
             }
         return {"min_count": self.min_count, "tables": found}
 
@@ -189,12 +220,13 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
         told: what each site tells; see `QueryPolicy.told`.
 
     Raises:
-        ConfigError: sites declare a table in different modes, or by different units.
+        ConfigError: sites declare a table in different modes, by different units, or a point in different columns.
     """
     tables: dict[str, TablePolicy] = {}
     for one in told:
         for name, table in one["tables"].items():
-            made = TablePolicy(table["mode"], table["unit"], {c: ColumnPolicy(*row) for c, row in table["columns"].items()})  # fmt: skip
+            points = {point: PointPolicy(*row) for point, row in table["points"].items()}
+            made = TablePolicy(table["mode"], table["unit"], {c: ColumnPolicy(*row) for c, row in table["columns"].items()}, points=points)  # fmt: skip
             known = tables.setdefault(name, made)
             if (known.mode, known.unit) != (made.mode, made.unit):
                 raise ConfigError(
@@ -202,7 +234,8 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
                     where="policies of the sites",
                     remedy="let all sites declare it alike",
                 )
-            tables[name] = replace(known, columns={c: _stricter(known.columns.get(c), p) for c, p in made.columns.items()})  # fmt: skip
+            columns = {c: _stricter(known.columns.get(c), p) for c, p in made.columns.items()}
+            tables[name] = replace(known, columns=columns, points=_common_points(name, known.points, made.points))
     return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables)
 
 
@@ -215,6 +248,21 @@ def _stricter(one: ColumnPolicy | None, other: ColumnPolicy) -> ColumnPolicy:
         local=one.local and other.local,
         scale=one.scale if one.scale == other.scale else None,
     )
+
+
+def _common_points(table: str, one: Mapping[str, PointPolicy], other: Mapping[str, PointPolicy]) -> dict[str, PointPolicy]:  # fmt: skip
+    """The points that both of two sites declare: an extent that holds all, and the coarser precision."""
+    found = {}
+    for name in (name for name in one if name in other):
+        a, b = one[name], other[name]
+        if a.columns != b.columns:
+            raise ConfigError(
+                f"points.{name} of table {table} lies in {', '.join(a.columns)} at one site, and in {', '.join(b.columns)} at another",
+                where="policies of the sites",
+                remedy="let all sites declare it alike, over a view that has the same columns",
+            )
+        found[name] = replace(a, extent=max(a.extent, b.extent), precision=max(a.precision, b.precision))
+    return found
 
 
 def _packed(one: ColumnPolicy) -> list[Any]:
@@ -232,15 +280,34 @@ def _mapping(given: Any, where: str, known: Sequence[str] = ()) -> Mapping[str, 
 
 
 def _table(given: Any, where: str) -> TablePolicy:
-    one = _mapping(given, where, ("mode", "unit", "sizes", "columns"))
+    one = _mapping(given, where, ("mode", "unit", "sizes", "columns", "points"))
     mode = _word(one.get("mode", "horizontal"), MODES, "mode", where)
     _word(one.get("sizes", "hidden"), ("hidden", "noisy", "open"), "sizes", where)  # answers tell no size of a table
     columns = one.get("columns", {})
+    points = {name.lower(): _point(each, f"{where}.points.{name}") for name, each in _mapping(one.get("points", {}), f"{where}.points").items()}  # fmt: skip
     if isinstance(columns, str):
-        return TablePolicy(mode, _name(one.get("unit", ""), where), {}, _column(columns, f"{where}.columns"))
+        return TablePolicy(mode, _name(one.get("unit", ""), where), {}, _column(columns, f"{where}.columns"), points)
     named = _mapping(columns, f"{where}.columns")
     made = {name.lower(): _column(each, f"{where}.columns.{name}") for name, each in named.items()}
-    return TablePolicy(mode, _name(one.get("unit", ""), where), made)
+    return TablePolicy(mode, _name(one.get("unit", ""), where), made, points=points)
+
+
+def _point(given: Any, where: str) -> PointPolicy:
+    one = _mapping(given, where, ("x", "y", "wkt", "extent", "precision"))
+    names = [name for name in ("x", "y", "wkt") if name in one]
+    if names not in (["x", "y"], ["wkt"]):
+        raise ConfigError(f"{' and '.join(names) or 'no column'} of a point", where=where, remedy="name the columns of both coordinates, x: lon, y: lat, or a column of texts, wkt: shape")  # fmt: skip
+    for name in names:
+        if not isinstance(one[name], str) or not one[name]:
+            raise ConfigError(f"{name}: {one[name]!r}", where=where, remedy="name a column")
+    extent, precision = (one.get(name, getattr(PointPolicy, name)) for name in ("extent", "precision"))
+    for name, value in (("extent", extent), ("precision", precision)):
+        if not is_real(value) or not 0 < value < 1e300:
+            raise ConfigError(f"{name}: {value!r}", where=where, remedy="use a number above 0, in units of the coordinates")  # fmt: skip
+    if not 1 < extent / precision <= 2.0**52:
+        raise ConfigError(f"extent: {extent!r} and precision: {precision!r}", where=where, remedy="let the precision be smaller than the extent, by a factor of at most 2^52")  # fmt: skip
+    x, y, wkt = (one.get(name, "").lower() for name in ("x", "y", "wkt"))
+    return PointPolicy(x, y, wkt, float(extent), float(precision))
 
 
 def _column(given: Any, where: str) -> ColumnPolicy:

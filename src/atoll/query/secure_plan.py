@@ -169,6 +169,8 @@ class _SecurePlanner(_Planner):
         group, distinct = self.tree.args.get("group"), self.tree.args.get("distinct")
         self.grouped = bool(nodes or group or distinct)
         keys = self._keys() if self.grouped else self._shown_rows()
+        if keys:
+            self._require_points()
         self._divide()
         with shadow(self.catalog) as connection:
             self.connection = connection

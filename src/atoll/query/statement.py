@@ -16,9 +16,19 @@ from atoll.core.errors import ConfigError, nearest
 from atoll.core.extras import need
 
 from .databases.silo import EMPTY, connect_duckdb, lock_connection, quote
-from .policy import QueryPolicy
+from .policy import PointPolicy, QueryPolicy
+from .spatial import break_ties, expand_points
 
-__all__ = ["SOURCE", "Catalog", "SqlStatement", "describe_catalog", "parse_statement", "shadow", "unite_schemas"]
+__all__ = [
+    "SOURCE",
+    "Catalog",
+    "SqlStatement",
+    "describe_catalog",
+    "parse_statement",
+    "shadow",
+    "unite_schemas",
+    "with_points",
+]
 
 SOURCE = "@"
 """What stands before a table's name in local SQL, where it means the columns that the catalog has, with the catalog's types."""
@@ -30,9 +40,11 @@ class Catalog:
 
     Attributes:
         tables: table -> column -> DuckDB's name of its type. Tables are in lower case; columns as they are written.
+        points: table -> point -> its columns.
     """
 
     tables: Mapping[str, Mapping[str, str]]
+    points: Mapping[str, Mapping[str, PointPolicy]] = field(default_factory=dict)
 
     def key(self) -> tuple[Any, ...]:
         """The catalog as a hashable value."""
@@ -49,6 +61,7 @@ class SqlStatement:
         columns: names of the result's columns.
         types: DuckDB's types of the result's columns.
         sql: the SELECT with its parameters, as every site parses it again.
+        pooled: the SELECT as DuckDB runs it over all rows in one place.
         explain: whether only the plan is asked for: ``""``, ``"explain"`` or ``"analyze"``.
     """
 
@@ -58,6 +71,12 @@ class SqlStatement:
     types: tuple[str, ...] = ()
     explain: str = ""
     sql: str = ""
+    pooled: str = ""
+
+
+def with_points(catalog: Catalog, policy: QueryPolicy) -> Catalog:
+    """The catalog with the points that the policy declares."""
+    return Catalog(catalog.tables, {table: dict(policy.table(table).points) for table in catalog.tables})
 
 
 def unite_schemas(schemas: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Catalog:
@@ -166,13 +185,14 @@ def parse_statement(text: str, catalog: Catalog, params: Sequence[Any] | Mapping
         hash(frozen)
     except TypeError:
         raise ConfigError(f"params={params!r}", where="sql", remedy="give plain values: numbers, text, dates, None") from None  # fmt: skip
-    return _parsed(text, catalog.key(), frozen, isinstance(params, Mapping))
+    points = tuple((table, *found.items()) for table, found in catalog.points.items())
+    return _parsed(text, catalog.key(), points, frozen, isinstance(params, Mapping))
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(text: str, key: Any, params: tuple[Any, ...], named: bool) -> SqlStatement:
+def _parsed(text: str, key: Any, points: Any, params: tuple[Any, ...], named: bool) -> SqlStatement:
     sqlglot = need("sqlglot", "sql", "SQL over silos")
-    catalog = Catalog({table: dict(columns) for table, *columns in key})
+    catalog = Catalog({table: dict(columns) for table, *columns in key}, {table: dict(found) for table, *found in points})  # fmt: skip
     body, explain = _without_explain(text)
     _require_query(body, len(text) - len(body), text)
     try:
@@ -189,9 +209,13 @@ def _parsed(text: str, key: Any, params: tuple[Any, ...], named: bool) -> SqlSta
     _set_params(sqlglot, tree, params, named)
     _require_allowed(sqlglot, tree, text, offset)
     _require_tables(sqlglot, tree, catalog, text, offset)
+    sql = tree.sql("duckdb")
+    spatial = expand_points(tree, catalog.points, lambda node: _at(node, text, offset))
     _require_columns(sqlglot, tree, catalog, text, offset)
-    columns, types = _describe(tree.sql("duckdb") if params else body.strip().removesuffix(";"), catalog)
-    return SqlStatement(text, _qualified(sqlglot, tree, catalog), columns, types, explain, tree.sql("duckdb"))
+    columns, types = _describe(tree.sql("duckdb") if params or spatial else body.strip().removesuffix(";"), catalog)
+    found = _qualified(sqlglot, tree, catalog)
+    pooled = break_ties(found) if spatial else sql
+    return SqlStatement(text, found, columns, types, explain, sql, pooled)
 
 
 def _without_explain(text: str) -> tuple[str, str]:
@@ -268,7 +292,8 @@ _FUNCTIONS = frozenset(
     datesub date_add gcd lcm bit_count initcap cast try_cast extract date_trunc date_diff datediff concat_ws if date strip_accents left right quantize
     count sum avg min max var_samp var_pop variance stddev stddev_samp stddev_pop corr covar_samp covar_pop count_if exists any all in median mode quantile
     quantile_cont quantile_disc approx_quantile approx_count_distinct string_agg listagg bool_and bool_or first last arg_min arg_max product row_number rank dense_rank
-    percent_rank cume_dist ntile lag lead first_value last_value nth_value geomean skewness kurtosis regr_slope regr_intercept regr_r2""".split()  # noqa: SIM905 - a list for people
+    percent_rank cume_dist ntile lag lead first_value last_value nth_value geomean skewness kurtosis regr_slope regr_intercept regr_r2
+    dwithin knn distance distancesphere point""".split()  # noqa: SIM905 - a list for people
 )
 """Functions that only compute from their arguments, by the names that DuckDB's text has."""
 _REFUSED_NODES = (
