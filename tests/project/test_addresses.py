@@ -101,9 +101,7 @@ def test_pages_are_read_whole() -> None:
 def test_an_old_address_of_a_module_answers_and_says_the_new_one() -> None:
     for name in [name for name in sys.modules if name.startswith("atoll.learn.pacing.regions")]:
         del sys.modules[name]
-    with pytest.warns(
-        MovedWarning, match=r"atoll\.learn\.pacing\.regions\.slack is atoll\.learn\.pacing\.slack now"
-    ):
+    with pytest.warns(MovedWarning, match=r"atoll\.learn\.pacing\.regions\.slack is atoll\.learn\.pacing\.slack now"):
         from atoll.learn.pacing.regions.slack import Forgetting  # type: ignore[import-not-found]
     from atoll.learn.pacing.slack import Forgetting as new
 

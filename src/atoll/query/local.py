@@ -23,6 +23,7 @@ __all__ = [
     "message_of",
     "names_of",
     "plan_of",
+    "plan_once",
     "prefix_of",
     "record_units",
     "silo_of",
@@ -45,11 +46,26 @@ def silo_of(data: Any) -> Silo:
     return data
 
 
-@functools.lru_cache(maxsize=32)
-def _plan_of(make: Callable[..., Any], text: str, catalog: str, policies: str) -> Any:
-    policy = strictest(json.loads(policies))
-    tables = with_points(Catalog(json.loads(catalog)), policy)
-    return make(parse_statement(text, tables), tables, policy)
+@functools.lru_cache(maxsize=64)
+def _plan_of(make: Callable[..., Any], text: str, catalog: str, policy: str) -> Any:
+    strict = strictest([json.loads(policy)])
+    tables = with_points(Catalog(json.loads(catalog)), strict)
+    return make(parse_statement(text, tables), tables, strict)
+
+
+def plan_once(
+    make: Callable[..., Any], text: str, tables: Mapping[str, Mapping[str, str]], policies: Sequence[Mapping[str, Any]]
+) -> Any:
+    """A plan, made once for the same statement, tables and strictest policy: the coordinator and its sites in one process share it.
+
+    Args:
+        make: makes a plan of a statement, the catalog and the strictest policy.
+        text: the statement.
+        tables: table -> column -> type.
+        policies: what each site tells of its policy; see `QueryPolicy.told`.
+    """
+    lower = {table: [c.lower() for c in columns] for table, columns in tables.items()}
+    return _plan_of(make, text, json.dumps(tables), json.dumps(strictest(policies).told(lower)))
 
 
 def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., Any] = make_plan) -> Any:
@@ -66,7 +82,7 @@ def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., A
     """
     catalog = {str(table): dict(columns) for table, columns in message["catalog"].items()}
     told = [_plain(message["policy"]), *([] if silo is None else [silo.policy.told(catalog)])]
-    return _plan_of(make, str(message["sql"]), json.dumps(catalog), json.dumps(told[::-1]))
+    return plan_once(make, str(message["sql"]), catalog, told[::-1])
 
 
 def message_of(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, first: str) -> dict[str, Any]:
@@ -133,12 +149,13 @@ class LocalCells:
         self._names = names_of(silo, plan)
         self._speaks = lone or not plan.lone
         texts = [self._cells_text()]
+        listed = self._keys_text() if plan.keys else ""
         if plan.keys:
-            texts.append(self._keys_text())
+            texts.append(listed)
         if plan.counted:
             texts += [self._members_text(one) for one in plan.released]
             texts += [self._entities_text(one) for one in plan.released]
-        found = silo.run_all(texts, list(self._names.values()))
+        found = silo.run_all(texts, list(self._names.values()), stable={listed})
         keys = len(plan.keys)
         self._rows = {tuple(row[:keys]): row[keys:] for row in found[0]}
         self.possible: list[Cell] = [tuple(row) for row in found[1]] if plan.keys else []

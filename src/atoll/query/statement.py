@@ -209,13 +209,20 @@ def _parsed(text: str, key: Any, points: Any, params: tuple[Any, ...], named: bo
     _set_params(sqlglot, tree, params, named)
     _require_allowed(sqlglot, tree, text, offset)
     _require_tables(sqlglot, tree, catalog, text, offset)
-    sql = tree.sql("duckdb")
+    sql = _plain_text(tree, body, params)
     spatial = expand_points(tree, catalog.points, lambda node: _at(node, text, offset))
     _require_columns(sqlglot, tree, catalog, text, offset)
     columns, types = _describe(tree.sql("duckdb") if params or spatial else body.strip().removesuffix(";"), catalog)
     found = _qualified(sqlglot, tree, catalog)
     pooled = break_ties(found) if spatial else sql
     return SqlStatement(text, found, columns, types, explain, sql, pooled)
+
+
+def _plain_text(tree: Any, body: str, params: tuple[Any, ...]) -> str:
+    """The SELECT as it was written, so that a site in this process need not parse it again, unless there are values to put in, or comments, which may end after the last line."""
+    return (
+        str(tree.sql("duckdb")) if params or "--" in body or "/*" in body else body.strip().removesuffix(";").rstrip()
+    )
 
 
 def _without_explain(text: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from atoll.core.errors import AtollError, TaskError
@@ -28,6 +28,8 @@ EMPTY = "NULL"
 Schema = dict[str, dict[str, str]]
 """Table -> column -> DuckDB's name of its type; names as the source writes them."""
 T = TypeVar("T")
+_REMEMBERED = 32
+"""Most queries whose rows a silo keeps."""
 Watch = Callable[[Callable[[], None]], None]
 
 
@@ -115,6 +117,7 @@ class Silo:
         self._connection: Any = None
         self._loading: list[Callable[[], None]] = []
         self._loaded: dict[str, Any] = {}
+        self._remembered: dict[str, Any] = {}
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="atoll-silo")
         self._schema: Schema | None = None
         self._schema_stamp: Any = None
@@ -153,29 +156,41 @@ class Silo:
             self._schema, self._schema_stamp = schema, stamp
         return self._schema
 
-    def run_all(self, texts: Sequence[str], tables: Sequence[str], *, arrow: bool = False) -> list[Any]:
+    def run_all(
+        self, texts: Sequence[str], tables: Sequence[str], *, arrow: bool = False, stable: Collection[str] = ()
+    ) -> list[Any]:
         """The rows of several queries over one snapshot.
 
         Args:
             texts: local SQL; tables are in the schema ``main``.
             tables: the tables that it needs, as the source names them.
             arrow: return tables of Arrow instead of lists of tuples.
+            stable: those of the texts that later statements ask again, such as the values of a column; their rows are kept until a table has changed.
 
         Raises:
             TaskError: a query failed, or took longer than the policy allows.
             DataError: a table cannot be read.
         """
-        return self._in_thread(lambda: self._run_all(texts, tables, arrow=arrow), "a statement")
+        return self._in_thread(lambda: self._run_all(texts, tables, stable, arrow=arrow), "a statement")
 
-    def _run_all(self, texts: Sequence[str], tables: Sequence[str], *, arrow: bool) -> list[Any]:
+    def _run_all(self, texts: Sequence[str], tables: Sequence[str], stable: Collection[str], *, arrow: bool) -> list[Any]:  # fmt: skip
         self._connect(tables)
         self._connection.execute("BEGIN TRANSACTION")
         try:
-            if arrow:
-                return [self._connection.sql(text).to_arrow_table() for text in texts]
-            return [self._connection.execute(text).fetchall() for text in texts]
+            return [self._rows(text, keep=text in stable, arrow=arrow) for text in texts]
         finally:
             self._connection.execute("ROLLBACK")
+
+    def _rows(self, text: str, *, keep: bool, arrow: bool) -> Any:
+        name = f"{arrow} {text}"
+        if name in self._remembered:
+            return self._remembered[name]
+        found = self._connection.sql(text).to_arrow_table() if arrow else self._connection.execute(text).fetchall()
+        if keep:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.pop(next(iter(self._remembered)))
+            self._remembered[name] = found
+        return found
 
     def _connect(self, tables: Sequence[str]) -> None:
         """Have a locked connection with these tables, as they are now."""
@@ -190,7 +205,7 @@ class Silo:
         lock_connection(made)
         if self._connection is not None:
             self._connection.close()
-        self._connection, self._loaded = made, stamps
+        self._connection, self._loaded, self._remembered = made, stamps, {}
 
     def _in_thread(self, work: Callable[[], T], what: str) -> T:
         """Do work in the silo's thread, for no longer than the policy allows."""

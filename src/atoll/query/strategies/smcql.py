@@ -409,6 +409,7 @@ class Smcql(Strategy):
     """Joins, groups and orders of rows of different sites, under shares at three parties."""
 
     name: ClassVar[str] = "smcql"
+    shares_rows: ClassVar[bool] = True
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan; see `atoll.query.secure_plan`."""

@@ -64,6 +64,8 @@ class Strategy:
     """Base class of strategies."""
 
     name: ClassVar[str] = ""
+    shares_rows: ClassVar[bool] = False
+    """Whether it shares single rows among parties. Then ``"auto"`` takes it only where no strategy without answers, and plans it only then."""
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> Any:
         """A plan for a statement.
@@ -144,7 +146,7 @@ def _known() -> dict[str, type[Strategy]]:
 
 
 def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, sites: int) -> Choice:
-    """The strategy of a name, or for ``"auto"`` the cheapest that can answer.
+    """The strategy of a name, or for ``"auto"`` the cheapest that can answer: if one can that shares no rows, the cheapest of those.
 
     Args:
         name: a name, or ``"auto"``.
@@ -163,8 +165,12 @@ def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy
         raise ConfigError(f"strategy={name!r}.{nearest(name, known)}", where="query", remedy=f"use auto, or {', '.join(known)}")  # fmt: skip
     plans: dict[str, tuple[float, Strategy, Any]] = {}
     refused: dict[str, AtollError] = {}
-    for one in known.values() if name == "auto" else [known[name]]:
+    rejected: dict[str, str] = {}
+    for one in sorted(known.values(), key=lambda kind: kind.shares_rows) if name == "auto" else [known[name]]:
         strategy = one()
+        if plans and one.shares_rows:
+            rejected[one.name] = f"it shares rows among parties, and {' and '.join(plans)} can do without"
+            continue
         try:
             strategy.require_parties(sites, helper=name != "auto")
             plan = strategy.plan(statement, catalog, policy)
@@ -175,7 +181,7 @@ def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy
     if not plans:
         raise _no_strategy(refused)
     cost, strategy, plan = min(plans.values(), key=lambda found: found[0])
-    rejected = {other: str(error) for other, error in refused.items()}
+    rejected |= {other: str(error) for other, error in refused.items()}
     rejected |= {other: f"it sends about {found[0]:,.0f} bytes, and {strategy.name} {cost:,.0f}" for other, found in plans.items() if other != strategy.name}  # fmt: skip
     return Choice(strategy, plan, rejected)
 
