@@ -175,7 +175,9 @@ def test_test_rows_in_another_coding_are_refused_and_lost_ones_said(sites: list[
     pd.read_csv(sites[0]).head(20).to_csv(test, index=False)
     words = ("fit", "glm", *sites, "--columns", "age", "--label", "died", "--test", test)
     code, found, _ = typed(*words)
-    assert code == 0
+    assert (code, found.get("notices", [])) == (0, [])
+    pd.read_csv(sites[0]).head(20).assign(age=lambda table: table.age * 365).to_csv(test, index=False)  # days
+    assert "column 'age' of the test rows lies around" in "".join(typed(*words)[1]["notices"])
     for coding in (lambda table: table.died + 1, lambda table: table.died.map({0: "no", 1: "yes"})):
         pd.read_csv(sites[0]).head(20).assign(died=coding).to_csv(test, index=False)
         code, refused, _ = typed(*words)

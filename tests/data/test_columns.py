@@ -18,7 +18,7 @@ from atoll.data import (
     from_dataframes,
     read_csv,
 )
-from atoll.data.units import name_other_units, require_one_unit
+from atoll.data.units import name_other_units, name_units_of_test, require_one_unit
 from atoll.fitting import GLM, Fit
 from atoll.statistics import Statistics
 from atoll.trees import Trees
@@ -183,12 +183,38 @@ def test_a_client_whose_numbers_are_a_thousand_times_larger_is_named_in_the_resu
 
     tables = {name: measured("age", 1) for name in ("north", "south", "west")}
     assert notices(tables) == []
-    assert notices(tables | {"west": measured("age", 12)}) == []
+    assert notices(tables | {"west": measured("age", 1.4)}) == []
+    (months,) = notices(tables | {"west": measured("age", 12)})
+    assert months.startswith("column 'age' of client 'west' lies around 7")
     assert notices(tables | {"west": measured("age", 1000)}) == [
         "column 'age' of client 'west' is about 10^3 times larger than the median of the clients': is it in another unit?"
     ]
     few = {name: measured("age", factor, 8) for name, factor in (("north", 1), ("south", 1000))}
     assert notices(few) == []  # eight values may lie anywhere
+
+
+@given(st.sampled_from([365, 24, 12, 88.4, 2.2, 1 / 7.5]), st.integers(0, 50), st.booleans())
+def test_test_rows_in_another_unit_are_named_whatever_the_factor(factor: float, seed: int, wrong: bool) -> None:
+    rng = np.random.default_rng(seed)
+    sites = {name: {"age": rng.normal(60 + shift, 9, 40), "sex": rng.integers(0, 2, 40)} for name, shift in (("a", 0), ("b", 8))}  # fmt: skip
+    sites["a"]["age"][0] = 99_999.0 if wrong else 60.0  # one wrong value hides nothing
+    rows = rng.normal(64, 9, 30)
+    assert name_units_of_test(sites, {"age": rows, "sex": np.ones(30)}) == []
+    (told,) = name_units_of_test(sites, {"age": rows * factor, "sex": np.ones(30)})
+    assert "'age'" in told
+    assert "another unit" in told
+
+
+def test_test_rows_with_another_unit_are_named_by_trees_in_features_and_in_the_target() -> None:
+    def rows(factor: float, stay: float) -> Dataset:
+        one = measured("age", factor)
+        return Dataset({"x": one["age"][:, None], "y": one["age"] / 9 * stay}, task="regression", features=["age"])
+
+    def notices(test: Dataset) -> list[str]:
+        return name_other_units(Islands.from_datasets([rows(1, 1), rows(1, 1)], test=test))
+
+    assert notices(rows(1, 1)) == []
+    assert [line[:12] for line in notices(rows(365, 24))] == ["column 'age'", "the target o"]
 
 
 def test_rows_of_one_table_have_one_unit() -> None:

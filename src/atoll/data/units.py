@@ -2,7 +2,8 @@
 
 A party that has grams where the others have tonnes sends updates of the right form, and the model never recovers. Two names that differ only in the unit between
 brackets, such as ``age [years]`` and ``age [months]``, are refused. Without a unit in the name, numbers that are far off are named: the scale of a column is
-``round(log10(RMS))``, with the root mean square of its values. In one process the result says so. Between organisations, this whole number is all that leaves a
+``round(log10(RMS))``, with the root mean square of its values. In one process the result says so, and also names a column whose median lies outside nearly all values of the
+others and is at least twice or half theirs, such as days in place of years. Between organisations, the whole number is all that leaves a
 site. A site keeps it to itself with ``scales: false``, and it does not leave for a job that promises privacy, because its ledger would not count it.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,14 @@ import numpy as np
 from atoll.core.errors import DataError
 from atoll.core.requests.cohort import Community
 
+from .missing import labelled_rows
+
 __all__ = [
     "EMPTY",
     "FAR",
     "MOST_COLUMNS",
     "name_other_units",
+    "name_units_of_test",
     "numbers_of",
     "other_units",
     "require_one_unit",
@@ -38,6 +43,8 @@ MOST_COLUMNS = 100_000
 _CLIENTS, _ROWS = 1000, 10_000  # looked at
 _FEW, _SHOWN = 10, 5
 """Values of a column that a scale of a simulation's client needs, and sentences that a result has at most."""
+_TIMES = 2
+"""How many times larger a median must be at least, if it lies outside nearly all other values."""
 EMPTY = -1000
 """The scale of a column of zeros, which is not compared."""
 
@@ -84,18 +91,36 @@ def name_other_units(population: Any) -> list[str]:
     if len(population) > _CLIENTS or not getattr(population, "separate", isinstance(population, Community)):
         return []
     about, test = getattr(population, "about", None), getattr(population, "test", None)
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, _Extent]] = {}
     for place, client in enumerate(population.names):
-        for column, scale in _scale_columns(population.shard(place), about).items():
-            found.setdefault(column, {})[str(client)] = scale
-    held = {} if test is None else _scale_columns(test, about)
+        for column, extent in _measure_columns(population.shard(place), about).items():
+            found.setdefault(column, {})[str(client)] = extent
+    held = {} if test is None else _measure_columns(test, about)
     told = []
-    lines = _name_infinite(population, about)
     for column, rows in found.items():
+        name = "the target" if column == _TARGET else f"column {column!r}"
         # Test rows may be the clients' own, and hold several units then.
-        beside = {"test": held[column]} if column in held else {}
-        told += _off(rows, f"column {column!r}", "client") or _off({**rows, **beside}, f"column {column!r}", "client")
-    lines += [f"{words}: is it in another unit?" for words in told[:_SHOWN]]
+        told += _name_far(rows, name) or (_name_far_test(rows, held[column], name) if column in held else [])
+    return _name_infinite(population, about) + _shorten(told)
+
+
+def name_units_of_test(tables: Mapping[str, Any], test: Any) -> list[str]:
+    """Return in words which columns of test rows are far off those of all sites.
+
+    Args:
+        tables: the sites' tables, frames, or dicts of columns, by name.
+        test: the test rows, in the same form.
+    """
+    sites = {site: _measure_columns(rows, None) for site, rows in tables.items()}
+    told: list[str] = []
+    for column, extent in _measure_columns(test, None).items():
+        rows = {site: each[column] for site, each in sites.items() if column in each}
+        told += _name_far_test(rows, extent, f"column {column!r}", "site") if rows else []
+    return _shorten(told)
+
+
+def _shorten(told: Sequence[str]) -> list[str]:
+    lines = [f"{words}: is it in another unit?" for words in told[:_SHOWN]]
     return lines + ([f"{len(told) - _SHOWN} more columns are as far off"] if len(told) > _SHOWN else [])
 
 
@@ -110,14 +135,66 @@ def _name_infinite(population: Any, about: Any) -> list[str]:
     return found[:_SHOWN]
 
 
-def _scale_columns(data: Any, about: Any) -> dict[str, int]:
-    """The scale of each column with enough values."""
-    found = {}
-    for column, values in numbers_of(data, about).items():
+_TARGET = "y"
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """The scale of a column, between what nearly all of its values lie (a wrong one must not hide the others), its median, and whether it has more than two values."""
+
+    scale: int
+    low: float
+    high: float
+    median: float
+    many: bool
+
+
+def _measure_columns(data: Any, about: Any) -> dict[str, _Extent]:
+    """The extent of each column with enough values, and of the target of a regression."""
+    found, known_about = {}, getattr(data, "about", about)
+    columns = numbers_of(data, about)
+    if known_about is not None and known_about.task == "regression" and "y" in data and np.ndim(data["y"]) == 1:
+        columns = {**columns, _TARGET: np.asarray(data["y"])[labelled_rows(data)]}
+    for column, values in columns.items():
         known = values[:_ROWS][np.isfinite(values[:_ROWS])].astype(np.float64)
         if len(known) >= _FEW and (mean := float(np.sqrt(np.mean(known * known)))) > 0 and math.isfinite(mean):
-            found[column] = round(math.log10(mean))
+            wrong, rows = 1 + len(known) // 100, np.sort(known)
+            low, high, middle = float(rows[wrong]), float(rows[-1 - wrong]), float(np.median(known))
+            found[column] = _Extent(round(math.log10(mean)), low, high, middle, len(np.unique(known)) > 2)
     return found
+
+
+def _name_far(rows: Mapping[str, _Extent], column: str) -> list[str]:
+    """Say which client is far off in a column."""
+    told = _off({client: extent.scale for client, extent in rows.items()}, column, "client")
+    if told or len(rows) < 2:
+        return told
+    for client, extent in rows.items():
+        others = [other for name, other in rows.items() if name != client]
+        if _lies_apart(extent, others) and (len(others) > 1 or _lies_apart(others[0], [extent])):
+            low, high = min(other.low for other in others), max(other.high for other in others)
+            told.append(f"{column} of client {client!r} lies around {extent.median:.4g}, and nearly all at the other clients between {low:.4g} and {high:.4g}")  # fmt: skip
+            if len(rows) == 2:
+                break
+    return told
+
+
+def _name_far_test(rows: Mapping[str, _Extent], test: _Extent, column: str, who: str = "client") -> list[str]:
+    """Say that test rows are far off those of all clients."""
+    told = _off({**{name: extent.scale for name, extent in rows.items()}, "test": test.scale}, column, who)
+    if told or not _lies_apart(test, list(rows.values())):
+        return told
+    low, high = min(extent.low for extent in rows.values()), max(extent.high for extent in rows.values())
+    return [f"{column} of the test rows lies around {test.median:.4g}, and nearly all at the {who}s between {low:.4g} and {high:.4g}"]  # fmt: skip
+
+
+def _lies_apart(own: _Extent, others: Sequence[_Extent]) -> bool:
+    """Whether a median lies outside nearly all values of the others, and is at least twice or half theirs: the factors of units are."""
+    low, high = min(other.low for other in others), max(other.high for other in others)
+    middle = float(np.median([other.median for other in others]))
+    small, large = sorted((abs(own.median), abs(middle)))
+    many = own.many and all(other.many for other in others)  # two numbers are codes
+    return many and not low <= own.median <= high and large >= _TIMES * small > 0
 
 
 def numbers_of(data: Any, about: Any) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def compare_fits(
         result ``told``; short ``params``; the result's ``notices``, if there are any. And the federation's model.
     """
     from atoll.data import DataTable
+    from atoll.data.units import name_units_of_test
     from atoll.fitting.rows import require_known_labels
     from atoll.runs.config import job_class
     from atoll.secure.masking import SecureAggregation
@@ -139,7 +140,7 @@ def compare_fits(
         **({"notices": list(results[0].notices)} if results[0].notices else {}),
     }  # fmt: skip
     more = [f"{name} alone: {reason}" for name, reason in reasons.items()] + (
-        [] if test is None else _name_unknown(federated, test)
+        [] if test is None else [*_name_unknown(federated, test), *name_units_of_test(tables, test)]
     )
     if more:
         found["notices"] = [*found.get("notices", ()), *more]
