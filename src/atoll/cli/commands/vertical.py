@@ -213,29 +213,28 @@ def command(
     json: Json = False,
 ) -> int:
     """Train one model over the columns of several files, without joining them; compare with the guest alone and with all columns in one place. Or, with --statistics, say what the columns tell of the labels or of each other."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "security": security, "trees": trees, "depth": depth, "bins": bins, "rate": rate, "short_exponents": short_exponents or None,
         "epsilon": epsilon, "family": family, "penalty": penalty, "l1": l1, "solver": solver, "triples": triples,
         "epochs": epochs, "batch": batch, "attack": attack, "defend": defend, "host_labels": host_labels or None,
     }  # fmt: skip
-    given = {name: value for name, value in given.items() if value is not None}
     _require_places(predictions, transcript)
+    given = {name: value for name, value in options.items() if value is not None}
     if statistics is not None:
         foreign = {"model": model, "predictions": predictions, "transcript": transcript, "folder": folder}
         learner = _statistics_of(statistics, {**given, **foreign})
     else:
         learner = {"model": _make_model(model or "boost", given, seed), "transcript": transcript is not None}
     tables, left_out = _read(files, ids, label, drop or (), key)
-    chosen: dict[str, Any] = {
-        "task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids, "label": label, "categories": _split_names(categories, tables),
-    }  # fmt: skip
+    chosen: dict[str, Any] = {"task": task, "test": test, "order": seed, "key": key, "repeats": repeats, "id": ids, "label": label}  # fmt: skip
+    chosen["categories"] = _split_names(categories, tables)
     job, output = _make_job(learner, chosen, list(tables)), output_of(context)
     trained = _train(job, files, tables, transcript, output, poc=poc, kept=folder, drop=left_out)
     if trained is None:
         return INTERRUPT_CODE
     found = _describe(job, tables, trained) if statistics else _compare(job, tables, trained, predictions)
-    shown = _statistics_table(found) if statistics else _table(found)
-    output.give(found | ({} if transcript is None else {"transcript": str(transcript)}), shown)
+    kept = {} if transcript is None else {"transcript": str(transcript)}
+    output.give(found | kept, _statistics_table(found) if statistics else _table(found))
     return 0
 
 
