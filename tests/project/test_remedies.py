@@ -43,6 +43,8 @@ FOREIGN = {
     # words
     "Atoll", "Bayes", "Class", "False", "Flower", "Hessian", "LimitNOFILE", "Metropolis", "Name", "None", "Parquet", "Python", "Shamir", "True", "Unix",
     "GiB", "XGBoost", "LightGBM", "SecAgg", "DuckDB", "PostgreSQL", "MNIST", "NaN",
+    # functions of SQL
+    "Distance", "DistanceSphere",
 }  # fmt: skip
 """Names of other libraries, and words with capitals inside."""
 FOREIGN_ARGUMENTS = {

@@ -87,7 +87,7 @@ class QueryResult:
             "plan": self.plan,
             "leakage": self.leakage,
             "rounds": self.answer.rounds,
-            "comparisons": 0,
+            "comparisons": self.answer.comparisons,
             "bytes": {"total": self.bytes, "predicted": self.predicted, "links": dict(self.links)},
             "privacy": None,
             "approximate": None,
@@ -117,7 +117,7 @@ class Query(Checked, Job):
 
     Attributes:
         sql: the statement: one SELECT, EXPLAIN of one, ``SHOW TABLES`` or ``DESCRIBE table``.
-        strategy: how it is answered: ``"auto"``, or the name of a strategy.
+        strategy: how it is answered: ``"auto"``, or the name of a strategy, with options after a colon: ``"hufu:radii=3"``.
         params: values of ``?`` in the statement, in order.
     """
 
@@ -131,7 +131,7 @@ class Query(Checked, Job):
 
     def names(self) -> tuple[str, ...]:
         """The kind and the strategy, which a site's policy can allow or refuse."""
-        return (*super().names(), self.strategy)
+        return (*super().names(), self.strategy.partition(":")[0])
 
     @classmethod
     def known_names(cls) -> tuple[str, ...]:

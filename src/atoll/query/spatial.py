@@ -211,8 +211,9 @@ def _expand_nearest(tree: Any, node: Any, points: Points, at: At) -> None:
     while isinstance(holder.parent, exp.And | exp.Paren):
         holder = holder.parent
     at_top = isinstance(holder.parent, exp.Where | exp.Join) and holder.find_ancestor(exp.Select) is tree
-    if not at_top or tree.args.get("qualify") is not None or tree.args.get("group") or tree.args.get("distinct"):
-        raise ConfigError(f"kNN stands inside another condition, beside another kNN or a group, or in a subquery{at(node)}", where="sql", remedy="write it once, in WHERE or ON of the outermost SELECT, by itself or with AND")  # fmt: skip
+    grouped = tree.args.get("group") or tree.args.get("distinct") or any(one.find(exp.AggFunc) for one in tree.expressions)  # fmt: skip
+    if not at_top or tree.args.get("qualify") is not None or grouped:
+        raise ConfigError(f"kNN stands inside another condition, beside another kNN or aggregates, or in a subquery{at(node)}", where="sql", remedy="write it once, in WHERE or ON of the outermost SELECT, by itself or with AND")  # fmt: skip
     a, b = _point_of(query, points, at), _point_of(place, points, at)
     if b.policy is None or a.alias == b.alias:
         raise ConfigError(f"kNN looks for rows near a point of their own table, or of no table{at(node)}", where="sql", remedy="write kNN(POINT(2.3, 48.8), location, k), or kNN(riders.location, drivers.location, k)")  # fmt: skip

@@ -1,3 +1,4 @@
+from .hufu import Hufu as Hufu
 from .smcql import Smcql as Smcql
 from .strategy import QueryAnswer as QueryAnswer
 from .strategy import Strategy as Strategy

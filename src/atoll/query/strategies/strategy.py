@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError, nearest
@@ -31,8 +31,9 @@ class QueryAnswer:
         rows: the rows; ordered only if the statement orders them.
         withheld_groups: groups that fewer units than ``min_count`` stand behind.
         withheld_values: NULLs that stand for a value that few units, or a difference of few units, would show.
-        rounds: contacts with the sites.
-        groups: the keys of all groups that the sites were asked for, also of those that are withheld.
+        rounds: contacts with the sites; between sites, messages that follow one another.
+        comparisons: secret comparisons, each of one number or of a whole vector.
+        groups: what the cost depends on and only the run tells: the keys of all groups that the sites were asked for, also of those that are withheld; or numbers, see the strategy's ``predict_cost``.
     """
 
     columns: tuple[str, ...]
@@ -41,6 +42,7 @@ class QueryAnswer:
     withheld_groups: int = 0
     withheld_values: int = 0
     rounds: int = 0
+    comparisons: int = 0
     groups: Sequence[Sequence[str | None]] = ((),)
 
 
@@ -61,11 +63,30 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Base class of strategies."""
+    """Base class of strategies. Fields that are text or numbers are options: ``hufu:comparison=masked,radii=3``."""
 
     name: ClassVar[str] = ""
     shares_rows: ClassVar[bool] = False
     """Whether it shares single rows among parties. Then ``"auto"`` takes it only where no strategy without answers, and plans it only then."""
+
+    @classmethod
+    def of_options(cls, text: str) -> Strategy:
+        """The strategy with options, such as ``radii=3,bound=extent``.
+
+        Raises:
+            ConfigError: there is no such option, or a value is of another type.
+        """
+        known = {one.name: one.default for one in fields(cls) if isinstance(one.default, str | int | float)}
+        given: dict[str, Any] = {}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.partition("=")
+            if name not in known:
+                raise ConfigError(f"strategy {cls.name}: there is no option {name!r}.{nearest(name, known)}", where="query", remedy=f"use {', '.join(known)}, as in {cls.name}:{next(iter(known))}={next(iter(known.values()))}" if known else "use none")  # fmt: skip
+            try:
+                given[name] = type(known[name])(value)
+            except ValueError:
+                raise ConfigError(f"strategy {cls.name}: {name}={value!r}", where="query", remedy=f"use a value such as {known[name]}") from None  # fmt: skip
+        return cls(**given)
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> Any:
         """A plan for a statement.
@@ -149,7 +170,7 @@ def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy
     """The strategy of a name, or for ``"auto"`` the cheapest that can answer: if one can that shares no rows, the cheapest of those.
 
     Args:
-        name: a name, or ``"auto"``.
+        name: a name, with options after a colon, or ``"auto"``.
         statement: the statement.
         catalog: the tables.
         policy: what all sites allow.
@@ -161,13 +182,14 @@ def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy
         CompositionError: no strategy can answer.
     """
     known = _known()
-    if name != "auto" and name not in known:
+    name, _, options = name.partition(":")
+    if (name != "auto" and name not in known) or (name == "auto" and options):
         raise ConfigError(f"strategy={name!r}.{nearest(name, known)}", where="query", remedy=f"use auto, or {', '.join(known)}")  # fmt: skip
     plans: dict[str, tuple[float, Strategy, Any]] = {}
     refused: dict[str, AtollError] = {}
     rejected: dict[str, str] = {}
     for one in sorted(known.values(), key=lambda kind: kind.shares_rows) if name == "auto" else [known[name]]:
-        strategy = one()
+        strategy = one.of_options(options)
         if plans and one.shares_rows:
             rejected[one.name] = f"it shares rows among parties, and {' and '.join(plans)} can do without"
             continue

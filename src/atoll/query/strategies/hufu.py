@@ -1,0 +1,649 @@
+"""``hufu``: spatial statements over the points of many owners, with as little secret work as they allow (after Hu-Fu, Tong et al. 2022).
+
+Four nouns. A **plan** (`SpatialPlan`) is a statement's rows as each site makes them, and the number k of nearest ones, if it asks for these. A **circle** (`atoll.secure.owners.OwnerCircle`) is what owners
+compute together. A **search** (`RadiusSearch`) is the interval in which the k-th distance lies, and halves it. A **part** is what a site gives of the union of all rows: noise, except in the sum of all parts.
+
+A statement walks so::
+
+    local SQL at each site ──► rows with their distances, at most k of the nearest
+    own k-th distances ── is one below 2^c times the precision? (any) ──► the circle that holds k rows
+    counts within half the radius ── is their sum at least k? (reach) ──► the search, until it is as narrow as the precision
+    rows within the radius ── scatter ──► a part at each site ── added up ──► the coordinator: the first k
+
+Range queries have no search, counts no rows: sites add up their counts. A join with rows of other sites (the *relation*, whose columns are public) begins with each site telling them to the others; the search then
+has an entry for each of its rows, and all entries are compared at once.
+
+The rows within the last radius may be more than k, if they lie within one precision of each other or are as far away as others: the coordinator leaves out the last ones. If sites together have fewer than k rows, or k of them
+only beyond the extent, each gives its k nearest. So the answer is exact whatever the policy says of extent and precision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
+from atoll.core.exposure import Exposure
+from atoll.core.requests.disclosure import Disclosure
+from atoll.core.requests.task import task
+from atoll.core.sealing import sealed_nbytes
+from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, join_scattered, slots_of
+
+from ..databases.silo import quote
+from ..local import LocalCells, message_of, names_of, plan_of, prefix_of, silo_of
+from ..plan import Key, QueryPlan, _parts, _Planner, make_plan
+from ..policy import QueryPolicy
+from ..spatial import MOST_NEIGHBOURS, DistanceRange, distance_of, nearest_of
+from ..statement import Catalog, shadow
+from .strategy import PlanStep, QueryAnswer, Strategy
+from .sums import finish_cells
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.execution.session import Peers
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
+
+    from ..statement import SqlStatement
+
+__all__ = ["Hufu", "RadiusSearch", "SpatialPlan", "make_spatial_plan", "share_counts", "share_rows"]
+
+BOUNDS = ("own", "extent")
+_ANY = DistanceRange(1.0, 1.0)
+_RELATION = "@relation"
+_ENTRY = "@entry"
+_MOST_ROWS = 10_000
+"""Most rows of a relation that sites tell each other."""
+
+
+def _one_row(message: Any) -> Disclosure:
+    """The plan refuses a min_count above 1, so nothing is promised."""
+    del message
+    return Disclosure(1)
+
+
+# ---------------------------------------------------------------- the plan
+
+
+@dataclass(frozen=True)
+class Relation:
+    """The rows that a join asks for the neighbours of, which sites tell each other.
+
+    Attributes:
+        alias: its table's.
+        columns: local SQL of its columns as text, their names and types.
+        text: local SQL of its rows.
+        lone: whether every site has all of them, so that one tells them.
+    """
+
+    alias: str
+    columns: tuple[tuple[str, str], ...]
+    text: str
+    lone: bool
+
+    def source(self, rows: Sequence[Sequence[str | None]]) -> str:
+        """Local SQL of the rows of all sites: a WITH of this name."""
+        names = [name for name, _ in self.columns]
+        shown = [f"CAST({quote(name)} AS {kind}) AS {quote(name)}" for name, kind in self.columns]
+        made = [f"({number}, {', '.join(_literal(cell) for cell in row)})" for number, row in enumerate(rows)]
+        values = ", ".join(made) or f"(NULL, {', '.join(['NULL'] * len(names))})"
+        inner = f"(VALUES {values}) AS v({', '.join([quote(_ENTRY), *map(quote, names)])})"
+        where = "" if made else " WHERE false"
+        return f"{quote(_RELATION)} AS (SELECT CAST({quote(_ENTRY)} AS BIGINT) AS {quote(_ENTRY)}, {', '.join(shown)} FROM {inner}{where})"  # fmt: skip
+
+
+def _literal(cell: str | None) -> str:
+    return "NULL" if cell is None else "'" + cell.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True)
+class SpatialPlan:
+    """How one spatial statement is answered.
+
+    Attributes:
+        statement: the statement.
+        catalog: the tables.
+        policy: what all sites allow.
+        counts: the plan of the counts that sites add up, if it asks for these alone.
+        keys: what is opened of each row.
+        k: how many of the nearest rows are asked for; 0 for all rows.
+        distance: local SQL of the distance.
+        reach: what the policy says of it.
+        relation: rows that sites tell each other first.
+        lone: whether every site has all rows, so that one gives them.
+        sources: tables -> columns that are read.
+        common: the statement's own WITH.
+        body: local SQL after the list of columns: FROM and WHERE.
+        tail: what keeps the k nearest.
+        finish: SQL of the result, over the table ``cells``.
+    """
+
+    statement: SqlStatement
+    catalog: Catalog
+    policy: QueryPolicy
+    counts: QueryPlan | None = None
+    keys: tuple[Key, ...] = ()
+    k: int = 0
+    distance: str = ""
+    reach: DistanceRange = _ANY
+    relation: Relation | None = None
+    lone: bool = False
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    common: str = ""
+    body: str = ""
+    tail: str = ""
+    finish: str = ""
+
+    aggregates: ClassVar[tuple[Any, ...]] = ()
+
+    @property
+    def rows_text(self) -> str:
+        """Local SQL of the rows: distance, entry, and what is opened, as text."""
+        shown = [f"CAST({self.distance or '0'} AS DOUBLE)", f"{quote(self.relation.alias)}.{quote(_ENTRY)}" if self.relation else "0"]  # fmt: skip
+        shown += [f"CAST({key.local} AS VARCHAR)" for key in self.keys]
+        return f"SELECT {', '.join(shown)} {self.body}{self.tail}"
+
+    @property
+    def most_comparisons(self) -> int:
+        """Comparisons of a search that begins at the extent."""
+        return math.ceil(math.log2(self.reach.extent / self.reach.precision)) if self.k else 0
+
+
+def make_spatial_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SpatialPlan:
+    """Plan a spatial statement.
+
+    Raises:
+        PolicyError: a column's level or release does not allow it.
+        CompositionError: owners cannot answer it by counts within circles and the union of rows.
+    """
+    named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
+    return _SpatialPlanner(statement, catalog, named).spatial_plan()
+
+
+class _SpatialPlanner(_Planner):
+    where = "hufu"
+    relation = ""
+
+    def _require_select(self) -> None:
+        """As for other strategies, but kNN is welcome."""
+        self.nearest = nearest_of(self.tree) if isinstance(self.tree, self.exp.Select) else None
+        qualify = self.tree.args.pop("qualify") if self.nearest is not None else None
+        super()._require_select()
+        if qualify is not None:
+            self.tree.set("qualify", qualify)
+
+    def _require_key(self, node: Any) -> None:
+        if self._level(node) == "private":
+            column = next(f"{t}.{c}" for t, c in sorted(self.scopes.bases(node, self.root)) if self.scopes.column_policy((t, c)).level == "private")  # fmt: skip
+            raise PolicyError(f"shows values of {column}, which is private", where="policies of the sites", remedy="show public or protected columns, or counts")  # fmt: skip
+
+    def _renamed(self, tree: Any) -> Any:
+        tree = super()._renamed(tree)
+        for table in tree.find_all(self.exp.Table) if self.relation else ():
+            if table.alias_or_name == self.relation:
+                table.this.replace(self.exp.to_identifier(_RELATION, quoted=True))
+        return tree
+
+    # ------------------------------------------------------------------ the plan
+
+    def spatial_plan(self) -> SpatialPlan:
+        """All of it."""
+        if all(distance_of(node) is None for node in self.tree.walk()):
+            raise CompositionError("it asks for no distance between points", where="hufu", remedy="use DWithin, kNN, Distance or DistanceSphere")  # fmt: skip
+        if self.strict:
+            raise PolicyError(f"min_count is {self.policy.min_count}, and here owners alone add up, without a record of which rows stand behind an answer", where="hufu", remedy="ask for COUNT(*), which sums answers, or let sites set min_count: 1")  # fmt: skip
+        tree = self.tree
+        qualify = tree.args.pop("qualify", None)
+        grouped = any(True for _ in self._aggregate_nodes()) or tree.args.get("group") or tree.args.get("distinct")
+        tree.set("qualify", qualify)
+        if grouped:
+            return self._plan_counts()
+        self._require_levels()
+        self._require_points()
+        order = self._order()
+        k, distance = self._limit(order)
+        for node in order:
+            self._require_key(node)
+        keys = list(dict.fromkeys((node.sql("duckdb"), node) for node in [*self._shown(), *order]))
+        self._choose_relation()
+        with shadow(self.catalog) as connection:
+            self.connection = connection
+            self.sources = self._sources()
+            self.body, _ = self._body([])
+            types = self._types([text for text, _ in keys])
+            made = [Key(text, kind, text) for (text, _), kind in zip(keys, types, strict=True)]
+            relation = self._make_relation(self._relation) if self._relation else None
+        self.relation = self._relation
+        body, _ = self._body([])
+        if self.nearest is not None and self.relation:
+            entry = self.exp.column(_ENTRY, table=self.relation, quoted=True)
+            self.tree.args["qualify"].this.this.set("partition_by", [entry])
+            keys.append((entry.sql("duckdb"), entry))
+            made.append(Key(keys[-1][0], "BIGINT", keys[-1][0]))
+        divided = any(self.scopes._source_divided(source) for alias, (_, source) in self.root.selected_sources.items() if alias != self.relation)  # fmt: skip
+        return SpatialPlan(
+            self.statement, self.catalog, self.policy, None, tuple(made), k, "" if distance is None else distance.sql("duckdb"),
+            _ANY if distance is None else distance_of(distance) or _ANY, relation, not divided, self.sources, self.with_text, body, self._tail(order, k), self._finish(keys),
+        )  # fmt: skip
+
+    def _plan_counts(self) -> SpatialPlan:
+        found = make_plan(self.statement, self.catalog, self.policy)
+        if found.keys or any(one.name != "count" for one in found.aggregates):
+            raise CompositionError("it asks for groups, or for more than counts", where="hufu", remedy="use COUNT within one area a statement, or the strategy sums")  # fmt: skip
+        return SpatialPlan(self.statement, self.catalog, self.policy, found, lone=found.lone, sources=found.sources, common=found.common, body=found.body, finish=found.finish)  # fmt: skip
+
+    def _shown(self) -> list[Any]:
+        found = []
+        for one in self.tree.expressions:
+            node = one.unalias()
+            self._require_key(node)
+            if node.find(self.exp.Query) is not None:
+                raise CompositionError("a subquery beside columns", where="hufu", remedy="show columns and expressions of them")  # fmt: skip
+            found.append(node)
+        return found
+
+    def _order(self) -> list[Any]:
+        """What the rows are ordered by, aliases and numbers of columns resolved; of kNN the order of its window."""
+        exp, tree = self.exp, self.tree
+        order = tree.args.get("order")
+        if self.nearest is not None:
+            return [one.this for one in tree.args["qualify"].this.this.args["order"].expressions]
+        found = []
+        for one in () if order is None else order.expressions:
+            node = one.this
+            if isinstance(node, exp.Column) and not node.table:
+                node = next((two.unalias() for two in tree.expressions if two.alias == node.name), node)
+            if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
+                node = tree.expressions[int(node.name) - 1].unalias()
+            found.append(node)
+        return found
+
+    def _limit(self, order: Sequence[Any]) -> tuple[int, Any]:
+        """How many of the nearest rows are asked for, and their distance; 0 if the statement asks for all."""
+        tree = self.tree
+        if self.nearest is not None:
+            return self.nearest.k, order[0]
+        limit, offset = tree.args.get("limit"), tree.args.get("offset")
+        if limit is None or not order or distance_of(order[0]) is None or tree.args["order"].expressions[0].args.get("desc"):  # fmt: skip
+            return 0, None
+        names = [one.expression.name for one in (limit, offset) if one is not None]
+        if not all(name.isdigit() for name in names) or not 0 < sum(map(int, names)) <= MOST_NEIGHBOURS:
+            raise CompositionError(f"LIMIT {' OFFSET '.join(names)} of the nearest rows", where="hufu", remedy=f"use whole numbers, together from 1 to {MOST_NEIGHBOURS:,}")  # fmt: skip
+        return sum(map(int, names)), order[0]
+
+    def _tail(self, order: Sequence[Any], k: int) -> str:
+        """What keeps the k nearest rows at a site, in the order by which the coordinator keeps the first of all."""
+        if not k:
+            return ""
+        if self.nearest is not None:
+            return f" {self.tree.args['qualify'].sql('duckdb')}"
+        parts = []
+        for node, one in zip(order, self.tree.args["order"].expressions, strict=True):
+            resolved = one.copy()
+            resolved.set("this", node.copy())
+            parts.append(resolved.sql("duckdb"))
+        return f" ORDER BY {', '.join(parts)} LIMIT {k}"
+
+    # ------------------------------------------------------------------ joins
+
+    def _choose_relation(self) -> None:
+        """The table whose rows sites tell each other, if they cannot join by themselves."""
+        self._relation = "" if self.nearest is None else self.nearest.of
+        if not self._relation:
+            try:
+                self.scopes.require_local()
+            except CompositionError:
+                names = [alias for alias, (_, source) in self.root.selected_sources.items() if isinstance(source, self.exp.Table)]  # fmt: skip
+                if len(names) != 2 or len(self.root.selected_sources) != 2 or len(self.scopes.all) > 1:
+                    raise
+                hidden = {alias: self._hidden_column(alias) for alias in names}
+                self._relation = next((alias for alias in names if not hidden[alias]), names[0])
+        column = self._hidden_column(self._relation) if self._relation else ""
+        if column:
+            raise PolicyError(f"other sites would read {column}, which is not public, to look for what is near to it", where="policies of the sites", remedy="let the sites make the columns of one of the two tables public, or the table replicated")  # fmt: skip
+        for join in self.tree.args.get("joins") or () if self._relation else ():
+            if join.side or (join.kind or "").upper() not in ("", "INNER", "CROSS") or join.args.get("method"):
+                raise CompositionError(f"a {join.side or join.kind or join.args.get('method')} JOIN of rows that lie at different sites", where="hufu", remedy="use an inner JOIN")  # fmt: skip
+
+    def _columns_of(self, alias: str) -> set[tuple[str, str]]:
+        return {base for column, base in self.scopes.every_base() if column.table == alias}
+
+    def _hidden_column(self, alias: str) -> str:
+        """A column of a divided table that the statement reads and other sites may not."""
+        _, source = self.root.selected_sources[alias]
+        if not self.scopes._source_divided(source):
+            return ""
+        return next((f"{t}.{c}" for t, c in sorted(self._columns_of(alias)) if self.scopes.column_policy((t, c)).level != "public"), "")  # fmt: skip
+
+    def _make_relation(self, alias: str) -> Relation:
+        exp = self.exp
+        source: Any = self.root.selected_sources[alias][1]
+        table = source.name.lower()
+        types = {name.lower(): kind for name, kind in self.catalog.tables[table].items()}
+        columns = tuple((column, types[column]) for _, column in sorted(self._columns_of(alias)))
+        renamed = self._renamed(self.tree.copy())
+        items = [renamed.args["from_"].this, *(join.this for join in renamed.args.get("joins") or ())]
+        item = next(one for one in items if one.alias_or_name == alias)
+        mine = [part.sql("duckdb") for part in _parts(exp, self.tree.args.get("where")) if {c.table for c in part.find_all(exp.Column)} == {alias}]  # fmt: skip
+        where = f" WHERE {' AND '.join(f'({part})' for part in mine)}" if mine else ""
+        shown = ", ".join(f"CAST({quote(alias)}.{quote(name)} AS VARCHAR)" for name, _ in columns)
+        return Relation(alias, columns, f"SELECT {shown} FROM {item.sql('duckdb')}{where}", not self.scopes._source_divided(source))  # fmt: skip
+
+
+# ---------------------------------------------------------------- the search
+
+
+class RadiusSearch:
+    """The radius within which k rows lie, for each of E points, by halving.
+
+    Args:
+        reach: extent and precision of the distance.
+        k: how many rows.
+        distances: this owner's k smallest distances of each point, ascending, infinite where there are none; shape ``(E, k)``.
+        radii: radii that are compared at once; more of them take fewer rounds and more comparisons.
+
+    Attributes:
+        comparisons: thresholds that were compared, each for all points.
+        radius: the radius of each point; infinite if no circle of the extent holds k rows.
+    """
+
+    def __init__(self, reach: DistanceRange, k: int, distances: NDArray[np.float64], radii: int = 1) -> None:
+        self.reach, self.k, self.distances, self.radii = reach, k, distances, radii
+        self.comparisons = 0
+        points = len(distances)
+        self._low, self._high = np.zeros(points), np.full(points, reach.extent)
+        self._known = np.zeros(points, bool)
+        self._classes = math.ceil(math.log2(reach.extent / reach.precision))
+
+    @property
+    def radius(self) -> NDArray[np.float64]:
+        """The radius of each point."""
+        return np.where(self._known, self._high, np.inf)
+
+    async def begin(self, circle: OwnerCircle) -> None:
+        """Begin with the smallest power of two times the precision below which an owner has k rows of its own."""
+        bounds = np.minimum(self.reach.precision * 2.0 ** np.arange(self._classes + 1), self.reach.extent)
+        said = await circle.any(self.distances[:, -1:] <= bounds[None])
+        self._known = np.asarray(said.any(axis=1))
+        self._high = np.where(self._known, bounds[np.argmax(said, axis=1)], self._high)
+
+    async def narrow(self, circle: OwnerCircle, comparison: str) -> None:
+        """Halve the intervals until all are as narrow as the precision."""
+        while (wide := np.flatnonzero(self._high - self._low > self.reach.precision * (1 + 1e-9))).size:
+            parts = np.arange(1, self.radii + 1) / (self.radii + 1)
+            low, high = self._low[wide, None], self._high[wide, None]
+            tried = low + (high - low) * parts
+            counts = (self.distances[wide][:, None, :] <= tried[:, :, None]).sum(axis=2)
+            held = (await circle.reach(counts.reshape(-1), self.k, comparison)).reshape(tried.shape)
+            first = np.where(held.any(axis=1), held.argmax(axis=1), self.radii)  # counts grow with the radius
+            ends = np.concatenate([low, tried, high], axis=1)
+            rows = np.arange(len(wide))
+            self._low[wide], self._high[wide] = ends[rows, first], ends[rows, first + 1]
+            self._known[wide] |= held.any(axis=1)
+            self.comparisons += self.radii
+
+
+# ---------------------------------------------------------------- at a site
+
+
+def _about(request: Mapping[str, Any], parties: Sequence[str]) -> bytes:
+    """What is computed, in 16 bytes: sites compare theirs, so that a coordinator cannot ask them different things."""
+    told = json.dumps([request, list(parties)], sort_keys=True, default=lambda one: dict(one) if isinstance(one, Mapping) else list(one))  # fmt: skip
+    return hashlib.blake2b(told.encode(), digest_size=16).digest()
+
+
+def _pack(rows: Any) -> Any:
+    return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode(), np.uint8)
+
+
+def _unpack(told: Any) -> Any:
+    return json.loads(bytes(np.asarray(told, np.uint8)))
+
+
+async def _gather_relation(island: Any, peers: Peers, relation: Relation, plan: SpatialPlan, request: Any, parties: Sequence[str]) -> tuple[list[Any], int]:  # fmt: skip
+    """The rows of the relation of all sites, in the order of the sites; and the bytes in which this site told its own."""
+    silo = silo_of(island.data)
+    names = names_of(silo, plan)
+    mine: list[Any] = []
+    if not relation.lone or island.name == request["message"]["first"]:
+        (found,) = silo.run_all([f"{prefix_of(silo, plan, names)} {relation.text}"], list(names.values()))
+        mine = [list(row) for row in found]
+    packed = _pack(mine)
+    await peers.broadcast(packed)
+    told = {other: _unpack(one) for other, one in (await peers.gather()).items()}
+    rows = [row for name in parties for row in (mine if name == island.name else told[name])]
+    if len(rows) > _MOST_ROWS:
+        raise DataError(f"{len(rows):,} rows to look near to, and sites tell each other {_MOST_ROWS:,}", where="hufu", remedy="ask for fewer by conditions on them")  # fmt: skip
+    if any(not isinstance(row, list) or len(row) != len(relation.columns) or not all(cell is None or isinstance(cell, str) for cell in row) for row in rows):  # fmt: skip
+        raise DataError("rows of another shape", where="hufu", remedy="a site departs from the protocol: ask again without it")  # fmt: skip
+    return rows, len(packed)
+
+
+@task(discloses=_one_row)
+async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
+    """Find the radius with the other sites; return this site's part of the rows within it."""
+    silo, parties = silo_of(island.data), [str(name) for name in parties]
+    plan = plan_of(silo, request["message"], make_spatial_plan)
+    circle = await OwnerCircle.begin(island.secret, peers, parties, me, _about(request, parties))
+    relation, told = ([], 0) if plan.relation is None else await _gather_relation(island, peers, plan.relation, plan, request, parties)  # fmt: skip
+    speaks = not plan.lone or island.name == request["message"]["first"]
+    found: list[tuple[Any, ...]] = []
+    if speaks:
+        names = names_of(silo, plan)
+        prefix = prefix_of(silo, plan, names)
+        if plan.relation is not None:
+            prefix += f", {plan.relation.source(relation)}"
+        (found,) = silo.run_all([f"{prefix} {plan.rows_text}"], list(names.values()))
+    comparisons = 0
+    if plan.k and (plan.relation is None or relation):
+        search = RadiusSearch(plan.reach, plan.k, _distances(found, plan.k, len(relation) if plan.relation else 1), int(request["radii"]))  # fmt: skip
+        if request["bound"] == "own":
+            await search.begin(circle)
+        await search.narrow(circle, str(request["comparison"]))
+        radius, comparisons = search.radius, search.comparisons
+        found = [row for row in found if not math.isfinite(radius[row[1]]) or (row[0] is not None and row[0] <= radius[row[1]])]  # fmt: skip
+    rows = [json.dumps(list(row[2:]), ensure_ascii=False).encode() for row in found]
+    part, total = await circle.scatter(rows)
+    return {"part": part, "rows": total, "comparisons": comparisons, "rounds": circle.rounds, "slots": list(circle.slots), "relation": len(relation), "told": told}  # fmt: skip
+
+
+def _distances(rows: Sequence[tuple[Any, ...]], k: int, points: int) -> NDArray[np.float64]:
+    """The k smallest distances of each point, ascending."""
+    made = np.full((points, k), np.inf)
+    filled = np.zeros(points, np.int64)
+    for distance, entry, *_ in sorted((row for row in rows if row[0] is not None and row[0] < math.inf), key=lambda row: row[0]):  # fmt: skip
+        if filled[entry] < k:
+            made[entry, filled[entry]] = distance
+            filled[entry] += 1
+    return made
+
+
+@task(discloses=_one_row)
+async def share_counts(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
+    """Return this site's counts with masks that cancel in the sum over all sites."""
+    silo, parties = silo_of(island.data), [str(name) for name in parties]
+    plan = plan_of(silo, request["message"], make_spatial_plan)
+    circle = await OwnerCircle.begin(island.secret, peers, parties, me, _about(request, parties))
+    cells = LocalCells(silo, plan.counts, lone=island.name == request["message"]["first"])
+    return {"part": circle.mask(FIELD.of(np.asarray(cells.words(()), np.int64))), "rounds": circle.rounds}
+
+
+# ---------------------------------------------------------------- the strategy
+
+
+@dataclass(frozen=True)
+class Hufu(Strategy):
+    """Counts, rows and nearest rows around points, by counts of owners and the union of their rows.
+
+    Attributes:
+        comparison: how a sum of counts is compared with k: ``"exact"``, or ``"masked"``, which shows one site more; see `atoll.secure.owners`.
+        bound: where the search begins: at the smallest k-th distance that one site has by itself (``"own"``), rounded up to a power of two, or at the extent of the policy (``"extent"``), which tells
+            nothing but the comparisons.
+        radii: radii that are compared at once. More take fewer rounds and more comparisons: where a message takes long, 3 halve the rounds.
+    """
+
+    name: ClassVar[str] = "hufu"
+
+    comparison: str = "exact"
+    bound: str = "own"
+    radii: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("comparison", self.comparison, COMPARISONS), ("bound", self.bound, BOUNDS)):
+            if value not in known:
+                raise ConfigError(f"{name}={value!r}", where="hufu", remedy=f"use {' or '.join(known)}")
+        if not 1 <= self.radii <= 64:
+            raise ConfigError(f"radii={self.radii!r}", where="hufu", remedy="use a whole number from 1 to 64")
+
+    def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SpatialPlan:
+        """A plan; see `make_spatial_plan`."""
+        return make_spatial_plan(statement, catalog, policy)
+
+    def require_parties(self, sites: int, *, helper: bool) -> None:
+        """Refuse one site, and two that compare masked."""
+        del helper
+        if sites < 2:
+            raise CompositionError("one site, and owners add up with others", where="hufu", remedy="name two sites or more")  # fmt: skip
+        if sites < 3 and self.comparison == "masked":
+            raise CompositionError("two sites, and a masked comparison needs three", where="hufu", remedy="use comparison=exact")  # fmt: skip
+
+    def steps(self, plan: SpatialPlan) -> Sequence[PlanStep]:
+        """The steps of a plan, in order."""
+        together = "sites together"
+        if plan.counts is not None:
+            what = ", ".join(one.text for one in plan.counts.aggregates)
+            return [PlanStep("each site", "plain", f"{what} {plan.body}"), PlanStep(together, "masked", "add up, modulo 2^61 - 1: 8 bytes a number"), PlanStep("coordinator", "plain", plan.finish)]  # fmt: skip
+        found = []
+        if plan.relation is not None:
+            who = "the first site" if plan.relation.lone else "each site"
+            found.append(PlanStep(who, "plain", f"tell the other sites the rows of {plan.relation.alias}: {plan.relation.text}"))  # fmt: skip
+        found.append(PlanStep("each site", "plain", plan.rows_text))
+        if plan.k:
+            if self.bound == "own":
+                found.append(PlanStep(together, "masked", f"is the {_nth(plan.k)} distance of one site below 2^c x {plan.reach.precision:g}?"))  # fmt: skip
+            found.append(PlanStep(together, f"masked, {self.comparison}", f"halve the radius until {plan.k} rows lie within it to {plan.reach.precision:g}: at most {plan.most_comparisons} comparisons"))  # fmt: skip
+        found.append(PlanStep(together, "masked", "put the rows in random places of a table, which the coordinator adds up"))  # fmt: skip
+        found.append(PlanStep("coordinator", "plain", plan.finish))
+        return found
+
+    def exposures(self, plan: SpatialPlan) -> Sequence[Exposure]:
+        """What a plan gives away."""
+        honest = "sites follow the protocol, and those that put together what they know are not all but one"
+        if plan.counts is not None:
+            return [Exposure("coordinator", "the counts over all sites", honest, "sum"), Exposure("analyst", "the answer", "", "sum")]  # fmt: skip
+        found = []
+        if plan.relation is not None:
+            found.append(Exposure("each site", f"the rows of {plan.relation.alias} of all sites", "these columns are public, or every site has them", "keys"))  # fmt: skip
+        if plan.k:
+            points = "of each point" if plan.relation is not None else "of the answer"
+            found.append(Exposure("coordinator, each site", f"the radius {points}, to {plan.reach.precision:g}", honest + "; the third of three sites or more tells the first two nothing else", "sum"))  # fmt: skip
+            if self.bound == "own":
+                found.append(Exposure("coordinator, each site", f"the smallest {_nth(plan.k)} distance that one site has by itself, up to a power of two, and not which site", honest, "sum"))  # fmt: skip
+            if self.comparison == "masked":
+                found.append(Exposure("the first site", f"by how many rows the sites together miss {plan.k} at each radius that is tried, times a random number that the other sites know; and whether it is none", "the first site and another one do not put together what they know", "count"))  # fmt: skip
+        found.append(Exposure("each site", "how many rows all sites have in the answer, and the length of the longest, up to a power of two", "", "sizes"))  # fmt: skip
+        more = f", and rows beyond the {_nth(plan.k)} within one precision or at one distance, which it leaves out" if plan.k else ""  # fmt: skip
+        found.append(Exposure("coordinator", f"the rows of the answer{more}; not which site has which", honest, "sum"))
+        return [*found, Exposure("analyst", "the answer", "", "sum")]
+
+    def predict_cost(self, plan: SpatialPlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
+        """Bytes of all sites; between sites the coordinator relays, so that each message counts twice.
+
+        Args:
+            plan: the plan.
+            sites: number of sites.
+            groups: how many comparisons, points to look near to, bytes of these, rows and words a row there were, and the slots of each reservation; by default what the plan allows at most, one point or 64 of
+                a join, and 64 bytes a row.
+        """
+        points, k = 64 if plan.relation is not None else 1, plan.k or 64
+        usual = [plan.most_comparisons, points, 64 * (points > 1) * points, k * points, 10, slots_of(k * points)]
+        comparisons, points, tells, rows, words, *slots = [int(one or 0) for one in groups[0]] if len(groups[0]) > 4 else usual  # fmt: skip
+        n, others = sites, sites - 1
+        asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8))
+        names = sum(10 for _ in range(n))
+        request = n * (asked + names + 160)
+        hello = _pairs(n) * _carried(M.nbytes({"seed": np.zeros(32, np.uint8), "about": np.zeros(16, np.uint8)})) + max(0, n - 2) * _carried(_array(32))  # fmt: skip
+        if plan.counts is not None:
+            return request + hello + n * (_array(8 * (1 + plan.counts.words)) + 40)
+        total = float(request + hello)
+        if plan.relation is not None:
+            total += others * (2 * tells + n * _carried(_array(0)))
+        if plan.k and self.bound == "own" and points:
+            places = points * (plan.most_comparisons + 1)
+            total += others * (_carried(_array(8 * places)) + _carried(_array(places)))
+        if comparisons:
+            total += comparisons / self.radii * self._bytes_of_comparison(n, points * self.radii, plan.k)
+        total += others * 2 * _carried(_array(8))
+        for size in slots:
+            total += others * (_carried(_array(2 * size)) + _carried(_array(size)))
+        if rows:
+            total += others * (_carried(_array(8 * 24)) + _carried(_array(24)))
+        return total + n * (_array(8 * rows * words) + 120)
+
+    def _bytes_of_comparison(self, n: int, sums: int, k: int) -> float:
+        others = n - 1
+        told = others * _carried(_array(sums))
+        if self.comparison == "masked":
+            return told + n * _carried(_array(8 * sums))
+        if n == 2:
+            bits = k.bit_length()
+            return told + _carried(_array(32)) + _carried(_array(32 * bits * sums)) + _carried(_array(sums * max(1, (1 << bits) // 8)))  # fmt: skip
+        size = 1 << (n * k).bit_length()
+        width = 2 if size <= 1 << 16 else 4
+        table = _carried(_array(sums * max(1, size // 8)))
+        return (
+            told + others * _carried(_array(width * sums)) + table + _carried(_array(width * sums) + _array(sums) + 12)
+        )
+
+    async def run(self, fed: Federation, plan: SpatialPlan, message: Mapping[str, Any]) -> QueryAnswer:
+        """Carry a plan out."""
+        names = list(fed.parties.names)
+        request = {"message": dict(message), "comparison": self.comparison, "bound": self.bound, "radii": self.radii}
+        job = share_rows if plan.counts is None else share_counts
+        got = await fed.session({name: (name, job.with_args(request=request, parties=names, me=name)) for name in names})  # fmt: skip
+        statement, first = plan.statement, got[names[0]]
+        if plan.counts is not None:
+            total = np.asarray(got[names[0]]["part"], np.uint64)
+            for name in names[1:]:
+                total = FIELD.add(total, np.asarray(got[name]["part"], np.uint64))
+            return QueryAnswer(statement.columns, statement.types, _finish_counts(plan.counts, FIELD.signed(total)), rounds=int(first["rounds"]) + 1)  # fmt: skip
+        parts = [got[name]["part"] for name in names]
+        cells = [tuple(json.loads(row)) for row in join_scattered(parts)]
+        rows = finish_cells(plan, cells)
+        comparisons = int(first["comparisons"])
+        points = first["relation"] if plan.relation is not None else 1
+        told = [comparisons, points, sum(int(got[name]["told"]) for name in names), len(cells), np.shape(parts[0])[1], *first["slots"]]  # fmt: skip
+        return QueryAnswer(statement.columns, statement.types, rows, rounds=int(first["rounds"]) + 1, comparisons=comparisons, groups=([str(int(one)) for one in told],))  # fmt: skip
+
+
+def _finish_counts(plan: QueryPlan, words: NDArray[np.int64]) -> list[tuple[Any, ...]]:
+    totals, start = [], 1
+    for addend in plan.addends:
+        totals.append(addend.decode(words[start : start + addend.words]))
+        start += addend.words
+    return finish_cells(plan, [tuple(one.finish([totals[k] for k in one.addends]) for one in plan.aggregates)])
+
+
+def _nth(k: int) -> str:
+    return f"{k}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(k % 10 if k % 100 not in (11, 12, 13) else 0, 'th') }"
+
+
+def _pairs(n: int) -> int:
+    return n * (n - 1) // 2
+
+
+def _array(nbytes: int) -> int:
+    return M.nbytes(np.zeros(nbytes, np.uint8))
+
+
+def _carried(nbytes: int) -> int:
+    """Bytes of a message of one site to another: sealed, and relayed."""
+    return 2 * sealed_nbytes(nbytes)
