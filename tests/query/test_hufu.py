@@ -73,6 +73,7 @@ def require_equal(sites: list[tuple[list[Row], list[Row]]], x: float, y: float, 
         (f"SELECT name, id FROM t WHERE id % 2 = 1 ORDER BY Distance(place, {here}) LIMIT 2 OFFSET 1", [(row[1], row[0]) for row in (nearest(left, x, y, 99) + [one for one in missing if one[0] % 2])[1:3]], True),
         (f"SELECT r.id, t.name, t.id FROM r JOIN t ON DWithin(r.location, t.location, {radius})", pairs if all(a[3] is not None or a[2] is None for a in r) else [], False),
         (f"SELECT r.id, t.name, t.id FROM t JOIN r ON kNN(r.location, t.place, {k})", near, False),
+        (f"SELECT name, id FROM n WHERE DWithin(location, {here}, 4) ORDER BY Distance(location, {here}) LIMIT 2", [("n2", 902)], True),
         ("SELECT n.id, t.name, t.id FROM n, t WHERE kNN(n.location, t.location, 2) AND n.id >= 900", near_n, False),
     ]  # fmt: skip
     with connected(made, POLICY) as db:

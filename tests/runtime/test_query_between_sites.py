@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
+import atoll.query
 from atoll.cli.app import run
 from atoll.runtime.poc import Poc
 from tests.support.databases import postgres_cluster  # noqa: F401 - a fixture
@@ -88,3 +89,31 @@ def test_an_analyst_asks_the_sites_with_a_kit(tmp_path: Path) -> None:
     assert "Did you mean pay?" in wrong
     assert "LINE 1: SELECT sum(pya) FROM visits" in wrong
     assert code == 2
+
+
+def test_the_nearest_rows_of_three_sites_over_mutual_tls_are_those_of_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """Ties on a circle, a site without rows, and a join whose relation sites tell each other."""
+    (tmp_path / "data").mkdir()
+    header, silos = "id,x,y\n", {}
+    rows = {"north": [(1, 3, 4), (2, 0, 1), (3, 5, 0)], "south": [], "west": [(4, 4, 3), (5, -3, 4), (6, 90, 90)]}
+    rules = "policy: {min_count: 1}\ntables: {cabs: {columns: public, points: {place: {x: x, y: y, extent: 200, precision: 0.01}}}}\n"
+    for name, own in rows.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cabs.csv").write_text(header + "".join(f"{i},{x},{y}\n" for i, x, y in own))
+        (tmp_path / "data" / f"{name}.yaml").write_text(f"path: {tmp_path}/{name}\n{rules}")
+        silos[name] = str(tmp_path / name)
+    (tmp_path / "p.yaml").write_text(rules)
+    nearest = "SELECT id FROM cabs WHERE kNN(POINT(0, 0), place, 3) ORDER BY id"
+    joined = "SELECT a.id, b.id FROM cabs a JOIN cabs b ON kNN(a.place, b.place, 2) WHERE a.id > 4 ORDER BY 1, 2"
+    with atoll.query.connect(silos=silos, policy=tmp_path / "p.yaml") as db:
+        simulated = [db.sql(text, strategy="hufu") for text in (nearest, joined)]
+        assert simulated[0].rows == [(1,), (2,), (3,)]
+        assert all(db.check(one) for one in simulated)
+    for k, (text, expected) in enumerate(zip((nearest, joined), simulated, strict=True)):
+        (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nstrategy: hufu\nsql: {text}\n")
+        asked = ["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south,west", "--folder", str(tmp_path / f"trial{k}")]  # fmt: skip
+        assert run(asked) == 0, capsys.readouterr().err
+        found = json.loads((tmp_path / f"trial{k}" / "result" / "query.json").read_text())
+        assert [tuple(row) for row in found["rows"]] == expected.rows
+        assert (found["strategy"], found["comparisons"]) == ("hufu", expected.facts()["comparisons"])
+        assert abs(found["bytes"]["predicted"] / found["bytes"]["total"] - 1) < 0.1
