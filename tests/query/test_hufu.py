@@ -57,7 +57,13 @@ def require_equal(sites: list[tuple[list[Row], list[Row]]], x: float, y: float, 
     within = [(row[1], row[0]) for row in t if distance(row, x, y) <= radius]
     first = nearest(t, x, y, k)
     shown = [(row[1], row[0]) for row in first]
-    pairs = [(a[0], b[1], b[0]) for a in r if a[2] is not None for b in t if distance(b, a[2], a[3] or 0) <= radius]
+    pairs = [
+        (a[0], b[1], b[0])
+        for a in r
+        if a[2] is not None and a[3] is not None
+        for b in t
+        if distance(b, a[2], a[3]) <= radius
+    ]
     near = [(a[0], b[1], b[0]) for a in r if a[2] is not None and a[3] is not None for b in nearest(t, a[2], a[3], k)]
     near_n = [
         (a[0], b[1], b[0]) for a in fixed if a[2] is not None and a[3] is not None for b in nearest(t, a[2], a[3], 2)
@@ -71,7 +77,7 @@ def require_equal(sites: list[tuple[list[Row], list[Row]]], x: float, y: float, 
         (f"SELECT name, id FROM t WHERE kNN({here}, place, {k}) ORDER BY id DESC", sorted(shown, key=lambda row: -row[1]), True),
         (f"SELECT name, id, Distance(location, {here}) AS d FROM t ORDER BY d, name, id LIMIT {k}", [(row[1], row[0], d if (d := distance(row, x, y)) < math.inf else None) for row in (first + missing)[:k]], True),
         (f"SELECT name, id FROM t WHERE id % 2 = 1 ORDER BY Distance(place, {here}) LIMIT 2 OFFSET 1", [(row[1], row[0]) for row in (nearest(left, x, y, 99) + [one for one in missing if one[0] % 2])[1:3]], True),
-        (f"SELECT r.id, t.name, t.id FROM r JOIN t ON DWithin(r.location, t.location, {radius})", pairs if all(a[3] is not None or a[2] is None for a in r) else [], False),
+        (f"SELECT r.id, t.name, t.id FROM r JOIN t ON DWithin(r.location, t.location, {radius})", pairs, False),
         (f"SELECT r.id, t.name, t.id FROM t JOIN r ON kNN(r.location, t.place, {k})", near, False),
         (f"SELECT name, id FROM n WHERE DWithin(location, {here}, 4) ORDER BY Distance(location, {here}) LIMIT 2", [("n2", 902)], True),
         ("SELECT n.id, t.name, t.id FROM n, t WHERE kNN(n.location, t.location, 2) AND n.id >= 900", near_n, False),

@@ -32,8 +32,8 @@ class QueryAnswer:
         withheld_groups: groups that fewer units than ``min_count`` stand behind.
         withheld_values: NULLs that stand for a value that few units, or a difference of few units, would show.
         rounds: contacts with the sites; between sites, messages that follow one another.
-        comparisons: secret comparisons, each of one number or of a whole vector.
         groups: what the cost depends on and only the run tells: the keys of all groups that the sites were asked for, also of those that are withheld; or numbers, see the strategy's ``predict_cost``.
+        comparisons: secret comparisons, each of one number or of a whole vector.
     """
 
     columns: tuple[str, ...]
@@ -42,8 +42,8 @@ class QueryAnswer:
     withheld_groups: int = 0
     withheld_values: int = 0
     rounds: int = 0
-    comparisons: int = 0
     groups: Sequence[Sequence[str | None]] = ((),)
+    comparisons: int = 0
 
 
 @dataclass(frozen=True)
