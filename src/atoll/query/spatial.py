@@ -147,7 +147,7 @@ def _distance(a: _Point, b: _Point, *, sphere: bool) -> Any:
         across = f"pow(sin(radians({a.y} - {b.y}) / 2), 2) + cos(radians({a.y})) * cos(radians({b.y})) * pow(sin(radians({a.x} - {b.x}) / 2), 2)"
         made = _parse(f"try({2 * RADIUS!r} * asin(least(1.0, sqrt({across}))))")
     else:
-        made = _parse(f"sqrt(pow({a.x} - {b.x}, 2) + pow({a.y} - {b.y}, 2))")
+        made = _parse(f"sqrt(({a.x} - {b.x}) * ({a.x} - {b.x}) + ({a.y} - {b.y}) * ({a.y} - {b.y}))")  # faster than pow
     told = [one.policy for one in (a, b) if one.policy is not None]
     extent, precision = max(one.extent for one in told), max(one.precision for one in told)
     if sphere:

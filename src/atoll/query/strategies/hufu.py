@@ -147,9 +147,11 @@ class SpatialPlan:
     @property
     def rows_text(self) -> str:
         """Local SQL of the rows: distance, entry, and what is opened, as text."""
-        shown = [f"CAST({self.distance or '0'} AS DOUBLE)", f"{quote(self.relation.alias)}.{quote(_ENTRY)}" if self.relation else "0"]  # fmt: skip
-        shown += [f"CAST({key.local} AS VARCHAR)" for key in self.keys]
-        return f"SELECT {', '.join(shown)} {self.body}{self.tail}"
+        entry = f"{quote(self.relation.alias)}.{quote(_ENTRY)}" if self.relation else "0"
+        inner = [f"{self.distance or '0'} AS d", f"{entry} AS e", *(f"{key.local} AS c{k}" for k, key in enumerate(self.keys))]  # fmt: skip
+        outer = ["CAST(d AS DOUBLE)", "e", *(f"CAST(c{k} AS VARCHAR)" for k in range(len(self.keys)))]
+        # Text is made of the rows that are left alone: of all rows it would take five times as long as the rest.
+        return f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} {self.body}{self.tail})"
 
     @property
     def most_comparisons(self) -> int:
@@ -283,10 +285,12 @@ class _SpatialPlanner(_Planner):
         """What keeps the k nearest rows at a site, in the order by which the coordinator keeps the first of all."""
         if not k:
             return ""
-        if self.nearest is not None:
+        if self.nearest is not None and self.relation:
             return f" {self.tree.args['qualify'].sql('duckdb')}"
-        parts = []
-        for node, one in zip(order, self.tree.args["order"].expressions, strict=True):
+        parts, written = [], self.tree.args.get("order")
+        if self.nearest is not None:  # one point has one window: its first rows without a sort of all
+            written = self.tree.args["qualify"].this.this.args["order"]
+        for node, one in zip(order, written.expressions, strict=True):
             resolved = one.copy()
             resolved.set("this", node.copy())
             parts.append(resolved.sql("duckdb"))
