@@ -1,4 +1,5 @@
 from .authenticated import AuthenticatedComputation as AuthenticatedComputation
+from .authenticated_bits import AuthenticatedBits as AuthenticatedBits
 from .computation import AdditiveComputation as AdditiveComputation
 from .computation import Computation as Computation
 from .computation import ShamirComputation as ShamirComputation
@@ -26,6 +27,7 @@ from .operations import truncate as truncate
 from .replicated import ReplicatedComputation as ReplicatedComputation
 from .sharing import AdditiveSharing as AdditiveSharing
 from .sharing import AuthenticatedSharing as AuthenticatedSharing
+from .sharing import BitSharing as BitSharing
 from .sharing import ReplicatedSharing as ReplicatedSharing
 from .sharing import ShamirSharing as ShamirSharing
 from .sharing import Sharing as Sharing

@@ -16,12 +16,56 @@ from .domain import Field, WordRing
 from .sharing import AuthenticatedSharing
 
 if TYPE_CHECKING:
+    from atoll.core.requests.island import Island
+
     from .domain import Array, Domain
 
-__all__ = ["AuthenticatedComputation"]
+__all__ = ["AuthenticatedComputation", "Committing"]
 
 
-class AuthenticatedComputation(AdditiveComputation):
+class Committing:
+    """Values that are fixed before any is shown, and coins that no party can choose.
+
+    Attributes:
+        island: this party's place.
+        parties: the roles that compute, in order.
+        place: this party's place among them.
+    """
+
+    island: Island
+    parties: tuple[str, ...]
+    place: int
+
+    async def tell(self, message: Any) -> list[Any]:
+        """Everyone's message, in the order of the parties."""
+        raise NotImplementedError
+
+    async def _coin(self) -> bytes:
+        """A random seed that no party can choose: the hash of what all have committed to."""
+        return hashlib.sha256(b"atoll coin" + b"".join(await self._committed(self.island.secret.bytes(SEED)))).digest()
+
+    async def _committed(self, value: bytes) -> list[bytes]:
+        """Everyone's value; each is fixed by a commitment before any is shown."""
+        nonce = self.island.secret.bytes(SEED)
+        promised = await self.tell(self._promise(self.parties[self.place], nonce, value))
+        shown = await self.tell([nonce, value])
+        for party, promise, pair in zip(self.parties, promised, shown, strict=True):
+            fits = isinstance(pair, list) and [_length(part) for part in pair] == [SEED, len(value)]
+            if not fits or self._promise(party, *pair) != promise:
+                raise LetterError(
+                    f"{party} showed another value than it had committed to",
+                    remedy="do not use any result of this computation",
+                )
+        return [what for _, what in shown]
+
+    @staticmethod
+    def _promise(party: str, nonce: bytes, value: bytes) -> bytes:
+        """A commitment. It names its party, so that nobody can repeat another's; nonce and value have lengths that all know."""
+        name = party.encode()
+        return hashlib.sha256(b"atoll commitment" + len(name).to_bytes(4, "little") + name + nonce + value).digest()
+
+
+class AuthenticatedComputation(AdditiveComputation, Committing):
     """Additive shares with codes. Openings are noted and checked together: at the latest when `checked` is called, which the end of ``async with`` does.
 
     Nothing that follows from an unchecked opening may leave a party.
@@ -129,30 +173,6 @@ class AuthenticatedComputation(AdditiveComputation):
             if isinstance(self.domain, Field)
             else words >> np.uint64(self.domain.bits)
         )
-
-    async def _coin(self) -> bytes:
-        """A random seed that no party can choose: the hash of what all have committed to."""
-        return hashlib.sha256(b"atoll coin" + b"".join(await self._committed(self.island.secret.bytes(SEED)))).digest()
-
-    async def _committed(self, value: bytes) -> list[bytes]:
-        """Everyone's value; each is fixed by a commitment before any is shown."""
-        nonce = self.island.secret.bytes(SEED)
-        promised = await self.tell(self._promise(self.me, nonce, value))
-        shown = await self.tell([nonce, value])
-        for party, promise, pair in zip(self.parties, promised, shown, strict=True):
-            fits = isinstance(pair, list) and [_length(part) for part in pair] == [SEED, len(value)]
-            if not fits or self._promise(party, *pair) != promise:
-                raise LetterError(
-                    f"{party} showed another value than it had committed to",
-                    remedy="do not use any result of this computation",
-                )
-        return [what for _, what in shown]
-
-    @staticmethod
-    def _promise(party: str, nonce: bytes, value: bytes) -> bytes:
-        """A commitment. It names its party, so that nobody can repeat another's; nonce and value have lengths that all know."""
-        name = party.encode()
-        return hashlib.sha256(b"atoll commitment" + len(name).to_bytes(4, "little") + name + nonce + value).digest()
 
 
 def _length(part: Any) -> int:

@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from .domain import Array, Domain
     from .sharing import Parts, Sharing
 
-__all__ = ["AdditiveComputation", "Computation", "Computing", "ShamirComputation", "SharedArray", "concatenated"]
+__all__ = [
+    "AdditiveComputation",
+    "Computation",
+    "Computing",
+    "ShamirComputation",
+    "SharedArray",
+    "concatenated",
+    "tell_all",
+]
 
 
 # ------------------------------------------------------------------ shared arrays: what a party holds of an array that nobody sees
@@ -175,6 +183,14 @@ def concatenated(arrays: Sequence[SharedArray]) -> SharedArray:
     return SharedArray(first.by, tuple(np.concatenate(row) for row in rows))
 
 
+async def tell_all(peers: Peers, parties: Sequence[str], me: str, message: Any) -> list[Any]:
+    """Send a message to every other party and return theirs, in the order of the parties, with mine in its place."""
+    for party in parties:
+        if party != me:
+            await peers.send(party, message)
+    return [message if party == me else await peers.recv(party) for party in parties]
+
+
 # ------------------------------------------------------------------ computations
 #
 # Computations: several parties compute on shares, each in a role of a session; nobody sees a value before it is opened.
@@ -255,9 +271,7 @@ class Computation:
 
     async def tell(self, message: Any) -> list[Any]:
         """Send a message to every other party and return theirs, in the order of the parties, with mine in its place."""
-        for other in self.others:
-            await self.peers.send(other, message)
-        return [message if i == self.place else await self.peers.recv(party) for i, party in enumerate(self.parties)]
+        return await tell_all(self.peers, self.parties, self.me, message)
 
     def _wire(self, part: Array) -> Array:
         bits = self.arithmetic.bits

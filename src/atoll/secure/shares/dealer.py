@@ -16,8 +16,9 @@ import numpy as np
 from atoll.core.errors import LetterError
 from atoll.core.requests.task import task
 
+from ..keystream import SEED, opened
 from .domain import Binary, WordRing
-from .sharing import AdditiveSharing, AuthenticatedSharing, Parts, Sharing, sharing_of
+from .sharing import AdditiveSharing, AuthenticatedSharing, BitSharing, Parts, Sharing, sharing_of, split_additive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from .domain import Array, Domain
 
-__all__ = ["Dealer", "Order", "PartyDealer", "deal"]
+__all__ = ["Dealer", "Order", "PartyDealer", "deal", "read_stream"]
 
 
 # ------------------------------------------------------------------ orders: what a dealer is asked for. A dealer serves only orders that its sharing can need
@@ -72,7 +73,9 @@ class Order:
         return made
 
     def _unfit(self, sharing: Sharing) -> bool:
-        coded = isinstance(sharing, AuthenticatedSharing)
+        coded = isinstance(sharing, AuthenticatedSharing | BitSharing)
+        if isinstance(sharing, BitSharing) and self.what not in ("key", "triple", "input"):
+            return True
         if self.what == "dot" and not (
             all(len(shape) == 2 for shape in self.shapes) and self.shapes[0][1] == self.shapes[1][0]
         ):
@@ -182,7 +185,7 @@ async def deal(island: Island, peers: Peers, parties: list[str], sharing: dict[s
         bits = 64 - made.domain.k if isinstance(made.domain, WordRing) else 0
         key = secret.integer(1 << bits) if bits else int(made.domain.random(secret, (1,))[0])
         made = made.keyed(key)
-    stock = _Stock(made, secret)
+    stock = _BitStock(made.n, secret) if isinstance(made, BitSharing) else _Stock(made, secret)
     while (told := await peers.recv(parties[0])) != {"what": "end"}:
         order = Order.read(told, made, parties[0])
         for party, row in zip(parties, stock.make(order), strict=True):
@@ -256,3 +259,41 @@ class _Stock:
         key = np.array([getattr(self.sharing, "key", 0)], dtype=np.uint64)
         split = AdditiveSharing(self._domain(self.sharing), self.sharing.n).split(key, self.secret)
         return [[parts] for parts in split]
+
+
+class _BitStock:
+    """Makes bits with codes. All parties but the last draw their parts from a seed that they got once, so only the last one's are sent: 8 bytes a bit."""
+
+    def __init__(self, n: int, secret: Secret) -> None:
+        self._secret, self._key = secret, secret.uint64(1) | np.uint64(1)
+        self._keys = split_additive(self._key, n, Binary(), secret)
+        self._seeds = [secret.bytes(SEED) for _ in range(n - 1)]
+        self._streams = [opened(seed) for seed in self._seeds]
+
+    def make(self, order: Order) -> list[list[Parts]]:
+        """The rows of each party."""
+        if order.what == "key":
+            rows: list[list[Parts]] = [[(key,)] for key in self._keys]
+            for row, seed in zip(rows, self._seeds, strict=False):
+                row.append((np.frombuffer(seed, dtype="<u8").astype(np.uint64),))
+            return rows
+        count, rows = math.prod(order.shapes[0]), [[] for _ in self._keys]
+        bits = self._draw_bits(count) if order.what == "input" else self._draw_bits(2 * count).reshape(2, count)
+        values = bits if order.what == "input" else np.stack([*bits, bits[0] & bits[1]])
+        words = values * self._key
+        for stream in self._streams:
+            words ^= read_stream(stream, words.shape)
+        rows[-1].append((words,))
+        if order.what == "input" and order.owner is not None:
+            rows[order.owner].append((bits.copy(),))
+        return rows
+
+    def _draw_bits(self, count: int) -> Array:
+        packed = np.frombuffer(self._secret.bytes(-(-count // 8)), dtype=np.uint8)
+        return np.unpackbits(packed, count=count, bitorder="little").astype(np.uint64)
+
+
+def read_stream(stream: Any, shape: tuple[int, ...]) -> Array:
+    """The next words of a seed's stream, as the dealer and a party draw them."""
+    raw = stream.update(bytes(8 * math.prod(shape)))
+    return np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False).reshape(shape)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdditiveSharing",
     "AuthenticatedSharing",
+    "BitSharing",
     "Parts",
     "ReplicatedSharing",
     "ShamirSharing",
@@ -366,6 +367,17 @@ class AuthenticatedSharing(Sharing):
         return open_additive([parts[0] for parts in shares], self.wide)
 
 
+@dataclass(frozen=True)
+class BitSharing(Sharing):
+    """Bits with codes: a bit ``x`` is a word ``x alpha`` of 64 bits, of which each party has a part, and the parts add up by XOR.
+
+    ``alpha`` is uniform but for its lowest bit, which is 1, so the lowest bits of the parts add up to ``x`` and the other 63 are its code. An altered bit passes with a probability of ``2^-63``. The dealer
+    makes them; see `atoll.secure.shares.AuthenticatedBits`.
+    """
+
+    domain: Binary
+
+
 _DOMAINS: dict[str, type[Domain]] = {kind.name: kind for kind in (WordRing, Field, Binary)}
 
 
@@ -376,7 +388,8 @@ def domain_of(spec: Mapping[str, Any]) -> Domain:
 
 
 _SHARINGS: dict[str, Any] = {
-    kind.__name__: kind for kind in (AdditiveSharing, ReplicatedSharing, ShamirSharing, AuthenticatedSharing)
+    kind.__name__: kind
+    for kind in (AdditiveSharing, ReplicatedSharing, ShamirSharing, AuthenticatedSharing, BitSharing)
 }
 
 
