@@ -18,10 +18,13 @@ from atoll.secure.shares import (
     ReplicatedSharing,
     SharedArray,
     WordRing,
+    authenticated,
     dot,
+    equal,
     less,
     mul,
     opened,
+    operations,
     truncate,
 )
 from tests.support.rooms import KINDS, computed, program
@@ -349,3 +352,30 @@ def test_shares_of_one_party_do_not_depend_on_the_values():
     for seed in range(3):
         zeros, ones = (AdditiveSharing(WordRing(64), 3).split(np.full(50, v, np.uint64), Secret(seed)) for v in (0, 9))
         assert all(np.array_equal(a[0], b[0]) for a, b in zip(zeros[:2], ones[:2], strict=True))
+
+
+@program
+async def compare_many(it, values):
+    x = await it.share(values, owner="p0", shape=(5, 9))
+    waiting, sizes, honest = [], [], it.open
+
+    async def noted(value):
+        shown = await honest(value)
+        waiting.append(sum(len(values) for values, _ in it._opened))
+        sizes.append(shown.size)
+        return shown
+
+    it.open = noted
+    return [await opened(await less(x, x[::-1])), await opened(await equal(x, x[::-1])), max(waiting), max(sizes)]
+
+
+@AUTHENTICATED
+def test_comparisons_in_blocks_are_the_same_and_few_openings_wait_for_their_check(kind, monkeypatch):
+    monkeypatch.setattr(operations, "_ENTRIES", 8)
+    monkeypatch.setattr(authenticated, "_WAITING", 700)
+    values = np.random.default_rng(5).integers(-3, 3, (5, 9))
+    for smaller, same, waiting, largest in computed("compare_many", [values], kind):
+        assert smaller.tolist() == (values < values[::-1]).tolist()
+        assert same.tolist() == (values == values[::-1]).tolist()
+        assert 0 < waiting < 700
+        assert largest <= 2 * 2 * 61 * 8, "of a comparison of 61 bits, two factors of two products each, for 8 entries"

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AuthenticatedComputation", "Committing"]
 
+_WAITING = 1 << 21
+"""Opened values from which a check is due: 32 MiB of values and codes that wait for it."""
+
 
 class Committing:
     """Values that are fixed before any is shown, and coins that no party can choose.
@@ -66,7 +69,7 @@ class Committing:
 
 
 class AuthenticatedComputation(AdditiveComputation, Committing):
-    """Additive shares with codes. Openings are noted and checked together: at the latest when `checked` is called, which the end of ``async with`` does.
+    """Additive shares with codes. Openings are noted and checked many together: at the latest when `checked` is called, which the end of ``async with`` does.
 
     Nothing that follows from an unchecked opening may leave a party.
     """
@@ -128,6 +131,8 @@ class AuthenticatedComputation(AdditiveComputation, Committing):
         told = await self.tell(x.parts[0])
         wide = functools.reduce(self.arithmetic.add, [self._unwired(row, x.shape) for row in told])
         self._opened.append((np.ravel(wide), np.ravel(x.parts[1])))
+        if sum(len(values) for values, _ in self._opened) >= _WAITING:
+            await self.checked()
         return wide & self.domain.mask if isinstance(self.domain, WordRing) else wide
 
     async def reveal(self, x: SharedArray) -> Array:

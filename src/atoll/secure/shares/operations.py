@@ -7,6 +7,7 @@ messages, for whole arrays at once.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +15,14 @@ import numpy as np
 from atoll.core.errors import ConfigError
 
 from . import word_circuits
+from .authenticated import AuthenticatedComputation
 from .computation import AdditiveComputation, Computing, SharedArray, concatenated
 from .domain import Field, WordRing
 from .replicated import ReplicatedComputation
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from .domain import Array
 
 __all__ = [
@@ -49,6 +53,8 @@ __all__ = [
 
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ENTRIES = 1 << 13
+"""Entries of authenticated shares that are compared at once."""
 
 
 def one(by: Computing, shape: tuple[int, ...]) -> Array:
@@ -182,6 +188,8 @@ async def negative(x: SharedArray) -> SharedArray:
     if isinstance(by, ReplicatedComputation):
         _require_ring(by)
         return await word_circuits.lift_bits(await word_circuits.negative_bits(x, await by.trio()), by)
+    if isinstance(by, AuthenticatedComputation) and math.prod(x.shape) > _ENTRIES:
+        return await _in_blocks(negative, x)
     if isinstance(by.domain, Field):
         shown, mask = await _masked(x + x)
         wrapped = await borrow(shown, mask)
@@ -205,9 +213,18 @@ async def equal(x: SharedArray, y: SharedArray) -> SharedArray:
         rows = await _sum_of_parts(difference)
         ones = by.bitwise.constant(one(by.bitwise, rows.shape))
         return await by.lifted(await all_of(ones - rows), difference.shape)
+    if isinstance(by, AuthenticatedComputation) and math.prod(difference.shape) > _ENTRIES:
+        return await _in_blocks(lambda part: equal(part, by.constant(np.zeros(part.shape, dtype=np.int64))), difference)
     shown, mask = await _masked(difference)
     ones = by.bitwise.constant(one(by.bitwise, mask.shape))
     return await by.lifted(await all_of(ones - xor_public(mask, shown)), difference.shape)
+
+
+async def _in_blocks(compare: Callable[[SharedArray], Awaitable[SharedArray]], x: SharedArray) -> SharedArray:
+    """A comparison of few entries at a time: a bit is a number with a code here, so one takes 10 kB of what is dealt and opened."""
+    flat = x.reshape(-1)
+    made = [await compare(flat[at : at + _ENTRIES]) for at in range(0, len(flat), _ENTRIES)]
+    return concatenated(made).reshape(*x.shape)
 
 
 async def bits_of(x: SharedArray) -> SharedArray:
