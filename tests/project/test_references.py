@@ -18,7 +18,7 @@ PAGES = [
     if p.name != "CHANGELOG.md"
 ]
 NAME = re.compile(r"(?<![\w/.@\-\"'])atoll(?:_papers)?(?:\.[A-Za-z_]\w*)+")
-ENTRY_POINTS = {"atoll.papers", "atoll.addresses"}  # groups, which are named like modules
+ENTRY_POINTS = {"atoll.papers", "atoll.addresses", "atoll.transports"}  # groups, which are named like modules
 MODULES = {module.name: module for module in modules()}
 
 

@@ -7,15 +7,20 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Callable
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from atoll.core.errors import ConfigError
+from atoll.runtime import transport as transports
 from atoll.runtime.identity import peer_of
+from atoll.runtime.provision import project
 from atoll.runtime.transport import TRANSPORTS, Pipe, PipeClosed, local_pipe, transport
 from atoll.runtime.transport.base import LARGEST, join_address, split
 from tests.support.certificates import authority
+from tests.support.sources import imports, modules
 
 SERVER = authority().issue("server", "hub")
 SITE = authority().issue("site", "north")
@@ -200,3 +205,42 @@ def test_addresses_are_host_and_port() -> None:
 def test_an_unknown_transport_is_named() -> None:
     with pytest.raises(ConfigError, match=r"transport is 'gprc'\. Did you mean 'grpc'"):
         transport("gprc")
+
+
+def _plugged(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> Any:
+    """The transports as they are where distributions list these entry points."""
+    found = [EntryPoint(name, value, "atoll.transports") for name, value in points]
+    monkeypatch.setattr(transports, "entry_points", lambda group: found if group == "atoll.transports" else [])
+    return type(TRANSPORTS)()
+
+
+def test_an_installed_distribution_brings_a_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = ("quic", "atoll.runtime.transport.memory:MemoryTransport")
+    found = _plugged(monkeypatch, point, point)  # one distribution may be found twice on the path
+    assert list(found) == ["tcp", "memory", "quic"]
+    assert type(found["quic"]()) is type(transport("memory"))
+    monkeypatch.setattr(project, "TRANSPORTS", found)
+    named = TypeAdapter(project.TransportName)
+    assert named.validate_python("quic") == "quic"
+    for name in ("memory", "grpc"):  # within one process; not installed here
+        with pytest.raises(ValidationError, match="is not installed: choose tcp or quic"):
+            named.validate_python(name)
+
+
+@pytest.mark.parametrize("taken", ["tcp", "quic"])
+def test_no_transport_takes_the_place_of_another(monkeypatch: pytest.MonkeyPatch, taken: str) -> None:
+    found = _plugged(monkeypatch, ("quic", "one:Quic"), (taken, "other:Way"))
+    with pytest.raises(
+        ConfigError, match=f"the transport '{taken}' of other:Way has the name of one of (Atoll|one:Quic)"
+    ):
+        list(found)
+
+
+def test_only_its_entry_point_knows_the_grpc_transport() -> None:
+    """Whoever imports it loads gRPC, which an installation without that extra does not have."""
+    told = [
+        item.where for module in modules() for item in imports(module) if item.eager and "transport.rpc" in item.target
+    ]
+    assert not told
+    points = {point.name: point.value for point in entry_points(group="atoll.transports")}
+    assert points["grpc"] == "atoll.runtime.transport.rpc:GrpcTransport"

@@ -27,7 +27,6 @@ from ..identity import SITES, admit
 from ..line import Line, Settings, dial_line
 from ..line.frames import LineHello, Violation, parts_of, read_hello, write_hello
 from ..transport import Pipe, PipeClosed, transport
-from ..transport.rpc import draw_question
 from .kit import Kit, Way
 from .kit_checks import (
     Finding,
@@ -100,6 +99,8 @@ def take_leave(wrapped: ssl.SSLSocket, transport: str, host: str, heard: bytes =
 
 def _call(host: str, message: bytes) -> bytes:
     """Return one gRPC call with one message, as bytes of HTTP/2: there is no other way to make it over a given connection."""
+    from ..transport.rpc import draw_question  # it loads gRPC, which only a kit of that transport needs
+
     headers = {
         b":method": b"POST", b":scheme": b"https", b":path": _METHOD, b":authority": host.encode(),
         b"content-type": b"application/grpc", b"te": b"trailers",

@@ -29,7 +29,7 @@ from atoll.runs.schema import Section
 from ..identity import Credentials, Peer, peer_of
 from ..transport.base import join_address
 from .keys import find_passphrase
-from .project import Name, Org, ServerConfig, check_settings
+from .project import Name, Org, ServerConfig, TransportName, check_settings
 
 __all__ = ["Kit", "KitConfig", "Way", "loose_mode"]
 
@@ -71,7 +71,7 @@ class KitConfig(Section):
     name: Name
     role: Literal["server", "site", "helper", "admin", "auditor", "analyst"]
     org: Org
-    transport: Literal["tcp", "grpc"]
+    transport: TransportName
     servers: Annotated[list[ServerConfig], Field(min_length=1)]
     direct: list[str] = Field(default_factory=list)
     plays: str = ""

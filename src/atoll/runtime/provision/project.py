@@ -18,6 +18,7 @@ from atoll.runs import yaml
 from atoll.runs.schema import Loc, Problem, Section, collect, names_at, refused
 
 from ..identity import HELPER, NO_PARTS, SITES, is_part
+from ..transport import TRANSPORTS
 
 if TYPE_CHECKING:
     from .authority import IssueLedger
@@ -88,9 +89,17 @@ def _plays(value: str) -> str:
     return value
 
 
+def _transport(value: str) -> str:
+    if value == "memory" or value not in TRANSPORTS:  # one within a process is for tests
+        known = [name for name in TRANSPORTS if name != "memory"]
+        raise ValueError(f"is not installed: choose {' or '.join(known)}, or install the distribution that has it")
+    return value
+
+
 S = TypeVar("S", bound=Section)
 Name = Annotated[str, AfterValidator(_name)]
 Org = Annotated[str, AfterValidator(_org)]
+TransportName = Annotated[str, AfterValidator(_transport)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Days = Annotated[int, Field(ge=1, le=36500)]
 
@@ -199,7 +208,7 @@ class ProjectConfig(Section):
     sites: list[PartyConfig] = Field(default_factory=list)
     helpers: dict[Name, HelperConfig] = Field(default_factory=dict)
     admins: list[AdminConfig] = Field(default_factory=list)
-    transport: Literal["tcp", "grpc"] = "tcp"
+    transport: TransportName = "tcp"
     validity: ValidityConfig = Field(default_factory=ValidityConfig)
 
     @model_validator(mode="after")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import ClassVar
 
 from atoll.core.errors import ConfigError, nearest
 
@@ -25,10 +28,7 @@ __all__ = [
 ]
 
 
-def _grpc() -> Transport:
-    from .rpc import GrpcTransport
-
-    return GrpcTransport()
+_GROUP = "atoll.transports"
 
 
 def _tcp() -> Transport:
@@ -37,8 +37,45 @@ def _tcp() -> Transport:
     return TcpTransport()
 
 
-TRANSPORTS: dict[str, Callable[[], Transport]] = {"tcp": _tcp, "grpc": _grpc, "memory": MemoryTransport}
-"""The class of each transport, by its name in kits and settings. The default is TLS over TCP; gRPC is for networks that want HTTP/2, and is loaded when you ask for it."""
+class _Transports(Mapping[str, Callable[[], Transport]]):
+    """Atoll's own transports, and the plug-ins that installed distributions list as entry points of the group ``atoll.transports``."""
+
+    _own: ClassVar[dict[str, Callable[[], Transport]]] = {"tcp": _tcp, "memory": MemoryTransport}
+
+    @functools.cached_property
+    def _plugged(self) -> dict[str, EntryPoint]:
+        """The plug-ins by name. Nobody takes the place of another: a transport keeps promises, and which one does must not depend on what is installed.
+
+        Raises:
+            ConfigError: two distributions have the same name, or one has that of an own transport.
+        """
+        found: dict[str, EntryPoint] = {}
+        for point in entry_points(group=_GROUP):
+            before = "Atoll" if point.name in self._own else found[point.name].value if point.name in found else ""
+            if before and before != point.value:
+                raise ConfigError(
+                    f"the transport {point.name!r} of {point.value} has the name of one of {before}",
+                    where=f"entry points of {_GROUP}",
+                    remedy="uninstall one of the two distributions",
+                )
+            found[point.name] = point
+        return found
+
+    def __getitem__(self, name: str) -> Callable[[], Transport]:
+        if name in self._own:  # tcp reads no entry points
+            return self._own[name]
+        point = self._plugged[name]
+        return lambda: point.load()()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._own, *self._plugged])
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._plugged)
+
+
+TRANSPORTS: Mapping[str, Callable[[], Transport]] = _Transports()
+"""What makes each transport, by its name in kits and settings. The default is TLS over TCP. Others are plug-ins: gRPC, for networks that want HTTP/2, is one."""
 
 
 def transport(name: str = "tcp") -> Transport:
@@ -52,6 +89,6 @@ def transport(name: str = "tcp") -> Transport:
         raise ConfigError(
             f"transport is {name!r}.{nearest(name, TRANSPORTS)}",
             where="transport",
-            remedy=f"choose one of {', '.join(TRANSPORTS)}",
+            remedy=f"choose one of {', '.join(TRANSPORTS)}, or install the distribution that has it",
         )
     return TRANSPORTS[name]()
