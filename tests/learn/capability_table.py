@@ -16,9 +16,9 @@ from atoll.learn import Evaluation, Training
 from atoll.learn.algorithm import Labelled
 from atoll.learn.capabilities import ALL, Placed
 from atoll.learn.composition import prepared_parts
+from atoll.learn.learner import placed_model
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.metrics import Confusion
-from atoll.learn.offered import placed_model
 from atoll.learn.replies import placed_replies
 from atoll.learn.round.state import DOWNLINK_NEEDS
 from atoll.selection import FedProf, Once

@@ -133,8 +133,8 @@ class Everyone(Selection): ...
 
 
 def test_what_a_learner_offers_is_asked_of_its_protocols() -> None:
-    """No ``hasattr(learner, ...)``: `atoll.learn.offered` says what a learner may offer. ``check`` is of the contract itself."""
+    """No ``hasattr(learner, ...)``: `atoll.learn.learner` says what a learner may offer. ``check`` is of the contract itself."""
     probe = re.compile(r"(?:has|get)attr\((?:\w+\.)*learner, \"(?!check\")")
     texts = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
-    assert [name for name, text in texts.items() if probe.search(text) and name != "learn/offered.py"] == []
+    assert [name for name, text in texts.items() if probe.search(text) and name != "learn/learner.py"] == []
     assert probe.search('getattr(self.learner, "curved", False)')

@@ -33,6 +33,7 @@ MOVED: dict[str, str] = {
     "atoll.flower": "atoll.bridges.flower",
     "atoll.flower.client:answer": "atoll.bridges.flower_grid:answer",
     "atoll.labels.evaluators.pseudo:PseudoLabels": "atoll.labels.evaluators.unlabelled:PseudoLabels",
+    "atoll.labels.look": "atoll.labels.pre_pass",
     "atoll.labels.methods.voting.votes:VoteNoise": "atoll.labels.methods.pate:VoteNoise",
     "atoll.learn.admm": "atoll.programs",
     "atoll.learn.admm.asynchronous": "atoll.programs.consensus",
@@ -72,6 +73,7 @@ MOVED: dict[str, str] = {
     "atoll.learn.divergence:sizes_of": "atoll.programs.surveys:sizes_of",
     "atoll.learn.local.partial": "atoll.learn.local.update",
     "atoll.learn.local.release": "atoll.learn.local.reports",
+    "atoll.learn.offered": "atoll.learn.learner",
     "atoll.learn.pacing.cached.arrivals": "atoll.learn.pacing.safa",
     "atoll.learn.pacing.cached.bias": "atoll.learn.pacing.bias",
     "atoll.learn.pacing.cached.course": "atoll.learn.pacing.safa",
@@ -227,6 +229,7 @@ MOVED: dict[str, str] = {
     "atoll.testing.conformance.sight": "atoll.testing.conformance.secrecy",
     "atoll.testing.hostile.catalogue": "atoll.testing.hostile.attack",
     "atoll.testing.hostile.mouth": "atoll.testing.hostile.attack",
+    "atoll.testing.hostile.playing": "atoll.testing.hostile.local_job",
 }
 """Maps a declared name to where it lies today.
 
@@ -237,6 +240,8 @@ RENAMED: dict[str, str] = {
     "atoll.auditing.CostPoint": "atoll.study.CostPoint",
     "atoll.auditing.PrivacyCost": "atoll.study.PrivacyCost",
     "atoll.auditing.privacy_cost": "atoll.study.privacy_cost",
+    "atoll.labels.look.OneLook": "atoll.labels.pre_pass.PrePass",
+    "atoll.labels.look.split_look": "atoll.labels.pre_pass.split_pre_pass",
     "atoll.labels.views.*": "atoll.views.*",
     "atoll.learn.Divergence": "atoll.programs.Divergence",
     "atoll.learn.EqualWeights": "atoll.aggregation.EqualWeights",
@@ -255,6 +260,8 @@ RENAMED: dict[str, str] = {
     "atoll.learn.Uniform": "atoll.selection.Uniform",
     "atoll.learn.aggregation.*": "atoll.aggregation.*",
     "atoll.learn.algorithms.*": "atoll.algorithms.*",
+    "atoll.learn.offered.let_go": "atoll.learn.learner.release_learner",
+    "atoll.learn.offered.offered_by": "atoll.learn.learner.capabilities_of",
     "atoll.learn.pacing.*": "atoll.pacing.*",
     "atoll.learn.private.*": "atoll.mechanisms.*",
     "atoll.learn.selection.*": "atoll.selection.*",

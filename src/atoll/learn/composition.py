@@ -22,8 +22,8 @@ from atoll.rounds.loop import StopRule
 
 from .algorithm import Algorithm, Compressing, Private
 from .capabilities import EVERYONE, OWN_MODELS, Placed, lack_of
+from .learner import SupportsReports, placed_model
 from .local.reports import require_mechanism_outside
-from .offered import SupportsReports, placed_model
 from .private.base import Mechanism, TrainingParts
 from .replies import placed_replies
 from .round.evaluation import Evaluation

@@ -14,8 +14,8 @@ from atoll.core.capability import SINGLE_REPLIES
 from atoll.core.facets import facet
 
 from .algorithm import Private
+from .learner import metrics_of
 from .local.reports import promises_privacy
-from .offered import metrics_of
 from .wrapped import declared_bits, dry_reply
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import Task
 
 from .capabilities import OWN_MODELS
+from .learner import SupportsPersonal
 from .metrics import pack_metric, unpack_metric
-from .offered import SupportsPersonal
 from .round.evaluation import held_model, merged_results, scores, summarise
 from .round.state import global_model
 from .topology.node import Node, Turn

@@ -27,8 +27,8 @@ from atoll.rounds.loop import Course, Repeated, run_rounds
 from .algorithm import Helped, Labelled, Phased
 from .cross_site import Across
 from .explain import Explainable, exposures_of
+from .learner import SupportsNotices, release_learner
 from .metrics import FunctionMetric
-from .offered import SupportsNotices, let_go
 from .round.evaluation import UNDEFINED, TrainingMeasures
 from .round.predicting import metadata_of, table_model_of
 from .selection.uniform import Uniform
@@ -543,7 +543,7 @@ async def run_training(fed: Federation, job: RunningTraining, context: Context) 
         ended = await run_rounds(fed, job, course, measures, certain=certain)
         crossed = await Across(context).run(fed, ended) if job.evaluation.cross_site else None
     finally:
-        let_go(context.learner)
+        release_learner(context.learner)
     kept = ended.best
     best = None if kept is None else Best(str(job.keep_best), kept["round"], kept["value"], kept["params"])
     found = ended.model, ended.history, ended.reason, ended.round, ended.devices

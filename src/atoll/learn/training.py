@@ -34,10 +34,9 @@ from .composition import LATER, algorithms_in, check_prepared, parts_of, prepare
 from .context import Clients, Context
 from .cross_site import Across
 from .explain import explain_training
-from .learner import Learner, LearnerSettings, adapt
+from .learner import Learner, LearnerSettings, SupportsReports, adapt, capabilities_of
 from .local.own_loss import LOSS_NAMES
 from .local.reports import promises_privacy
-from .offered import SupportsReports, offered_by
 from .prepared import (
     DEFAULT_SELECTION,
     MEASURES,
@@ -188,7 +187,7 @@ class Training(Checked, Job):
         sizes = None if data is None else getattr(data, "sizes", None)
         alike = () if sizes is None else tuple(int(n) for n in sorted(set(sizes)))
         values, entries = (1, 0) if learner is None else values_of(self.installed(data), learner)
-        alone = learner is None or RELEASES in offered_by(learner)
+        alone = learner is None or RELEASES in capabilities_of(learner)
         parts, claim = self.privacy.install(
             self, 0 if data is None else len(data), values, alike, alone=alone, entries=entries
         )

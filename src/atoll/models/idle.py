@@ -20,10 +20,9 @@ from atoll.core.message import fingerprint
 from atoll.core.requests.task import Batch, Task
 from atoll.learn.algorithm import LocalWork, Phased, Stateful
 from atoll.learn.capabilities import RELEASES, Placed, require_composed
-from atoll.learn.learner import LearnerSettings
+from atoll.learn.learner import LearnerSettings, placed_model
 from atoll.learn.local.reports import Reporting
 from atoll.learn.local.update import declare_workload, finish_update, load_of
-from atoll.learn.offered import placed_model
 from atoll.learn.round.evaluation import measure_client, own_model
 from atoll.learn.wrapped import overrides
 

@@ -149,7 +149,7 @@ class LinearLearner(Reporting):
 
     @property
     def link(self) -> str:
-        """What the scores are; see `atoll.learn.offered.SupportsLink`."""
+        """What the scores are; see `atoll.learn.learner.SupportsLink`."""
         return {"cross_entropy": "softmax", "mse": "value"}.get(self.loss, "")
 
     def scores(self, params: Tree, x: Any) -> np.ndarray:

@@ -33,11 +33,10 @@ from atoll.core.requests.task import Task, Workload
 from atoll.core.rooms import Named
 from atoll.learn.algorithm import LocalWork, Stateful
 from atoll.learn.capabilities import TRAINING
-from atoll.learn.learner import LearnerSettings, adapt
+from atoll.learn.learner import LearnerSettings, SupportsNotices, SupportsScores, adapt, require_fit
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.reports import BUFFERS, Reporting, as_metrics, as_reports, buffer_replies
 from atoll.learn.local.update import asked_epochs, coming_epochs, finish_update, start_update, whole_times
-from atoll.learn.offered import SupportsNotices, SupportsScores, require_fit
 from atoll.learn.round.evaluation import as_parts, rows_measured
 
 from .script_process import RunningScript, ScriptOrder, ended_by_signal

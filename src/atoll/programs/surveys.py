@@ -30,9 +30,8 @@ from atoll.core.validation import Checked
 from atoll.data.missing import known_rows
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.algorithms.fedavg import FedAvg
-from atoll.learn.learner import Learner, LearnerSettings, adapt
+from atoll.learn.learner import Learner, LearnerSettings, SupportsLossGradient, adapt
 from atoll.learn.local.update import batch_rows
-from atoll.learn.offered import SupportsLossGradient
 from atoll.learn.profiles import FLOOR
 from atoll.learn.selection.base import Inquired
 from atoll.learn.selection.sealed import HOLDER, SealedProfiles

@@ -20,11 +20,11 @@ from atoll.core.facets import facet
 from atoll.core.requests.task import Task, Workload
 from atoll.learn.algorithm import LocalWork, Stateful
 from atoll.learn.capabilities import TRAINING
+from atoll.learn.learner import require_fit
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.own_loss import LossSignature
 from atoll.learn.local.reports import BUFFERS, Reporting, as_metrics, as_reports, buffer_replies, training_passes
 from atoll.learn.local.update import asked_epochs, coming_epochs, finish_update, start_update, whole_times
-from atoll.learn.offered import require_fit
 from atoll.learn.round.evaluation import as_parts, held_sums
 
 from .backend import device_of

@@ -515,7 +515,7 @@ class TorchLearner(Holding, Reporting):
 
     @property
     def link(self) -> str:
-        """What the scores are, by the loss; see `atoll.learn.offered.SupportsLink`."""
+        """What the scores are, by the loss; see `atoll.learn.learner.SupportsLink`."""
         loss = self.training.network.measured
         # A method's own loss of classes is one of logits: its scores are compared by their softmax.
         return _LINKS.get(loss.name, "softmax" if loss.task == "classes" else "")

@@ -21,7 +21,7 @@ from ..errors import ConfigError, QuorumError
 from ..execution.sum_builder import singly
 from ..requests.party import Parties, among
 from ..requests.request import PartialSum, Reply, Request
-from ..requests.results import Outcomes, Plan, Taker, Terms, is_instant
+from ..requests.results import AcceptRule, Outcomes, Plan, Terms, is_instant
 from ..requests.task import Task
 from ..time.deadline import WHOLE, Deadline, Share
 from ..time.meter import Draw, Meter
@@ -347,7 +347,7 @@ class Delivery:
 
 
 def accepted_of(
-    flight: Flight, order: NDArray[np.int64], accept: int | Taker | None
+    flight: Flight, order: NDArray[np.int64], accept: int | AcceptRule | None
 ) -> tuple[NDArray[np.int64], float | None]:
     """Which of the replies in time are accepted, and when the round is full; ``None`` if it never is."""
     if accept is None:

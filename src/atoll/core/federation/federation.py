@@ -104,7 +104,7 @@ class Federation(ReplyVerbs):
             deadline: seconds after sending, or a deadline that several requests share: ``fed.deadline(...)``. A reducer's supersteps
                 share the latter; a number is the limit of each.
             quorum: minimum number of replies; with fewer, the round fails.
-            accept: number of replies after which the round closes, a rule that chooses among them (see ``Taker``), or a share of a ``Quota``.
+            accept: number of replies after which the round closes, a rule that chooses among them (see ``AcceptRule``), or a share of a ``Quota``.
             late: what to do with the others.
             at: label of the request in its random path; by default a count.
             down: bytes to each party, if they differ from the message's size; see ``Terms``.

@@ -33,7 +33,7 @@ __all__ = [
     "REASONS",
     "Replies",
     "Spending",
-    "Taker",
+    "AcceptRule",
     "Terms",
     "is_instant",
 ]
@@ -173,7 +173,7 @@ def is_instant(cost: Cost) -> bool:
 Late = Literal["cancel", "arrive", "drop"]
 
 
-class Taker(Protocol):
+class AcceptRule(Protocol):
     """A rule that decides which replies a round accepts, and when it is full."""
 
     def __call__(self, arrived: NDArray[np.int64]) -> tuple[NDArray[np.int64], int | None]:
@@ -189,7 +189,7 @@ class Taker(Protocol):
         ...
 
 
-Accept = int | Taker | Share
+Accept = int | AcceptRule | Share
 """Number of replies after which a round closes, a rule, or a share of a quota that several requests fill together."""
 
 

@@ -18,9 +18,9 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.learn.wrapped import innermost
 
-from ..look import OneLook, split_look
 from ..losses import cross_entropy_of_rows, mean_of, seen
 from ..objectives.consistency import check_threshold
+from ..pre_pass import PrePass, split_pre_pass
 from ..views.base import View
 from ..views.defaults import strong, weak
 from .base import Method, local_sgd
@@ -161,7 +161,7 @@ class AdaFedSemi(Method, Helped):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply as the base does, with the received model's loss on labelled rows as a metric."""
         reply, kept = super().finish(local, broadcast, client, work)
-        found = split_look(client)[1]
+        found = split_pre_pass(client)[1]
         if not found:
             return reply, kept
         loss, count = found["probe"][0], found["probe"][1]
@@ -201,7 +201,7 @@ class _Teaching(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Probe(OneLook):
+class _Probe(PrePass):
     """One look at all of the client's labelled rows with the received model."""
 
     method: AdaFedSemi

@@ -20,7 +20,7 @@ from atoll.learn.local.own_loss import any_takes_target
 from atoll.learn.transforms import ClipNorm, Momentum
 from atoll.learn.wrapped import Wrapped
 
-from ..look import split_look
+from ..pre_pass import split_pre_pass
 from ..streams import Joined, Stream, Streams
 from ..views.base import View
 
@@ -194,8 +194,8 @@ class Method(Wrapped, Labelled, Stateful, Movable):
         return {"base": inner, "own": own.own(params), "copies": own.copies(params, "client")}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """Start with the base's local state; with streams, with the whole model and the copies. What a look found is not part of it."""
-        own, (client, _) = self._streams, split_look(client)
+        """Start with the base's local state; with streams, with the whole model and the copies. What a pre-pass found is not part of it."""
+        own, (client, _) = self._streams, split_pre_pass(client)
         if not own:
             return self.base.start(broadcast, client)
         inner = self.base.start(self._inner(broadcast), client["base"] if own.private else client)
@@ -222,8 +222,8 @@ class Method(Wrapped, Labelled, Stateful, Movable):
         return {**made, "params": params, "copies": moved}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Return the base's reply, about the averaged part, and the private state, without what a look found."""
-        own, (client, _) = self._streams, split_look(client)
+        """Return the base's reply, about the averaged part, and the private state, without what a pre-pass found."""
+        own, (client, _) = self._streams, split_pre_pass(client)
         if not own:
             return self.base.finish(local, broadcast, client, work)
         inner = {name: value for name, value in self._inner(local).items() if name != "copies"}

@@ -20,10 +20,10 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
 from ..domain_network import classes_of, outputs_of, width_of
-from ..look import OneLook
 from ..losses import cross_entropy_of_rows, mean_of, mix_rows, seen
 from ..objectives.consistency import pseudo_labels
 from ..objectives.domains import classifier_discrepancy
+from ..pre_pass import PrePass
 from ..views.base import View
 from .base import Method
 
@@ -57,7 +57,7 @@ class MixtureSums(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureMixture(OneLook):
+class FeatureMixture(PrePass):
     """A pass that trains nothing: it replies with the sums of `MixtureSums` over all rows."""
 
     view: View | None = None

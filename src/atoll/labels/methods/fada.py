@@ -32,10 +32,10 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
 from ..domain_network import classes_of, outputs_of, width_of
-from ..look import OneLook
 from ..losses import cross_entropy_of_rows, mean_of, seen
 from ..objectives.clusters import cluster, dispersion, gain_weights
 from ..objectives.domains import domain_loss
+from ..pre_pass import PrePass
 from ..views.base import View
 from .base import Method
 
@@ -105,7 +105,7 @@ class RowFeatures(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureLook(OneLook):
+class FeatureLook(PrePass):
     """A pass that trains nothing: a party sends features of a mini-batch of its rows. A source keeps its tag."""
 
     view: View | None = None

@@ -31,9 +31,9 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 from atoll.stages import Threshold
 
-from ..look import OneLook, split_look
 from ..losses import cross_entropy_of_rows, mean_of, seen
 from ..objectives.consistency import check_threshold, mean_teacher
+from ..pre_pass import PrePass, split_pre_pass
 from ..views.base import View
 from ..views.defaults import strong, weak
 from .fixmatch import require_threshold
@@ -427,7 +427,7 @@ class FedMatch(LabelledParty, Compressing):
         """Start with the base's local state on both parts, and the models of the helpers."""
         if not self.neighbours:
             return self.base.start(self._make_inner_broadcast(broadcast), client)
-        own, found = split_look(client)
+        own, found = split_pre_pass(client)
         made = self.base.start(self._make_inner_broadcast(broadcast), own["base"])
         return {**made, "near": _pick_models(broadcast["pool"], found["chosen"])} if found else made
 
@@ -447,7 +447,7 @@ class FedMatch(LabelledParty, Compressing):
         change = T.map(lambda now, was: (now - was) * (abs(now - was) > self.least), dropped, broadcast["psi"])
         inner = {name: value for name, value in local.items() if name != "near"}
         inner["params"] = together(sigma, T.add(broadcast["psi"], change))
-        own, found = split_look(client)
+        own, found = split_pre_pass(client)
         reply, kept = self.base.finish(inner, sent, own["base"] if self.neighbours else own, work)
         update = reply.get("update")
         if not isinstance(update, Mean):
@@ -478,7 +478,7 @@ def _pick_models(pool: Tree, chosen: Any) -> Tree:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Choice(OneLook):
+class _Choice(PrePass):
     """One comparison of the client's last model with the pool."""
 
     method: FedMatch

@@ -16,9 +16,9 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, LossGradients
 from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
-from ..look import OneLook, split_look
 from ..losses import mean_of, seen
 from ..objectives.label_noise import check_priors, positive_unlabelled
+from ..pre_pass import PrePass, split_pre_pass
 from ..views.base import View
 from .base import Method
 
@@ -117,7 +117,7 @@ class FedPU(Method):
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state and the counts."""
-        return {**super().start(broadcast, client), **split_look(client)[1]}
+        return {**super().start(broadcast, client), **split_pre_pass(client)[1]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """Take the base's step on the risk with the client's counts."""
@@ -136,7 +136,7 @@ class FedPU(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Count(OneLook):
+class _Count(PrePass):
     """One look at all of the client's rows."""
 
     method: FedPU

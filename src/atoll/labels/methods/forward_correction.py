@@ -17,9 +17,9 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
 from ..domain_network import classes_of
-from ..look import OneLook, split_look
 from ..losses import mean_of, seen
 from ..objectives.label_noise import check_transition, estimate_transition, forward_corrected, label_triples
+from ..pre_pass import PrePass, split_pre_pass
 from ..views.base import View
 from .base import Method
 
@@ -149,7 +149,7 @@ class ForwardCorrection(Method):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Reply as the base does, with the counts."""
         reply, kept = super().finish(local, broadcast, client, work)
-        found = split_look(client)[1]
+        found = split_pre_pass(client)[1]
         return ({**reply, "triples": Sum(found["triples"], role="side")} if found else reply), kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
@@ -163,7 +163,7 @@ class ForwardCorrection(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Count(OneLook):
+class _Count(PrePass):
     """One look at a sample of the client's rows, with the received model."""
 
     card: ClassVar[Card] = Card(part=True, note="A part of ForwardCorrection: it does not train.")

@@ -17,9 +17,9 @@ from atoll.learn.card import Card
 from atoll.learn.local.own_loss import OwnLoss
 
 from ..domain_network import classes_of
-from ..look import OneLook
 from ..losses import cross_entropy_of_rows, mean_of, seen
 from ..objectives.consistency import check_threshold
+from ..pre_pass import PrePass
 from ..views.base import View
 from .base import Method
 
@@ -84,7 +84,7 @@ class GuessSums(OwnLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassShares(OneLook):
+class ClassShares(PrePass):
     """A pass that trains nothing: it leaves what `GuessSums` reads for the next pass of the same contact.
 
     Attributes:

@@ -15,8 +15,7 @@ from atoll.core.requests.task import Task, Workload
 
 from ..algorithm import Algorithm, LocalWork
 from ..capabilities import TRAINING
-from ..learner import LearnerSettings
-from ..offered import require_fit
+from ..learner import LearnerSettings, require_fit
 from ..round.evaluation import measure_client, own_model
 from .reports import Reporting, as_metrics, as_reports, training_passes
 from .update import asked_epochs, coming_epochs, finish_update, start_update, whole_times

@@ -25,8 +25,8 @@ from ..aggregation.keep_local import SingleReplies
 from ..algorithm import Phased
 from ..capabilities import LOCAL_STEPS, ONE_MODEL, ONE_PHASE, PARTIAL_WORK, PLAIN_MEAN
 from ..checks import require_finite, require_positive
+from ..learner import capabilities_of
 from ..local.update import own_epochs
-from ..offered import offered_by
 from ..round.invitation import Inviter, examples_of, own_reports, reply_bytes, reply_form, reports_of, require_in_time
 from ..round.phases import EmptyReplies, account, fold_phase, outgoing, partial_metrics, received_model, round_info
 from ..round.rounds import ServerRounds, server_round
@@ -236,7 +236,7 @@ class SAFA(Pacing):
     def check(self, context: Context) -> None:
         """Refuse updates without a client weight, and work that cannot continue where it was cut off."""
         weighs_examples(self, context.algorithm, context.learner.init(Rng(0)))
-        whole = own_epochs(context.algorithm) == 1 or LOCAL_STEPS in offered_by(context.learner)
+        whole = own_epochs(context.algorithm) == 1 or LOCAL_STEPS in capabilities_of(context.learner)
         if self.resume and not whole:
             why = "this model runs its own training, and its training cannot be cut at an epoch"
             refuse(self, why, "pacing", "use resume=False")

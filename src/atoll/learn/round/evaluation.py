@@ -22,9 +22,9 @@ from atoll.rounds.history import record_participants
 
 from ..algorithm import Algorithm, Stateful
 from ..capabilities import OWN_MODELS, PERSONAL_MEASURES, PLAIN_MEAN, SELF_FOLDING
+from ..learner import SupportsHeld, SupportsPersonal, SupportsScores
 from ..metrics import FunctionMetric, HumanTime, ScoreMetric, pack_metric, unpack_metric
 from ..metrics.function import require_function
-from ..offered import SupportsHeld, SupportsPersonal, SupportsScores
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

@@ -14,8 +14,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, CheckpointError
 from atoll.data.model_columns import ModelColumns, RowPredictions, TableModel
 
-from ..learner import Learner
-from ..offered import SupportsScores, link_of
+from ..learner import Learner, SupportsScores, link_of
 
 __all__ = ["columns_in", "metadata_of", "require_same_scores", "table_model_of"]
 
@@ -30,7 +29,7 @@ def table_model_of(
 ) -> TableModel | None:
     """Return a trained model as one that predicts rows of tables; ``None`` if its learner has no scores, or its data no columns, or its parameters are several models.
 
-    What the scores are says `atoll.learn.offered.SupportsLink`. The class is that of the largest score, or the sign of a single one says it.
+    What the scores are says `atoll.learn.learner.SupportsLink`. The class is that of the largest score, or the sign of a single one says it.
 
     Args:
         learner: the learner.

@@ -28,8 +28,8 @@ from atoll.core.requests.stage import Fitting, Stage, StageContext, WithMemory
 from atoll.core.requests.task import task
 
 from ..capabilities import ONE_MODEL
+from ..learner import wants_round
 from ..local.reports import BUFFERS, COUNTERS, counters_in
-from ..offered import wants_round
 from ..selection.base import places_of
 
 if TYPE_CHECKING:

@@ -373,7 +373,7 @@ class Selection(Checked):
         raise NotImplementedError
 
     def take(self, arrived: NDArray[np.int64], count: int, state: Tree) -> tuple[NDArray[np.int64], int | None]:
-        """Return which replies a round takes, if the rule ``picks``; see `atoll.core.requests.results.Taker`.
+        """Return which replies a round takes, if the rule ``picks``; see `atoll.core.requests.results.AcceptRule`.
 
         Args:
             arrived: positions of clients with a reply in time, in order of arrival.

@@ -23,8 +23,8 @@ from atoll.core.requests.cohort import Cohort
 from atoll.core.requests.task import Batch, Task
 from atoll.learn.selection.base import Candidates, Seen, places_of
 
+from ..learner import SupportsApart
 from ..local.reports import COUNTERS, counters_in
-from ..offered import SupportsApart
 from ..round.invitation import outcome_columns
 from ..round.state import averaged_model, counter_moves
 from ..wrapped import declare
@@ -60,7 +60,7 @@ class NodeBlock:
 
     Args:
         node: a round at one node.
-        apart: the learner's trainer, see `atoll.learn.offered.SupportsApart`.
+        apart: the learner's trainer, see `atoll.learn.learner.SupportsApart`.
         begun: returns a node's state, or the initial one.
     """
 

@@ -26,9 +26,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.learner import LearnerSettings
+from atoll.learn.learner import LearnerSettings, require_fit
 from atoll.learn.local.opaque import OpaqueLearner
-from atoll.learn.offered import require_fit
 from atoll.learn.wrapped import innermost
 
 from .base import split

@@ -191,7 +191,7 @@ class EstimatorLearner(OpaqueLearner):
 
     @property
     def link(self) -> str:
-        """What the scores of a classifier are; see `atoll.learn.offered.SupportsLink`."""
+        """What the scores of a classifier are; see `atoll.learn.learner.SupportsLink`."""
         return "softmax" if hasattr(self.template, "predict_proba") else ""
 
     def scores(self, params: Tree, x: Any) -> NDArray[np.float64]:

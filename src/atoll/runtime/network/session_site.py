@@ -24,7 +24,7 @@ from .session_keys import SessionKeys
 if TYPE_CHECKING:
     from atoll.core.execution.host import Host
 
-    from .keeper import Parking
+    from .site_state import PendingReplies
 
 __all__ = ["WORDS", "Account", "DirectLinks", "NeighbourLost", "Roles", "make_refusal", "require_at"]
 
@@ -202,7 +202,7 @@ class Roles:
         link: to the server; the loop in which roles are handed over owns it.
         host: runs tasks, keeps states, journal and ledger.
         registry: tasks and stages that the program registered by name.
-        parking: keeps what roles gave until all have ended.
+        pending: keeps what roles gave until all have ended.
         neighbours: links to other sites.
         broken: called with what other sites did that ends this site's part.
     """
@@ -212,14 +212,14 @@ class Roles:
         link: Any,
         host: Host,
         registry: Mapping[str, Any],
-        parking: Parking,
+        pending: PendingReplies,
         neighbours: DirectLinks,
         broken: Callable[[Exception], None],
     ) -> None:
         self._poster = Poster(link)
         self._host = host
         self._registry = registry
-        self._parking = parking
+        self._pending = pending
         self._neighbours = neighbours
         self._broken = broken
         self._home: asyncio.AbstractEventLoop | None = None
@@ -502,7 +502,7 @@ class Roles:
         ran = self._host.release(request, ran, "role")
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
-        self._parking.park(request, ran)
+        self._pending.hold(request, ran)
         return sendable({"ran": pack_ran(replace(ran, left={}))})
 
     def _tell_end(self, key: Key, peers: LocalPeers, ending: Ending) -> None:

@@ -29,9 +29,9 @@ from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_r
 from atoll.core.time.meter import Effort
 from atoll.engines.link import LinkClosed, feed
 
-from .keeper import Keeper, Parking, without_state
 from .session_site import DirectLinks, Roles
 from .shared import restore_words
+from .site_state import PendingReplies, SiteState, without_state
 
 if TYPE_CHECKING:
     from atoll.core.execution.host import Host
@@ -212,16 +212,16 @@ class SiteEngine:
         self._every = pulse
         self.host = host
         self.registry = registry
-        self.parking = Parking(host)
+        self.pending = PendingReplies(host)
         self._spent = SpendLog(host)
         self._work_thread = TaskThread() if work is None else work
         self._orders = 0
         self._unwanted: set[tuple[str, int]] = set()
-        self._roles = Roles(link, host, registry, self.parking, self.neighbours, self.break_off)
+        self._roles = Roles(link, host, registry, self.pending, self.neighbours, self.break_off)
         self._signs = Signs(
             self._read_arrived, lambda: self._work_thread.busy or self._roles.busy, lambda: self._roles.playing
         )
-        self._keeper = Keeper(host, registry, self.parking)
+        self._state = SiteState(host, registry, self.pending)
 
     # ------------------------------------------------------------------ the link
 
@@ -351,7 +351,7 @@ class SiteEngine:
         if ran is None:
             key = int(host.executor.keys(request, np.array([position], dtype=np.int64))[0])
             ran = await host.executor.one(request, position, key, host.tables(request), self._spent.spend)
-        self.parking.put(request, ran)
+        self.pending.put(request, ran)
         if not push:
             return self._frame("done", request, position)
         return await self._reply(request, position, push)
@@ -359,37 +359,37 @@ class SiteEngine:
     async def _collect(self, frame: Any, position: int) -> Any:
         asked: Request | str = str(frame["id"])
         try:
-            parked = self.parking.get(frame["id"], position)
-            asked = parked.request
+            pending_reply = self.pending.get(frame["id"], position)
+            asked = pending_reply.request
             stages = [Stage.of(spec, lambda name: resolve(name, self.registry, Stage)) for spec in frame["uplink"]]
             chain = Chain(stages, frame["place"])
-            request = replace(parked.request, uplink=chain, public=tuple(frame["public"]), apart=frame["apart"])
+            request = replace(pending_reply.request, uplink=chain, public=tuple(frame["public"]), apart=frame["apart"])
             if chain.secret:  # what is released once must not be made again from another reply
                 request = self.host.add_seeds(request, np.array([position], dtype=np.int64))
-                self.parking.put(request, replace(parked.ran, sealed=True))
+                self.pending.put(request, replace(pending_reply.ran, sealed=True))
             else:
-                parked.request = request
+                pending_reply.request = request
             return await self._reply(request, position, frame["as"])
         except (Exception, SystemExit) as error:  # of a stage, or of what a task gave
             return self._frame("failed", asked, position, error=pack_error(self.host.executor.redact_error(error)))
 
     async def _reply(self, request: Request, position: int, push: str) -> Any:
-        parked = self.parking.get(request.id, position)
-        if parked.ran.reply.error is None and not parked.ran.reply.rejected:
+        pending_reply = self.pending.get(request.id, position)
+        if pending_reply.ran.reply.error is None and not pending_reply.ran.reply.rejected:
             self.host.declare(request, [position], self._spent.spend)
         host = self.host
         if push == "run":
-            parked.ran = host.release(request, parked.ran)
-            return self._frame("ran", request, position, ran=pack_ran(without_state(parked.ran)))
-        parked.folded = await host.executor.fold(
+            pending_reply.ran = host.release(request, pending_reply.ran)
+            return self._frame("ran", request, position, ran=pack_ran(without_state(pending_reply.ran)))
+        pending_reply.folded = await host.executor.fold(
             request,
             np.array([position], dtype=np.int64),
             host.tables(request),
-            lambda _: parked.ran,
+            lambda _: pending_reply.ran,
             self._spent.spend,
         )
-        parked.folded = host.release_fold(request, parked.folded)
-        bare = replace_states(parked.folded)
+        pending_reply.folded = host.release_fold(request, pending_reply.folded)
+        bare = replace_states(pending_reply.folded)
         return self._frame("folded", request, position, folded=pack_folded(bare))
 
     def _frame(self, op: str, request: Request | str, position: int, **more: Any) -> dict[str, Any]:
@@ -404,7 +404,7 @@ class SiteEngine:
     async def _keep(self, frame: Any) -> Any:
         if frame["op"] == "discard":
             self._unwanted -= {(frame["id"], int(p)) for p in frame["positions"]}
-        return self._keeper.obey(frame)
+        return self._state.obey(frame)
 
 
 def replace_states(folded: PartialSum) -> PartialSum:

@@ -7,6 +7,6 @@ site; the name of a job says which attack it carries out.
 from __future__ import annotations
 
 from .attack import ATTACKS, Attack
-from .playing import Outcome, play
+from .local_job import Outcome, play
 
 __all__ = ["ATTACKS", "Attack", "Outcome", "play"]

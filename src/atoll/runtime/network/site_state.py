@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from atoll.core.execution.host import Host
     from atoll.core.persistence.state_table import StateStore
 
-__all__ = ["Keeper", "Parked", "Parking", "Segments", "without_state"]
+__all__ = ["SiteState", "PendingReply", "PendingReplies", "Segments", "without_state"]
 
 
 # ------------------------------------------------------------------ what a site has done that is not decided yet: replies, and the private state that they would leave
 
 
 @dataclass
-class Parked:
+class PendingReply:
     """One execution.
 
     Attributes:
@@ -39,71 +39,71 @@ class Parked:
     folded: PartialSum | None = None
 
 
-class Parking:
+class PendingReplies:
     """Executions by request and party, until the server says whether their replies are used.
 
     A party's private state changes only when its reply is used. A simulation has the same effect: it never does the
     work of an unwanted reply.
 
     Args:
-        host: the keeper of states.
+        host: has the states.
     """
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._kept: dict[tuple[str, int], Parked] = {}
+        self._kept: dict[tuple[str, int], PendingReply] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def put(self, request: Request, ran: TaskResult) -> Parked:
-        """Park an execution; one that must not be repeated is journaled before any of it can leave."""
+    def put(self, request: Request, ran: TaskResult) -> PendingReply:
+        """Hold an execution; one that must not be repeated is journaled before any of it can leave."""
         # Secrets were drawn: after a crash the same reply must leave again, since another one would be a second release.
         if ran.sealed and ran.reply.error is None and self.host.replay(request, ran.reply.party) is None:
             self.host.journal.put([(request, ran)])
-        return self.park(request, ran)
+        return self.hold(request, ran)
 
-    def park(self, request: Request, ran: TaskResult) -> Parked:
-        """Park what a role of a session gave; whether to journal it is known once all roles have ended."""
-        parked = self._kept[request.id, ran.reply.party] = Parked(request, ran)
-        return parked
+    def hold(self, request: Request, ran: TaskResult) -> PendingReply:
+        """Hold what a role of a session gave; whether to journal it is known once all roles have ended."""
+        pending_reply = self._kept[request.id, ran.reply.party] = PendingReply(request, ran)
+        return pending_reply
 
-    def get(self, request: str, position: int) -> Parked:
-        """Return a parked execution.
+    def get(self, request: str, position: int) -> PendingReply:
+        """Return an execution that is not decided yet.
 
         Raises:
             TaskError: there is none.
         """
-        parked = self._kept.get((request, position))
-        if parked is None:
+        pending_reply = self._kept.get((request, position))
+        if pending_reply is None:
             raise TaskError(
                 f"party number {position} has no reply to {request} any more",
                 where="site",
                 remedy="resume the job from its last checkpoint",
             )
-        return parked
+        return pending_reply
 
     def keep(self, request: str, positions: Iterable[int]) -> None:
         """Use the replies: what they leave behind becomes the parties' state."""
         for position in positions:
-            parked = self._kept.pop((request, position), None)
-            if parked is not None:
-                self._settle(parked)
+            pending_reply = self._kept.pop((request, position), None)
+            if pending_reply is not None:
+                self._settle(pending_reply)
 
-    def _settle(self, parked: Parked) -> None:
-        request, ran, folded = parked.request, parked.ran, parked.folded
+    def _settle(self, pending_reply: PendingReply) -> None:
+        request, ran, folded = pending_reply.request, pending_reply.ran, pending_reply.folded
         if folded is not None:
             self.host.drafts.leave(request, folded.left)
         else:
             self.host.leave(request, ran.reply.party, ran.left)
 
     def conclude(self, path: str, kept: Iterable[int]) -> None:
-        """End a sum: what its requests left, parked or drafted, becomes the state of the kept parties and is dropped for all others."""
+        """End a sum: what its requests left, pending or drafted, becomes the state of the kept parties and is dropped for all others."""
         there = set(kept)
-        for key in [key for key, parked in self._kept.items() if parked.request.sum == path]:
-            parked = self._kept.pop(key)
+        for key in [key for key, pending_reply in self._kept.items() if pending_reply.request.sum == path]:
+            pending_reply = self._kept.pop(key)
             if key[1] in there:
-                self._settle(parked)
+                self._settle(pending_reply)
         self.host.drafts.conclude(path, np.array(sorted(there), dtype=np.int64))
 
     def discard(self, request: str, positions: Iterable[int]) -> None:
@@ -141,30 +141,30 @@ class Segments:
 # ------------------------------------------------------------------ what a site does with states and generations on the server's orders
 
 
-class Keeper:
+class SiteState:
     """Carries out orders about what tasks left behind.
 
     Args:
         host: the owner of the states and the journal.
         registry: tasks and stages that the program registered by name.
-        parking: executions that are not decided yet.
+        pending: executions that are not decided yet.
     """
 
-    def __init__(self, host: Host, registry: Mapping[str, Any], parking: Parking) -> None:
+    def __init__(self, host: Host, registry: Mapping[str, Any], pending: PendingReplies) -> None:
         self._host = host
         self._registry = registry
-        self._parking = parking
+        self._pending = pending
         self._segments = Segments(host.store)
 
     def obey(self, frame: Any) -> Any:
         """Carry out an order; return the answer if one is wanted."""
         op, positions = frame["op"], [int(p) for p in frame.get("positions", ())]
         if op == "keep":
-            self._parking.keep(frame["id"], positions)
+            self._pending.keep(frame["id"], positions)
         elif op == "discard":
-            self._parking.discard(frame["id"], positions)
+            self._pending.discard(frame["id"], positions)
         elif op == "conclude":
-            self._parking.conclude(frame["id"], positions)
+            self._pending.conclude(frame["id"], positions)
         elif op == "drop":
             self._host.store.drop(frame["slot"])
         if "number" not in frame:
@@ -184,7 +184,7 @@ class Keeper:
         ran = self._host.replay(request, int(frame["position"]))
         if ran is None:
             return None
-        self._parking.park(request, ran)
+        self._pending.hold(request, ran)
         return pack_ran(without_state(ran))
 
     def _generation(self, frame: Any) -> list[str]:
@@ -206,13 +206,15 @@ class Keeper:
     def _role(self, frame: Any) -> None:
         """Make what a role left behind the party's state: the session is over and counts."""
         host, position = self._host, int(frame["position"])
-        parked = self._parking.get(frame["id"], position)
-        parked.ran = replace(
-            parked.ran, said={role: Said(*words) for role, words in frame["said"].items()}, time=float(frame["time"])
+        pending_reply = self._pending.get(frame["id"], position)
+        pending_reply.ran = replace(
+            pending_reply.ran,
+            said={role: Said(*words) for role, words in frame["said"].items()},
+            time=float(frame["time"]),
         )
-        if frame["sealed"] and host.replay(parked.request, parked.ran.reply.party) is None:
-            host.journal.put([(parked.request, parked.ran)])
-        self._parking.keep(frame["id"], [position])
+        if frame["sealed"] and host.replay(pending_reply.request, pending_reply.ran.reply.party) is None:
+            host.journal.put([(pending_reply.request, pending_reply.ran)])
+        self._pending.keep(frame["id"], [position])
 
 
 def without_state(ran: TaskResult) -> TaskResult:

@@ -12,16 +12,16 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.facets import facet
 from atoll.learn.algorithm import Algorithm, Gradient, Labelled, LocalWork, LossGradients, Stateful
 
-__all__ = ["OneLook", "split_look"]
+__all__ = ["PrePass", "split_pre_pass"]
 
-_OWN, _FOUND = "client", "found in a look"
+_OWN, _FOUND = "client", "found in a look"  # keys of states that saved folders hold
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneLook(Algorithm, Labelled, Stateful):
+class PrePass(Algorithm, Labelled, Stateful):
     """One step that trains nothing, on all of the client's rows by default: it reads the first loss into ``read``. `read_found` names what the next pass gets.
 
-    The next pass receives the private state as it was with what was found, which `split_look` takes apart; `Method` does so by itself. Nothing of the look is
+    The next pass receives the private state as it was with what was found, which `split_pre_pass` takes apart; `Method` does so by itself. Nothing of the pre-pass is
     sent, unless a subclass sends it in ``finish``.
 
     Attributes:
@@ -56,8 +56,8 @@ class OneLook(Algorithm, Labelled, Stateful):
         return {"none": Sum(np.float64(0.0), role="side")}, {_OWN: client, _FOUND: self.read_found(local)}
 
 
-def split_look(client: Tree) -> tuple[Tree, dict[str, Tree]]:
-    """Return a private state, and what a look before this pass found; nothing without one."""
+def split_pre_pass(client: Tree) -> tuple[Tree, dict[str, Tree]]:
+    """Return a private state, and what a pre-pass found; nothing without one."""
     if isinstance(client, dict) and set(client) == {_OWN, _FOUND}:
         return client[_OWN], client[_FOUND]
     return client, {}
