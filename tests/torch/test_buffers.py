@@ -515,6 +515,38 @@ def test_a_pass_that_assigns_a_parameter_anew_is_refused_with_what_lasts(how: st
         simulate(job(lambda: Normed(ASSIGNED[how], after), algorithm=passes), {"only": island(rows())}, engine)
 
 
+class Thawing(nn.Module):
+    """Freezes a layer, or lets it train, by the number of its passes."""
+
+    def __init__(self, trains: Callable[[int], bool], frozen: bool = False) -> None:
+        super().__init__()
+        self.first, self.linear, self.trains = nn.Linear(3, 3), nn.Linear(3, 2), trains
+        self.first.requires_grad_(not frozen)
+        self.register_buffer("passes", torch.tensor(0))
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.passes += 1
+            self.first.weight.requires_grad_(self.trains(int(self.passes)))
+        return self.linear(self.first(x))
+
+
+@pytest.mark.parametrize(
+    ("trains", "frozen", "told"),
+    [
+        (lambda k: k > 3, False, "freezes the parameter 'first.weight'"),
+        (lambda k: k < 3, False, "freezes the parameter 'first.weight'"),
+        (lambda k: True, True, "thaws the parameter 'first.weight'"),
+    ],
+)
+def test_a_pass_that_freezes_or_thaws_a_parameter_is_refused(
+    trains: Callable[[int], bool], frozen: bool, told: str
+) -> None:
+    passes = atoll.FedAvg(lr=LR, epochs=4, batch_size=None)
+    with pytest.raises(CompositionError, match=rf"{told} by requires_grad.*parameter.detach\(\) in forward"):
+        simulate(job(lambda: Thawing(trains, frozen), algorithm=passes), {"only": island(rows())})
+
+
 def test_memory_alone_may_move_and_a_loop_of_ones_own_keeps_what_a_pass_assigns() -> None:
     model = seeded(lambda: Normed(lambda layer: setattr(layer.weight, "data", layer.weight.data.clone())), 0)
     require_same(simulate(job(model), {"only": island(rows())}).model, plain(model, rows()))

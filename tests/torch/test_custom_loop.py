@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import atoll
 from atoll.algorithms import FedAvg, FedAvgM, FedProx, FedSSO, Mime, Scaffold, Upcycled
@@ -115,3 +117,101 @@ def test_a_round_of_replies_without_examples_is_refused() -> None:
         _trained(lambda n: {}, sizes=(0,))
     skipped = _trained(lambda n: {}, sizes=(0,), pacing=atoll.pacing.Synchronous(on_failure="skip"))
     assert "0 examples" in skipped.metrics[-1]["failed"]
+
+
+# ---------------------------------------------------------------- what a loop makes of its model
+
+TWO = {name: atoll.data.Dataset({"x": rows.x, "y": rows.y}) for name, rows in zip("ab", ISLANDS, strict=False)}
+
+
+def _two_layers(frozen: bool = False) -> nn.Module:
+    model = nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 10))
+    model[0].requires_grad_(not frozen)
+    return model
+
+
+def _freeze(model: Any, *rest: Any) -> None:
+    model[0].requires_grad_(False)
+    _descent(model, *rest)
+
+
+def _thaw(model: Any, *rest: Any) -> None:
+    model.requires_grad_(True)
+    _descent(model, *rest)
+
+
+def _replace(model: Any, *rest: Any) -> None:
+    made = nn.utils.skip_init(nn.Linear, 8, 10)
+    made.load_state_dict({name: 0.5 * value for name, value in model[1].state_dict().items()})
+    model[1] = made
+    _descent(model, *rest)
+
+
+def _run(loop: Any, frozen: bool = False, **parts: Any) -> Any:
+    job = atoll.Training(
+        model=CustomLoop(seeded(lambda: _two_layers(frozen)), loop), selection=Everyone(), rounds=2, **parts
+    )
+    return atoll.simulate(job, TWO, engine="inline", progress=False)
+
+
+def _by_hand(loop: Any, frozen: bool = False) -> dict[str, Any]:
+    """Plain PyTorch: each client's loop on a copy, and the mean of their parameters by rows."""
+    model = seeded(lambda: _two_layers(frozen))
+    for _ in range(2):
+        copies = [copy.deepcopy(model) for _ in TWO]
+        for one, rows in zip(copies, TWO.values(), strict=True):
+            loop(one, rows, {}, None)
+        states, n = [one.state_dict() for one in copies], [len(rows) for rows in TWO.values()]
+        mean = {name: sum(k * s[name] for k, s in zip(n, states, strict=True)) / sum(n) for name in states[0]}
+        model.load_state_dict(mean)
+    return {name: value.numpy() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("loop", [_freeze, _replace])
+def test_a_loop_that_freezes_or_replaces_layers_is_plain_pytorch(loop: Any) -> None:
+    made = _run(loop)
+    for name, value in _by_hand(loop).items():
+        np.testing.assert_allclose(made.params[name], value, atol=1e-6)
+
+
+def test_the_remedy_for_a_loop_that_thaws_works() -> None:
+    with pytest.raises(CompositionError, match=r"trains '0.weight', which the model has frozen.*freeze it in the loop"):
+        _run(_thaw, frozen=True)
+
+    def thaw_later(model: Any, shard: Any, config: Any, rng: Any) -> None:
+        _freeze(model, shard, config, rng)
+        _thaw(model, shard, config, rng)
+
+    for name, value in _by_hand(thaw_later).items():
+        np.testing.assert_allclose(_run(thaw_later).params[name], value, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda model: model.__setitem__(1, nn.Linear(8, 12)), r"leaves '1.weight' of shape \(12, 8\), and the model has \(10, 8\)"),
+        (lambda model: model.append(nn.Linear(10, 10)), r"leaves the parameter '2.weight', which the model does not have"),
+        (lambda model: model.pop(1), r"leaves no '1.weight'"),
+        (lambda model: prune.random_unstructured(model[0], "weight", 0.5), r"leaves no '0.weight'.*prune.remove"),
+    ],
+    ids=["larger", "more", "fewer", "pruned"],
+)  # fmt: skip
+def test_a_loop_that_makes_a_model_of_another_form_is_refused(change: Any, told: str) -> None:
+    def loop(model: Any, *rest: Any) -> None:
+        _descent(model, *rest)
+        with torch.random.fork_rng(devices=[]):
+            change(model)
+
+    with pytest.raises(CompositionError, match=told):
+        _run(loop)
+
+
+def test_a_loop_that_takes_a_buffer_away_is_refused() -> None:
+    def loop(model: Any, *rest: Any) -> None:
+        _descent(model, *rest)
+        model[0] = nn.Identity()
+
+    model = seeded(lambda: nn.Sequential(nn.BatchNorm1d(64, affine=False), nn.Linear(64, 10)))
+    job = atoll.Training(model=CustomLoop(model, loop), selection=Everyone(), rounds=1)
+    with pytest.raises(CompositionError, match=r"leaves no '0.running_mean'"):
+        atoll.simulate(job, TWO, engine="inline", progress=False)

@@ -115,9 +115,19 @@ class ClientTraining:
         Raises:
             CompositionError: the buffers, or such parameters, would leave the client.
         """
-        sent = self.buffers.look(self.network, x).sent
-        if self.algorithm.example_steps is not None and self.network.mixes_rows():
-            return  # refused when the parts are put together, with the better reason
+        plan = self.buffers.look(self.network, x)
+        sent = plan.sent
+        if self.algorithm.example_steps is not None:
+            if self.network.mixes_rows():
+                return  # refused when the parts are put together, with the better reason
+            if sent or plan.local:
+                raise CompositionError(
+                    f"training changes buffers of the model ({', '.join((*sent, *plan.local))}), and the gradient of each example is clipped alone: "
+                    "the buffers would follow single examples, or none",
+                    where="Training.model",
+                    remedy="use a model whose passes write no buffer, such as one with LayerNorm or GroupNorm, or GaussianLDP or CentralDP with buffers='local', "
+                    "which clip and noise the whole update",
+                )
         if sent and self.protected:
             names = ", ".join(sent)
             raise CompositionError(

@@ -161,7 +161,8 @@ class _CustomLearner(Holding, Reporting):
 
     @staticmethod
     def _buffers_of(module: nn.Module, names: Collection[str]) -> dict[str, np.ndarray]:
-        return {name: array_of(value) for name, value in fixed_tensors(module) if name in names}
+        tensors = (*module.named_parameters(), *module.named_buffers())  # a loop may have thawed what was frozen
+        return {name: array_of(value) for name, value in tensors if name in names}
 
     @property
     def notices(self) -> Sequence[str]:
@@ -206,20 +207,28 @@ class _CustomLearner(Holding, Reporting):
             for time in range(whole_times(self.algorithm, epochs)):
                 stream = island.rng.child("again", time) if time else island.rng
                 trained, metrics = self.loop.run(trained, island.data, stream.key, changed)
+        params = self._read_params(trained)
         self._loop_changes = self._loop_changes or self._own.list_changes()
         self.rules.note_loose(changed)
         self._own.restore()
         if "loss" in asked:
-            ends = {**params_of(trained), **self._buffers_of(trained, self.plan.names)}
+            ends = {**params, **self._buffers_of(trained, self.plan.names)}
             own = metrics.get("loss")
             kept = (np.float64(own), n) if own is not None and math.isfinite(own) else (np.float64(0.0), 0.0)
             told["loss"] = self._make_report("loss", {}, ends, island.data) if own is None else kept
         work = LocalWork(n, epochs_done(self.algorithm, epochs))
-        reply, state = finish_update(self.algorithm, {**local, "params": params_of(trained)}, broadcast, client, work)
+        reply, state = finish_update(self.algorithm, {**local, "params": params}, broadcast, client, work)
         before = {**self._buffers_of(self.model, known), **buffers}
         after = self._buffers_of(trained, known)
         # A buffer that a loop gives another form is made anew for every client.
         moved = [m for m in after if after[m].shape == before[m].shape and not _equal_arrays(after[m], before[m])]
+        thawed = next((m for m in moved if m in self.network.still and m not in self.plan.names), None)
+        if thawed is not None:
+            raise CompositionError(
+                f"the training loop trains {thawed!r}, which the model has frozen, so it is not sent",
+                where="CustomLoop",
+                remedy="give CustomLoop a model in which it requires a gradient, and freeze it in the loop while it is not to train",
+            )
         require_known(self.plan, moved, self.network.title)
         if self.plan.local:
             state = {"algorithm": state, "buffers": {name: after[name] for name in self.plan.local}}
@@ -237,6 +246,35 @@ class _CustomLearner(Holding, Reporting):
             )
         reply.update(as_metrics(metrics, n))
         return {**reply, **as_reports({name: told[name] for name in asked})}
+
+    def _read_params(self, trained: nn.Module) -> Tree:
+        """Return what a loop leaves of the parameters that the model trains, frozen or not.
+
+        Raises:
+            CompositionError: the loop has made a model of another form.
+        """
+        ours, made = (
+            {name: tuple(value.shape) for name, value in (*module.named_parameters(), *module.named_buffers())}
+            for module in (self.model, trained)
+        )
+        sent = {*self.network.names, *self.plan.names}
+        wrong = next((name for name in ours if name in sent and made.get(name) != ours[name]), None)
+        more = next((name for name, _ in trained.named_parameters() if name not in ours), None)
+        if wrong is not None or more is not None:
+            form = (
+                f"the parameter {more!r}, which the model does not have"
+                if wrong is None
+                else f"no {wrong!r}"
+                if wrong not in made
+                else f"{wrong!r} of shape {made[wrong]}, and the model has {ours[wrong]}"
+            )
+            raise CompositionError(
+                f"the training loop leaves {form}, so that models of clients could not be averaged",
+                where="CustomLoop",
+                remedy="give CustomLoop a model of the form that the loop ends with, and remove in the loop what it adds for a while, such as prune.remove",
+            )
+        values = dict(trained.named_parameters())
+        return {name: array_of(values[name]) for name in self.network.names}
 
     def _check_report(self, name: str, options: dict[str, Any]) -> None:
         if name == "profile":

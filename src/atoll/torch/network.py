@@ -72,6 +72,7 @@ class FunctionalModule:
 
     Attributes:
         names: the trainable parameters, in order.
+        still: the others.
         size: numbers in them.
         given_types: the types of the given module's parameters.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
@@ -116,6 +117,7 @@ class FunctionalModule:
         self.dtype = dtype
         self.title = type(module).__name__
         self.names = list(params_of(module))
+        self.still = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
         if not self.names:
             raise DataError(
                 f"the model {self.title} has no trainable parameters",
@@ -164,9 +166,11 @@ class FunctionalModule:
                 given[alias] = given[name]
         watched = training and isinstance(frozen, Held)  # a transformation of PyTorch refuses `data =` itself
         places = {name: (p.detach(), p.data_ptr()) for name, p in params.items()} if watched else {}
+        asked = {name: given[name].requires_grad for name in (*self.names, *self.still) if name in given}
         made = functional_call(module, given, (x,), tie_weights=False)
         if training and getattr(frozen, "strict", True):
             self._require_assigned(params, given, places)
+            self._require_trained(given, asked)
         if training and isinstance(frozen, Held):
             for name, held in frozen.items():
                 if given[name] is not params.get(name, held):  # a buffer that a loss gives for one pass is no write
@@ -193,6 +197,20 @@ class FunctionalModule:
                 where="Training.model",
                 remedy="write it in place under torch.no_grad(), as in parameter.copy_(value), or train with CustomLoop",
             )
+
+    def _require_trained(self, given: Mapping[str, Tensor], asked: Mapping[str, bool]) -> None:
+        """Refuse a pass that freezes a parameter, or thaws one: every pass begins with those that the given model trains.
+
+        Raises:
+            CompositionError: names it.
+        """
+        for name, before in asked.items():
+            if given[name].requires_grad != before and before != (name in self.still):
+                raise CompositionError(
+                    f"a training pass of {self.title} {'freezes' if before else 'thaws'} the parameter {name!r} by requires_grad",
+                    where="Training.model",
+                    remedy="let the model that you pass require a gradient for it, and take parameter.detach() in forward while it is not to train, or train with CustomLoop",
+                )
 
     def restore(self) -> None:
         """Put what the model owns beside its parameters and buffers back to its first values: no client begins with what another left."""
