@@ -1,4 +1,4 @@
-"""Text and codes as categories: XGBoost's trees on one input a category, and codes that a saved model knows."""
+"""Text and codes as categories: XGBoost's splits of them, and codes that a saved model knows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.errors import CompositionError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError, MessageError
 from atoll.data import Dataset
-from atoll.vertical import SecureBoost, Vertical, VerticalPrediction, train_pooled
+from atoll.secure.encrypted import Paillier
+from atoll.vertical import FedXGBoost, SecureBoost, Vertical, VerticalPrediction, train_pooled
 from atoll.vertical.model import VerticalModel
 from atoll.vertical.tables import PartyTable
+from atoll.vertical.trees.boosting import HostColumns, HostRole, PlainSums
+from atoll.vertical.trees.columns import OwnedColumns, Splits
 
+SHORT = Paillier(key_bits=512, insecure=True)
 CITIES, GRADES = ["Oslo", "Bergen", "Ålesund", "bodø"], [3.0, 1.0, 12.0]
 
 
@@ -35,57 +39,133 @@ def draw(seed, rows=700, holes=True):
     return bank, shop, cities, grades, age, sum_
 
 
-def one_hot(cities, grades, age, sum_):
-    """As a person would do it before XGBoost."""
-    hot = [np.where(np.isnan(grades), np.nan, grades == code) for code in (1.0, 12.0, 3.0)]  # by name
-    text = [np.where(cities == "", np.nan, cities == name) for name in sorted(CITIES)]
-    return np.stack([*hot, age, *text, sum_], axis=1)
+def draw_more(seed):
+    """Parties with columns of many, few and one category, of which some have rows nowhere or held out alone, and holes; and the labels of a task."""
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(150, 900))
+    columns, signal = {}, np.zeros(rows)
+    for k, (party, most) in enumerate([("bank", 20), ("shop", 30), ("shop", 6)]):
+        size = int(rng.integers(1, most))
+        codes = rng.choice(size, rows, p=rng.dirichlet(np.full(size, 0.7)))
+        names = np.array([f"k{i:02}" for i in rng.permutation(size)])[codes]
+        signal += rng.normal(size=size)[codes]
+        names[rng.random(rows) < rng.choice([0.0, 0.2])] = ""
+        columns[party, f"c{k}"] = names
+    for k, party in enumerate(["bank", "shop", "shop"]):
+        values = rng.normal(size=rows).astype(np.float32)
+        signal += values * rng.normal()
+        values[rng.random(rows) < rng.choice([0.0, 0.2])] = np.nan
+        columns[party, f"x{k}"] = values
+    signal += rng.normal(size=rows)
+    labels = [(signal > np.median(signal)).astype(int), signal.astype(np.float32), np.digitize(signal, np.quantile(signal, [0.3, 0.7]))]  # fmt: skip
+    tables = {}
+    for party in ("bank", "shop"):
+        order = rng.permutation(rows)
+        tables[party] = {"id": order, **{name: each[order] for (whose, name), each in columns.items() if whose == party}}  # fmt: skip
+        if party == "bank":
+            tables[party]["y"] = labels[seed % 3][order]
+    return tables, {name: each for (_, name), each in sorted(columns.items(), key=lambda one: one[0][0])}, labels[seed % 3]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_trees_are_xgboosts_on_one_input_a_category(seed):
-    xgboost = pytest.importorskip("xgboost")
-    bank, shop, *columns = draw(seed)
-    model = SecureBoost(trees=8, security="none")
-    job = Vertical(model=model, categories="grade", test=0)
-    found = atoll.simulate(job, {"bank": bank, "shop": shop}, engine="inline", progress=False)
-    place = {key: row for row, key in enumerate(bank["id"].astype(str).tolist())}
-    at = [place[key] for key in found.predictions["id"].tolist()]
-    x, y = one_hot(*columns)[at], bank["y"][at]
-    np.testing.assert_array_equal(
-        found.predictions["federated"], train_pooled(job, {"bank": bank, "shop": shop}, found.outcome)
-    )
-    settings = {"objective": "binary:logistic", "tree_method": "hist", "max_depth": 3, "eta": 0.3, "max_bin": 32, "base_score": float(y.mean())}  # fmt: skip
-    theirs = xgboost.train(settings, xgboost.DMatrix(x, y), 8).predict(xgboost.DMatrix(x))
-    np.testing.assert_allclose(found.predictions["federated"][:, 0], theirs, atol=3e-6)
-
-
-@pytest.mark.parametrize("seed", [3, 4])
-def test_trees_are_xgboosts_with_categories_of_its_own(seed):
-    """XGBoost splits one category off the others where there are fewer than ``max_cat_to_onehot``. Rows without a category it never splits off alone, as it does with one input a category."""
+def grown_by_xgboost(columns, y, told, model, task):
+    """XGBoost's predictions in the order of ``told``, by trees of its training rows."""
     xgboost, pandas = pytest.importorskip("xgboost"), pytest.importorskip("pandas")
-    bank, shop, cities, grades, age, sum_ = draw(seed, holes=False)
-    job = Vertical(model=SecureBoost(trees=8, security="none"), categories="grade", test=0)
-    found = atoll.simulate(job, {"bank": bank, "shop": shop}, engine="inline", progress=False)
-    place = {key: row for row, key in enumerate(bank["id"].astype(str).tolist())}
-    at = [place[key] for key in found.predictions["id"].tolist()]
-    codes = [f"{one:.17g}" for one in GRADES]
+    at, train = told["id"].astype(int), ~told["test"]
     frame = pandas.DataFrame(
         {
-            "grade": pandas.Categorical([None if np.isnan(one) else f"{one:.17g}" for one in grades[at]], categories=sorted(codes)),
-            "age": age[at],
-            "city": pandas.Categorical([one or None for one in cities[at]], categories=sorted(CITIES)),
-            "sum": sum_[at],
+            name: pandas.Categorical([one or None for one in each[at].tolist()], categories=sorted(set(each.tolist()) - {""}))
+            if each.dtype.kind == "U"
+            else each[at]
+            for name, each in columns.items()
         }
     )  # fmt: skip
-    y = bank["y"][at]
+    y = y[at]
+    base = float(y[train].mean()) if task != "multiclass" else np.log(np.bincount(y[train]) / train.sum())
     settings = {
-        "objective": "binary:logistic", "tree_method": "hist", "max_depth": 3, "eta": 0.3, "max_bin": 32,
-        "base_score": float(y.mean()), "max_cat_to_onehot": 100,
+        "objective": {"binary": "binary:logistic", "regression": "reg:squarederror", "multiclass": "multi:softprob"}[task],
+        "tree_method": "hist", "max_depth": model.depth, "eta": model.rate, "max_bin": model.bins, "max_cat_to_onehot": model.max_cat_to_onehot,
+        **({"num_class": 3, "base_score": (base - base.mean()).tolist()} if task == "multiclass" else {"base_score": base}),
     }  # fmt: skip
-    rows = xgboost.DMatrix(frame, y, enable_categorical=True)
-    theirs = xgboost.train(settings, rows, 8).predict(rows)
-    np.testing.assert_allclose(found.predictions["federated"][:, 0], theirs, atol=3e-6)
+    grown = xgboost.train(settings, xgboost.DMatrix(frame[train], y[train], enable_categorical=True), model.trees)
+    found = grown.predict(xgboost.DMatrix(frame, enable_categorical=True))
+    return found.reshape(len(at), -1) / (y.std() if task == "regression" else 1)
+
+
+CASES = [(0, 4), (1, 1), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "most"),
+    [*CASES, *(pytest.param(seed, most, marks=pytest.mark.slow) for seed in range(24) for most in (4, 1, 100) if (seed, most) not in CASES)],
+)  # fmt: skip
+def test_trees_are_xgboosts_with_categories(seed, most):
+    """Partitions by the order of G / H, and one category against the others where there are fewer than ``most``; the default of both is 4."""
+    tables, columns, y = draw_more(seed)
+    task = ["binary", "regression", "multiclass"][seed % 3]
+    model = SecureBoost(trees=8, depth=4, security="none", **({} if most == 4 else {"max_cat_to_onehot": most}))
+    job = Vertical(model=model, task=task)
+    found = atoll.simulate(job, tables, engine="inline", progress=False)
+    told = found.predictions
+    np.testing.assert_array_equal(told["federated"], train_pooled(job, tables, found.outcome))
+    mine = told["federated"] / (y.std() if task == "regression" else 1)
+    np.testing.assert_allclose(mine, grown_by_xgboost(columns, y, told, model, task), atol=3e-6)
+    parts = [half["half"]["part"] for half in found.replies.values()]
+    assert any("right" in part or "right" in part.get("splits", {}) for part in parts)
+
+
+@pytest.mark.parametrize("model", [
+    SecureBoost(trees=2, depth=2, cipher=SHORT),
+    FedXGBoost(trees=2, depth=2),
+    pytest.param(SecureBoost(trees=2, cipher=SHORT, batch=64, optimistic=True, packed=False), marks=pytest.mark.slow),
+], ids=["paillier", "products", "optimistic"])  # fmt: skip
+def test_sealed_sums_find_the_same_partitions(model):
+    """Those of all columns in one place, which are XGBoost's."""
+    tables, *_ = draw_more(0)
+    job = Vertical(model=model, task="binary")
+    found = atoll.simulate(job, tables, engine="inline", progress=False)
+    np.testing.assert_array_equal(found.predictions["federated"], train_pooled(job, tables, found.outcome))
+    host, guest = found.replies["shop"]["half"]["part"], found.replies["bank"]["half"]["part"]["splits"]
+    assert len({len(one["right"]) > 1 for one in (host, guest) if "right" in one}) == 1
+    assert any("categories of one column" in line for line in found.learns["bank"])
+
+
+def test_rare_categories_stay_together_and_go_left():
+    tables, *_ = draw_more(6)
+    job = Vertical(model=SecureBoost(trees=4, security="none", min_bin_rows=40), task="binary")
+    found = atoll.simulate(job, tables, engine="inline", progress=False)
+    np.testing.assert_array_equal(found.predictions["federated"], train_pooled(job, tables, found.outcome))
+    told, shop = found.predictions, tables["shop"]
+    table = PartyTable.of(shop, "shop", coded=())
+    part = found.replies["shop"]["half"]["part"]
+    rows = np.isin(shop["id"], told["id"][~told["test"]].astype(int))
+    counts = (table.x[rows] == 1).sum(axis=0)
+    assert len(part["right"])
+    assert counts[part["right"]].min() >= 40
+
+
+@pytest.mark.parametrize(
+    ("right", "match"),
+    [([0, 3], "categories .* which the column of input 0 does not have"), ([9], "does not have"), ([-1], "does not have")],
+)  # fmt: skip
+def test_a_guest_that_names_other_categories_is_refused(right, match):
+    x = np.eye(3, dtype=np.float32)[np.arange(30) % 3]
+    columns = OwnedColumns(np.concatenate([x, x[:, :1]], axis=1), 8, groups=[0, 0, 0, -1])
+    with pytest.raises(MessageError, match=match):
+        columns.goes_left(0, 0, 0, True, right)
+    np.testing.assert_array_equal(columns.goes_left(0, 0, 0, True, [0, 2]), np.arange(30) % 3 == 1)
+    assert OwnedColumns(x[1::3].repeat(2, axis=0), 8, groups=[0, 0, 0]).counts == [1, 1, 0], (
+        "none behind the last with rows"
+    )
+    role = HostRole(columns, PlainSums(), Splits())
+    asked = {"do": "split", "nodes": np.array([0]), "children": np.array([1]), "feature": np.array([0]), "cut": np.array([0]), "default_left": np.array([True])}  # fmt: skip
+    with pytest.raises(MessageError, match="categories that go right at no split"):
+        role.answer({**asked, "right": np.array([1]), "right_of": np.array([1])})
+
+
+@pytest.mark.parametrize("groups", [np.array([0]), np.array([0.5, 0.5]), np.array([0, 0])])
+def test_a_host_with_other_columns_of_categories_is_refused(groups):
+    with pytest.raises(MessageError, match="no numbers of the columns of categories"):
+        HostColumns.of({"counts": np.array([1, 2]), "fullest": np.array([0, 0]), "groups": groups})
 
 
 def test_a_saved_model_knows_its_codes_and_new_ones_are_none_of_them(tmp_path):
@@ -108,6 +188,8 @@ def test_a_saved_model_knows_its_codes_and_new_ones_are_none_of_them(tmp_path):
 
 
 def test_what_is_refused():
+    with pytest.raises(ConfigError, match="max_cat_to_onehot=0"):
+        SecureBoost(max_cat_to_onehot=0)
     with pytest.raises(DataError, match=r"'street' has 65 categories, more than 64"):
         PartyTable.of({"id": range(65), "street": [f"s{i}" for i in range(65)]}, "shop", coded=())
     with pytest.raises(DataError, match="column 'city' holds text"):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .job import Trees
     from .tree import Scores
 
-__all__ = ["CutSearch", "Growth", "TreeLimits", "first_guess", "grow_together"]
+__all__ = ["BestSplit", "CutSearch", "Growth", "TreeLimits", "first_guess", "grow_together"]
 
 
 # A tree in growth at the server: which split each node gets, from sums of gradients alone.
@@ -79,6 +79,33 @@ class TreeLimits:
         below = total[..., 1] + self.reg_lambda
         made: NDArray[np.float64] = np.divide(total[..., 0] ** 2, below, out=np.zeros_like(below), where=below > 0)
         return made.astype(np.float32) if self.single else made
+
+    def allow(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which splits leave both sides enough second derivatives."""
+        least = self.min_child_weight
+        made: NDArray[np.bool_] = (left[..., 1] >= least) & (right[..., 1] >= least)
+        return made & (right[..., 1] > 0) & (left[..., 1] > 0)
+
+
+@dataclass(frozen=True)
+class BestSplit:
+    """The split of a node.
+
+    Attributes:
+        gain: what it gains.
+        feature: which feature it looks at.
+        cut: rows up to this bin go left.
+        default_left: whether rows without the feature do.
+        left: sums of the rows that go left.
+        right: of the others.
+    """
+
+    gain: float
+    feature: int
+    cut: int
+    default_left: bool
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
 
 
 @dataclass
@@ -146,23 +173,17 @@ class Growth:
             self._split(node, sums[node])
 
     def _split(self, node: int, sums: NDArray[np.float64]) -> None:
-        if sums.shape[1] < 2:
-            return  # all values of each feature are equal: nothing can split, and the node is a leaf
-        whole = self.total[node]
-        left = self._candidates(sums, whole)
-        right = whole - left
-        gains = self.limits.score(left) + self.limits.score(right) - self.limits.score(whole)
-        nothing = 0.0 if self.limits.single else _NOTHING * whole[1]
-        gains = np.where(self._allowed(left, right, sums[:, -1, 1] > nothing), gains, -np.inf)
-        f, place = divmod(int(gains.argmax()), gains.shape[1])
-        if not gains[f, place] > max(self.limits.gamma, _EPSILON):
+        best = self.find_best(sums, self.total[node])
+        if best is None or not best.gain > max(self.limits.gamma, _EPSILON):
             return
-        child, middle = len(self.feature), sums.shape[1] - 1
-        self.default_left[node] = place >= middle
-        self.feature[node], self.left[node] = f, child
-        self.cut[node] = place if place < middle else 2 * middle - 2 - place
-        self.gain[node] = float(gains[f, place])
-        for part in (left[f, place], right[f, place]):
+        self.apply(node, best)
+
+    def apply(self, node: int, best: BestSplit) -> None:
+        """Give a node its split, and two children."""
+        child = len(self.feature)
+        self.default_left[node], self.feature[node], self.left[node] = best.default_left, best.feature, child
+        self.cut[node], self.gain[node] = best.cut, best.gain
+        for part in (best.left, best.right):
             self._open.append(len(self.feature))
             self.total[len(self.feature)] = part
             self.feature.append(-1)
@@ -172,6 +193,25 @@ class Growth:
             self.default_left.append(False)
         small, large = sorted((child, child + 1), key=lambda one: (self.total[one][1], one))
         self._pairs.append((node, small, large))
+
+    def find_best(self, sums: NDArray[np.float64], whole: NDArray[np.float64]) -> BestSplit | None:
+        """The split that gains most, of equal ones the first; ``None`` if there is none.
+
+        Args:
+            sums: of the node's rows by feature and bin, ``(features, width, 2)``.
+            whole: of all its rows.
+        """
+        if sums.shape[1] < 2:
+            return None  # all values of each feature are equal: nothing can split, and the node is a leaf
+        left = self._candidates(sums, whole)
+        right = whole - left
+        gains = self.limits.score(left) + self.limits.score(right) - self.limits.score(whole)
+        nothing = 0.0 if self.limits.single else _NOTHING * whole[1]
+        gains = np.where(self._allowed(left, right, sums[:, -1, 1] > nothing), gains, -np.inf)
+        f, place = divmod(int(gains.argmax()), gains.shape[1])
+        middle = sums.shape[1] - 1
+        cut = place if place < middle else 2 * middle - 2 - place
+        return BestSplit(float(gains[f, place]), f, cut, place >= middle, left[f, place], right[f, place])
 
     def _candidates(self, sums: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
         """What goes left in each split, ``(features, splits, 2)``.
@@ -190,9 +230,7 @@ class Growth:
         self, left: NDArray[np.float64], right: NDArray[np.float64], absent: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Which splits may be, ``(features, splits)``; ``absent`` says of which features some rows have none."""
-        least = self.limits.min_child_weight
-        made: NDArray[np.bool_] = (left[..., 1] >= least) & (right[..., 1] >= least)
-        made &= (right[..., 1] > 0) & (left[..., 1] > 0)
+        made = self.limits.allow(left, right)
         counts, place = np.array([len(mine) for mine in self.cuts])[:, None], np.arange(left.shape[1])
         if not self.missing:
             return made & (place < counts)

@@ -442,17 +442,20 @@ def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResul
     told, guest = result.predictions, result.parties[0]
     parts: list[NDArray[Any]] = []
     taught: list[NDArray[np.str_] | None] = []
+    groups: list[int] = []
     for name in result.parties:
         table = job.read_table(tables[name], name, label=name == guest)
         keys = table.keys(job.id, job.order, job.repeats, job.key)
         place = dict(zip(keys.names, keys.places.tolist(), strict=True))
         at = np.array([place[key] for key in told["id"].tolist()], np.int64)
         parts.append(table.x[at])
+        before = max(groups, default=-1) + 1
+        groups += [before + one if one >= 0 else -1 for one in table.groups or (-1,) * table.x.shape[1]]
         column = None if name == guest else job.model.label_of(name)
         taught.append(None if column is None else read_class_names(table, column)[at[~told["test"]]])
     x, train, objective = np.concatenate(parts, axis=1), ~told["test"], result.objective
     sizes = tuple(part.shape[1] for part in parts)
-    rows = GuestRows(x[train], told["y"][train], objective, sizes, result.classes, tuple(taught[1:]))
+    rows = GuestRows(x[train], told["y"][train], objective, sizes, result.classes, tuple(taught[1:]), tuple(groups))
     part = job.model.train_pooled(rows)
     return objective.predict(job.model.margins(part, x, []))
 
@@ -524,7 +527,7 @@ class _PreparedVertical(Prepared):
         labels = read_labels(table, job.label, task, job.model.precision)
         objective = job.model.fit_objective(labels.objective)
         rows = find_shared_rows(job, table, island)
-        given: dict[str, Any] = {"objective": objective, "classes": labels.classes}
+        given: dict[str, Any] = {"objective": objective, "classes": labels.classes, "groups": table.groups}
         training = own = GuestRows(table.x[rows.train], labels.values[rows.train], **given)
         more: dict[str, Any] = {"secret": island.secret, "state": state, "save": peers.checkpoint}
         if job.model.releases:
@@ -572,6 +575,8 @@ class _PreparedVertical(Prepared):
         rows = find_shared_rows(job, table, island)
         guest = self.parties[0]
         more: dict[str, Any] = {"secret": island.secret, "state": state, "save": peers.checkpoint}
+        if job.model.reads_groups and table.groups:
+            more["groups"] = table.groups
         if own is not None:
             more["labels"] = read_class_names(table, own)[rows.train]
         if job.model.reads_others:

@@ -54,6 +54,7 @@ class GuestRows:
         columns: how many columns each party has, the guest first, for `VerticalModel.train_pooled`; empty if all are the guest's.
         classes: names of the classes, in the order of the codes; empty for numbers.
         host_labels: for `VerticalModel.train_pooled`, the labels that each host has of its own (`VerticalModel.label_of`), as names of classes; none for a host without, empty if no host has any.
+        groups: the number of each input's column of categories, -1 for a column of numbers; empty if all are numbers.
     """
 
     x: NDArray[Any]
@@ -62,6 +63,7 @@ class GuestRows:
     columns: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()
     host_labels: tuple[NDArray[np.str_] | None, ...] = ()
+    groups: tuple[int, ...] = ()
 
     @property
     def base(self) -> NDArray[np.float64]:
@@ -82,6 +84,8 @@ class VerticalModel(Checked):
     """Whether the parties also train on rows of their own tables that are not shared: both roles get them as ``others``, as they get the shared ones. The guest's rows may lack labels then, as NaN."""
     categories: ClassVar[bool] = False
     """Whether it reads text as categories, an input for each; else text is refused."""
+    reads_groups: ClassVar[bool] = False
+    """Whether it looks at all inputs of a column of categories together: a host's role then gets their ``groups``, as `GuestRows` has them."""
     implied_task: Literal["auto", "regression"] = "auto"
     """The task of the labels where the job says ``auto``: a model of numbers alone takes whole numbers as numbers."""
 

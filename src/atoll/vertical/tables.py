@@ -116,6 +116,14 @@ class PartyTable:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The number of each input's column of categories, -1 for a column of numbers; empty if all are numbers."""
+        if not self.categories:
+            return ()
+        coded = {name: k for k, name in enumerate(self.categories)}
+        return tuple(coded.get(name, -1) for name in self.features for _ in range(len(self.categories.get(name, "1"))))
+
     def keys(self, column: str, seed: int, repeats: Literal["first"] | None = None, reading: Any = None) -> RowKeys:
         """The distinct keys in the order of u; see `RowKeys`.
 

@@ -48,6 +48,7 @@ class BoostedTrees(VerticalModel):
     """Boosted trees over columns at several owners; see `SecureBoost` for the settings."""
 
     categories: ClassVar[bool] = True
+    reads_groups: ClassVar[bool] = True
     trees: int = 20
     depth: int = 3
     rate: float = 0.3
@@ -56,6 +57,7 @@ class BoostedTrees(VerticalModel):
     gamma: float = 0.0
     min_child_weight: float = 1.0
     min_bin_rows: int = 1
+    max_cat_to_onehot: int = 4
 
     def __post_init__(self) -> None:
         bounds = (
@@ -67,6 +69,7 @@ class BoostedTrees(VerticalModel):
             ("gamma", 0 <= self.gamma < np.inf, "use a finite number >= 0"),
             ("min_child_weight", 0 <= self.min_child_weight < np.inf, "use a finite number >= 0"),
             ("min_bin_rows", self.min_bin_rows >= 1, "use at least 1 row"),
+            ("max_cat_to_onehot", self.max_cat_to_onehot >= 1, "use a number of categories, at least 1"),
         )
         for name, good, remedy in bounds:
             if not good:
@@ -130,7 +133,7 @@ class BoostedTrees(VerticalModel):
             save: called after each round with what a resumed role needs.
             spend: books a release in the guest's ledger.
         """
-        own = OwnedColumns(rows.x, self.bins, self.min_bin_rows)
+        own = OwnedColumns(rows.x, self.bins, self.min_bin_rows, rows.groups or None)
         if not own.features and not hosts:
             return {"base": rows.base, "trees": GuestTrees().packed(), "splits": Splits().packed()}
         if state is None:
@@ -152,7 +155,7 @@ class BoostedTrees(VerticalModel):
             else ({}, None)
         )
         boosting = _boosting(rows, state["boosting"])
-        owners = ColumnOwners(own, peers, known, halves, *self.streaming)
+        owners = ColumnOwners(own, peers, known, halves, *self.streaming, one_hot=self.max_cat_to_onehot)
         for done in range(state["round"], self.trees):
             await self.grow(owners, boosting, rows, kept)
             if save is not None:
@@ -168,6 +171,7 @@ class BoostedTrees(VerticalModel):
         secret: Secret,
         state: Any = None,
         save: Save | None = None,
+        groups: Sequence[int] | None = None,
     ) -> dict[str, Any]:
         """A host's role: answer the guest; return the host's part of the model.
 
@@ -178,10 +182,11 @@ class BoostedTrees(VerticalModel):
             secret: the host's entropy, for the noise of its answers.
             state: what ``save`` kept last.
             save: called after each round with what a resumed role needs.
+            groups: the number of each input's column of categories, see `GuestRows`.
         """
-        own = OwnedColumns(x, self.bins, self.min_bin_rows)
+        own = OwnedColumns(x, self.bins, self.min_bin_rows, groups)
         if state is None:
-            await peers.send(guest, HostColumns(own.counts, own.fullest).packed())
+            await peers.send(guest, HostColumns.told_by(own).packed())
             state = {"public": await peers.recv(guest), "round": 0, "splits": Splits().packed()}
         outputs = self._read_outputs(state["public"])
         sums = await self.meet_guest(own, state["public"], peers, guest, secret)

@@ -19,10 +19,11 @@ import numpy as np
 
 from atoll.core.errors import DataError, MessageError
 from atoll.core.message import Bits
-from atoll.trees.histogram import Growth, TreeLimits
+from atoll.trees.histogram import TreeLimits
 from atoll.trees.objectives import SQUARED, TreeLoss
 
 from ..model import require
+from .categories import CategoryGrowth, pack_rights, read_rights
 from .columns import OwnedColumns, Splits
 from .joint import GuestTrees
 
@@ -102,10 +103,17 @@ class HostColumns:
     Attributes:
         counts: how many cuts each has.
         fullest: which bin of each has the most rows; that of the rows without the value is behind all others.
+        groups: of each input the number of its column of categories, -1 for a column of numbers; empty if all are numbers.
     """
 
     counts: Sequence[int]
     fullest: Sequence[int]
+    groups: Sequence[int] = ()
+
+    @classmethod
+    def told_by(cls, own: OwnedColumns) -> HostColumns:
+        """What an owner tells of its columns."""
+        return cls(own.counts, own.fullest, own.groups.tolist() if (own.groups >= 0).any() else ())
 
     @classmethod
     def of(cls, message: Any) -> HostColumns:
@@ -122,7 +130,10 @@ class HostColumns:
             "no numbers of cuts",
         )
         require(bool(((counts >= 0) & (counts < 256)).all()), "numbers of cuts that are not 0 to 255")
-        made = cls(list(map(int, counts.tolist())), list(map(int, fullest.tolist())))
+        groups = np.asarray(message.get("groups", np.full(len(counts), -1)))
+        coded = groups.shape == counts.shape and groups.dtype.kind == "i"
+        require(coded and bool((counts[groups >= 0] <= 1).all()), "no numbers of the columns of categories")
+        made = cls(*(list(map(int, each.tolist())) for each in (counts, fullest, groups)))
         good = all(0 <= b <= n or b == made.width - 1 for n, b in zip(made.counts, made.fullest, strict=True))
         require(good, "a fullest bin that there is not")
         return made
@@ -134,7 +145,13 @@ class HostColumns:
 
     def packed(self) -> dict[str, Any]:
         """As a message; the inverse of `of`."""
-        return {"counts": np.array(self.counts, np.int64), "fullest": np.array(self.fullest, np.int64)}
+        coded = {"groups": np.array(self.groups, np.int64)} if any(one >= 0 for one in self.groups) else {}
+        return {"counts": np.array(self.counts, np.int64), "fullest": np.array(self.fullest, np.int64), **coded}
+
+    def inputs(self, first: int) -> list[list[int]]:
+        """The inputs of each column of categories, where this owner's begin with ``first``."""
+        names = np.array(self.groups, np.int64)
+        return [(first + np.flatnonzero(names == one)).tolist() for one in np.unique(names[names >= 0]).tolist()]
 
 
 class GuestSums(Protocol):
@@ -229,7 +246,7 @@ class _Tried:
         rows: of the leaves whose sums were asked for.
     """
 
-    guess: Growth
+    guess: CategoryGrowth
     nodes: list[int]
     rows: list[NDArray[np.int32]]
 
@@ -244,25 +261,28 @@ class ColumnOwners:
         ciphers: the guest's half of the sums with each host; hosts with the same half get the same gradients.
         batch: rows whose gradients travel in one message; 0 sends all in one.
         optimistic: whether hosts go on with the guest's best splits while their own are compared.
+        one_hot: columns with fewer categories split one off, others are parted.
     """
 
     def __init__(
         self, own: OwnedColumns, peers: Peers | None, hosts: Mapping[str, HostColumns], ciphers: Mapping[str, GuestSums],
-        batch: int = 0, optimistic: bool = False,
+        batch: int = 0, optimistic: bool = False, one_hot: int = 4,
     ) -> None:  # fmt: skip
+        self._one_hot = one_hot
         self.own, self.peers, self.ciphers, self.hosts, self.batch = own, peers, ciphers, list(hosts), batch
         self.optimistic, self.kept, self.taken_back = optimistic and bool(hosts), 0, 0
         self._tried: _Tried | None = None
         self._ahead: dict[int, list[NDArray[np.int64]]] = {}
-        self._known = [HostColumns(own.counts, own.fullest), *hosts.values()]
+        self._known = [HostColumns.told_by(own), *hosts.values()]
         self.first = np.cumsum([0, *(len(each.counts) for each in self._known)])
         self._whole: Any = None
         self._pairs: Any = None
 
-    @property
-    def cuts(self) -> list[NDArray[np.float32]]:
-        """As many made-up cuts as each column has: the guest knows no others of a host's."""
-        return [np.arange(n, dtype=np.float32) for each in self._known for n in each.counts]
+    def growth(self, limits: TreeLimits, group: int) -> CategoryGrowth:
+        """A tree that begins, with as many made-up cuts as each column has: the guest knows no others of a host's."""
+        cuts = [np.arange(n, dtype=np.float32) for each in self._known for n in each.counts]
+        coded = [mine for k, each in enumerate(self._known) for mine in each.inputs(int(self.first[k]))]
+        return CategoryGrowth(limits, cuts, group, missing=True, groups=coded, one_hot=self._one_hot)
 
     def owner_of(self, feature: int) -> tuple[int, int]:
         """The owner of a column, 0 for the guest, and the column's number there."""
@@ -295,7 +315,7 @@ class ColumnOwners:
         if self.hosts:
             await self._tell(self.hosts, {"do": "grown"})
 
-    async def sums(self, growth: Growth, units: GradientUnits) -> NDArray[np.int64]:
+    async def sums(self, growth: CategoryGrowth, units: GradientUnits) -> NDArray[np.int64]:
         """Sums over all columns of the leaves that are asked for, ``(nodes, features, width, 2)``."""
         nodes, ahead = growth.asked, self._ahead
         asked, self._ahead = [node for node in nodes if node not in ahead], {}
@@ -325,7 +345,7 @@ class ColumnOwners:
             mine[:, : sums.shape[1] - 1], mine[:, -1] = sums[:, :-1], sums[:, -1]
         return made
 
-    async def _try_splits(self, growth: Growth, units: GradientUnits, own: NDArray[np.int64]) -> _Tried | None:
+    async def _try_splits(self, growth: CategoryGrowth, units: GradientUnits, own: NDArray[np.int64]) -> _Tried | None:
         """Let hosts go on with the splits that the guest alone would make, before their sums are there (VF2Boost, section 4.2)."""
         guess, hosts = copy.deepcopy(growth), slice(int(self.first[1]), None)
         guess.without_sums(hosts)
@@ -333,7 +353,7 @@ class ColumnOwners:
         nodes = [node for node in range(len(growth.feature)) if guess.left[node] >= 0 and growth.left[node] < 0]
         if not nodes or not guess.asked:
             return None
-        sides = [self.own.goes_left(n, guess.feature[n], guess.cut[n], guess.default_left[n]) for n in nodes]
+        sides = [self._own_side(guess, n) for n in nodes]
         await self._tell(self.hosts, {"do": "try", **_places(guess, nodes), "left": Bits.pack(np.concatenate(sides))})
         await self._tell(self.hosts, {"do": "sum", "nodes": np.array(guess.asked, np.int64)})
         rows: dict[int, NDArray[np.int32]] = {}
@@ -342,7 +362,7 @@ class ColumnOwners:
             rows |= {guess.left[node]: here[left], guess.left[node] + 1: here[~left]}
         return _Tried(guess, nodes, [rows[node] for node in guess.asked])
 
-    async def _settle(self, growth: Growth, nodes: Sequence[int]) -> bool:
+    async def _settle(self, growth: CategoryGrowth, nodes: Sequence[int]) -> bool:
         """Keep what was tried where it is right, else take it back; whether hosts have made all splits already. Sums of right splits count anyway."""
         tried, self._tried = self._tried, None
         if tried is None:
@@ -361,12 +381,11 @@ class ColumnOwners:
         await self._tell(self.hosts, {"do": "keep" if same else "undo"})
         return same
 
-    async def split(self, growth: Growth, nodes: Sequence[int]) -> None:
+    async def split(self, growth: CategoryGrowth, nodes: Sequence[int]) -> None:
         """Let the owners split leaves, and all others follow."""
         if await self._settle(growth, nodes):
             for node in nodes:
-                left = self.own.goes_left(node, growth.feature[node], growth.cut[node], growth.default_left[node])
-                self.own.move(node, growth.left[node], left)
+                self.own.move(node, growth.left[node], self._own_side(growth, node))
             return
         sides, asked = await self._ask_sides(growth, nodes)
         for k, host in enumerate(self.hosts, 1):
@@ -377,17 +396,22 @@ class ColumnOwners:
         for node in nodes:
             self.own.move(node, growth.left[node], sides[node])
 
+    def _own_side(self, growth: CategoryGrowth, node: int) -> NDArray[np.bool_]:
+        """Which rows of a leaf go left at one of the guest's own splits."""
+        split = growth.feature[node], growth.cut[node], growth.default_left[node]
+        return self.own.goes_left(node, *split, growth.right.get(node, ()))
+
     async def _ask_sides(
-        self, growth: Growth, nodes: Sequence[int]
+        self, growth: CategoryGrowth, nodes: Sequence[int]
     ) -> tuple[dict[int, NDArray[np.bool_]], dict[int, list[int]]]:
         """Which rows of each leaf go left, and each owner's leaves: owners of the splits make them, and say so."""
         sides: dict[int, NDArray[np.bool_]] = {}
         asked: dict[int, list[int]] = {}
         for node in nodes:
-            owner, feature = self.owner_of(growth.feature[node])
+            owner, _ = self.owner_of(growth.feature[node])
             asked.setdefault(owner, []).append(node)
             if owner == 0:
-                sides[node] = self.own.goes_left(node, feature, growth.cut[node], growth.default_left[node])
+                sides[node] = self._own_side(growth, node)
         for k, host in enumerate(self.hosts, 1):
             if k in asked:
                 columns = {"feature": np.int32, "cut": np.int32, "default_left": np.bool_}
@@ -395,6 +419,8 @@ class ColumnOwners:
                     name: np.array([getattr(growth, name)[n] for n in asked[k]], kind) for name, kind in columns.items()
                 }
                 what["feature"] -= np.int32(self.first[k])
+                first = int(self.first[k])
+                what |= pack_rights([[one - first for one in growth.right.get(n, ())] for n in asked[k]])
                 await self._tell([host], {"do": "split", **_places(growth, asked[k]), **what})
         for k, host in enumerate(self.hosts, 1):
             if k in asked:
@@ -411,7 +437,7 @@ class ColumnOwners:
         return None if self.peers is None else await self.peers.recv(host)
 
 
-def _places(growth: Growth, nodes: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+def _places(growth: CategoryGrowth, nodes: Sequence[int]) -> dict[str, NDArray[np.int64]]:
     return {"nodes": np.array(nodes, np.int64), "children": np.array([growth.left[n] for n in nodes], np.int64)}
 
 
@@ -454,10 +480,10 @@ class Boosting:
 
 async def grow_tree(
     owners: ColumnOwners, pairs: NDArray[np.int64], group: int, limits: TreeLimits, units: GradientUnits
-) -> Growth:
+) -> CategoryGrowth:
     """Grow one tree, for the output ``group``, on gradients ``pairs`` of all rows."""
     await owners.begin(pairs)
-    growth = Growth(limits, owners.cuts, group, missing=True)
+    growth = owners.growth(limits, group)
     while growth.asked:
         known = len(growth.feature)
         growth.take(units.real(await owners.sums(growth, units)))
@@ -571,10 +597,11 @@ class HostRole:
     def _split(self, message: Any) -> Any:
         sides = []
         asked = zip(*_read_columns(message, "nodes", "children", "feature", "cut", "default_left"), strict=True)
-        for node, child, feature, cut, default in asked:
-            left = self.columns.goes_left(node, feature, cut, default)
+        rights = read_rights(message, len(np.asarray(message["nodes"])))
+        for (node, child, feature, cut, default), right in zip(asked, rights, strict=True):
+            left = self.columns.goes_left(node, feature, cut, default, right)
             self._move_rows(node, child, left)
-            self.splits.add(feature, self.columns.threshold(feature, cut), bool(default))
+            self.splits.add(feature, self.columns.threshold(feature, cut), bool(default), right)
             sides.append(left)
         require(bool(sides), "a request to split no leaf")
         return {"left": Bits.pack(np.concatenate(sides))}

@@ -13,6 +13,9 @@ from atoll.trees.blocks import cuts_of_column
 from atoll.trees.kernel import gradient_histogram
 from atoll.trees.sketch import binned
 
+from ..model import require
+from .categories import category_cuts, pack_rights, read_rights
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -30,17 +33,20 @@ class Splits:
         feature: column of each split.
         threshold: a row goes left if its value is below it.
         default_left: whether rows without the value go left.
+        right: of a split by categories, the inputs of those that go right, whatever the threshold; else none.
     """
 
     feature: list[int] = field(default_factory=list)
     threshold: list[float] = field(default_factory=list)
     default_left: list[bool] = field(default_factory=list)
+    right: list[tuple[int, ...]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.feature)
 
-    def add(self, feature: int, threshold: float, default_left: bool) -> int:
+    def add(self, feature: int, threshold: float, default_left: bool, right: tuple[int, ...] = ()) -> int:
         """Keep a split; return its number."""
+        self.right.append(right)
         self.feature.append(feature)
         self.threshold.append(threshold)
         self.default_left.append(default_left)
@@ -49,8 +55,11 @@ class Splits:
     def walk(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Whether each row goes left at each split, ``(rows, splits)``: all of them, so that nobody sees which ones a row passes."""
         values = x[:, np.array(self.feature, np.int64)]
-        below = values < np.array(self.threshold, np.float32)
-        return below | (np.isnan(values) & np.array(self.default_left, np.bool_))
+        left = values < np.array(self.threshold, np.float32)
+        for split, inputs in enumerate(self.right):
+            if inputs:
+                left[:, split] = ~(x[:, list(inputs)] == 1).any(axis=1)
+        return np.where(np.isnan(values), np.array(self.default_left, np.bool_), left)
 
     def packed(self) -> dict[str, Any]:
         """The splits as a message."""
@@ -58,12 +67,16 @@ class Splits:
             "feature": np.array(self.feature, np.int32),
             "threshold": np.array(self.threshold, np.float32),
             "default_left": np.array(self.default_left, np.bool_),
+            **pack_rights(self.right),
         }
 
     @classmethod
     def unpacked(cls, message: Any) -> Splits:
         """The inverse of `packed`."""
-        return cls(*(np.asarray(message[name]).tolist() for name in ("feature", "threshold", "default_left")))
+        feature, threshold, default = (
+            np.asarray(message[name]).tolist() for name in ("feature", "threshold", "default_left")
+        )
+        return cls(feature, threshold, default, read_rights(message, len(feature)))
 
 
 class OwnedColumns:
@@ -73,11 +86,16 @@ class OwnedColumns:
         x: the training rows in the common order, ``(rows, features)``, in single precision; NaN is missing.
         max_bin: most bins of a column.
         least: fewest rows of a bin: neighbouring bins with fewer are one. Rows without the value stay a bin of their own.
+        groups: the number of each input's column of categories, -1 for a column of numbers; by default all are numbers.
     """
 
-    def __init__(self, x: NDArray[np.float32], max_bin: int, least: int = 1) -> None:
+    def __init__(
+        self, x: NDArray[np.float32], max_bin: int, least: int = 1, groups: Sequence[int] | None = None
+    ) -> None:
         self.rows, self.features = x.shape
-        found = [cuts_of_column(x[:, f], max_bin) for f in range(self.features)]
+        self.groups = np.full(self.features, -1, np.int64) if groups is None else np.array(groups, np.int64)
+        coded = category_cuts(x, self.groups)
+        found = [coded[f] if f in coded else cuts_of_column(x[:, f], max_bin) for f in range(self.features)]
         self.cuts = [_join_bins(x[:, f], cuts, least) for f, cuts in enumerate(found)] if least > 1 else found
         self.width = max((len(cuts) for cuts in self.cuts), default=0) + 2
         self.bins: Any = np.ascontiguousarray(binned(x, self.cuts, self.width - 1))
@@ -125,11 +143,13 @@ class OwnedColumns:
             np.rint(np.stack(made)).astype(np.int64) if made else np.zeros((0, self.features, self.width, 2), np.int64)
         )
 
-    def goes_left(self, node: int, feature: int, cut: int, default_left: bool) -> NDArray[np.bool_]:
-        """Which rows of a leaf a split sends left: those up to bin ``cut``, and those without the value if it says so.
+    def goes_left(
+        self, node: int, feature: int, cut: int, default_left: bool, right: Sequence[int] = ()
+    ) -> NDArray[np.bool_]:
+        """Which rows of a leaf a split sends left: those up to bin ``cut``, or where categories go ``right`` those of all others, and those without the value if it says so.
 
         Raises:
-            MessageError: the owner has no such column or bin, or the tree no such leaf.
+            MessageError: the owner has no such column, bin or categories of one column, or the tree no such leaf.
         """
         if not 0 <= feature < self.features or not -1 <= cut <= len(self.cuts[feature]):
             raise MessageError(
@@ -137,9 +157,14 @@ class OwnedColumns:
                 where="SecureBoost",
                 remedy="let all parties run the same version of Atoll",
             )
-        mine = self.bins[self.rows_at(node), feature].astype(np.int64)
+        rows = self.rows_at(node)
+        mine = self.bins[rows, feature].astype(np.int64)
         absent = mine == self.width - 1
-        return np.where(absent, default_left, mine <= cut)
+        if not len(right):
+            return np.where(absent, default_left, mine <= cut)
+        good = all(0 <= one < self.features and self.groups[one] == self.groups[feature] >= 0 for one in right)
+        require(good, f"categories {list(right)[:10]}, which the column of input {feature} does not have", "SecureBoost")  # fmt: skip
+        return np.where(absent, default_left, ~(self.bins[rows][:, list(right)] == 1).any(axis=1))
 
     def move(self, node: int, child: int, left: NDArray[np.bool_]) -> None:
         """Split a leaf: its rows go to the nodes ``child`` (left) and ``child + 1``.

@@ -58,7 +58,7 @@ class FedXGBoost(BoostedTrees):
     are found from true labels, and hosts never see them. A host's own columns are protected as in `SecureBoost` with ``security="none"``.
 
     Attributes:
-        trees: as of `SecureBoost`, as are ``depth``, ``rate``, ``bins``, ``reg_lambda``, ``gamma``, ``min_child_weight`` and ``min_bin_rows``.
+        trees: as of `SecureBoost`, as are ``depth``, ``rate``, ``bins``, ``reg_lambda``, ``gamma``, ``min_child_weight``, ``min_bin_rows`` and ``max_cat_to_onehot``.
         security: see above.
         epsilon: of ``noise``: how much a host can learn of a row's label; above 0.
         delta: of ``noise``: the chance that it learns more.
@@ -102,13 +102,13 @@ class FedXGBoost(BoostedTrees):
             "host": [
                 sees,
                 "which training rows share a leaf, and where rows go at its own splits",
-                "its own splits: column, value, and which leaf",
+                "its own splits: column, value or categories, and which leaf",
             ],
             "guest": [
-                "how many columns each host has, how many bins each column, and which bin is the fullest",
+                "how many columns each host has, how many bins each column, which bin is the fullest, and which bins are categories of one column",
                 "sums of gradients by leaf, column and bin of each host, in the order of the bins"
                 + (f", each of at least {self.min_bin_rows} training rows" if self.min_bin_rows > 1 else ""),
-                "which rows go left at each of a host's splits, but neither its columns nor its values",
+                "which rows go left at each of a host's splits, and of categories which ones, by number; but neither its columns nor its values",
             ],
         }
 

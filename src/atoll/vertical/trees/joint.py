@@ -11,8 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.trees.histogram import Growth
-
+    from .categories import CategoryGrowth
     from .columns import OwnedColumns, Splits
 
 __all__ = ["GuestTrees"]
@@ -44,7 +43,7 @@ class GuestTrees:
         return len(self.groups)
 
     def add(
-        self, growth: Growth, owner_of: Callable[[int], tuple[int, int]], own: OwnedColumns, splits: Splits,
+        self, growth: CategoryGrowth, owner_of: Callable[[int], tuple[int, int]], own: OwnedColumns, splits: Splits,
         leaves: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:  # fmt: skip
         """Add a tree that is grown, and the guest's splits in it; return the value of each node.
@@ -59,7 +58,8 @@ class GuestTrees:
                 number = self.made.get(owner, 0)
                 self.made[owner] = number + 1
                 if owner == 0:
-                    splits.add(column, own.threshold(column, growth.cut[node]), growth.default_left[node])
+                    right = growth.right.get(node, ())  # the guest's inputs are the first
+                    splits.add(column, own.threshold(column, growth.cut[node]), growth.default_left[node], right)
             self.owner.append(owner)
             self.split.append(number)
         self.left += growth.left

@@ -53,6 +53,7 @@ class SecureBoost(BoostedTrees):
         gamma: a split must gain more than this.
         min_child_weight: least sum of second derivatives in a child.
         min_bin_rows: fewest training rows in a bin of a column; neighbouring bins with fewer are one. Above 1, trees differ from XGBoost's.
+        max_cat_to_onehot: a column with fewer categories splits one off; of others a split parts the categories, in the order of their gradients (`atoll.vertical.trees.categories`).
         security: see above.
         cipher: the encryption of ``paillier``.
         packed: whether a host sends several sums in a ciphertext (Fu et al. 2021, "VF2Boost", section 5.2); without, each has one of its own.
@@ -95,14 +96,14 @@ class SecureBoost(BoostedTrees):
                 sees,
                 "which training rows share a leaf, and where rows go at its own splits"
                 + (", and at the guest's splits that are tried and taken back" if self.optimistic else ""),
-                "its own splits: column, value, and which leaf",
+                "its own splits: column, value or categories, and which leaf",
             ],
             "guest": [
-                "how many columns each host has, how many bins each column, and which bin is the fullest",
+                "how many columns each host has, how many bins each column, which bin is the fullest, and which bins are categories of one column",
                 "sums of gradients by leaf, column and bin of each host, in the order of the bins"
                 + (f", each of at least {self.min_bin_rows} training rows" if self.min_bin_rows > 1 else "")
                 + (", and those of leaves that are tried and taken back" if self.optimistic else ""),
-                "which rows go left at each of a host's splits, but neither its columns nor its values",
+                "which rows go left at each of a host's splits, and of categories which ones, by number; but neither its columns nor its values",
             ],
         }
 
