@@ -15,6 +15,7 @@ import pytest
 import atoll
 from atoll.core.errors import DataError
 from atoll.data import DataTable, from_csv_files, from_dataframes, read_csv
+from atoll.data.readers.table import require_no_key
 from atoll.fitting import GLM, Fit
 from atoll.statistics import Statistics
 
@@ -79,7 +80,18 @@ def test_dates_are_the_same_moments_in_text_and_in_parquet(tmp_path: Path) -> No
 KEYS = {
     "patient_id": np.arange(5000, 5000 + ROWS), "row": np.arange(ROWS), "name": [f"person {k}" for k in range(ROWS)],
     "case_key": [None, *range(7000, 7000 + 3 * ROWS - 3, 3)],
+    # One repeated value changes nothing, whatever the name's style.
+    **{name: [7000, *range(7000, 7000 + 3 * ROWS - 3, 3)] for name in ("PatientID", "MRN", "case_no", "pid", "Pat-Nr.", "Fallnummer", "patient", "subjectid")},
+    "note": ["same", "same", *(f"text {k}" for k in range(ROWS - 2))],
+    "patient id": [7000 + 11 * (k // 2) for k in range(2 * 20)],  # each came twice
 }  # fmt: skip
+
+
+def test_amounts_and_codes_are_no_keys() -> None:
+    draw = np.random.default_rng(1)
+    columns = {"number": draw.integers(0, 30, 90), "ward_id": draw.integers(0, 6, 90), "pain_index": draw.integers(0, 101, 90), "cost": draw.permutation(90) * 7, "Fall": draw.permutation(90), "patients": draw.permutation(90) + 50, "resident": draw.permutation(90), "year": np.arange(1930, 2020)}  # fmt: skip
+    for name, values in columns.items():
+        require_no_key(values, name, "table", "leave it out")
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -88,7 +100,7 @@ def test_keys_are_no_features_unless_somebody_chooses_them(tmp_path: Path, name:
     for use, job in USES.items():
         if name == "case_key" and use != "fit":  # a missing value is refused first
             continue
-        with pytest.raises(DataError, match=rf"column '{name}' (looks like a key|numbers the rows|has another text)"):
+        with pytest.raises(DataError, match=rf"column '{name}' (looks like a key|numbers the rows|has another text)"):  # fmt: skip
             job(tmp_path / "rows.csv")
     if name == "patient_id":
         assert fitted(DataTable.read(tmp_path / "rows.csv"), columns=["age", name]).outcome.layout.features == (
@@ -108,6 +120,14 @@ NUMBERS = {  # how they are written, the decimal sign that is given, and what is
     "commas": ([f"{1000 + 37 * k:,}" for k in range(ROWS)], ".", "a comma, such as «1,000» at row 2"),
     "decimal commas": ([f"{k},5" for k in range(ROWS)], ".", "a comma, such as «0,5» at row 2"),
     "percent": ([f"{k}%" for k in range(ROWS)], ".", "a percent sign, such as «0%» at row 2"),
+    "blanks": ([f"{900 + 37 * k:,}".replace(",", " ") for k in range(ROWS)], ".", "a blank between thousands, such as «1 011» at row 5"),
+    "hard blanks": ([f"{900 + 37 * k:,}".replace(",", "\u202f") for k in range(ROWS)], ",", "a blank between thousands, such as «1.*011» at row 5"),
+    "apostrophes": ([f"{1000 + 37 * k:,}.50".replace(",", "'") for k in range(ROWS)], ".", "an apostrophe between thousands, such as «1'000.50» at row 2"),
+    "underlines": ([f"{1000 + 37 * k:_}" for k in range(ROWS)], ".", "an underline between thousands, such as «1_000» at row 2"),
+    "currency": ([f"€ {1000 + 37 * k:,}" for k in range(ROWS)], ".", "a unit or a currency, such as «€ 1,000» at row 2"),
+    "currency behind": ([f"{k},50 CHF" for k in range(ROWS)], ",", "a unit or a currency, such as «0,50 CHF» at row 2"),
+    "unit": ([f"{50 + k} kg" if k % 2 else str(50 + k) for k in range(ROWS)], ".", "a unit or a currency, such as «51 kg» at row 3"),
+    "units": ([f"{k}.5 mg/dL" if k % 2 else f"{k} mmol/l" for k in range(ROWS)], ".", "a unit or a currency, such as «0 mmol/l» at row 2"),
 }  # fmt: skip
 
 
@@ -128,6 +148,13 @@ def test_numbers_in_another_notation_are_neither_other_numbers_nor_categories(tm
     for job in jobs:
         with pytest.raises(DataError, match=f"column 'cost' has numbers with {said}"):
             job()
+
+
+@pytest.mark.parametrize("codes", [["2a", "3a", "2b"], ["grade 1", "grade 2"], ["T1", "T2"], ["1c", "2c"], ["I10", "E11"], ["60m", "55f"], ["a_1", "a_2"]])  # fmt: skip
+def test_codes_are_no_amounts(codes: list[str]) -> None:
+    table = DataTable({"stage": np.resize(codes, ROWS)})
+    told = atoll.simulate(Statistics(), {"north": table}, engine="inline", progress=False).outcome
+    assert sorted(told.whole["stage"].values) == sorted(codes)
 
 
 def test_a_decimal_comma_reads_what_has_no_point(tmp_path: Path) -> None:
@@ -159,3 +186,84 @@ def test_decimals_of_parquet_and_frames_are_numbers(tmp_path: Path) -> None:
     assert DataTable.of(moments.astype(object))["at"].dtype.kind == "M"
     zone = DataTable.of(pd.DataFrame({"at": pd.to_datetime(["2026-01-01 01:00"]).tz_localize("Europe/Oslo")}))
     assert zone["at"].astype("datetime64[m]").tolist() == [datetime.datetime(2026, 1, 1, 0, 0)]
+
+
+SMOKERS = {"Parquet": bool, "Python": str, "R": lambda one: str(one).upper(), "JSON": lambda one: str(one).lower(), "numbers": int}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", SMOKERS)
+def test_truth_values_have_one_coding_however_a_site_writes_them(tmp_path: Path, written: str) -> None:
+    draw = np.random.default_rng(3)
+    tables = [frame(smoker=draw.random(ROWS) < 0.4).assign(died=draw.integers(0, 2, ROWS)) for _ in "ab"]
+    files = [tmp_path / "a.parquet", tmp_path / "b.csv"]
+    tables[0].to_parquet(files[0])
+    tables[1].assign(smoker=tables[1].smoker.map(SMOKERS[written])).to_csv(files[1], index=False)
+    read = {file.name: DataTable.read(file) for file in files}
+    whole = pd.concat(tables)
+    stats = atoll.simulate(Statistics(columns=["age"], by=["smoker"], where=[["smoker", "in", [0, 1]]]), read, engine="inline", progress=False)  # fmt: skip
+    if written != "numbers":
+        assert {label: one["age"].count for label, one in stats.outcome.groups["smoker"].items()} == whole.smoker.map(str).value_counts().to_dict()  # fmt: skip
+        some = atoll.simulate(Statistics(columns=["age"], where=[["smoker", "==", "true"]]), read, engine="inline", progress=False)  # fmt: skip
+        assert some.outcome.whole["age"].mean == pytest.approx(whole[whole.smoker].age.mean(), rel=1e-12)
+    told = atoll.simulate(Statistics(columns=["smoker"]), read, engine="inline", progress=False).outcome
+    assert told.whole["smoker"].mean == whole.smoker.mean()
+    job = Fit(model=GLM(alpha=1.0), label="died", columns=["age", "smoker"])
+    plain = {str(k): table.assign(smoker=table.smoker.astype(float)) for k, table in enumerate(tables)}
+    found, right = (atoll.simulate(job, data, engine="inline", progress=False).outcome for data in (read, plain))
+    np.testing.assert_array_equal(found["coef"], right["coef"])
+    assert found.table_model().predict_proba(files[1]).shape == (ROWS, 2)  # the words that the file has
+    grown = from_csv_files(files, target="died")
+    rows = np.concatenate([grown.shard(k)["x"][:, grown.about.features.index("smoker")] for k in (0, 1)])
+    np.testing.assert_array_equal(rows, whole.smoker.astype(float))
+
+
+DATES = {
+    "no such day": ([*DAYS.strftime("%Y-%m-%d")[:-1], "2026-02-30"], "«2026-02-30» at row 41"),
+    "two notations": ([*DAYS.strftime("%Y-%m-%d")[:20], *DAYS.strftime("%d.%m.%Y")[20:]], "«21.01.2026» at row 22"),
+    "German": ([*DAYS.strftime("%d.%m.%Y")], "«01.01.2026» at row 2"), "a word": ([*DAYS.strftime("%Y-%m-%d")[:-1], "unknown"], "«unknown» at row 41"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DATES)
+def test_statistics_name_the_value_that_is_no_date(tmp_path: Path, case: str) -> None:
+    written, said = DATES[case]
+    frame(admitted=written).to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(DataError, match=f"column 'admitted' .*{said}"):
+        atoll.simulate(Statistics(), {"north": DataTable.read(tmp_path / "rows.csv")}, engine="inline", progress=False)
+
+
+def test_a_value_below_the_limit_of_detection_is_named_by_statistics_too() -> None:
+    table = DataTable({"lab": ["<0.1", *(f"{k / 10}" for k in range(ROWS - 1))]}, row_offset=2)
+    with pytest.raises(DataError, match=r"column 'lab' has numbers, but «<0\.1» at row 2"):
+        atoll.simulate(Statistics(), {"north": table}, engine="inline", progress=False)
+    listed = Statistics(categories={"lab": ["<0.1", "0.5"]})
+    assert atoll.simulate(listed, {"north": table}, engine="inline", progress=False).outcome.whole["lab"].count == ROWS
+
+
+def test_weeks_begin_on_mondays_and_moments_in_utc_may_end_with_a_z() -> None:
+    days = pd.date_range("1999-12-20", periods=800, freq="53h")
+    table = {"age": np.arange(800.0), "admitted": np.array(days.strftime("%Y-%m-%dT%H:%M:%SZ"), dtype=np.str_)}
+    told = atoll.simulate(Statistics(columns=["age"], over="admitted", period="week"), {"a": DataTable(table)}, engine="inline", progress=False)  # fmt: skip
+    found = {week: one["age"].count for week, one in told.outcome.groups["admitted"].items()}
+    mondays = (days.normalize() - pd.to_timedelta(days.day_of_week, unit="D")).strftime("%Y-%m-%d")
+    assert found == mondays.value_counts().to_dict()
+    assert np.datetime64("2026-11-23", "D").item().isoweekday() == 1
+
+
+def test_a_condition_on_a_column_that_one_site_did_not_fill_is_met_by_none_of_its_rows() -> None:
+    tables = {"north": DataTable({"age": [50.0, 70.0]}), "south": DataTable({"age": ["", ""]})}
+    told = atoll.simulate(Statistics(where=[["age", ">", 60.0]]), tables, engine="inline", progress=False)
+    assert told.outcome.whole["age"].count == 1
+
+
+def test_a_column_of_a_file_that_nobody_reads_does_not_block_the_others(tmp_path: Path) -> None:
+    table = frame(visit=[datetime.time(8, 30)] * ROWS, codes=[["a"]] * ROWS)
+    table.to_parquet(tmp_path / "rows.parquet")
+    read = DataTable.read(tmp_path / "rows.parquet").named("north")
+    told = atoll.simulate(Statistics(columns=["age"]), {"north": read}, engine="inline", progress=False).outcome
+    assert told.whole["age"].mean == pytest.approx(table.age.mean(), rel=1e-12)
+    assert fitted(read, columns=["age"]).outcome.layout.features == ("age",)
+    assert read.without(["visit", "codes"]).columns == ("age", "died")
+    for use in (lambda: atoll.simulate(Statistics(), {"north": read}, engine="inline", progress=False), lambda: read["visit"]):  # fmt: skip
+        with pytest.raises(DataError, match=r"column 'visit' holds objects \(time\).*leave the column out"):
+            use()

@@ -159,6 +159,8 @@ def test_bad_tables_are_refused():
     refused(toy(), "60 shared rows, fewer than min_aligned=61", min_aligned=61)
     refused({"bank": toy()["bank"]}, "among 1 parties")
     refused(toy(), "guest='shoe'", guest="shoe")
+    refused({**parties, "shop": {**parties["shop"], "MRN": np.r_[7, 7:472:8]}}, "column 'MRN' looks like a key")
+    refused({**parties, "shop": {**parties["shop"], "kg": np.resize(["60 kg", "61 kg"], 60)}}, "numbers with a unit")
     twice = {name: np.r_[values, values[:1]] for name, values in parties["shop"].items()}
     refused({**parties, "shop": twice}, "one in rows 0 and 60")
     assert train({**parties, "shop": twice}, repeats="first").rows["aligned"] == 60

@@ -17,7 +17,7 @@ from atoll.cli.output import PlainTable
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.redaction import private
 from atoll.data import DataTable
-from atoll.data.readers._words import MISSING, hold_moments
+from atoll.data.readers._words import MISSING, hold_moments, read_truths
 from atoll.data.readers.tables import name_files
 from atoll.statistics.columns import columns_of
 from atoll.statistics.plan import rows_where
@@ -132,7 +132,12 @@ def conditions_of(texts: Sequence[str], tables: Mapping[str, DataTable]) -> list
         column, sign, value = match.groups()
         if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
             value = value[1:-1]
-        numeric = next((t[column].dtype.kind in "biuf" for t in tables.values() if column in t), False)
+        full = [t[column] for t in tables.values() if column in t and not t.missing(column).all()]
+        truths = all(values.dtype.kind == "b" or read_truths(values) is not None for values in full)
+        if full and truths and value.lower() in ("true", "false"):
+            found.append([column, sign, value])
+            continue
+        numeric = bool(full) and full[0].dtype.kind in "biuf"
         if not numeric and sign in ("==", "!="):
             _require_known(value, column, text, tables)
         found.append(
@@ -171,7 +176,7 @@ def tables_of_summary(summary: Any, error: float | None, tables: Mapping[str, Da
         error: the largest error against pooled rows.
         tables: the sites' tables, which say what are moments.
     """
-    moments = {name for table in (tables or {}).values() for name in table.columns if hold_moments(table[name])}
+    moments = {name for table in (tables or {}).values() for name in table.readable if hold_moments(table[name])}
     shown: list[Any] = [_table_numbers(summary.whole, moments), *_table_categories(summary.whole)]
     for family, parts in summary.groups.items():
         shown += ["", f"[bold]By {escape(family)}[/bold]"]

@@ -108,7 +108,7 @@ def _plain_form(value: str) -> str:
 
 def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        return "_" not in text and math.isfinite(float(text))
     except ValueError:
         return False
 

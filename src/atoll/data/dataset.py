@@ -155,7 +155,7 @@ def _other_kind(column: str, name: str, text: bool) -> DataError:
 
 def _is_number(label: str) -> bool:
     try:
-        return math.isfinite(float(label))
+        return "_" not in label and math.isfinite(float(label))
     except ValueError:
         return False
 

@@ -17,7 +17,7 @@ from atoll.core.redaction import private
 
 from .dataset import About, Dataset
 from .islands import Islands
-from .readers._words import is_number
+from .readers._words import is_number, read_truths
 from .readers.libraries import table_of_frame
 from .readers.table import holes
 from .table import DataTable
@@ -172,7 +172,7 @@ class ModelColumns:
                     where=where,
                     remedy=f"correct the value, or leave the row out: the model knows {_list_names(words)}",
                 )
-        elif values.dtype.kind not in "biuf" and not hole.all():
+        elif values.dtype.kind not in "biuf" and not hole.all() and read_truths(values) is None:
             k = int(np.argmax(~hole & ~np.array([is_number(str(value)) for value in values.tolist()], bool)))
             raise DataError(
                 f"column {name!r} has the text {private(repr(str(values[k])))} in row {k + first}, but the model was trained on numbers",
@@ -284,7 +284,10 @@ def as_numbers(values: Array, words: Sequence[str] | None) -> Array:
     """A column as the model takes it; text as codes, and NaN where a value is missing."""
     if words is not None:
         return _code_words(values, words)
-    return np.full(len(values), np.nan) if values.dtype.kind == "U" else values
+    if values.dtype.kind != "U":
+        return values
+    truths = read_truths(values)
+    return np.full(len(values), np.nan) if truths is None else truths
 
 
 def _code_words(values: Array, words: Sequence[str]) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,12 @@ class DataTable:
         DataTable('north': 2 rows, age float64, ward text)
     """
 
-    __slots__ = ("_columns", "_rows", "name", "row_offset")
+    __slots__ = ("_columns", "_refused", "_rows", "name", "row_offset")
     __iter__ = None
 
     def __init__(self, columns: Mapping[str, ArrayLike], *, name: str = "table", row_offset: int = 0) -> None:
         self.name, self.row_offset = name, row_offset
+        self._refused: dict[str, DataError] = {}
         self._columns = {str(key): _plain(np.asarray(values), str(key), name) for key, values in columns.items()}
         sizes = {key: len(values) for key, values in self._columns.items()}
         if len(set(sizes.values())) != 1:
@@ -69,6 +70,8 @@ class DataTable:
     ) -> DataTable:
         """Read a CSV or Parquet file; see `read_csv` for the words that mean missing.
 
+        A column of a Parquet file that holds anything else than a table does, such as times of day or lists, is refused where it is used.
+
         Args:
             path: the file.
             columns: columns to keep; by default all.
@@ -86,7 +89,17 @@ class DataTable:
             found = table_of_parquet(path)
         else:
             found = table_of_csv(path, text=text, delimiter=delimiter, decimal=decimal, encoding=encoding)
-        made = cls(found, name=path.name, row_offset=0 if path.suffix in (".parquet", ".pq") else 2)
+        readable: dict[str, Array] = {}
+        refused: dict[str, DataError] = {}
+        for column, values in found.items():
+            try:
+                readable[column] = _plain(np.asarray(values), column, path.name)
+            except DataError as error:
+                refused[column] = error
+        if not readable and refused:
+            raise next(iter(refused.values()))
+        made = cls(readable, name=path.name, row_offset=0 if path.suffix in (".parquet", ".pq") else 2)
+        made._refused = refused
         return made.without(drop).only(columns) if columns else made.without(drop)
 
     @classmethod
@@ -115,15 +128,22 @@ class DataTable:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
+        return (*self._columns, *self._refused)
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Names of the columns without those of a file that are refused where they are used."""
         return tuple(self._columns)
 
     def __len__(self) -> int:
         return self._rows
 
     def __contains__(self, column: object) -> bool:
-        return column in self._columns
+        return column in self._columns or column in self._refused
 
     def __getitem__(self, column: str) -> Array:
+        if column in self._refused:
+            raise self._refused[column]
         if column not in self._columns:
             raise DataError(
                 f"no column {column!r}.{nearest(column, self._columns)}",
@@ -134,7 +154,7 @@ class DataTable:
 
     def named(self, name: str) -> DataTable:
         """The same rows under another name, which errors say."""
-        return DataTable(self._columns, name=name, row_offset=self.row_offset)
+        return self._keep(self._columns, name)
 
     def only(self, columns: Iterable[str]) -> DataTable:
         """The same rows with these columns alone, in this order."""
@@ -142,9 +162,13 @@ class DataTable:
 
     def without(self, columns: Iterable[str]) -> DataTable:
         """The same rows without these columns."""
-        left = {column: self[column] for column in columns}
-        kept = {key: values for key, values in self._columns.items() if key not in left}
-        return DataTable(kept, name=self.name, row_offset=self.row_offset)
+        left = {column for column in columns if column in self._refused or len(self[column]) >= 0}
+        return self._keep({key: values for key, values in self._columns.items() if key not in left}, self.name, left)
+
+    def _keep(self, columns: Mapping[str, Array], name: str, left: Collection[str] = ()) -> DataTable:
+        made = DataTable(columns, name=name, row_offset=self.row_offset)
+        made._refused = {column: error for column, error in self._refused.items() if column not in left}
+        return made
 
     def missing(self, column: str) -> NDArray[np.bool_]:
         """Which values of a column are missing, ``(rows,)``."""
@@ -167,7 +191,9 @@ def _plain(values: Array, column: str, name: str) -> Array:
         if not kinds <= {str, bool, int, float, np.str_}:
             shown = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise DataError(
-                f"column {column!r} holds objects ({shown})", where=f"table {name!r}", remedy="give numbers or text"
+                f"column {column!r} holds objects ({shown})",
+                where=f"table {name!r}",
+                remedy="give numbers or text, or leave the column out",
             )
         values = np.where(holes, "", values).astype(np.str_) if kinds & {str, np.str_} else _numbers(values, holes)
     if values.ndim == 0 or values.dtype.kind not in "biufUM":

@@ -211,7 +211,11 @@ def numbers_of(data: Any, about: Any) -> dict[str, Any]:
             return {}
         return {name: x[:, k] for k, name in enumerate(about.features) if name not in about.categories}
     columns = (
-        data.columns if hasattr(data, "iloc") or hasattr(data, "without") else data if isinstance(data, Mapping) else ()
+        getattr(data, "readable", data.columns)
+        if hasattr(data, "iloc") or hasattr(data, "without")
+        else data
+        if isinstance(data, Mapping)
+        else ()
     )
     rows = {str(name): np.asarray(data[name]) for name in columns}
     return {name: values for name, values in rows.items() if values.ndim == 1 and values.dtype.kind in "fiu"}

@@ -31,7 +31,7 @@ from atoll.statistics.plan import StatisticsPlan
 
 from .method import AtParty, FitMethod
 from .ranks import rank_counts
-from .rows import OTHER_COLUMNS, FeatureLayout, PartyRows, column_of, count_truths, rows_of
+from .rows import OTHER_COLUMNS, FeatureLayout, PartyRows, column_of, rows_of
 
 __all__ = ["Contacts", "narrowed", "require_own_columns", "summed_numbers", "widened"]
 
@@ -115,7 +115,7 @@ class Contacts:
         """The kinds of the columns, and the values of categories that enough rows have."""
         table = table_of(island.data)
         require_own_columns(self._method, table, island.name, without=message["categories"])
-        return _tell_columns(island.name, table, message, self._method.extra)
+        return _tell_columns(island.name, table, message)
 
     def _rows(self, island: Any, message: Any) -> tuple[PartyRows, AtParty, int]:
         """The rows, what the method finds here, and how many rows are withheld because they are too few."""
@@ -222,7 +222,7 @@ def require_own_columns(method: FitMethod, table: DataTable, where: str, without
         values = table[column]
         if values.dtype.kind == "U" and column not in {*without, *method.grouped}:
             words = np.unique(values[~table.missing(column)])
-            if len(words) and count_truths(column_of(table, column, category=False)).kind != "number":
+            if len(words) and column_of(table, column, category=False).kind != "number":
                 raise DataError(
                     f"column {column!r} has text, such as {private(words[0])}",
                     where=where,
@@ -230,7 +230,7 @@ def require_own_columns(method: FitMethod, table: DataTable, where: str, without
                 )
 
 
-def _tell_columns(where: str, table: DataTable, message: Any, own: Sequence[str]) -> dict[str, Any]:
+def _tell_columns(where: str, table: DataTable, message: Any) -> dict[str, Any]:
     asked, least = set(message["categories"]), int(message["least"])
     kinds: dict[str, str] = {}
     values: dict[str, list[str]] = {}
@@ -238,8 +238,6 @@ def _tell_columns(where: str, table: DataTable, message: Any, own: Sequence[str]
         if name in message["features"] or (message["rest"] and name not in message["aside"]):
             _require_feature(table, name, asked, chosen=name in message["features"], where=where)
         column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
-        if name in own and name not in asked:
-            column = count_truths(column)
         kinds[name] = column.told_kind(least)
         if not column.listable:
             values[name] = []  # a list of the values would be a list of rows
@@ -275,7 +273,7 @@ def _prepared(island: Any, message: Any) -> dict[str, Sum]:
     layout, least = FeatureLayout.unpacked(message["layout"]), int(message["least"])
     table = table_of(island.data)
     if 0 < len(table) < least:
-        table = type(table)({name: table[name][:0] for name in table.columns})
+        table = type(table)({name: table[name][:0] for name in table.readable})
     if message["ask"] == "counts":
         return _summands({name: _counts(table, name, v, least) for name, v in message["values"].items()}, message)
     columns = [_numbers(table, layout, name) for name in layout.numbers]

@@ -14,7 +14,7 @@ from atoll.data.readers._words import hold_moments, require_no_moments
 from atoll.data.table import DataTable
 from atoll.statistics.columns import TableColumn, columns_of, table_of
 
-__all__ = ["FeatureLayout", "PartyRows", "count_left_out", "count_truths", "require_known_labels", "rows_of", "typed"]
+__all__ = ["FeatureLayout", "PartyRows", "count_left_out", "require_known_labels", "rows_of", "typed"]
 
 Numbers = NDArray[np.float64]
 
@@ -194,7 +194,7 @@ def _plain(table: DataTable, name: str, where: str) -> tuple[Numbers, NDArray[np
     """A column of numbers, and which of its values are there."""
     if hold_moments(table[name]):
         require_no_moments(table[name][~table.missing(name)], name, where, OTHER_COLUMNS)
-    column = count_truths(column_of(table, name, category=False).as_kind("number"))
+    column = column_of(table, name, category=False).as_kind("number")
     if column.kind != "number" or not column.single:
         raise DataError(
             f"column {name!r} does not hold one number a row",
@@ -203,19 +203,6 @@ def _plain(table: DataTable, name: str, where: str) -> tuple[Numbers, NDArray[np
         )
     values = column.values.astype(np.float64)
     return values, np.isfinite(values)
-
-
-_TRUTHS = {"false": 0.0, "true": 1.0, "": np.nan}
-
-
-def count_truths(column: TableColumn) -> TableColumn:
-    """Return a column of the words true and false as 1 and 0: files have events so. Where all rows say it, there is no other way to read them."""
-    if column.kind != "category" or not column.single or column.values.dtype.kind not in "UO":
-        return column
-    words = [str(value).strip().lower() for value in column.values.tolist()]
-    if not set(words) <= set(_TRUTHS) or not set(words) - {""}:
-        return column
-    return TableColumn(column.name, "number", np.array([_TRUTHS[word] for word in words]))
 
 
 def _places(table: DataTable, name: str, known: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

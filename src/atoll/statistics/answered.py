@@ -71,7 +71,7 @@ class RowSets:
 def row_hashes(table: DataTable) -> Hashes:
     """A hash of each row's content, ``(rows,)``; it depends on the names of the columns and not on their order."""
     made = np.zeros(len(table), np.uint64)
-    for name in sorted(table.columns):
+    for name in sorted(table.readable):
         salt = np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"))
         values = table[name]
         for start in range(0, len(table), _CHUNK):

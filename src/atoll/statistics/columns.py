@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
+from atoll.core.redaction import private
 from atoll.data.missing import labelled_rows
-from atoll.data.readers._words import hold_moments, require_plain_numbers
+from atoll.data.readers._words import hold_dates, hold_moments, read_truths, require_one_notation, require_plain_numbers
 from atoll.data.readers.table import holes, without_holes
 from atoll.data.table import DataTable
 
@@ -201,7 +203,7 @@ def columns_of(
     """The columns to describe.
 
     A column of free text becomes three: ``NAME/characters`` and ``NAME/words``, numbers, and ``NAME/vocabulary``, its sets of words. Moments, also texts such as
-    ``2026-11-26``, become seconds since 1970.
+    ``2026-11-26``, become seconds since 1970. The words true and false are 1 and 0, as truth values of Parquet and of frames are.
 
     Args:
         table: a party's table.
@@ -210,7 +212,7 @@ def columns_of(
         categories: those whose values, if they are numbers, are categories.
 
     Raises:
-        DataError: the table lacks a column, or text is numbers in another notation, such as ``1.000,5``.
+        DataError: the table lacks a column, or text is numbers in another notation, such as ``1.000,5``, or mostly numbers or dates.
     """
     made: dict[str, TableColumn] = {}
     free = set(text) | ({"token"} & set(table.columns) if "length" in table else set())
@@ -227,9 +229,16 @@ def columns_of(
         elif name in (categories or {}):
             made[name] = TableColumn(name, "category", _texts(values))
         elif hold_moments(values):
-            made[name] = TableColumn(name, "number", seconds(moments_in_time(values, name)))
+            moments = moments_in_time(values, name, f"table {table.name!r}", table.row_offset)
+            made[name] = TableColumn(name, "number", seconds(moments))
+        elif (truths := read_truths(values)) is not None:
+            made[name] = TableColumn(name, "number", truths)
         elif values.dtype.kind == "U":
-            require_plain_numbers(without_holes(values), name, f"table {table.name!r}", table.row_offset)
+            full, where = without_holes(values), f"table {table.name!r}"
+            if not holes(full).any() and hold_dates(full):
+                moments_in_time(full, name, where, table.row_offset)  # refuses them
+            require_plain_numbers(full, name, where, table.row_offset)
+            require_one_notation(full, name, where, table.row_offset, "or name the other columns, columns=[...]")
             made[name] = TableColumn(name, "category", values)
         else:
             made[name] = TableColumn(name, "number", values)
@@ -267,21 +276,44 @@ def seconds(values: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(np.isnat(values), np.nan, found)
 
 
-def moments_in_time(values: NDArray[Any], column: str) -> NDArray[np.datetime64]:
-    """A column of moments: ``datetime64``, or texts such as ``2026-11-26`` or ``2026-11-26T14:30``.
+def moments_in_time(
+    values: NDArray[Any], column: str, where: str = "statistics", offset: int = 0
+) -> NDArray[np.datetime64]:
+    """A column of moments: ``datetime64``, or texts such as ``2026-11-26``, ``2026-11-26T14:30`` or ``2026-11-26T14:30:00Z``.
+
+    Args:
+        values: the column, ``(rows,)``.
+        column: its name.
+        where: the place, for errors.
+        offset: added to row numbers in errors.
 
     Raises:
-        DataError: it holds anything else.
+        DataError: it holds anything else; names the first value.
     """
     if values.dtype.kind == "M":
         return values
+    wrong = ""
     if values.dtype.kind == "U":
+        hole = holes(values)
+        plain = np.array([_ZONE.sub("", text) for text in np.where(hole, "NaT", values).tolist()], dtype=np.str_)
         try:
-            return np.where(holes(values), "NaT", values).astype("datetime64[s]")
+            return plain.astype("datetime64[s]")
         except ValueError:
-            pass
+            row = next(k for k, text in enumerate(plain.tolist()) if not _is_moment(text))
+            wrong = f": {private(values[row])} at row {row + offset} is none"
     raise DataError(
-        f"column {column!r} does not hold moments",
-        where="statistics",
+        f"column {column!r} does not hold moments{wrong}",
+        where=where,
         remedy="write them as 2026-11-26 or 2026-11-26T14:30",
     )
+
+
+_ZONE = re.compile(r"(Z|[+-]00:?00)$")
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        np.datetime64(text)
+    except ValueError:
+        return False
+    return True

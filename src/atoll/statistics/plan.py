@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError, nearest
+from atoll.data.readers._words import read_truths
 from atoll.data.readers.table import holes
 from atoll.data.table import DataTable
 
@@ -17,7 +18,7 @@ from .columns import TableColumn, _texts, columns_of, moments_in_time, nearly_al
 
 __all__ = ["CONDITIONS", "Cell", "PERIODS", "StatisticsPlan", "agreed_parts", "cells_of", "rows_where"]
 
-PERIODS = {"year": "Y", "month": "M", "week": "W", "day": "D", "hour": "h"}
+PERIODS = {"year": "Y", "month": "M", "week": "D", "day": "D", "hour": "h"}
 CONDITIONS = ("==", "!=", "<", "<=", ">", ">=", "in")
 
 
@@ -64,13 +65,32 @@ def cells_of(
     chosen = rows_where(table, where)
     cells = [Cell("", "", chosen)]
     for column in by:
-        texts = _texts(_column(table, column))
+        texts = _label_groups(_column(table, column), (agreed or {}).get(column))
         cells += _split(column, texts, holes(texts), chosen, (agreed or {}).get(column))
     if over:
-        times = moments_in_time(_column(table, over), over)
-        labels = np.datetime_as_string(times.astype(f"datetime64[{PERIODS[period]}]"))
+        times = moments_in_time(_column(table, over), over, f"table {table.name!r}", table.row_offset)
+        labels = np.datetime_as_string(_begin_periods(times, period))
         cells += _split(over, labels, np.isnat(times), chosen, (agreed or {}).get(over))
     return cells
+
+
+def _label_groups(values: NDArray[Any], agreed: Sequence[str] | None) -> NDArray[np.str_]:
+    """The labels of a column's groups: of truth values, however a file writes them, those of Parquet and frames."""
+    truths = read_truths(values) if agreed is None else None
+    if truths is None:
+        return _texts(values)
+    return np.where(np.isnan(truths), "", np.where(truths == 1, "True", "False"))
+
+
+def _begin_periods(times: NDArray[np.datetime64], period: str) -> NDArray[np.datetime64]:
+    """The begin of each moment's period. Weeks begin on Mondays, as ISO 8601 has them; those of NumPy begin on the day of 1970-01-01, a Thursday."""
+    if period != "week":
+        return times.astype(f"datetime64[{PERIODS[period]}]")
+    days = times.astype("datetime64[D]")
+    return days - ((days - _MONDAY) % np.timedelta64(7, "D"))
+
+
+_MONDAY = np.datetime64("1970-01-05", "D")
 
 
 def _split(
@@ -123,6 +143,14 @@ def rows_where(table: DataTable, where: Sequence[Sequence[Any]]) -> NDArray[np.i
 
 def _meets(values: NDArray[Any], sign: str, value: Any, column: str) -> NDArray[np.bool_]:
     several = list(value) if sign == "in" and not isinstance(value, str) else [value]
+    if holes(values).all():  # a column without a value has every kind
+        return np.zeros(len(values), np.bool_)
+    truths = values.astype(np.float64) if values.dtype.kind == "b" else read_truths(values)
+    if truths is not None:
+        words = read_truths(np.array([str(one) for one in several])) if isinstance(several[0], str) else None
+        if words is not None or not isinstance(several[0], str):
+            values, several = truths, several if words is None else words.tolist()
+            value = several if sign == "in" else several[0]
     text = values.dtype.kind in "UM"
     if any(isinstance(one, str) != text for one in several):
         raise DataError(

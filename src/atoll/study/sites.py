@@ -122,7 +122,8 @@ def compare_fits(
         made: FittedModel = result.outcome
         return made
 
-    tables = {name: _count_truths(table, model) for name, table in tables.items()}
+    words = [*settings["categories"], *([settings["label"]] if model.target == "class" else [])]
+    tables = {name: _count_truths(table, model, words) for name, table in tables.items()}
     whole = DataTable.stacked(list(tables.values()), name="all")
     rows = whole if test is None else test
     federated = fit_model(tables, model, **({"reducer": SecureAggregation()} if secure else {}))
@@ -149,13 +150,14 @@ def compare_fits(
     return found, federated
 
 
-def _count_truths(table: DataTable, model: FitMethod) -> DataTable:
-    """The table with true and false as 1 and 0 in columns of the method's own, such as events, which other sites may write as numbers."""
+def _count_truths(table: DataTable, model: FitMethod, words: Sequence[str]) -> DataTable:
+    """The table with true and false as 1 and 0 where they are numbers, which other sites may write: not in labels and groups, whose values are words."""
     from atoll.data import DataTable
-    from atoll.fitting.rows import column_of, count_truths
+    from atoll.data.readers._words import read_truths
 
-    own = [name for name in model.extra if name not in model.grouped and name in table]
-    made = {name: count_truths(column_of(table, name, category=False)).values for name in own}
+    kept = {*model.grouped, *words}
+    found = {name: read_truths(table[name]) for name in table.columns if name not in kept}
+    made = {name: truths for name, truths in found.items() if truths is not None}
     columns = {name: made.get(name, table[name]) for name in table.columns}
     return DataTable(columns, name=table.name, row_offset=table.row_offset)
 

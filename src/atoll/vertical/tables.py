@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,8 @@ from atoll.core.errors import DataError, nearest
 from atoll.core.redaction import private
 from atoll.data.dataset import Dataset
 from atoll.data.missing import require_single_precision
+from atoll.data.readers._words import require_plain_numbers
+from atoll.data.readers.table import holes, require_no_key, without_holes
 from atoll.secure.psi import RowKeys
 from atoll.secure.psi.keys import offset_of
 from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
@@ -93,6 +95,9 @@ class PartyTable:
                 remedy="give the columns of the training",
             )
         features = tuple(name for name in own if name not in (key, label)) if only is None else tuple(only)
+        if only is None and known is None:  # not of the rows that a model predicts
+            for name in features:
+                _require_feature(columns[name], name, party, offset_of(data), {*texts, *(coded or ())})
         rows = len(next(iter(columns.values())))
         # A reader takes a column without any value for text; it is one of numbers that are all missing.
         columns |= {name: np.full(rows, np.nan) for name in features if name not in texts and _is_empty(columns[name])}
@@ -312,6 +317,20 @@ def _columns_of(data: Any, party: str) -> tuple[dict[str, Any], tuple[str, ...],
             f"columns of {sorted(sizes)} rows", where=f"data of {party!r}", remedy="give columns of one length"
         )
     return columns, tuple(columns), {}
+
+
+def _require_feature(values: Any, name: str, party: str, offset: int, listed: Collection[str]) -> None:
+    """Refuse a column that is no feature, by the rules of the readers of `atoll.data`: a key beside the one of the job, or amounts that text hides.
+
+    Raises:
+        DataError: names the party, the column and a value.
+    """
+    found, where = np.asarray(values), f"table of {party!r}"
+    if name in listed or found.ndim != 1 or found.dtype.kind not in "iufU":
+        return
+    if found.dtype.kind == "U" and not holes(found).all():
+        require_plain_numbers(without_holes(found), name, where, offset)
+    require_no_key(found, name, where, f"leave the column out of the table (atoll vertical: --drop {name})")
 
 
 def _is_empty(values: Any) -> bool:

@@ -18,12 +18,15 @@ MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "null", 
 
 __all__ = [
     "first_word",
+    "hold_dates",
     "hold_moments",
     "is_number",
     "likely_encoding",
     "mostly_numbers",
+    "read_truths",
     "require_categories",
     "require_no_moments",
+    "require_one_notation",
     "require_plain_numbers",
 ]
 
@@ -31,10 +34,23 @@ _COMMA = re.compile(r"[+-]?[\d.]*,\d+(e[+-]?\d+)?|[+-]?\d+(e[+-]?\d+)?", re.IGNO
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?|[+-]?\d+(\.\d+)?")
 _POINTS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?|[+-]?\d+(,\d+)?")
 _SHARE = re.compile(r"[+-]?\d+([.,]\d+)?\s*%|[+-]?\d+([.,]\d+)?")
+_BETWEEN = " \u00a0\u2009\u202f'\u2019_"
+"""Signs between thousands beside points and commas: blanks of four widths, apostrophes, and the underline of programs."""
+_GROUPS = re.compile(rf"[+-]?\d{{1,3}}([{_BETWEEN}]\d{{3}})+([.,]\d+)?|[+-]?\d+([.,]\d+)?")
+_AMOUNT = rf"[+-]?\d[\d.,{_BETWEEN}]*"
+_MONEY = "[€$£¥]|eur|usd|gbp|chf|sek|nok|dkk|jpy"
+_LONG_UNITS = "kg|mg|[µμu]g|ng|pg|ml|dl|[µμu]l|[mnµμup]?mol|mm|cm|km|nm|yrs?|years?|months?|weeks?|days?|hrs?|hours?|mins?|secs?|bpm|mmhg|k?pa|iu|meq|lbs?|oz|°[cf]?|jahre?|monate?|wochen?|tage?|stunden?"
+_SHORT_UNITS = "[glmdhsufck]|ft|in"  # behind a blank, since 2a, 3c and 60m may be codes
+_UNIT = rf"({_LONG_UNITS}|{_SHORT_UNITS})[²2]?"
+_MEASURED = re.compile(
+    rf"({_MONEY})\s*{_AMOUNT}|{_AMOUNT}\s*({_MONEY})|{_AMOUNT}(\s*({_LONG_UNITS})|\s+({_SHORT_UNITS}))[²2]?(/{_UNIT})*|{_AMOUNT}",
+    re.IGNORECASE,
+)
+_BARE = re.compile(_AMOUNT)
 _DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{2}|\d{4})( .*)?|\d{1,2}:\d{2}(:\d{2}.*)?"
 )
-_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?")
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]00:?00)?)?")
 
 
 def require_categories(values: Array, column: str, where: str, offset: int, remedy: str = "") -> None:
@@ -52,17 +68,34 @@ def require_categories(values: Array, column: str, where: str, offset: int, reme
     """
     require_plain_numbers(values, column, where, offset)
     require_no_moments(values, column, where, remedy)
+    require_one_notation(values, column, where, offset, remedy or f"or leave the column out with drop=[{column!r}]")
+    require_one_spelling(np.unique(values).tolist(), column, where)
+
+
+def require_one_notation(values: Array, column: str, where: str, offset: int, remedy: str) -> None:
+    """Refuse a text column at least half of whose distinct values are numbers, or dates: the others are typing errors, not categories.
+
+    Args:
+        values: text, ``(rows,)``.
+        column: the column's name.
+        where: the place, for errors.
+        offset: added to row numbers in errors.
+        remedy: how to leave the column out.
+
+    Raises:
+        DataError: names the first value that is none.
+    """
     found, first = np.unique(values, return_index=True)
     words = [str(value) for value in found]
-    others = [k for k, word in enumerate(words) if not is_number(word)]
-    if others and 2 * len(others) <= len(words):
-        row = int(first[others].min())
-        raise DataError(
-            f"column {column!r} has numbers, but {private(values[row])} at row {row + offset}",
-            where=where,
-            remedy=f"correct the value, or leave the row out if it is one of totals or units; {remedy or f'or leave the column out with drop=[{column!r}]'}; {_unless(column)}",
-        )
-    require_one_spelling(words, column, where)
+    for kind, fits in (("numbers", is_number), ("dates", _MOMENT.fullmatch)):
+        others = [k for k, word in enumerate(words) if not fits(word)]
+        if others and 2 * len(others) <= len(words):
+            row = int(first[others].min())
+            raise DataError(
+                f"column {column!r} has {kind}, but {private(values[row])} at row {row + offset}",
+                where=where,
+                remedy=f"correct the value, or leave the row out if it is one of totals or units; {remedy}; {_unless(column)}",
+            )
 
 
 def _unless(column: str) -> str:
@@ -70,7 +103,7 @@ def _unless(column: str) -> str:
 
 
 def require_plain_numbers(values: Array, column: str, where: str, offset: int) -> None:
-    """Refuse a text column all of whose values are numbers in another notation: with a decimal comma, with signs between thousands, or with a percent sign.
+    """Refuse a text column all of whose values are numbers in another notation: with a decimal comma, with signs between thousands, with a percent sign, a currency or a unit.
 
     Args:
         values: text, ``(rows,)``.
@@ -103,6 +136,15 @@ def require_plain_numbers(values: Array, column: str, where: str, offset: int) -
         raise refuse("a comma", ",", "if the comma is the decimal sign set decimal=',', else remove it")
     if any("%" in word for word in words) and all(map(_SHARE.fullmatch, words)):
         raise refuse("a percent sign", "%", "write them as plain numbers")
+    sign = next((sign for sign in _BETWEEN if any(sign in word for word in words)), "")
+    if sign and all(map(_GROUPS.fullmatch, words)):
+        name = {"_": "an underline", "'": "an apostrophe", "\u2019": "an apostrophe"}.get(sign, "a blank")
+        raise refuse(f"{name} between thousands", sign, "write them as plain numbers, 1200 for 1 200")
+    bare = next((value for value in values.tolist() if not _BARE.fullmatch(value)), "")
+    if bare and all(map(_MEASURED.fullmatch, words)):
+        raise refuse(
+            "a unit or a currency", bare, "write them as plain numbers, 60 for 60 kg, in one unit at all sites"
+        )
 
 
 def hold_moments(values: Array) -> bool:
@@ -112,6 +154,11 @@ def hold_moments(values: Array) -> bool:
     words = [str(value) for value in np.unique(values)]
     full = [word for word in words if word not in MISSING]
     return bool(full) and all(map(_MOMENT.fullmatch, full))
+
+
+def hold_dates(values: Array) -> bool:
+    """Whether all values of a text column are dates, in any notation or several; times of day are none."""
+    return all(len(word) > 7 and _DATE.fullmatch(word) for word in np.unique(values).tolist())
 
 
 def require_no_moments(values: Array, column: str, where: str, remedy: str = "") -> None:
@@ -135,6 +182,23 @@ def require_no_moments(values: Array, column: str, where: str, remedy: str = "")
         )
 
 
+_TRUTHS = {"false": 0.0, "true": 1.0}
+
+
+def read_truths(values: Array) -> Array | None:
+    """Return a text column of the words true and false, in any case, as 1 and 0, NaN where one is missing; ``None`` if it holds anything else, or nothing.
+
+    Files have truth values so, and Parquet and frames as a type of their own: one coding for both.
+    """
+    if values.dtype.kind != "U" or values.ndim != 1:
+        return None
+    words, codes = np.unique(values, return_inverse=True)
+    known = [np.nan if word in MISSING else _TRUTHS.get(word.strip().lower()) for word in words.tolist()]
+    if any(one is None for one in known) or not any(one == one for one in known):
+        return None
+    return np.array(known, dtype=np.float64)[codes.reshape(-1)]
+
+
 def likely_encoding(error: UnicodeDecodeError) -> str:
     """The likely encoding of a file that could not be read in another one."""
     return "utf-16" if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
@@ -152,9 +216,9 @@ def mostly_numbers(values: Array) -> bool:
 
 
 def is_number(word: str) -> bool:
-    """Whether a word is a number."""
+    """Whether a word is a number; ``1_200`` is one in programs alone."""
     try:
         float(word)
     except ValueError:
         return False
-    return True
+    return "_" not in word

@@ -213,6 +213,8 @@ def _typed(values: Sequence[str], decimal: str) -> Array:
     """Return whole numbers, numbers (NaN where missing) or text."""
     text = np.array([v.strip() for v in values], dtype=np.str_)
     signs = text if decimal == "." else np.char.replace(text, decimal, ".")
+    if (np.char.find(text, "_") >= 0).any():  # Python reads 1_200 as 1200, and nobody else does
+        return text
     try:
         return signs.astype(np.int64)
     except (ValueError, OverflowError):

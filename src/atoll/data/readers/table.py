@@ -32,7 +32,16 @@ __all__ = [
 
 _MOST_CLASSES = 100
 _FEW_ROWS = 20
-_KEY = re.compile(r"(^|[_\s])(id|uuid|guid|key|index)$|^unnamed: 0$", re.IGNORECASE)
+_NAMES = frozenset(["id", "ids", "uid", "pid", "mrn", "ssn", "oid", "uuid", "guid", "identifier", "unnamed"])
+"""Words of a column's name that say that it names rows."""
+_ENDS = frozenset(["key", "index", "no", "nr", "num", "number", "nummer"])
+"""Last words that may also be of amounts."""
+_PEOPLE = "patient|subject|participant|person|member|customer|client|user"
+_BEARERS = f"{_PEOPLE}|pat|case|fall|account|record|study|visit|encounter|admission|stay|sample|specimen|insurance|file|chart|registration"
+_GLUED = re.compile(rf"({_BEARERS})(en)?s?(id|key|no|nr|num|number|nummer)|{_PEOPLE}")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_NEARLY, _PERHAPS, _SURELY = 0.75, 0.95, 0.25
+"""Shares of different values from which a column is a key: of texts and numbers of rows; with a name that may say so, and with one that does."""
 
 
 def from_table(
@@ -55,7 +64,7 @@ def from_table(
     Numeric columns become features unchanged; text columns become codes: the position of the value in
     ``categories[column]``, or among the sorted distinct values. **Parties that code their own tables must agree on
     the categories**, or the same code means different things. Unless ``features`` lists it, a column that numbers or names its rows raises an error:
-    ``0, 1, 2, ...``, whole numbers that never repeat under a name such as ``patient_id``, and text that never repeats. Text that is not a category raises an error: numbers with
+    ``0, 1, 2, ...``, whole numbers that hardly repeat under a name such as ``patient_id`` or ``MRN``, and text that hardly repeats. Text that is not a category raises an error: numbers with
     a decimal comma, an unreadable number among others, and dates.
 
     The task follows from the target as everywhere (see `Dataset`): fractions are a regression, whole numbers and text
@@ -141,24 +150,42 @@ def require_no_key(values: Array, column: str, where: str, remedy: str) -> None:
         remedy: what to do.
 
     Raises:
-        DataError: there are enough rows, and each has another value: text, ``0, 1, 2, ...``, or whole numbers under a name such as ``patient_id``.
+        DataError: there are enough rows, and nearly each has another value: text, ``0, 1, 2, ...``, or whole numbers or text under a name such as ``patient_id``
+            or ``MRN``, of which a quarter of different values suffices.
     """
     there = values[~holes(values)]
-    if there.dtype.kind == "f" and np.isfinite(there).all() and np.array_equal(there, np.rint(there)):
+    whole = there.dtype.kind == "f" and (np.abs(there) < 2**53).all() and np.array_equal(there, np.rint(there))
+    if whole:
         there = there.astype(np.int64)  # whole numbers of which some are missing
-    if len(there) >= _FEW_ROWS and there.dtype.kind in "iuU" and len(np.unique(there)) == len(there):
+    if len(there) >= _FEW_ROWS and there.dtype.kind in "iuU":
         kind = _key(column, there)
         if kind:
             raise DataError(f"column {column!r} {kind}, and would become a feature", where=where, remedy=remedy)
 
 
 def _key(column: str, values: Array) -> str:
-    """What a column of distinct values is, if it is no feature."""
-    if values.dtype.kind == "U":
-        return "has another text in every row"
-    if (np.diff(values) == 1).all() and values[0] in (0, 1):
+    """What a column is, if it is no feature. A few repeated values, as of a patient who came twice, do not make it one."""
+    different = len(np.unique(values))
+    every = "every" if different == len(values) else "nearly every"
+    nearly = different > _NEARLY * len(values)
+    if values.dtype.kind == "U" and nearly:
+        return f"has another text in {every} row"
+    steps = np.diff(values) if values.dtype.kind in "iu" else np.zeros(0)
+    if nearly and len(steps) and values[0] in (0, 1) and np.isin(steps, (0, 1)).all():
         return "numbers the rows"
-    return "looks like a key: it has another value in every row" if _KEY.search(column) else ""
+    named = _names_rows(column)
+    share = {"surely": _SURELY, "perhaps": _PERHAPS}.get(named, 2.0)
+    if different >= max(share * len(values), min(_FEW_ROWS, _NEARLY * len(values))):
+        return f"looks like a key: it has another value in {every if nearly else 'most'} {'row' if nearly else 'rows'}"
+    return ""
+
+
+def _names_rows(column: str) -> str:
+    """Whether a column's name says that it names rows, such as ``PatientID``, ``MRN``, ``case_no`` or ``Fallnummer``: surely, or perhaps."""
+    words = [word.lower() for word in _WORD.findall(column)]
+    if not _NAMES.isdisjoint(words) or _GLUED.fullmatch("".join(words)):
+        return "surely"
+    return "perhaps" if words and words[-1] in _ENDS else ""
 
 
 def _check_known(table: Mapping[str, Array], asked: Iterable[str], name: str) -> None:

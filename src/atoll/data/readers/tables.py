@@ -16,7 +16,7 @@ from ..codings import require_one_coding
 from ..dataset import Dataset, order_columns, require_columns
 from ..islands import Islands
 from ..missing import Missing, known_labels
-from ._words import is_number, require_categories
+from ._words import is_number, read_truths, require_categories
 from .arrow import table_of_parquet
 from .csv import table_of_csv
 from .libraries import table_of_frame
@@ -395,12 +395,26 @@ def _align_tables(
     order = order_columns(clients)
     aligned = {name: {column: table[column] for column in order} for name, table in kept.items()}
     listed = {*keep, *(options.get("categories") or {})}
+    for column in (column for column in order if column not in {*listed, *targets}):
+        _unite_truths(column, aligned)
     for column in (column for column in order if column not in listed):
         known = {name: table[column][~holes(table[column])] for name, table in aligned.items()}
         if column in targets:
             known = {name: values[known_labels(values, options.get("missing"))] for name, values in known.items()}
         _require_one_kind(column, known, places)
     return aligned
+
+
+def _unite_truths(column: str, tables: dict[str, dict[str, Array]]) -> None:
+    """Make the words true and false numbers in all tables, if some table writes them otherwise: as another word, a truth value, or 0 and 1."""
+    found = {name: read_truths(table[column]) for name, table in tables.items()}
+    words = {word for name, table in tables.items() if found[name] is not None for word in np.unique(table[column][~holes(table[column])]).tolist()}  # fmt: skip
+    others = [table[column][~holes(table[column])] for name, table in tables.items() if found[name] is None]
+    others = [values for values in others if len(values)]
+    plain = all(values.dtype.kind in "biuf" and np.isin(values, (0, 1)).all() for values in others)
+    if words and plain and (others or len({word.lower() for word in words}) < len(words)):
+        for name, truths in found.items():
+            tables[name][column] = tables[name][column] if truths is None else truths
 
 
 def _require_one_kind(column: str, known: Mapping[str, Array], places: Mapping[str, str]) -> None:
