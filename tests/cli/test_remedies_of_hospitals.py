@@ -140,6 +140,15 @@ def test_groups_bins_and_correlations_are_on_the_terminal(sites: list[Path], cap
     pooled = pd.concat(map(pd.read_csv, sites))
     for said in ("By status", "age, 0", "age, 1", "correlation", "2026-01-01", f"{np.corrcoef(pooled.age, pooled.lab)[0, 1]:.3f}"):  # fmt: skip
         assert said in out
+    assert "e+09" not in out  # dates are dates in bins too
+    for secure in ([], ["--secure"]):
+        assert run(["stats", *map(str, sites), "--columns", "age", "--bins", "3", "--range", "age=55:65", *secure]) == 0
+        outside = int((~pooled.age.between(55, 65)).sum())
+        assert f"{outside} of 110 values of age are outside 55 to 65, and in no bin" in capsys.readouterr().err
+    for file in sites:
+        rewrite(file, lab=lambda table: None)
+    assert run(["trees", *map(str, sites), "--columns", "age", "--label", "lab"]) != 0
+    assert "no row has a label" in capsys.readouterr().err
     assert f"{pooled.lab.mean():,.2f}" in out  # 100,000,006.01 and not 1e+08
     counts = np.histogram(pooled.age, 3)[0]
     assert any(f"{counts[0]}  █" in line for line in out.splitlines())

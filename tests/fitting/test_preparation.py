@@ -179,7 +179,7 @@ def test_columns_alone_make_data_sets_for_any_learner() -> None:
         ({"label": "stays"}, DataError, "no column 'stays'. Did you mean 'stay'"),
         ({"columns": ["agee"]}, DataError, "no column 'agee'"),
         ({"label": "ward"}, DataError, "column 'ward' does not hold one number a row"),
-        ({"min_count": 500}, DataError, r"no value of 'ward' is known"),
+        ({"min_count": 500}, DataError, r"column 'ward' has no value at any party, or no party has min_count=500 rows"),
         ({"min_count": 500, "columns": ["age"]}, DataError, "column 'age' has no value that at least min_count=500"),
         (
             {"model": NaiveBayes(), "label": "ward", "reducer": SecureAggregation()},

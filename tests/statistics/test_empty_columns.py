@@ -10,7 +10,7 @@ import pytest
 
 import atoll
 from atoll.core.errors import DataError
-from atoll.fitting import GLM, Columns, Fit
+from atoll.fitting import GLM, Columns, Fit, Ridge
 from atoll.reducers import SecureAggregation
 from atoll.statistics import Statistics
 
@@ -79,8 +79,17 @@ def test_a_column_that_is_empty_everywhere_is_said_to_be() -> None:
     data = {"a": FULL.assign(n=np.nan), "b": SOME.assign(n="")}
     found = atoll.simulate(Statistics(), data, engine="inline", progress=False).outcome
     assert (found["n"].count, found["n"].missing) == (0, 12)
-    with pytest.raises(DataError, match="no value of 'n' is known"):
-        atoll.simulate(Fit(model=GLM(), label="died", impute="median"), data, engine="inline", progress=False)
+    by = atoll.simulate(Statistics(by=["n"]), {"a": FULL, "b": data["b"]}, engine="inline", progress=False).outcome
+    assert not [
+        line for line in by.withheld if line.startswith("b: values of n")
+    ]  # it is empty, and not a list of rows
+    for job, said in (
+        (Fit(model=GLM(), label="died", impute="median"), "column 'n' has no value at any party"),
+        (Fit(model=GLM(), label="n", columns=["v"]), "the label 'n' has no value at any party"),
+        (Fit(model=Ridge(), label="n", columns=["v"]), "'n' is missing in every row"),
+    ):
+        with pytest.raises(DataError, match=said):
+            atoll.simulate(job, data, engine="inline", progress=False)
 
 
 @ORDERS

@@ -184,7 +184,7 @@ def tables_of_summary(summary: Any, error: float | None, tables: Mapping[str, Da
         rows = {f"{name}, {label}": part[name] for name in names for label, part in parts.items() if name in part}
         of = {key: name for name in names for key in rows if key.startswith(f"{name}, ")}
         shown += [_table_numbers(rows, {key for key, name in of.items() if name in moments}), *_table_categories(rows)]
-    shown += [*_table_bins(summary), *_table_correlations(summary), *_table_drift(summary)]
+    shown += [*_table_bins(summary, moments), *_table_correlations(summary), *_table_drift(summary)]
     if error is not None:
         shown.append(f"Largest error against pooled rows: {error:.3g}")
     shown += [f"[dim]{escape(name)}: {escape(text)}[/dim]" for name, text in summary.errors.items()]
@@ -226,12 +226,12 @@ def _cell(value: float | None, std: float | None, moment: bool) -> str:
     return format_number(value, std, 5)
 
 
-def _table_bins(summary: Any) -> list[Any]:
+def _table_bins(summary: Any, moments: Collection[str]) -> list[Any]:
     """The counts of each histogram, of all rows."""
     shown: list[Any] = []
     for name, one in summary.whole.items():
         if one.histogram is not None:
-            edges = [format_number(edge, one.std, 5) for edge in one.histogram.edges.tolist()]
+            edges = [_cell(edge, one.std, name in moments) for edge in one.histogram.edges.tolist()]
             counts = one.histogram.counts.tolist()
             table = PlainTable(header_style="bold")
             table.add_column(escape(name))

@@ -198,11 +198,14 @@ def name_other_codings(population: Any) -> list[str]:
     # Clients with a single class here and there simply have few of them, as those of a partition by labels.
     coded = [c for c, each in found.items() if c != _CLASSES or all(len(values) > 1 for values in each.values())]
     for column in coded:
-        told += name_lone_values(found[column], column, label=column == _CLASSES, who="client")
+        lines = name_lone_values(found[column], column, label=column == _CLASSES, who="client")
+        # Its name in the files is not kept.
+        told += [line.replace(f"label {_CLASSES!r}", "the label") for line in lines] if column == _CLASSES else lines
     for column, values_of_test in ({} if test is None else _words_in(test, about)).items():
         unknown = sorted(set(values_of_test) - {value for each in found.get(column, {}).values() for value in each})
         if unknown:
-            told.append(f"column {column!r}: the test rows have {_plainly(unknown)}, which no client has")
+            name = "the label" if column == _CLASSES else f"column {column!r}"
+            told.append(f"{name}: the test rows have {_plainly(unknown)}, which no client has")
     return told[:_SENTENCES]
 
 

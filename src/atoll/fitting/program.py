@@ -44,6 +44,8 @@ class FitRequests:
     def __init__(self, fed: Federation, job: Fit) -> None:
         self.fed, self.job = fed, job
         self.words = job.reducer.secure
+        self.bare: frozenset[str] = frozenset()
+        """Columns of which no party has a value, or enough rows."""
 
     @property
     def quorum(self) -> int:
@@ -96,6 +98,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout
         }  # fmt: skip
         told = await _ask_kinds(asking, contacts, message)
         kinds = _same_kinds(asking, told)
+        asking.bare = frozenset(name for name in kinds if all(one["kinds"][name].endswith("?") for one in told))
         for name in kinds:
             if name not in values:
                 found = {value for one in told for value in one["values"].get(name, ())}
@@ -171,6 +174,14 @@ def _in_order(values: set[str]) -> list[str]:
 
 def _choose_values(name: str, values: Mapping[str, list[str]], asking: FitRequests) -> list[str]:
     if not values.get(name):
+        if name in asking.bare:
+            least = asking.job.least_rows
+            few = f", or no party has min_count={least} rows" if least > 1 else ""
+            raise DataError(
+                f"{'the label' if name == asking.job.label else 'column'} {name!r} has no value at any party{few}",
+                where="Fit",
+                remedy="use another column" if name == asking.job.label else "leave the column out",
+            )
         secure = f", and {type(asking.job.reducer).__name__} does not show what parties have" if asking.words else ""
         if name == asking.job.label and not secure:
             few = (
@@ -339,7 +350,7 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
         else:
             sums = await asking.sums(contacts.replied, message, f"{number}")
             counts = {"rows": int(sums.pop("rows")), "withheld": int(sums.pop("withheld"))}
-            _require_rows(counts, job.least_rows)
+            _require_rows(counts, job)
             state = method.step(state, sums, known)
         number += 1
         fed.record(
@@ -371,11 +382,10 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
     return FittedModel(method, layout, params, told)
 
 
-def _require_rows(counts: Mapping[str, int], least: int) -> None:
+def _require_rows(counts: Mapping[str, int], job: Fit) -> None:
     if counts["rows"] < 1:
-        few = (
-            f": {counts['withheld']} rows are at parties with fewer than min_count={least}"
-            if counts["withheld"]
-            else ""
-        )
+        lacking = " or ".join(map(repr, filter(None, (job.label, *job.model.extra))))
+        few = f": {lacking} is missing in every row" if lacking else ""
+        if counts["withheld"]:
+            few = f": {counts['withheld']} rows are at parties with fewer than min_count={job.least_rows}"
         raise DataError(f"no party has a usable row{few}", where="Fit", remedy="invite parties that have data")

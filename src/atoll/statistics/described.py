@@ -40,7 +40,8 @@ def described(island: Any, message: Any) -> Tree:
     kinds = {name: column.told_kind(plan.min_count) for name, column in columns.items()}
     found = {cell.family for cell in plan.cells_of(table)}
     listed = [name for name, column in columns.items() if column.kind == "category" and not column.listable]
-    unlisted = [*listed, *(family for family in plan.families if family not in found and len(table))]
+    empty = {family for family in plan.families if not len(table) or table.missing(family).all()}
+    unlisted = [*listed, *(family for family in plan.families if family not in found and family not in empty)]
     return {"rows": len(table), "kinds": kinds, "cells": told, "withheld": withheld, "unlisted": unlisted}
 
 

@@ -240,9 +240,14 @@ def _require_numbers(job: Statistics) -> None:
 
 
 def _name_left_out(summary: Summary, job: Statistics) -> list[str]:
-    """Say how many values of a column are none of the agreed ones."""
+    """Say how many values of a column are none of the agreed ones, or outside the range of its histogram."""
     found = []
     for name, one in summary.whole.items():
+        if name in job.ranges and one.histogram is not None and not one.histogram.withheld:
+            outside = one.count - int(one.histogram.counts.sum())
+            if outside:
+                low, high = job.ranges[name]
+                found.append(f"{outside} of {one.count} values of {name} are outside {low:g} to {high:g}, and in no bin: see ranges")  # fmt: skip
         listed = None if one.values is None or name not in job.categories else sum(one.values.values())
         if listed is not None and listed < one.count:
             few = f", or fewer than min_count={job.least_rows} rows of a site have them" if job.least_rows > 1 else ""

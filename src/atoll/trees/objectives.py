@@ -109,6 +109,8 @@ def objective_of(name: str, about: About) -> TreeLoss:
     """
     kinds = {"regression": SQUARED, "binary": LOGISTIC, "classification": LOGISTIC if about.classes == 2 else SOFTMAX}
     chosen = kinds.get(about.task) if name == "auto" else name
+    if about.task == "unlabelled":
+        raise DataError("no row has a label", where="Trees", remedy="name a column that has values")
     if chosen is None:
         raise DataError(
             f"labels of a task {about.task!r}", where="Trees", remedy="give one class or one number a row as label"
