@@ -442,6 +442,15 @@ def test_a_kept_model_predicts_new_rows_in_the_order_asked(files, asked, tmp_pat
     assert predict(0, "--unknown", "guest")["rows"] == 3
     write(tmp_path / "new.csv", {**rows, "id": ["", *names[1:]]})
     assert "row 2 has no key" in predict(3)["error"]["what"]
+    write(tmp_path / "new.csv", {**rows, "id": [names[0], names[1], names[0]]})
+    twice = predict(3)["error"]
+    assert twice["what"] == f"1 keys stand in several rows, one in rows 2 and 4: «{names[0]}»"
+    assert twice["remedy"] == "leave one row of each key"
+    write(tmp_path / "new.csv", rows)
+    whole = Path(shop).read_text(encoding="utf-8")
+    Path(shop).write_text(whole + whole.splitlines()[1] + "\n", encoding="utf-8")  # the host has a key twice by now
+    assert "keys stand in several rows" in predict(3)["error"]["what"]
+    Path(shop).write_text(whole, encoding="utf-8")
     assert sorted(file.name for file in (kept / "results" / "bank").iterdir()) == ["vertical-model.msg", "vertical-outcome.msg"]  # fmt: skip
     assert run(["vertical", bank, shop, "--folder", str(kept), "--json"]) == 2
     assert "is not empty" in capsys.readouterr().out

@@ -279,7 +279,7 @@ def keep_rows(
 
     Raises:
         ConfigError: there is no model.
-        DataError: the part is a host's, or the table lacks a column, or a row has no key.
+        DataError: the part is a host's, or the table lacks a column, or a row has no key, or two have one.
     """
     half = results.get(guest, MODEL)
     _require_role(half, guest, guest=True)
@@ -292,6 +292,10 @@ def keep_rows(
     if (asked.rows < 0).any():
         line = int(np.flatnonzero(asked.rows < 0)[0]) + read.row_offset
         raise DataError(f"row {line} has no key", where=f"table of {guest!r}", remedy=f"fill the column {job.id!r}")  # fmt: skip
+    try:
+        asked.require_distinct(job.repeats, where=f"table of {guest!r}")
+    except DataError as error:
+        raise DataError(error.what, where=error.where, remedy="leave one row of each key") from None
     columns = {name: np.asarray(read.columns[name]) for name in (job.id, *half["features"])}
     packed = {name: StringArray.from_values([str(one) for one in each.tolist()]) if each.dtype.kind in "UO" else each for name, each in columns.items()}  # fmt: skip
     results.put(guest, str(job.rows), packed)

@@ -75,7 +75,7 @@ def test_null_has_no_key_and_repeats_are_one() -> None:
     assert [keys.names[i] if i >= 0 else None for i in keys.rows] == ["u1", "u2", "u2", None, "u3", None]
     assert {name: int(row) for name, row in zip(keys.names, keys.places, strict=True)} == {"u1": 0, "u2": 1, "u3": 4}
     keys.require_distinct("first")
-    with pytest.raises(DataError, match="1 keys stand in several rows, one in rows 3 and 4"):
+    with pytest.raises(DataError, match="1 keys stand in several rows, one in rows 3 and 4: «u2»"):
         keys.require_distinct()
     assert keys.shape() == {"a9": 3}
 

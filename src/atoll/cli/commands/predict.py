@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json as json_module
@@ -18,7 +19,7 @@ from atoll.cli.app import ANALYSE, INTERRUPT_CODE, app
 from atoll.cli.arguments import FileOptions, Json, Root, output_of, sharing
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_of, in_order, open_kit, telling
 from atoll.cli.output import Output
-from atoll.core.errors import CheckpointError, ConfigError, DataError, JobError, nearest
+from atoll.core.errors import AtollError, CheckpointError, ConfigError, JobError, nearest
 from atoll.core.persistence.files import write_bytes
 from atoll.core.persistence.named_results import NamedResults
 
@@ -187,8 +188,9 @@ class _Asked:
         tables = {name: DataTable.read(file, text=[saved["id"]]).named(str(file)) for name, file in files.items()}
         try:
             simulate(job, tables, engine="inline", results=place / "results", progress=False)
-        except DataError:
-            take_answers(results, job)  # says it with the names of the rows
+        except AtollError:
+            with contextlib.suppress(ConfigError):  # there are no answers
+                take_answers(results, job)  # says what a host lacks, with the names of the rows
             raise
         return take_answers(results, job)
 

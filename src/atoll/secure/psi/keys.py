@@ -183,7 +183,7 @@ class RowKeys:
         if len(again) and repeats != "first":
             rows = (np.flatnonzero(self.rows == again[0])[:2] + self.row_offset).tolist()
             raise DataError(
-                f"{len(again)} keys stand in several rows, one in rows {rows[0]} and {rows[1]}",
+                f"{len(again)} keys stand in several rows, one in rows {rows[0]} and {rows[1]}: {private(self.names[again[0]])}",
                 where=where,
                 remedy="leave one row of each key, or take the first with repeats='first'",
             )
