@@ -264,3 +264,39 @@ def test_a_policy_with_a_misspelt_column_is_refused() -> None:
     made = {"north": site(people(20), **PEOPLE), "south": site(people(20, 100), **PEOPLE)}
     with connected(made, policy_of(5, pya="private", ward="public")) as db, pytest.raises(ConfigError, match=r"tables\.p: there is no column 'pya'.*Did you mean 'pay'"):  # fmt: skip
         db.sql("SELECT count(*) FROM p")
+
+
+THREE = [
+    ("SELECT sum(pay) FROM p WHERE id < 10", 1),
+    ("SELECT sum(pay) FROM p WHERE id BETWEEN 10 AND 19", 1),
+    ("SELECT sum(pay) FROM p WHERE id <= 20", -1),
+]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_three_answers_that_isolate_a_row_together_are_not_all_given(guarded: bool, monkeypatch: Any) -> None:
+    """No two of them differ by few; the third less the others is the pay of row 20. Without the guard the attack reads it."""
+    from atoll.statistics.combined import CellClasses
+
+    if not guarded:
+        monkeypatch.setattr(CellClasses, "isolates", lambda classes, least: False)
+    with connected({"north": site(people(40), **PEOPLE), "south": site(people(40, 100), **PEOPLE)}, policy_of(5, **ALLOWED)) as db:  # fmt: skip
+        told = [db.sql(text).rows[0][0] * sign for text, sign in THREE[:2]]
+        if guarded:
+            with pytest.raises(
+                AtollError, match="earlier answers together show the sum of fewer than min_count=5 rows"
+            ):
+                db.sql(THREE[2][0])
+        else:
+            assert -(sum(told) + db.sql(THREE[2][0]).rows[0][0] * THREE[2][1]) == 120.0
+
+
+@pytest.mark.parametrize("shown", ["ward, sum(pay)", "sum(pay)"])
+def test_a_row_among_rows_of_other_sites_is_not_left_out_of_a_second_answer(shown: str) -> None:
+    """North has one of the 31 people of ward C, and knows not that the other 30 stand behind both answers."""
+    made = {"north": site([(1, "C", 25, 77.0), *people(20, 10)], **PEOPLE), "south": site([(k, "C", 40, 2.0) for k in range(100, 130)], **PEOPLE)}  # fmt: skip
+    by = " GROUP BY ward" if "ward" in shown else ""
+    with connected(made, policy_of(5, **ALLOWED)) as db:
+        assert db.sql(f"SELECT {shown} FROM p WHERE ward = 'C'{by}").rows[0][-1] == 137.0
+        with pytest.raises(AtollError, match="fewer than min_count=5 rows"):
+            db.sql(f"SELECT {shown} FROM p WHERE ward = 'C' AND age > 30{by}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -207,14 +208,20 @@ class LocalCells:
         row = self._rows.get(key) if self._speaks else None
         return [0] * self.plan.counted if row is None else [int(one) for one in row[1 : 1 + self.plan.counted]]
 
-    def words(self, key: Cell) -> list[int]:
-        """The number of rows of one cell, and the words of its addends."""
+    def words(self, key: Cell, hidden: Collection[int] = ()) -> list[int]:
+        """The number of rows of one cell, and the words of its addends; zeros for those that only withheld aggregates need.
+
+        Args:
+            key: the cell.
+            hidden: places of the aggregates that are withheld.
+        """
         row = self._rows.get(key) if self._speaks else None
         if row is None:
             return [0] * (1 + self.plan.words)
         made, start = [int(row[0])], 1 + self.plan.counted
-        for addend in self.plan.addends:
-            made += addend.encode(row[start : start + len(addend.columns)])
+        told = {place for k, one in enumerate(self.plan.aggregates) if k not in hidden for place in one.addends}
+        for place, addend in enumerate(self.plan.addends):
+            made += addend.encode(row[start : start + len(addend.columns)]) if place in told else [0] * addend.words
             start += len(addend.columns)
         return made
 
@@ -245,13 +252,14 @@ def local_cells(island: Any, message: Mapping[str, Any], *, fresh: bool) -> Loca
     return kept
 
 
-def record_units(island: Any, cells: LocalCells, told: Sequence[Cell]) -> None:
+def record_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden: Sequence[Collection[int]]) -> None:
     """Write down which units stand behind an answer, before it leaves.
 
     Args:
         island: the site.
         cells: its cells.
         told: the cells that are answered.
+        hidden: of each, places of the aggregates that are withheld.
 
     Raises:
         PolicyError: the answer differs from an earlier one by too few units.
@@ -260,40 +268,46 @@ def record_units(island: Any, cells: LocalCells, told: Sequence[Cell]) -> None:
     if not plan.counted:
         return
     keys = len(plan.keys)
-    answered = sorted({place for one in plan.aggregates for place in one.supports} | {0})
+    places_told = [{0} | {p for k, one in enumerate(plan.aggregates) if k not in some for p in one.supports} for some in hidden]  # fmt: skip
+    answered = sorted({0}.union(*places_told))
+    # Where a value is missing a sum has 0, so the rows with a value are no further set of rows to a sum.
+    divided = {0} | {p for one in plan.aggregates for p in (one.supports if one.name == "count" else one.supports[:-1])}
     place_of = {key: k for k, key in enumerate(told)}
     for released, members, entities in zip(plan.released, cells.members, cells.entities, strict=True):
         places = {entity: k for k, (entity, _) in enumerate(entities)}
         hashes = np.array([int(digest) & 0xFFFF_FFFF_FFFF_FFFF for _, digest in entities], np.uint64)
         record = AnswerRecord.of(island, plan.statement.text, plan.policy.min_count, hashes, f"{RECORD}-{_safe(released.table)}")  # fmt: skip
+        sets: list[RowSets] = []
         for condition in answered:
             labels, twice = np.full(len(entities), -1, np.int64), False
             pairs = []
             for row in members:
                 cell = place_of.get(tuple(row[1 : 1 + keys]))
-                if cell is None or (condition and not row[keys + condition]) or row[0] not in places:
+                if cell is None or condition not in places_told[cell] or (condition and not row[keys + condition]) or row[0] not in places:  # fmt: skip
                     continue
                 entity = places[row[0]]
                 twice = twice or labels[entity] not in (-1, cell)
                 labels[entity] = cell
                 pairs.append((entity, cell))
             names = [_cell_name(plan, key, condition) for key in told]
-            sets = _sets(names, labels, pairs, len(entities), twice=twice)
+            whole = [json.dumps(key) for key in told]
+            made = _sets(names, whole, labels, pairs, twice=twice)
             if len(told) > 1:  # the groups add up to a total
-                sets.append(RowSets(["the groups together"], np.where(labels >= 0, 0, -1)))
-            record.describe(sets, alone=False)
+                made.append(RowSets(["the groups together"], np.where(labels >= 0, 0, -1), keys=[json.dumps([])]))
+            sets += [replace(one, combined=condition in divided) for one in made]
+        record.describe(sets, alone=False)
         record.keep(island)
 
 
-def _sets(names: Sequence[str], labels: Any, pairs: Sequence[tuple[int, int]], of: int, *, twice: bool) -> list[RowSets]:  # fmt: skip
+def _sets(names: Sequence[str], keys: Sequence[str], labels: Any, pairs: Sequence[tuple[int, int]], *, twice: bool) -> list[RowSets]:  # fmt: skip
     """The sets of units; if a unit is in several cells, each cell by itself."""
     if not twice:
-        return [RowSets(names, labels)]
+        return [RowSets(names, labels, keys=keys)]
     made = []
     for k, name in enumerate(names):
-        own = np.full(of, -1, np.int64)
+        own = np.full(len(labels), -1, np.int64)
         own[[entity for entity, cell in pairs if cell == k]] = 0
-        made.append(RowSets([name], own))
+        made.append(RowSets([name], own, keys=[keys[k]]))
     return made
 
 

@@ -9,8 +9,12 @@ names, by which conditions or groups it reaches a set, who asks, and in which jo
 * Any set, against all unions of the sets of one earlier listing: ``sum_j min(n_j, N_j - n_j)`` is the smallest number of rows by which it differs from such a union, with
   ``n_j`` of its rows in the earlier set ``j`` of ``N_j``. A difference of 1 to ``min_count - 1`` rows is refused.
 
-Rows are compared by a hash of their content, so rows that were added to the table or changed are seen too. This holds for pairs of answers. Combinations of three or more
-can isolate a row that no pair does: against those only noise with a budget helps (``epsilon``).
+* Where other parties hold the rest of a set (``keys``), two sets of one key are compared even without a common row: the others' rows may be the same in both.
+* All sets together: no sum of them with any weights may rest on fewer than ``min_count`` rows (`atoll.statistics.combined`, which says what is proven and what is excused). Statistics as sums over
+  parties are left out: there the server withholds groups after it has the sums, and a party does not learn which.
+
+Rows are compared by a hash of their content, so rows that were added to the table or changed are seen too. What people conclude from many answers by other means than sums, such as by which of them were
+refused, no record sees: against that only noise with a budget helps (``epsilon``).
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError, PolicyError
 from atoll.data.table import DataTable
 
+from .combined import CellClasses
 from .plan import Cell
 
 __all__ = ["NAME", "AnswerRecord", "RowSets", "base_sets", "require_apart", "row_hashes", "with_entry"]
@@ -49,23 +54,30 @@ class RowSets:
         names: what people call each set.
         labels: the place of each row's set, -1 for a row in none, ``(rows,)``.
         described: whether moments of the sets were told, not their sizes alone.
+        keys: what each set is a part of at all parties, where they were told added up over parties; none where the party's own were told.
+        combined: whether their sums are combined with those of all other sets.
     """
 
     names: Sequence[str]
     labels: NDArray[Any]
     described: bool = True
+    keys: Sequence[str] = ()
+    combined: bool = True
 
     def packed(self) -> dict[str, Any]:
         """The sets as a message."""
         small = self.labels.astype(np.min_scalar_type(-max(1, len(self.names))))
         squeezed = np.frombuffer(zlib.compress(small.tobytes(), 1), np.uint8)
-        return {"names": list(self.names), "labels": squeezed, "dtype": small.dtype.str, "described": self.described}
+        made = {"names": list(self.names), "labels": squeezed, "dtype": small.dtype.str, "described": self.described}
+        return made | ({"keys": list(self.keys)} if self.keys else {}) | ({} if self.combined else {"combined": False})
 
     @classmethod
     def unpacked(cls, message: Any) -> RowSets:
         """The inverse of `packed`."""
         raw = zlib.decompress(np.asarray(message["labels"], np.uint8).tobytes())
-        return cls(list(message["names"]), np.frombuffer(raw, np.dtype(message["dtype"])), bool(message["described"]))
+        labels = np.frombuffer(raw, np.dtype(message["dtype"]))
+        keys, combined = list(message.get("keys", ())), bool(message.get("combined", True))
+        return cls(list(message["names"]), labels, bool(message["described"]), keys, combined)
 
 
 def row_hashes(table: DataTable) -> Hashes:
@@ -143,6 +155,7 @@ class AnswerRecord:
     kept: Any = None
     made: list[RowSets] = field(default_factory=list)
     name: str = NAME
+    _classes: tuple[CellClasses, NDArray[np.int64]] | None = None
 
     @classmethod
     def opened(cls, island: Any, request: str, least: int, table: DataTable) -> AnswerRecord:
@@ -189,15 +202,38 @@ class AnswerRecord:
                 found = next(_isolating(one, other, one.labels, other.labels, self.least, ways=False), None)
                 if found is not None:
                     raise _too_close(*found, "this request", self.least, self.party)
+        if fresh and not self._combines(fresh):
+            raise PolicyError(
+                f"{fresh[0].names[0] if fresh[0].names else 'this answer'} and earlier answers together show the sum of fewer than min_count={self.least} rows",
+                where=self.party,
+                remedy="ask for the same rows as before, for fewer different sets of rows, or with epsilon=, whose noise hides single rows",
+            )
         self.made += sets
 
     def lists(self, sets: RowSets) -> bool:
         """Take note of sets whose sizes are listed; false, and no note, if a set differs from a union of an earlier answer's by too few rows."""
         if self.least <= 1:
             return True
-        if next(_close(self.kept, [sets], self.hashes, self.least), None) is not None:
+        if next(_close(self.kept, [sets], self.hashes, self.least), None) is not None or not self._combines([sets]):
             return False
         self.made.append(sets)
+        return True
+
+    def _combines(self, sets: Sequence[RowSets]) -> bool:
+        """Take note of sets, unless a combination of all sets shows too few rows."""
+        if self._classes is None:
+            self._classes = _classes_of(self.kept, self.hashes)
+        classes, places = self._classes
+        with_sets = classes.copy()
+        if not any(one.combined for one in sets):
+            return True
+        for one in (one for one in sets if one.combined):
+            labels = np.full(classes.rows, -1, np.int64)
+            labels[places] = one.labels
+            with_sets.add_cells(labels, len(one.names))
+        if with_sets.isolates(self.least):
+            return False
+        self._classes = with_sets, places
         return True
 
     def keep(self, island: Any) -> None:
@@ -238,6 +274,29 @@ def with_entry(record: Any, request: str, made: Sequence[RowSets], hashes: Hashe
     return {"entries": [*known["entries"], entry], "tables": {**known["tables"], version: hashes}}
 
 
+def _classes_of(record: Any, hashes: Hashes) -> tuple[CellClasses, NDArray[np.int64]]:
+    """The classes of all recorded sets over the rows of all tables, and the places of this table's rows among them."""
+    tables = {str(name): np.asarray(others) for name, others in (record or {"tables": {}})["tables"].items()}
+    if all(np.array_equal(hashes, others) for others in tables.values()):
+        places, size = dict.fromkeys(tables, np.arange(len(hashes))), len(hashes)
+        mine = np.arange(len(hashes))
+    else:
+        numbered = [_number_hashes(one) for one in (*tables.values(), hashes)]
+        unique, inverse = np.unique(np.concatenate(numbered), return_inverse=True)
+        *found, mine = np.split(inverse, np.cumsum([len(one) for one in numbered])[:-1])
+        places, size = dict(zip(tables, found, strict=True)), len(unique)
+    made = CellClasses(size)
+    for entry in (record or {"entries": []})["entries"]:
+        for packed in entry["sets"]:
+            old = RowSets.unpacked(packed)
+            if not old.combined:
+                continue
+            labels = np.full(size, -1, np.int64)
+            labels[places[str(entry["version"])]] = old.labels
+            made.add_cells(labels, len(old.names))
+    return made, mine
+
+
 def _version(record: Any, hashes: Hashes) -> str:
     """The name of a table: the same rows in another order are another one, since labels go by place."""
     for name, others in (record or {"tables": {}})["tables"].items():
@@ -252,9 +311,10 @@ def _list_known(record: Any, version: str) -> set[Any]:
     return {_key(one) for entry in entries if entry["version"] == version for one in entry["sets"]}
 
 
-def _key(packed: Mapping[str, Any]) -> tuple[bytes, str, bool]:
+def _key(packed: Mapping[str, Any]) -> tuple[Any, ...]:
     """What two equal packed sets have in common."""
-    return bytes(np.asarray(packed["labels"], np.uint8)), str(packed["dtype"]), bool(packed["described"])
+    plain = bytes(np.asarray(packed["labels"], np.uint8)), str(packed["dtype"]), bool(packed["described"])
+    return *plain, tuple(packed.get("keys", ())), bool(packed.get("combined", True))
 
 
 def require_apart(record: Any, sets: Sequence[RowSets], hashes: Hashes, least: int, party: str) -> None:
@@ -308,6 +368,12 @@ def _isolating(
         more = np.maximum(here[a] - both, there[b] - both)
         for k in np.flatnonzero(named & (more > 0) & (more < least))[:1].tolist():
             yield new.names[a[k]], old.names[b[k]]
+        shared = set(zip(a[named].tolist(), b[named].tolist(), strict=True))
+        known = {key: k for k, key in enumerate(old.keys)}
+        for k, j in ((k, known[key]) for k, key in enumerate(new.keys) if key in known):
+            # Without a common row here: all others may be at other parties, and the same in both.
+            if (k, j) not in shared and 0 < max(here[k], there[j]) < least:
+                yield new.names[k], old.names[j]
     for apart, at, sizes, names, others in (
         (np.minimum(both, there[b] - both), a, here, new.names, old.names),
         (np.minimum(both, here[a] - both), b, there, old.names, new.names),

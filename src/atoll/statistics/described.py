@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -81,7 +82,8 @@ def remember(island: Any, plan: StatisticsPlan, table: DataTable, cells: list[Ce
         PolicyError: names the earlier request.
     """
     record = AnswerRecord.opened(island, plan.request, plan.min_count, table)
-    record.describe(base_sets(cells, plan.base, len(table)), alone=False)
+    sets = [replace(one, combined=False) for one in base_sets(cells, plan.base, len(table))]
+    record.describe(sets, alone=False)
     record.keep(island)
 
 

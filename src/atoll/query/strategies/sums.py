@@ -72,8 +72,9 @@ def count_units(island: Any, message: Any) -> Any:
 def add_words(island: Any, message: Any) -> Any:
     """The words of the addends of each released cell."""
     cells = local_cells(island, message, fresh=not cells_named(message) and cells_least(message) <= 1)
-    record_units(island, cells, keys_of(message))
-    return _whole([cells.words(key) for key in keys_of(message)])
+    hidden = [frozenset(int(place) for place in one) for one in message["hidden"]]
+    record_units(island, cells, keys_of(message), hidden)
+    return _whole([cells.words(key, one) for key, one in zip(keys_of(message), hidden, strict=True)])
 
 
 def keys_of(message: Any) -> list[tuple[str | None, ...]]:
@@ -107,7 +108,8 @@ class MaskedSums(Strategy):
         """A plan; see `atoll.query.plan`."""
         tables = {table: dict(columns) for table, columns in catalog.tables.items()}
         told = policy.told({table: [c.lower() for c in columns] for table, columns in tables.items()})
-        return replace(plan_once(make_plan, statement.sql, tables, [told]), statement=statement)
+        made: QueryPlan = plan_once(make_plan, statement.sql, tables, [told])
+        return replace(made, statement=statement)
 
     def steps(self, plan: QueryPlan) -> Sequence[PlanStep]:
         """The steps of a plan."""
@@ -133,7 +135,7 @@ class MaskedSums(Strategy):
             found.append(Exposure("coordinator", f"the values of {', '.join(one.text for one in plan.keys)} at each site", "these columns are public", "keys"))  # fmt: skip
         if plan.counted:
             found.append(Exposure("coordinator", "the number of units of every group and condition over all sites, also of those that the answer leaves out", masks, "count"))  # fmt: skip
-        sums = "sums over all sites, from which the answer follows, also of values that it leaves out: counts, sums"
+        sums = "sums over all sites, from which the answer follows: counts, sums"
         sums += ", sums of squares and products" if any(one.kind in ("square", "product") for one in plan.addends) else ""  # fmt: skip
         found.append(Exposure("coordinator", sums, masks, "sum"))
         found.append(Exposure("analyst", "the answer, and how many groups it leaves out", "", "sum"))
@@ -149,8 +151,9 @@ class MaskedSums(Strategy):
         keys = float(M.nbytes([list(key) for key in groups]))
         sums = 1 + bool(plan.counted) if groups else 0  # nothing is added up where no site has a group
         words = 8.0 * len(groups) * (1 + plan.words + plan.counted)
+        hidden = M.nbytes([[] for _ in groups])  # which aggregates of a group are withheld
         listed = asked + _CONTACT + keys if plan.keys else 0.0
-        return sites * (listed + sums * (asked + keys + _SUM + _NEIGHBOUR * sites) + words)
+        return sites * (listed + sums * (asked + keys + _SUM + _NEIGHBOUR * sites) + min(sums, 1) * hidden + words)
 
     async def run(self, fed: Federation, plan: QueryPlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
@@ -177,14 +180,14 @@ class MaskedSums(Strategy):
         cells: list[tuple[Any, ...]] = []
         withheld = 0
         if asked["cells"]:
+            asked["hidden"] = [_hidden(plan, one, least) for one in units[told_cells]]
             words = (await self._add(fed, add_words, asked)).reshape(len(asked["cells"]), plan.words + 1)
             rounds += 1
-            for key, row, one in zip(asked["cells"], words, units[told_cells], strict=True):
+            for key, row, hidden in zip(asked["cells"], words, asked["hidden"], strict=True):
                 if plan.keys and not row[0]:
                     continue
-                values, hidden = _values(plan, row[1:], one, least)
-                withheld += hidden
-                cells.append((*key, *values))
+                withheld += len(hidden)
+                cells.append((*key, *_values(plan, row[1:], hidden)))
         rows = finish_cells(plan, cells)
         statement = plan.statement
         return QueryAnswer(statement.columns, statement.types, rows, int(few.sum()), withheld, rounds, groups)
@@ -204,20 +207,20 @@ def _and_conditions(plan: QueryPlan) -> str:
     return "" if not count else f", and of {count} condition{'' if count == 1 else 's'} in it"
 
 
-def _values(plan: QueryPlan, words: Any, units: Any, least: int) -> tuple[list[str | None], int]:
-    """The aggregates of one cell as text, and how many of them are withheld."""
+def _hidden(plan: QueryPlan, units: Any, least: int) -> list[int]:
+    """Places of the aggregates of one cell that are withheld. The sites hear of it, so that they neither send them nor count them as answered."""
+    if not plan.counted:
+        return []
+    return [k for k, one in enumerate(plan.aggregates) if (units[list(one.supports)] < least).any() or _few(units[list(one.rests)], least)]  # fmt: skip
+
+
+def _values(plan: QueryPlan, words: Any, hidden: Sequence[int]) -> list[str | None]:
+    """The aggregates of one cell as text; none for those that are withheld."""
     totals, start = [], 0
     for addend in plan.addends:
         totals.append(addend.decode(words[start : start + addend.words]))
         start += addend.words
-    made, withheld = list[str | None](), 0
-    for one in plan.aggregates:
-        if plan.counted and ((units[list(one.supports)] < least).any() or _few(units[list(one.rests)], least)):
-            made.append(None)
-            withheld += 1
-        else:
-            made.append(one.finish([totals[k] for k in one.addends]))
-    return made, withheld
+    return [None if k in hidden else one.finish([totals[place] for place in one.addends]) for k, one in enumerate(plan.aggregates)]  # fmt: skip
 
 
 def finish_cells(plan: Any, cells: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

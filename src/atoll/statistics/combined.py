@@ -1,0 +1,214 @@
+"""Combined answers: whether sums over recorded sets of rows, with any weights, give a sum over a few rows.
+
+An answer is a sum over a set of rows (a *cell*). From the answers of m cells anybody computes the sum of the rows with the weights ``y A``, for any numbers y; A has a row for each cell and is 1 for rows in
+it. Rows that are in the same cells have the same weight, so A has one column for each *class* of such rows. What must not be: weights that are 0 but for fewer than ``least`` rows.
+
+Such weights are 0 on every class of ``least`` rows or more. So `find_few` eliminates those classes first. In nearly all records no combination is left, and the answer is proven. Otherwise it looks for the
+combination of the smallest support, as one looks for short words of a linear code (Leon 1988, Brouwer and Zimmermann): the combinations that are left have dimension d, any d independent classes are an
+*information set*, and weights that are not 0 everywhere are not 0 on it.
+
+* With g disjoint information sets, every combination has at least g classes, so g >= ``least`` proves that there is none.
+* For each information set, the d combinations with one class of it are looked at. After that every other combination has two classes in each, so 2 g >= ``least`` proves it.
+* Otherwise random information sets are tried, as often as `_TRIES` says. Each finds a combination of w classes that has at most one of them in the set: for d classes of c, and w of them, with probability
+  ``(1 - d/c)^w + w d/c (1 - d/c)^(w-1)`` or more. So the search is exact where records have many more classes than cells, and may miss a combination of several classes where they are nearly as many.
+
+Arithmetic is modulo a prime below 2^23. That misses nothing: whole weights without a common factor stay different from 0 somewhere. It may see a combination where there is none, with a probability of about 1e-7.
+
+A party may hold fewer than ``least`` rows of a cell while other parties hold the others. Such a cell is told as a sum over parties, and shows none of its rows. What follows from such cells alone is
+therefore excused: one class for each independent cell of them counts as hidden among the rows of others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CellClasses", "find_few"]
+
+_PRIME = 8_388_593.0
+_BLOCK = 64
+"""Columns that are eliminated at once: sums of so many products stay below 2^53, where doubles are exact."""
+_TRIES = 40
+_MOST = 3e9
+"""Products in one search of an information set, beyond which only disjoint sets are counted."""
+_CHUNK = 1 << 24
+"""Entries that are multiplied at once."""
+Matrix = NDArray[np.float64]
+_GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+class CellClasses:
+    """The classes of rows that cells make, cell by cell.
+
+    Args:
+        rows: number of rows.
+
+    Attributes:
+        rows: number of rows.
+        cells: a pair for each family of disjoint cells: the place of each row's cell (-1 for none), and the number of cells.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.cells: list[tuple[NDArray[np.int64], int]] = []
+        self._codes = np.zeros(rows, np.uint64)
+
+    def copy(self) -> CellClasses:
+        """The same classes, to which others may be added."""
+        made = CellClasses(self.rows)
+        made.cells, made._codes = list(self.cells), self._codes
+        return made
+
+    def add_cells(self, labels: NDArray[np.int64], count: int) -> None:
+        """Take in a family of disjoint cells."""
+        self._codes = self._with(labels, count)
+        self.cells.append((labels, count))
+
+    def _with(self, labels: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
+        # The sum of a random-looking word for each cell that a row is in: 64 bits tell the classes apart as they tell rows.
+        places = np.arange(count + 1, dtype=np.uint64) + np.uint64(1 + len(self.cells) * (1 << 32))
+        words = (places ^ (places >> np.uint64(29))) * _GOLDEN
+        words = (words ^ (words >> np.uint64(32))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+        words = words ^ (words >> np.uint64(27))
+        words[-1] = 0  # a row in none, at -1
+        return np.asarray(self._codes + words[labels])
+
+    def isolates(self, least: int) -> bool:
+        """Whether a combination of the cells shows fewer rows than ``least``."""
+        codes, first, sizes = np.unique(self._codes, return_index=True, return_counts=True)
+        first, sizes = first[codes != 0], sizes[codes != 0]
+        if not len(sizes) or sizes.min() >= least:
+            return False
+        matrix = np.concatenate([labels[first][None] == np.arange(count)[:, None] for labels, count in self.cells])
+        return find_few(matrix, sizes, least) is not None
+
+
+def find_few(cells: NDArray[np.bool_], sizes: NDArray[np.int64], least: int) -> NDArray[np.int64] | None:
+    """The classes of fewer than ``least`` rows in all that a combination of cells shows; ``None`` if none was found.
+
+    Args:
+        cells: whether each class is in each cell, ``(cells, classes)``.
+        sizes: rows of each class.
+        least: the minimum count.
+    """
+    order = np.argsort(-sizes, kind="stable")
+    cells, sizes = cells[:, order], sizes[order]
+    few = cells.astype(np.float64) @ sizes < least
+    fixed = sizes >= least
+    if few.any():
+        _, hidden = _reduce(cells[few].astype(np.float64), above=False)
+        fixed[hidden] = True
+    free = np.flatnonzero(~fixed)
+    _, left = _eliminate(np.eye(len(cells)), cells, np.flatnonzero(fixed))
+    left, _ = _eliminate(left, cells, free)
+    found = _shortest(left, cells[:, free], sizes[free], least) if len(left) else None
+    return None if found is None else order[free[found]]
+
+
+def _eliminate(left: Matrix, cells: NDArray[np.bool_], classes: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
+    """Combinations with independent weights on some classes, and those with weights of 0 there; together as many as before."""
+    kept = [np.zeros((0, len(cells)))]
+    scanned = False
+    while len(left) and len(classes):
+        if scanned:  # the first classes alone have nearly always all that there is to eliminate
+            chunks = np.array_split(classes, -(-len(classes) * len(cells) // _CHUNK))
+            classes = np.concatenate([part[_product(left, cells[:, part]).any(axis=0)] for part in chunks])
+        scanned = True
+        some = classes[: len(left) + 16]
+        reduced, pivots = _reduce(np.concatenate([_product(left, cells[:, some]), left], axis=1))
+        combined = reduced[:, len(some) :]
+        kept.append(combined[pivots < len(some)])
+        left = combined[pivots >= len(some)]
+    return np.concatenate(kept), left
+
+
+def _shortest(left: Matrix, cells: NDArray[np.bool_], sizes: NDArray[np.int64], least: int) -> NDArray[np.int64] | None:
+    """Classes of a combination of fewer than ``least`` rows; see the module for what is proven."""
+    dimension, count = len(left), len(sizes)
+    unused, sets, bound = np.arange(count), [], [0, 0]
+    while len(unused) >= dimension and bound[0] < least:
+        pivots = np.zeros(0, np.int64)
+        for width in (dimension + 16, len(unused)):
+            if len(pivots) < dimension and dimension * dimension * width <= _MOST:
+                _, pivots = _reduce(_product(left, cells[:, unused[:width]]))
+        if len(pivots) < dimension:
+            break
+        sets.append(unused[pivots])
+        smallest = np.sort(sizes[sets[-1]])[:2]
+        bound = [bound[0] + int(smallest[0]), bound[1] + int(smallest.sum() if dimension > 1 else least)]
+        unused = np.delete(unused, pivots)
+    if bound[0] >= least or dimension * dimension * count > _MOST:
+        return None
+    rng = np.random.default_rng(count)  # which sets are tried must not change from one request to the next
+    weights = _product(left, cells)
+    for chosen in [*sets, *(None for _ in range(0 if bound[1] >= least else _TRIES))]:
+        order = rng.permutation(count) if chosen is None else np.concatenate([chosen, np.setdiff1d(np.arange(count), chosen)])  # fmt: skip
+        reduced, _ = _reduce(weights[:, order])
+        rows = (reduced != 0) @ sizes[order]
+        if rows.min() < least:
+            return np.sort(order[np.flatnonzero(reduced[rows.argmin()])])
+    return None
+
+
+# ---------------------------------------------------------------- linear algebra modulo a prime
+
+
+def _product(left: Matrix, right: NDArray[np.generic]) -> Matrix:
+    """A product modulo the prime, of a right side of 0 and 1, or of at most `_BLOCK` rows."""
+    return _modulo(left @ right.astype(np.float64))
+
+
+def _modulo(values: Matrix) -> Matrix:
+    return np.asarray(values - np.floor(values / _PRIME) * _PRIME)
+
+
+def _reduce(matrix: Matrix, *, above: bool = True) -> tuple[Matrix, NDArray[np.int64]]:
+    """The reduced row echelon form without rows of 0, and the column of each row's first 1; ``above=False`` leaves what stands above a 1."""
+    done, left = np.zeros((0, matrix.shape[1])), _modulo(matrix)
+    pivots: list[int] = []
+    for start in range(0, matrix.shape[1], _BLOCK):
+        if not len(left):
+            break
+        rows, columns = _independent(left[:, start : start + _BLOCK])
+        if not len(rows):
+            continue
+        places = start + columns
+        inverse = _inverse(left[np.ix_(rows, places)])
+        made = _product(inverse, left[rows])
+        if above:
+            done = _modulo(done - _product(done[:, places], made))
+        left = np.delete(left, rows, axis=0)
+        left = _modulo(left - _product(left[:, places], made))
+        left = left[left.any(axis=1)]
+        done = np.concatenate([done, made])
+        pivots += places.tolist()
+    return done, np.array(pivots, np.int64)
+
+
+def _independent(panel: Matrix) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of a largest square part that can be inverted."""
+    panel, rows, columns = panel.copy(), list[int](), list[int]()
+    for column in range(panel.shape[1]):
+        there = np.flatnonzero(panel[:, column])
+        if not len(there):
+            continue
+        row = int(there[0])
+        scaled = _modulo(panel[row] * pow(int(panel[row, column]), -1, int(_PRIME)))
+        panel[there] = _modulo(panel[there] - panel[there, column][:, None] * scaled)
+        rows.append(row)
+        columns.append(column)
+    return np.array(rows, np.int64), np.array(columns, np.int64)
+
+
+def _inverse(square: Matrix) -> Matrix:
+    """The inverse of a matrix of at most `_BLOCK` rows."""
+    n = len(square)
+    both = np.concatenate([square, np.eye(n)], axis=1)
+    for column in range(n):
+        row = column + int(np.flatnonzero(both[column:, column])[0])
+        both[[column, row]] = both[[row, column]]
+        both[column] = _modulo(both[column] * pow(int(both[column, column]), -1, int(_PRIME)))
+        others = np.flatnonzero(both[:, column])
+        others = others[others != column]
+        both[others] = _modulo(both[others] - both[others, column][:, None] * both[column])
+    return both[:, n:]

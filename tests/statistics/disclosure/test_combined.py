@@ -1,0 +1,108 @@
+"""Combinations of answers: what the search finds is what trying all small sets of classes finds, and it stays quick."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.core.errors import PolicyError
+from atoll.statistics.answered import AnswerRecord, RowSets
+from atoll.statistics.combined import CellClasses, find_few
+
+
+def smallest(cells: Any, sizes: Any, least: int) -> bool:
+    """Whether some classes of few rows are not determined by the others: then a combination is 0 but for them."""
+    rank = np.linalg.matrix_rank(cells)
+    for count in range(1, min(len(sizes), least - 1) + 1):
+        for some in itertools.combinations(range(len(sizes)), count):
+            others = np.delete(cells, some, axis=1)
+            if sizes[list(some)].sum() < least and (not others.size or np.linalg.matrix_rank(others) < rank):
+                return True
+    return False
+
+
+@given(st.data(), st.integers(2, 6))
+def test_the_search_finds_what_trying_all_classes_finds(data: Any, least: int) -> None:
+    sizes = np.array(data.draw(st.lists(st.sampled_from([1, 1, 2, 3, 5, 8]), min_size=1, max_size=9)))
+    rows = data.draw(st.lists(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes)), min_size=1, max_size=6))  # fmt: skip
+    cells = np.array(rows)
+    cells = cells[cells @ sizes >= least]  # smaller ones are told of nobody
+    if len(cells):
+        found = find_few(cells, sizes, least)
+        assert (found is not None) == smallest(cells.astype(float), sizes, least)
+        if found is not None:
+            assert 0 < sizes[found].sum() < least
+            others = np.delete(cells, found, axis=1).astype(float)
+            assert not others.size or np.linalg.matrix_rank(others) < np.linalg.matrix_rank(cells.astype(float))
+
+
+def sets(*spans: tuple[int, int], of: int = 60, **more: Any) -> list[RowSets]:
+    return [RowSets([f"rows {a} to {b}"], np.where((np.arange(of) >= a) & (np.arange(of) < b), 0, -1), **more) for a, b in spans]  # fmt: skip
+
+
+class Place:
+    """A party without a record of its own."""
+
+    name = "north"
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def left(self, name: str) -> Any:
+        from atoll.core.errors import ConfigError
+
+        if self.kept is None:
+            raise ConfigError("nothing is kept", where=name)
+        return self.kept
+
+    def leave(self, name: str, value: Any, *, at_once: bool) -> None:
+        del name, at_once
+        self.kept = value
+
+
+def answer(place: Place, hashes: Any, made: list[RowSets], least: int = 5) -> None:
+    record = AnswerRecord.of(place, "a request", least, hashes, "answered")
+    record.describe(made)
+    record.keep(place)
+
+
+def test_three_answers_that_show_one_row_are_not_all_given() -> None:
+    """Rows 0 to 9, 10 to 19 and 0 to 20: no two differ by few, and the third less the others is row 20; also after the table has grown."""
+    hashes, place = np.arange(60, dtype=np.uint64) + np.uint64(7), Place()
+    answer(place, hashes, sets((0, 10)))
+    answer(place, hashes, sets((10, 20)))
+    for at in (hashes, np.concatenate([hashes, [np.uint64(999)]])):
+        of = len(at)
+        with pytest.raises(PolicyError, match="rows 0 to 21 and earlier answers together show the sum of fewer than min_count=5 rows"):  # fmt: skip
+            answer(place, at, sets((0, 21), of=of))
+        record = AnswerRecord.of(place, "a list", 5, at, "answered")
+        assert not record.lists(sets((0, 21), of=of, described=False)[0])  # a bin or a listed value is left out
+    answer(place, hashes, sets((0, 25)))  # five rows more
+
+
+def test_a_cell_of_which_others_hold_the_rest_is_excused_and_its_rows_are_not() -> None:
+    """Two rows here of a cell that many hold: a total less its groups is that cell. One of the two rows alone is not."""
+    classes = CellClasses(30)
+    ward = np.where(np.arange(30) < 14, 0, np.where(np.arange(30) < 28, 1, 2))
+    classes.add_cells(ward, 3)
+    classes.add_cells(np.zeros(30, np.int64), 1)
+    assert not classes.isolates(5)
+    classes.add_cells(np.where(np.arange(30) < 29, 0, -1), 1)
+    assert classes.isolates(5)
+
+
+def test_many_answers_over_many_rows_are_combined() -> None:
+    """Three hundred thresholds over 30,000 rows, each 70 rows apart, leave every class large; one more row is seen at once."""
+    place = np.arange(30_000)
+    classes = CellClasses(len(place))
+    for k in range(300):
+        classes.add_cells(np.where(place < 70 * (k + 1), 0, -1), 1)
+    assert not classes.isolates(5)
+    classes.add_cells(np.where((place >= 35) & (place < 70 * 200 + 1), 0, -1), 1)
+    classes.add_cells(np.where((place >= 35) & (place < 70), 0, -1), 1)
+    assert classes.isolates(5)
