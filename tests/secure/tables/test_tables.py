@@ -16,6 +16,7 @@ from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, WordRi
 from atoll.secure.tables import (
     RowAggregate,
     SortKey,
+    WindowAggregate,
     collect_table,
     concatenate_tables,
     deliver_table,
@@ -23,12 +24,14 @@ from atoll.secure.tables import (
     group_rows,
     join_many,
     join_unique,
+    mark_firsts,
     open_table,
     semi_join,
     send_table,
     share_table,
     sort_table,
     total_rows,
+    window_columns,
     window_rows,
 )
 from atoll.secure.tables import sorting as sorting_module
@@ -82,6 +85,11 @@ RUNNING = {
     "peak": RowAggregate("max", "x", where="flag"),
 }
 
+WINDOWS = {
+    "rank": WindowAggregate("rank"), "dense": WindowAggregate("dense_rank"), "whole": WindowAggregate("sum", "y"), "peers": WindowAggregate("sum", "y", frame="peers"),
+    "least": WindowAggregate("min", "x", "flag"), "most": WindowAggregate("max", "x", frame="peers"), "above": WindowAggregate("lag", "x", offset=2), "below": WindowAggregate("lag", "x", offset=-1),
+}  # fmt: skip
+
 
 @among_three
 async def queries(trio, values):
@@ -96,6 +104,12 @@ async def queries(trio, values):
         "total": await open_table(await total_rows(few, AGGREGATES)),
         "window": await open_table(
             await window_rows(few, [key_of(few)], [SortKey(few.words("x"), descending=True)], RUNNING)
+        ),
+        "windows": await open_table(await window_columns(few, [key_of(few)], [SortKey(few.words("x"))], WINDOWS)),
+        "firsts": await open_table(
+            few.with_columns(
+                {"first": await mark_firsts(few, [key_of(few)], [SortKey(few.words("x"))], where=few.words("flag"))}
+            )
         ),
         "top": await open_table(await sort_table(few, keys, limit=3), ordered=True),
     }
@@ -117,6 +131,18 @@ def running(frame):
     groups = ordered.groupby(blank)
     made = {"number": groups.cumcount() + 1, "sum": groups["y"].cumsum(), "peak": groups["flagged"].cummax()}
     return ordered.assign(**made).drop(columns=["down", "flagged"])
+
+
+def windowed(frame):
+    """The same window functions, the least x first; ties are equal in all of them."""
+    ordered = frame.assign(blank=frame["key"].where(frame["missing"] == 0, -1)).sort_values("x", kind="stable")
+    groups = ordered.groupby("blank")
+    made = ordered.assign(rank=groups["x"].rank("min"), dense=groups["x"].rank("dense"), whole=groups["y"].transform("sum"))  # fmt: skip
+    made["peers"] = groups["y"].cumsum().groupby([ordered["blank"], ordered["x"]]).transform("last")
+    flagged = ordered["x"].where(ordered["flag"] == 1, 65535).groupby(ordered["blank"])
+    made["least"], made["most"] = flagged.transform("min"), ordered["x"]
+    made["above"], made["below"] = groups["x"].shift(2, fill_value=0), groups["x"].shift(-1, fill_value=0)
+    return made.drop(columns="blank").astype(np.int64)
 
 
 @settings(max_examples=4, deadline=None)
@@ -145,6 +171,15 @@ def test_operators_give_what_pandas_gives(n, m, filling, seed):
         else:
             assert as_rows(found["total"]) == [(0, 65535, 0, 0, 0, 0)]
         assert as_rows(found["window"]) == as_rows(running(few))
+        assert as_rows(found["windows"]) == as_rows(windowed(few))
+        first = pd.DataFrame(found["firsts"])
+        assert set(first[first["first"] == 1]["flag"]) <= {1}
+        least: dict[int, int] = {}
+        for key, missing, x, _, flag in few[list(LAYOUT)].itertuples(index=False):
+            if flag:
+                least[-1 if missing else int(key)] = min(int(x), least.get(-1 if missing else int(key), 1 << 16))
+        marked = first[first["first"] == 1]
+        assert sorted(zip(marked["key"].where(marked["missing"] == 0, -1), marked["x"], strict=True)) == sorted(least.items())  # fmt: skip
         for name in LAYOUT:
             assert found["top"][name].tolist() == top[name].tolist()
 
@@ -235,6 +270,8 @@ async def all_operators(trio, values):
     await total_rows(right, AGGREGATES)
     await distinct_rows(right, ["key", "x"])
     await window_rows(right, ["key"], ["x"], AGGREGATES)
+    await window_columns(right, [key_of(right)], [SortKey(right.words("x"))], WINDOWS)
+    await mark_firsts(right, [key_of(right)], [SortKey(right.words("x"))], where=right.words("flag"))
     await sort_table(right, [key_of(right)], limit=2)
     await right.filter_rows(right.words("flag"))
     await join_unique(left, right, on, ["z", "w"], outer=True)

@@ -1,9 +1,13 @@
 from .grouping import RowAggregate as RowAggregate
+from .grouping import WindowAggregate as WindowAggregate
 from .grouping import distinct_rows as distinct_rows
 from .grouping import group_rows as group_rows
+from .grouping import mark_firsts as mark_firsts
 from .grouping import total_rows as total_rows
+from .grouping import window_columns as window_columns
 from .grouping import window_rows as window_rows
 from .joins import attach_rows as attach_rows
+from .joins import attach_unique_rows as attach_unique_rows
 from .joins import join_many as join_many
 from .joins import join_unique as join_unique
 from .joins import semi_join as semi_join

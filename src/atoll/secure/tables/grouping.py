@@ -17,14 +17,14 @@ from ..shares.computation import SharedArray
 from ..shares.trio import SharedWords
 from ..shares.word_circuits import choose_words, lift_bits, pack_fields, words_to_numbers
 from .rearrangement import Column
-from .scans import find_firsts, find_lasts, scan_least, scan_sums
+from .scans import copy_words, find_firsts, find_lasts, scan_least, scan_sums
 from .sorting import SortKey, find_order_of_fields, key_fields
 from .table import SharedTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["RowAggregate", "distinct_rows", "group_rows", "table_keys", "total_rows", "window_rows"]
+__all__ = ["RowAggregate", "WindowAggregate", "distinct_rows", "group_rows", "mark_firsts", "table_keys", "total_rows", "window_columns", "window_rows"]  # fmt: skip
 
 Operation = Literal["count", "sum", "min", "max"]
 
@@ -121,6 +121,124 @@ async def window_rows(
     firsts = await find_firsts(_all_words(moved[: len(limbs)]))
     made = await _scanned(firsts, aggregates, dict(zip(inputs, moved[len(limbs) :], strict=True)))
     return table.with_columns(dict(zip(made, await by.undo(list(made.values())), strict=True)))
+
+
+@dataclass(frozen=True)
+class WindowAggregate:
+    """A column of `window_columns`.
+
+    Attributes:
+        operation: ``row_number``, ``rank``, ``dense_rank``, ``count``, ``sum`` (numbers), ``min``, ``max`` (words) or ``lag`` (words of the row ``offset`` above; below, if it is negative).
+        column: whose values; numbers, of rows that take no part 0.
+        where: of ``min`` and ``max``: a column of one bit that says which rows take part.
+        frame: ``rows``: up to this row; ``peers``: up to the last row that is equal in the order; ``whole``: the partition.
+        offset: see above.
+    """
+
+    operation: Literal["row_number", "rank", "dense_rank", "count", "sum", "min", "max", "lag"]
+    column: str | None = None
+    where: str | None = None
+    frame: Literal["rows", "peers", "whole"] = "whole"
+    offset: int = 1
+
+
+async def window_columns(
+    table: SharedTable,
+    partition: Sequence[SortKey],
+    order: Sequence[SortKey],
+    columns: Mapping[str, WindowAggregate],
+) -> SharedTable:
+    """Window functions of SQL beside the rows, which stay where they are; what a row has that does not count means nothing.
+
+    Args:
+        table: the table.
+        partition: whose equal values make a partition; none for one of all rows.
+        order: by what the rows of a partition are ordered; none for any order, in which all rows are equal.
+        columns: name -> what the new column has. A ``lag`` of no row is 0.
+
+    Raises:
+        ConfigError: a column is missing or of the wrong kind.
+    """
+    trio = table.trio
+    fields = [table.valid.inverted(), *(await key_fields(partition) if partition else [])]
+    ordered = [*fields, *(await key_fields(order) if order else [])]
+    inputs: dict[str, Column] = {}
+    for name, one in columns.items():
+        if one.operation in ("min", "max"):
+            gate = table.valid if one.where is None else await trio.conjoin(table.valid, table.words(one.where))
+            inputs[name] = await _bounded(table.words(one.column or ""), gate, "min" if one.operation == "min" else "max")  # fmt: skip
+        elif one.column is not None:
+            inputs[name] = table[one.column]
+    by = await find_order_of_fields(ordered)
+    limbs, peer_limbs = pack_fields(fields), pack_fields(ordered)
+    moved = await by.move([*limbs, *peer_limbs, *inputs.values()])
+    firsts = await find_firsts(_all_words(moved[: len(limbs)]))
+    peers = await find_firsts(_all_words(moved[len(limbs) : len(limbs) + len(peer_limbs)]))
+    values = dict(zip(inputs, moved[len(limbs) + len(peer_limbs) :], strict=True))
+    made = {name: await _windowed(one, values.get(name), firsts, peers) for name, one in columns.items()}
+    return table.with_columns(dict(zip(made, await by.undo(list(made.values())), strict=True)))
+
+
+async def _windowed(one: WindowAggregate, values: Column | None, firsts: SharedWords, peers: SharedWords) -> Column:
+    """One window function over sorted rows."""
+    by, n = firsts.trio.numbers, len(firsts)
+    if one.operation == "lag" and isinstance(values, SharedWords):
+        return await _lagged(values, firsts, one.offset)
+    if one.operation in ("row_number", "rank", "dense_rank"):
+        ones = await lift_bits(peers, by) if one.operation == "dense_rank" else by.constant(np.ones(n, dtype=np.int64))
+        (found,) = await scan_sums(firsts, [ones])
+        return found if one.operation != "rank" else (await _copied_numbers(peers, found))
+    if isinstance(values, SharedWords):
+        (least,) = await scan_least(firsts, [values])
+        if one.frame != "rows":
+            lasts = find_lasts(firsts if one.frame == "whole" else peers)
+            (back,) = await copy_words(lasts[::-1], [least[::-1]])
+            least = back[::-1]
+        return least if one.operation == "min" else least.inverted()
+    sums = by.constant(np.ones(n, dtype=np.int64)) if values is None else values
+    (found,) = await scan_sums(firsts, [sums])
+    if one.frame == "rows":
+        return found
+    lasts = find_lasts(firsts if one.frame == "whole" else peers)
+    return (await _copied_numbers(lasts[::-1], found[::-1]))[::-1]
+
+
+async def _copied_numbers(firsts: SharedWords, x: SharedArray) -> SharedArray:
+    """Each row's number as that of the first row of its segment."""
+    by = firsts.trio.numbers
+    (found,) = await scan_sums(firsts, [await by.mul(await lift_bits(firsts, by), x)])
+    return found
+
+
+async def _lagged(x: SharedWords, firsts: SharedWords, offset: int) -> SharedWords:
+    """Words of the row some places above in the segment; below, if the offset is negative."""
+    if offset < 0:
+        return (await _lagged(x[::-1], find_lasts(firsts)[::-1], -offset))[::-1]
+    inside = firsts.inverted()
+    for _ in range(offset):
+        x = x.moved_down()
+    for _ in range(offset - 1):
+        inside = await firsts.trio.conjoin(inside.moved_down(), firsts.inverted())
+    return x if offset == 0 else await firsts.trio.conjoin(inside.spread(x.bits), x)
+
+
+async def mark_firsts(
+    table: SharedTable, partition: Sequence[SortKey], order: Sequence[SortKey] = (), *, where: SharedWords | None = None
+) -> SharedWords:
+    """A bit a row: whether it is the first of its partition, of the rows that count and of which ``where`` is 1.
+
+    Args:
+        table: the table.
+        partition: whose equal values make a partition; none for one of all rows.
+        order: which row is the first; by default any.
+        where: bits of rows that take part.
+    """
+    gate = table.valid if where is None else await table.trio.conjoin(table.valid, where)
+    fields = [gate.inverted(), *(await key_fields(partition) if partition else [])]
+    by = await find_order_of_fields([*fields, *(await key_fields(order) if order else [])])
+    moved = _all_words(await by.move([*pack_fields(fields), gate]))
+    firsts = await table.trio.conjoin(await find_firsts(moved[:-1]), moved[-1])
+    return _all_words(await by.undo([firsts]))[0]
 
 
 async def distinct_rows(table: SharedTable, keys: Sequence[str | SortKey], *, keep: Sequence[str] = ()) -> SharedTable:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..shares.trio import Trio
 
-__all__ = ["attach_rows", "join_many", "join_unique", "semi_join"]
+__all__ = ["attach_rows", "attach_unique_rows", "join_many", "join_unique", "semi_join"]
 
 _PLACE, _START, _END, _COUNT, _BEFORE = (f"\0{name}" for name in ("place", "start", "end", "count", "before"))
 """Columns on the way, whose names no caller has."""
@@ -52,6 +52,20 @@ async def attach_rows(
     Raises:
         ConfigError: there is no key.
     """
+    found, matched, _ = await attach_unique_rows(one, other, on, columns)
+    return found, matched
+
+
+async def attach_unique_rows(
+    one: SharedTable,
+    other: SharedTable,
+    on: Sequence[tuple[SortKey, SortKey]],
+    columns: Mapping[str, Column],
+) -> tuple[dict[str, Column], SharedWords, SharedWords]:
+    """What `attach_rows` returns, and bits in a hidden order, of which one is 1 for each row of ``one`` whose keys an earlier one has.
+
+    So whoever believes that keys are unique finds out, for the price of one AND a row.
+    """
     if not on:
         raise ConfigError("no key", where="join", remedy="name one pair of columns or more to join by")
     trio, n, m = one.trio, len(one), len(other)
@@ -72,7 +86,8 @@ async def attach_rows(
     rows = slice(n, n + m)
     if not isinstance(found, SharedWords):
         raise ConfigError("numbers in place of bits", where="join", remedy="join words")
-    return {name: x[rows] for name, x in zip(columns, back, strict=True)}, found[rows]
+    # A row of `one` that leads no group has the keys of the one before it.
+    return {name: x[rows] for name, x in zip(columns, back, strict=True)}, found[rows], source ^ leads
 
 
 async def _usable(valid: SharedWords, keys: Sequence[SortKey]) -> SharedWords:
