@@ -80,3 +80,16 @@ def test_a_torn_message_is_named(tmp_path, size):
 def test_a_missing_message_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"could not read: No such file.*gone\.msg"):
         read_message(tmp_path / "gone.msg")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX")
+def test_nobody_reads_a_private_file_while_it_is_written(tmp_path):
+    """Not even over a file that somebody else has put where the content is written first."""
+    path, aside = tmp_path / "key", tmp_path / ".key.tmp"
+    aside.write_bytes(b"")
+    aside.chmod(0o666)
+    with aside.open("rb") as reader:
+        write_bytes(path, b"secret", private=True)
+        assert reader.read() == b""
+    assert path.read_bytes() == b"secret"
+    assert path.stat().st_mode & 0o077 == 0

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
 from atoll.core.extras import need
+from atoll.core.persistence.files import as_json
 
 from .databases.postgres import PostgresDatabase, is_postgres
 from .databases.silo import Silo, SiloSource, connect_duckdb, quote
@@ -28,7 +30,7 @@ from .strategies.strategy import known_strategies
 if TYPE_CHECKING:
     from atoll.data import Islands
 
-__all__ = ["SqlConnection", "Cursor", "SqlResult", "connect", "open_silo"]
+__all__ = ["JobConnection", "SqlConnection", "Cursor", "SqlResult", "connect", "open_silo"]
 
 
 class SqlResult:
@@ -312,6 +314,51 @@ class SqlConnection:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class JobConnection:
+    """SQL over the sites of a project: each statement is a job that they run.
+
+    Args:
+        ask: calls an async function with a connection to the project's server, that of a person who signs jobs (`atoll.runtime.admin.Admin`); returns what
+            the function returns.
+        project: the project's name.
+        strategy: how statements are answered.
+    """
+
+    def __init__(
+        self, ask: Callable[[Callable[[Any], Awaitable[Any]]], Any], project: str, strategy: str = "auto"
+    ) -> None:
+        self.strategy = strategy
+        self.names = (f"the sites of {project}",)
+        self._ask, self._job = ask, ""
+
+    def sql(self, text: str) -> SqlResult:
+        """Answer a statement, as `SqlConnection.sql` does.
+
+        Raises:
+            AtollError: the job failed, or was stopped.
+        """
+        begin = time.perf_counter()
+        facts = self._ask(lambda admin: self._run(admin, text))
+        return SqlResult({**facts, "seconds": {"total": time.perf_counter() - begin, "local": None, "secure": None}})
+
+    async def _run(self, admin: Any, text: str) -> dict[str, Any]:
+        """Submit a job, wait for its end and fetch the answer."""
+        with tempfile.TemporaryDirectory(prefix="atoll-sql-") as place:
+            job, result = Path(place) / "job.yaml", Path(place) / "result"  # YAML reads JSON
+            job.write_text(as_json({"name": "sql", "job": "query", "sql": text, "strategy": self.strategy}))
+            self._job = (await admin.submit(job))["job"]
+            await admin.finish(self._job)
+            await admin.result(self._job, result, files=("query.json",))
+            found: dict[str, Any] = json.loads((result / "query.json").read_bytes())
+            return found
+
+    def cancel(self) -> None:
+        """End the job of the statement that runs now, once."""
+        job, self._job = self._job, ""
+        if job:
+            self._ask(lambda admin: admin.abort(job))
 
 
 class Cursor:

@@ -324,6 +324,19 @@ class Admin:
                 return found[0]
         raise LineLost("the watch has ended")
 
+    async def finish(self, job: str, on_change: Callable[[dict[str, Any]], None] = lambda job: None) -> dict[str, Any]:
+        """Wait for a job to finish, and return it.
+
+        Raises:
+            AtollError: what ended the job, as it was raised where it happened; a `JobError` if it was stopped or refused.
+        """
+        ended = await self.wait(job, on_change)
+        if ended["error"] is not None and isinstance(found := unpack_error(ended["error"]), AtollError):
+            raise found
+        if ended["state"] != "finished":
+            raise JobError(f"the job is {ended['state']}: {ended['reason']}", where=job, remedy=f"see atoll logs {job}")
+        return ended
+
     async def logs(self, job: str, follow: bool = False) -> AsyncIterator[tuple[float, str, str]]:
         """Yield (seconds since 1970, node, line), oldest first; with ``follow`` until the job has ended."""
         after = 0

@@ -29,7 +29,7 @@ from atoll.runtime.line.line import Pulse
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.certificates import pem_of
 from atoll.runtime.provision.doctor import Finding, examine
-from atoll.runtime.provision.keys import load_key, seal_key, write
+from atoll.runtime.provision.keys import load_key, seal_key, write_kit_file
 from atoll.runtime.provision.kit_checks import check_disk
 from atoll.runtime.transport import transport
 
@@ -457,7 +457,7 @@ def with_certificate(folder: Path, *, ca: bool, own_key: bool) -> None:
             value = x509.BasicConstraints(ca=True, path_length=None)
         made = made.add_extension(value, critical=critical)
     (folder / "server" / "certificate.pem").write_bytes(pem_of(made.sign(signer, hashes.SHA256())))
-    write(folder / "server" / "key.pem", seal_key(key), private=True)
+    write_kit_file(folder / "server" / "key.pem", seal_key(key), private=True)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json as jsonlib
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +12,7 @@ import typer
 
 from atoll.cli.app import ANALYSE, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, error_of, open_kit, why_of
+from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, open_kit
 from atoll.cli.output import PlainTable
 from atoll.cli.sql_shell import FORMATS, SqlShell, show_cell
 
@@ -39,7 +36,7 @@ def command(
     """Answer SQL over the tables of several sites: one statement, or those that you type in a shell. Rows stay; EXPLAIN says beforehand what leaves, and who learns it."""
     from atoll.cli.output import require_folder
     from atoll.core.errors import ConfigError
-    from atoll.query import connect
+    from atoll.query.connection import JobConnection, connect
 
     if out is not None:
         require_folder(out)
@@ -53,69 +50,22 @@ def command(
     if kit is not None and not silo:
         if policy is not None or check or transcript or each:
             raise ConfigError("--kit with --policy, --check, --transcript or --strategy each", remedy="leave these out: sites have policies of their own, and their rows are not here")  # fmt: skip
-        opened: Any = contextlib.nullcontext(KitConnection(open_kit(kit, passphrase_file), server, strategy))
+        own = open_kit(kit, passphrase_file)
+        opened: Any = contextlib.nullcontext(
+            JobConnection(lambda body: asked(own, server, body), own.project, strategy)
+        )
     else:
         opened = connect(silos=_silos_of(silo), policy=policy, strategy="auto" if each else strategy)
     with opened as db:
         if shell:
             _begin_shell(db)
             return
-        if not isinstance(db, KitConnection):
+        if not isinstance(db, JobConnection):
             db.engine = recorder = _recorder(transcript)
         found, shown = _answer(db, _statement_of(statement, file), out, each=each, check=check)
     if transcript is not None:
         found["transcript"] = [str(path) for path in recorder.write(transcript)]
     output_of(context).give(found, shown)
-
-
-class KitConnection:
-    """SQL over the sites of a project: each statement is a job, which you sign with your kit.
-
-    Args:
-        kit: the kit of a person.
-        server: ``host:port`` in place of the kit's addresses.
-        strategy: how statements are answered.
-    """
-
-    def __init__(self, kit: Any, server: str | None, strategy: str) -> None:
-        self.kit, self.strategy = kit, strategy
-        self.names = (f"the sites of {kit.project}",)
-        self._server, self._job = server, ""
-
-    def sql(self, text: str) -> Any:
-        """Answer a statement, as `atoll.query.SqlConnection.sql` does.
-
-        Raises:
-            AtollError: the job failed, or was stopped.
-        """
-        from atoll.core.errors import JobError
-        from atoll.core.persistence.files import as_json
-        from atoll.query import SqlResult
-
-        begin = time.perf_counter()
-
-        async def ask(admin: Any) -> dict[str, Any]:
-            with tempfile.TemporaryDirectory(prefix="atoll-sql-") as place:
-                job = Path(place) / "job.yaml"  # YAML reads JSON
-                job.write_text(as_json({"name": "sql", "job": "query", "sql": text, "strategy": self.strategy}))
-                self._job = (await admin.submit(job))["job"]
-                ended = await admin.wait(self._job, lambda job: None)
-                if (error := error_of(ended)) is not None:
-                    raise error
-                if ended["state"] != "finished":
-                    raise JobError(f"the job is {ended['state']}: {why_of(ended)}", where=self._job, remedy=f"see atoll logs {self._job}")  # fmt: skip
-                await admin.result(self._job, Path(place) / "result", files=("query.json",))
-                found: dict[str, Any] = jsonlib.loads((Path(place) / "result" / "query.json").read_bytes())
-                return found
-
-        facts = asked(self.kit, self._server, ask)
-        return SqlResult({**facts, "seconds": {"total": time.perf_counter() - begin, "local": None, "secure": None}})
-
-    def cancel(self) -> None:
-        """End the job of the statement that runs now, once."""
-        job, self._job = self._job, ""
-        if job:
-            asked(self.kit, self._server, lambda admin: admin.abort(job))
 
 
 def _answer(db: Any, text: str, out: Path | None, *, each: bool, check: bool) -> tuple[dict[str, Any], Any]:

@@ -13,7 +13,7 @@ import typer
 
 from atoll.cli.app import ANALYSE, INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import error_of, in_order
+from atoll.cli.asking import in_order
 from atoll.cli.output import Output, PlainTable
 from atoll.core.persistence.files import write_bytes
 
@@ -578,9 +578,7 @@ async def _train_at_sites(
             output.note(f"A server at {trial.address} and {len(files)} sites{besides} talk over mutual TLS 1.3.")
             async with Admin(trial.kit("admin"), trial.address) as admin:
                 asked = await admin.submit_job(job, name="vertical", sites=list(files))
-                error = error_of(await admin.wait(asked["job"]))
-                if error is not None:
-                    raise error
+                await admin.finish(asked["job"])
                 await admin.result(asked["job"], folder / "result", replace=True)
     told: Mapping[str, Any] = result_of(RunFolder(folder / "result")).get("result") or {}
     return str(asked["job"]), told.get("cost") or {}

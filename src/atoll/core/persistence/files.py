@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["append_bytes", "as_json", "read_lines", "read_message", "sync_folder", "write_bytes", "write_message"]
 
 
-def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
+def write_bytes(path: Path, content: bytes, *, private: bool = False, mode: int = 0o666) -> None:
     """Replace a file atomically and durably.
 
     Args:
         path: the file.
         content: the whole content.
-        private: whether only the owner may read it.
+        private: whether only the owner may read it, from its first byte on.
+        mode: permissions of a file that is not private, less the umask.
 
     Raises:
         CheckpointError: the disk is full or the folder cannot be written; the previous file stays intact.
@@ -31,9 +32,11 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            if private:
-                aside.chmod(0o600)
+        if private:
+            # Made anew, never opened as somebody left it: whoever holds an older handle would read what is written now.
+            aside.unlink(missing_ok=True)
+        how, allowed = ("xb", 0o600) if private else ("wb", mode)
+        with open(aside, how, opener=lambda name, flags: os.open(name, flags, allowed)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.persistence.files import append_bytes
 
 from .certificates import Subject, certificates_in, make_authority, make_certificate, make_list, pem_of, read_list
-from .keys import CA_VARIABLE, fits, load_key, make_folder, make_key, seal_key, write
+from .keys import CA_VARIABLE, fits, load_key, make_folder, make_key, seal_key, write_kit_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
@@ -170,11 +170,11 @@ class Authority:
         key = make_key()
         own = make_authority(project, key, days, now)
         make_folder(folder)
-        write(folder / "ca-key.pem", seal_key(key, secret), private=True)
-        write(folder / "revoked.crl", make_list([], 1, own, key, now))
-        write(folder / "issued.jsonl", b"")
+        write_kit_file(folder / "ca-key.pem", seal_key(key, secret), private=True)
+        write_kit_file(folder / "revoked.crl", make_list([], 1, own, key, now))
+        write_kit_file(folder / "issued.jsonl", b"")
         # The certificate is written last: without it there is no authority yet, and the next try starts afresh.
-        write(folder / "ca.pem", pem_of(own))
+        write_kit_file(folder / "ca.pem", pem_of(own))
         return cls(folder, project, lambda: secret)
 
     @property
@@ -196,7 +196,7 @@ class Authority:
         made = make_certificate(subject, public, self.certificate, self._unlock_key(), days, now)
         text = pem_of(made)
         make_folder(self.folder / "certificates")
-        write(self.folder / "certificates" / f"{made.serial_number:x}.pem", text)
+        write_kit_file(self.folder / "certificates" / f"{made.serial_number:x}.pem", text)
         event = "issued" if self.ledger.latest(subject.name) is None else "renewed"
         dates = moment(made.not_valid_before_utc), moment(made.not_valid_after_utc), moment(now)
         who = subject.name, subject.role, subject.org
@@ -232,7 +232,7 @@ class Authority:
         last = read_list(self.revocation_list, trusted, str(self.folder / "revoked.crl"))
         gone = [(int(serial, 16), datetime.fromisoformat(e.at)) for serial, e in self.ledger.list_revoked().items()]
         made = make_list(gone, last.number + 1, self.certificate, self._unlock_key(), now)
-        write(self.folder / "revoked.crl", made)
+        write_kit_file(self.folder / "revoked.crl", made)
 
     def rotate(self, days: int, now: datetime) -> None:
         """Make a new key. Certificates of the old one stay valid: the bundle holds both, the new one first."""
@@ -240,12 +240,14 @@ class Authority:
         self._unlock_key()  # a person who cannot open the old key may not replace it
         key = make_key()
         own = make_authority(self.project, key, days, now)
-        write(self.folder / f"ca-key-{self.certificate.serial_number:x}.pem", self._bytes("ca-key.pem"), private=True)
-        write(self.folder / "ca-key.pem", seal_key(key, secret), private=True)
+        write_kit_file(
+            self.folder / f"ca-key-{self.certificate.serial_number:x}.pem", self._bytes("ca-key.pem"), private=True
+        )
+        write_kit_file(self.folder / "ca-key.pem", seal_key(key, secret), private=True)
         before = self.bundle  # even an expired authority may have signed the last list
         self.certificates = [own, *(c for c in self.certificates if c.not_valid_after_utc > now)]
         self.bundle, self._key = pem_of(*self.certificates), key
-        write(self.folder / "ca.pem", self.bundle)
+        write_kit_file(self.folder / "ca.pem", self.bundle)
         self.sign_list(now, before)
 
     def _unlock_key(self) -> EllipticCurvePrivateKey:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.core.errors import ConfigError, IdentityError
+from atoll.core.errors import CheckpointError, ConfigError, IdentityError
 from atoll.core.extras import need
+from atoll.core.persistence.files import write_bytes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
@@ -36,7 +37,7 @@ __all__ = [
     "new_passphrase",
     "public_pem",
     "seal_key",
-    "write",
+    "write_kit_file",
 ]
 
 
@@ -84,8 +85,8 @@ def forget_variable(name: str) -> None:
 # ------------------------------------------------------------------ files of a kit: complete or absent, and private from their first byte if they must be
 
 
-def write(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Replace a file atomically.
+def write_kit_file(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Replace a file atomically, as `atoll.core.persistence.files.write_bytes` does.
 
     Args:
         path: the file.
@@ -95,20 +96,14 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
     Raises:
         ConfigError: it cannot be written; the old file is unchanged.
     """
-    aside = path.with_name(f".{path.name}.tmp")
     try:
-        aside.unlink(missing_ok=True)
-        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
+        write_bytes(
+            path, content, private=private, mode=0o644
+        )  # whatever the umask: others may read, and change nothing
+    except CheckpointError as error:
+        cause = error.__cause__
         raise ConfigError(
-            f"cannot be written: {error.strerror or error}",
+            f"cannot be written: {getattr(cause, 'strerror', None) or cause}",
             where=str(path),
             remedy="free space or choose another --out",
         ) from error

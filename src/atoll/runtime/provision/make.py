@@ -16,7 +16,7 @@ from atoll.runs import yaml
 from ..identity import HELPER, SITES
 from .authority import Authority
 from .certificates import Subject
-from .keys import make_folder, make_key, seal_key, write
+from .keys import make_folder, make_key, seal_key, write_kit_file
 from .kit import KitConfig
 from .project import ProjectConfig, site_list
 
@@ -98,7 +98,7 @@ def renew_kit(
     make_folder(folder)
     if not same_key:
         files = kit_files(project, name, authority, _as_sealed(folder, seal), now)
-        write(folder / "key.pem", files.pop("key.pem"), private=True)
+        write_kit_file(folder / "key.pem", files.pop("key.pem"), private=True)
         todo = f"give {name} the new kit"
     else:
         public = _public_key(authority, name)
@@ -106,7 +106,7 @@ def renew_kit(
         files = _public_files(project, name, authority, certificate)
         todo = f"give {name} the new certificate.pem; its key stays"
     for file, content in files.items():
-        write(folder / file, content)
+        write_kit_file(folder / file, content)
     return [f"{todo}, and restart it; the previous certificate stays valid until its end unless you revoke it"]
 
 
@@ -321,7 +321,7 @@ class _Work:
         self.authority.rotate(self.project.validity.ca, self.now)
         for name in self.project.parties():
             if (self.folder / name).is_dir():
-                write(self.folder / name / "ca.pem", self.authority.bundle)
+                write_kit_file(self.folder / name / "ca.pem", self.authority.bundle)
         self._put_list()
         self.done.notes.append(
             "the authority has a new key: give every party the new ca.pem of its kit, restart them, then --renew each kit"
@@ -374,7 +374,7 @@ class _Work:
         servers = [server.name for server in self.project.servers if (self.folder / server.name).is_dir()]
         stale = [name for name in servers if _bytes_in(self.folder / name / "project-sites.txt") != content]
         for name in stale:
-            write(self.folder / name / "project-sites.txt", content)
+            write_kit_file(self.folder / name / "project-sites.txt", content)
         older = [name for name in stale if name not in (*self.done.made, *self.done.renewed)]
         if older:
             self.done.notes.append(
@@ -391,7 +391,7 @@ class _Work:
         shutil.rmtree(aside, ignore_errors=True)
         make_folder(aside)
         for file, content in kit_files(self.project, name, self.authority, lambda _: secret, self.now).items():
-            write(aside / file, content, private=file == "key.pem")
+            write_kit_file(aside / file, content, private=file == "key.pem")
         aside.rename(target)
         self.done.made.append(name)
 
@@ -409,7 +409,7 @@ class _Work:
     def _put_list(self) -> None:
         for name, (role, _) in self.project.parties().items():
             if role in ("server", *SITES) and (self.folder / name).is_dir():
-                write(self.folder / name / "revoked.crl", self.authority.revocation_list)
+                write_kit_file(self.folder / name / "revoked.crl", self.authority.revocation_list)
 
 
 def _standing(role: str, plays: str) -> str:
