@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
+from atoll.core.event import Laplace
+from atoll.core.requests.island import Island
 from atoll.engines.recording import RecordingEngine
 from tests.support.silos import TableSource, connected
 
@@ -84,13 +86,16 @@ def require_equal(sites: list[tuple[list[Row], list[Row]]], x: float, y: float, 
     ]  # fmt: skip
     with connected(made, POLICY) as db:
         for text, expected, ordered in cases:
-            found = db.sql(text, strategy=strategy)
+            joins = "JOIN" in text or "FROM n, t" in text
+            found = db.sql(text, strategy="hufu" if joins and "epsilon" in strategy else strategy)
             assert found.strategy == "hufu"
             assert (found.rows if ordered else sorted(found.rows)) == (expected if ordered else sorted(expected)), text
             assert not check or db.check(found), text
             facts = found.facts()
             if ":radii" not in strategy:
-                assert facts["comparisons"] <= (BOUND if "kNN" in text or "LIMIT" in text else 0), text
+                assert facts["comparisons"] <= (
+                    BOUND + ("epsilon" in strategy) if "kNN" in text or "LIMIT" in text else 0
+                ), text
             assert abs(found.predicted / found.bytes - 1) < 0.1, (text, found.predicted, found.bytes)
 
 
@@ -117,7 +122,7 @@ def cases(draw: Any) -> tuple[Any, ...]:
     )
 
 
-STRATEGIES = ["hufu", "hufu:bound=extent", "hufu:radii=3"]
+STRATEGIES = ["hufu", "hufu:bound=extent", "hufu:radii=3", "hufu:epsilon=5"]
 
 
 @settings(max_examples=1)
@@ -143,16 +148,22 @@ def test_ties_empty_sites_and_more_neighbours_than_rows() -> None:
 # ---------------------------------------------------------------- golden numbers
 
 
-@pytest.mark.parametrize(("options", "expected"), [(":bound=extent", 18), ("", 6)])
-def test_comparisons_of_the_published_search(options: str, expected: int) -> None:
-    """200 km to 1 m: 18 comparisons (Hu-Fu's bound), and 6 where an owner alone has k rows within 64 m."""
+@pytest.mark.parametrize(("options", "expected"), [(":bound=extent", [18]), ("", [6]), (":epsilon=8", [7, 8])])
+def test_comparisons_of_the_published_search(
+    options: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 km to 1 m: 18 comparisons (Hu-Fu's bound), and 6 where an owner alone has k rows within 64 m; with noise a bound twice as large, which one comparison confirms."""
     policy = {"policy": {"min_count": 1}, "tables": {"t": {"columns": "public", "points": {"p": {"x": "x", "y": "y", "extent": 200_000, "precision": 1}}}}}  # fmt: skip
     rng = np.random.default_rng(0)
     sites = {f"s{j}": source([(j * 100 + k, "a", *(float(v) for v in rng.uniform(-60, 60, 2))) for k in range(40)], [], []) for j in range(3)}  # fmt: skip
+    spent: list[Any] = []
+    monkeypatch.setattr(Island, "spend", lambda island, event: spent.append((island.name, event)))
     with connected(sites, policy) as db:
         found = db.sql("SELECT id FROM t WHERE kNN(POINT(0, 0), p, 16)", strategy=f"hufu{options}")
         assert db.check(found)
-        assert found.facts()["comparisons"] == expected
+        assert found.facts()["comparisons"] in expected
+        assert sorted(spent, key=lambda one: str(one[0])) == ([(f"s{j}", Laplace(epsilon=8.0)) for j in range(3)] if "epsilon" in options else [])
+        assert ("8-differentially private" in json.dumps(found.leakage)) == ("epsilon" in options)
 
 
 # ---------------------------------------------------------------- what leaves
@@ -221,7 +232,7 @@ def test_a_min_count_one_site_and_wrong_options_are_refused() -> None:
         counted = db.sql("SELECT count(*) FROM t WHERE DWithin(location, POINT(0, 0), 9)")
         assert (counted.strategy, counted.rows) == ("sums", [(2,)])
     with connected(sites, POLICY) as db:
-        for wrong, match in (("comparison=loud", "comparison='loud'"), ("radii=0", "radii=0"), ("radii=few", "radii='few'"), ("radius=1", "no option 'radius'. Did you mean 'radi"), ("bound=x", "bound='x'")):  # fmt: skip
+        for wrong, match in (("comparison=loud", "comparison='loud'"), ("radii=0", "radii=0"), ("radii=few", "radii='few'"), ("radius=1", "no option 'radius'. Did you mean 'radi"), ("bound=x", "bound='x'"), ("epsilon=1e-3", "epsilon=0.001 with bound='own'"), ("epsilon=1,bound=extent", "epsilon=1.0 with bound='extent'")):  # fmt: skip
             with pytest.raises(ConfigError, match=match):
                 db.sql(text, strategy=f"hufu:{wrong}")
         with pytest.raises(CompositionError, match="a masked comparison needs three"):

@@ -12,10 +12,22 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import ConfigError, LetterError
+from atoll.core.requests.island import Secret
 from atoll.core.requests.task import task
-from atoll.secure.owners import FIELD, OwnerCircle, join_scattered, slots_of
+from atoll.secure.owners import FIELD, OwnerCircle, find_first_above, join_scattered, margin_of, slots_of
 
 SENT: dict[tuple[str, str], list[Any]] = {}
+TOTALS: list[Any] = []
+
+
+class Watched(OwnerCircle):
+    """A circle that keeps what its lead adds up."""
+
+    async def _total(self, masked: Any, dtype: Any) -> Any:
+        found = await super()._total(masked, dtype)
+        if found is not None:
+            TOTALS.append(found)
+        return found
 
 
 class Recorded:
@@ -38,7 +50,7 @@ class Recorded:
 async def talk(island: Any, peers: Any, *, names: Any, me: str, comparison: str, thresholds: Any) -> Any:
     own = island.data
     about = str(own.get("about", "the same")).encode().ljust(16)
-    circle = await OwnerCircle.begin(island.secret, Recorded(peers, me), list(names), me, about)
+    circle = await Watched.begin(island.secret, Recorded(peers, me), list(names), me, about)
     counts = np.array(own["counts"])
     total, said = await circle.add(counts - 3), await circle.any(counts >= 2)
     reached = [(await circle.reach(counts, int(k), comparison)).tolist() for k in thresholds]
@@ -48,6 +60,7 @@ async def talk(island: Any, peers: Any, *, names: Any, me: str, comparison: str,
 
 def hold(own: list[dict[str, Any]], comparison: str, thresholds: list[int], names: list[str] | None = None) -> dict[str, Any]:  # fmt: skip
     SENT.clear()
+    TOTALS.clear()
     data = {f"o{k}": one for k, one in enumerate(own)}
     every = names or list(data)
 
@@ -105,6 +118,8 @@ def test_what_an_owner_sends_is_uniform_whatever_it_has(n: int, comparison: str)
                 assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(size), (source, target, leaf.dtype, ones)
                 seen += 1
     assert seen >= (6 if n == 4 else 2)
+    asked = TOTALS[1]  # whether one has 2 or more: two of four owners do, and the sum does not tell how many
+    assert len(set(asked.tolist())) == (size if n == 4 else 1)
     if comparison == "masked":  # what the first learns is a random multiple of 6 - 5
         to_first = [SENT[f"o{k}", "o0"] for k in (1, 2, 3)]
         last = [next(one for one in reversed(messages) if one.shape == (size,)) for messages in to_first]
@@ -137,3 +152,22 @@ def test_owners_that_are_asked_different_things_say_so() -> None:
 
 def test_places_are_enough_that_few_rows_meet() -> None:
     assert [slots_of(k) for k in (1, 4, 16, 64, 1000)] == [64, 64, 256, 1024, 4096]
+
+
+def test_the_first_count_above_a_level_is_private_and_seldom_below() -> None:
+    """Of neighbours, no outcome is more than e^epsilon times as likely (with five deviations of 3,000 draws); and the margin keeps wrong places below 1 %."""
+    epsilon, draws = 1.0, 3000
+    secret = Secret(7)
+    level = 10
+    found = []
+    for counts in ([4, 8, 10, 13, 20], [5, 9, 11, 14, 21]):
+        places = [find_first_above(secret, counts, level, epsilon) for _ in range(draws)]
+        found.append(np.array([sum(place == k for place in places) for k in (0, 1, 2, 3, 4, None)]) / draws)
+    slack = 5 * np.sqrt(np.maximum(*found) / draws) + 1 / draws
+    assert (found[0] <= np.exp(epsilon) * found[1] + slack).all()
+    assert (found[1] <= np.exp(epsilon) * found[0] + slack).all()
+    assert found[0].max() < 0.9  # there is noise
+    margin = margin_of(19, epsilon)
+    assert margin == 25
+    below = [find_first_above(secret, [level] * 19, level + margin, epsilon) for _ in range(draws)]
+    assert sum(place is not None for place in below) < 0.01 * draws + 5 * np.sqrt(0.01 * draws)

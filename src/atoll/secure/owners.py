@@ -22,12 +22,14 @@ factor. It splits its own number between the second and the third. It needs thre
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError, LetterError
+from atoll.privacy.discrete import DiscreteLaplaceLaw, sampler_of
 
 from .keystream import Keystream, derived
 from .oblivious import receive_seeds, send_seeds
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from .shares.domain import Array
 
-__all__ = ["COMPARISONS", "WORD_BYTES", "OwnerCircle", "join_scattered", "slots_of"]
+__all__ = ["COMPARISONS", "WORD_BYTES", "OwnerCircle", "find_first_above", "join_scattered", "margin_of", "slots_of"]
 
 COMPARISONS = ("exact", "masked")
 FIELD = Field()
@@ -61,6 +63,32 @@ def _field_words(stream: Keystream, count: int) -> Array:
 def slots_of(rows: int) -> int:
     """Places of a table in which rows look for one each: fewer rows get more room each, so that they need fewer rounds."""
     return max(64, (16 if rows <= 64 else 4) * (1 << max(0, rows - 1).bit_length()))
+
+
+def margin_of(places: int, epsilon: float) -> int:
+    """How far above a level counts must be so that `find_first_above` names a place below the level once in a hundred times at most.
+
+    Both noises together are at most ``2 (ln(100 places) + ln 100) / epsilon`` but for a chance of 1 %.
+    """
+    return math.ceil(2 * (math.log(100 * places) + math.log(100)) / epsilon)
+
+
+def find_first_above(secret: Secret, counts: Sequence[int], level: int, epsilon: float) -> int | None:
+    """The first place at which a count is at least a level, both with noise: ``epsilon``-private if a row changes every count by at most 1, all in one direction.
+
+    This is the sparse vector technique with one answer (Dwork and Roth 2014, algorithm 1), for counts that only grow with a row (Lyu, Su, Li 2017): the level has discrete Laplace noise of scale
+    ``2 / epsilon``, and so has each count, however many there are.
+
+    Args:
+        secret: this owner's entropy.
+        counts: the counts, in order.
+        level: the level.
+        epsilon: above 0.
+    """
+    sampler = sampler_of(DiscreteLaplaceLaw(2 / epsilon))
+    noise = sampler.draw(lambda count: secret.uint64((count,)), 1 + len(counts))
+    above = np.flatnonzero(np.asarray(counts, np.int64) + noise[1:] >= level + noise[0])
+    return int(above[0]) if above.size else None
 
 
 class OwnerCircle:

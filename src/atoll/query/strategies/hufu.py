@@ -30,11 +30,12 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
+from atoll.core.event import Laplace
 from atoll.core.exposure import Exposure
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.core.sealing import sealed_nbytes
-from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, join_scattered, slots_of
+from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, find_first_above, join_scattered, margin_of, slots_of
 
 from ..databases.silo import quote
 from ..local import LocalCells, message_of, names_of, plan_of, prefix_of, silo_of
@@ -144,14 +145,18 @@ class SpatialPlan:
 
     aggregates: ClassVar[tuple[Any, ...]] = ()
 
-    @property
-    def rows_text(self) -> str:
-        """Local SQL of the rows: distance, entry, and what is opened, as text."""
+    def rows_text(self, more: int = 0) -> str:
+        """Local SQL of the rows: distance, entry, and what is opened, as text.
+
+        Args:
+            more: how many rows beyond the k nearest.
+        """
+        tail = f"{self.tail.removesuffix(str(self.k))}{self.k + more}" if self.k else ""
         entry = f"{quote(self.relation.alias)}.{quote(_ENTRY)}" if self.relation else "0"
         inner = [f"{self.distance or '0'} AS d", f"{entry} AS e", *(f"{key.local} AS c{k}" for k, key in enumerate(self.keys))]  # fmt: skip
         outer = ["CAST(d AS DOUBLE)", "e", *(f"CAST(c{k} AS VARCHAR)" for k in range(len(self.keys)))]
         # Text is made of the rows that are left alone: of all rows it would take five times as long as the rest.
-        return f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} {self.body}{self.tail})"
+        return f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} {self.body}{tail})"
 
     @property
     def most_comparisons(self) -> int:
@@ -379,6 +384,32 @@ class RadiusSearch:
         self._known = np.asarray(said.any(axis=1))
         self._high = np.where(self._known, bounds[np.argmax(said, axis=1)], self._high)
 
+    async def begin_privately(self, circle: OwnerCircle, island: Any, distances: NDArray[np.float64], epsilon: float, comparison: str) -> None:  # fmt: skip
+        """The same, but what each owner says is differentially private; one comparison finds out whether it is true.
+
+        Args:
+            circle: the owners.
+            island: this one; its ledger has the release before it leaves.
+            distances: more distances than k, shape ``(1, m)``.
+            epsilon: of one row of this owner.
+            comparison: see `narrow`.
+        """
+        bounds = np.minimum(self.reach.precision * 2.0 ** np.arange(self._classes + 1), self.reach.extent)
+        counts = (distances[0][None] <= bounds[:, None]).sum(axis=1)
+        island.spend(Laplace(epsilon=epsilon))
+        level = self.k + margin_of(len(bounds), epsilon)
+        first = find_first_above(island.secret, counts.tolist(), level, epsilon)
+        said = await circle.any(np.arange(len(bounds)) >= (len(bounds) if first is None else first))
+        if not said.any():
+            return
+        bound = bounds[np.argmax(said)]
+        held = await circle.reach((self.distances <= bound).sum(axis=1), self.k, comparison)
+        self.comparisons += 1
+        if held[0]:
+            self._high[:], self._known[:] = bound, True
+        else:
+            self._low[:] = bound
+
     async def narrow(self, circle: OwnerCircle, comparison: str) -> None:
         """Halve the intervals until all are as narrow as the precision."""
         while (wide := np.flatnonzero(self._high - self._low > self.reach.precision * (1 + 1e-9))).size:
@@ -445,14 +476,17 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
         prefix = prefix_of(silo, plan, names)
         if plan.relation is not None:
             prefix += f", {plan.relation.source(relation)}"
-        (found,) = silo.run_all([f"{prefix} {plan.rows_text}"], list(names.values()))
+        (found,) = silo.run_all([f"{prefix} {plan.rows_text(int(request['more']))}"], list(names.values()))
     comparisons = 0
     if plan.k and (plan.relation is None or relation):
         search = RadiusSearch(plan.reach, plan.k, _distances(found, plan.k, len(relation) if plan.relation else 1), int(request["radii"]))  # fmt: skip
-        if request["bound"] == "own":
+        if request["epsilon"]:
+            await search.begin_privately(circle, island, _distances(found, plan.k + int(request["more"]), 1), float(request["epsilon"]), str(request["comparison"]))  # fmt: skip
+        elif request["bound"] == "own":
             await search.begin(circle)
         await search.narrow(circle, str(request["comparison"]))
         radius, comparisons = search.radius, search.comparisons
+        found = found[: plan.k] if request["more"] else found
         found = [row for row in found if not math.isfinite(radius[row[1]]) or (row[0] is not None and row[0] <= radius[row[1]])]  # fmt: skip
     rows = [json.dumps(list(row[2:]), ensure_ascii=False).encode() for row in found]
     part, total = await circle.scatter(rows)
@@ -492,6 +526,8 @@ class Hufu(Strategy):
         bound: where the search begins: at the smallest k-th distance that one site has by itself (``"own"``), rounded up to a power of two, or at the extent of the policy (``"extent"``), which tells
             nothing but the comparisons.
         radii: radii that are compared at once. More take fewer rounds and more comparisons: where a message takes long, 3 halve the rounds.
+        epsilon: what each site says of its own k-th distance is differentially private with this epsilon for each of its rows, and its ledger has it; 0 says it without noise. It is all that a search tells
+            beside what follows from the answer's radius.
     """
 
     name: ClassVar[str] = "hufu"
@@ -499,6 +535,7 @@ class Hufu(Strategy):
     comparison: str = "exact"
     bound: str = "own"
     radii: int = 1
+    epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value, known in (("comparison", self.comparison, COMPARISONS), ("bound", self.bound, BOUNDS)):
@@ -506,10 +543,19 @@ class Hufu(Strategy):
                 raise ConfigError(f"{name}={value!r}", where="hufu", remedy=f"use {' or '.join(known)}")
         if not 1 <= self.radii <= 64:
             raise ConfigError(f"radii={self.radii!r}", where="hufu", remedy="use a whole number from 1 to 64")
+        if self.epsilon and (not 0.01 <= self.epsilon <= 100 or self.bound != "own"):
+            raise ConfigError(f"epsilon={self.epsilon!r} with bound={self.bound!r}", where="hufu", remedy="use 0.01 to 100, with bound=own, or 0")  # fmt: skip
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SpatialPlan:
         """A plan; see `make_spatial_plan`."""
-        return make_spatial_plan(statement, catalog, policy)
+        plan = make_spatial_plan(statement, catalog, policy)
+        if self.epsilon and plan.relation is not None:
+            raise CompositionError(f"epsilon={self.epsilon:g} for every point of a join", where="hufu", remedy="leave epsilon out, or use bound=extent")  # fmt: skip
+        return plan
+
+    def _more(self, plan: SpatialPlan) -> int:
+        """Rows beyond the k nearest that a site looks at, so that noise can hide how many it has."""
+        return 2 * margin_of(plan.most_comparisons + 1, self.epsilon) if self.epsilon and plan.k else 0
 
     def require_parties(self, sites: int, *, helper: bool) -> None:
         """Refuse one site, and two that compare masked."""
@@ -529,7 +575,7 @@ class Hufu(Strategy):
         if plan.relation is not None:
             who = "the first site" if plan.relation.lone else "each site"
             found.append(PlanStep(who, "plain", f"tell the other sites the rows of {plan.relation.alias}: {plan.relation.text}"))  # fmt: skip
-        found.append(PlanStep("each site", "plain", plan.rows_text))
+        found.append(PlanStep("each site", "plain", plan.rows_text(self._more(plan))))
         if plan.k:
             if self.bound == "own":
                 found.append(PlanStep(together, "masked", f"is the {_nth(plan.k)} distance of one site below 2^c x {plan.reach.precision:g}?"))  # fmt: skip
@@ -550,7 +596,8 @@ class Hufu(Strategy):
             points = "of each point" if plan.relation is not None else "of the answer"
             found.append(Exposure("coordinator, each site", f"the radius {points}, to {plan.reach.precision:g}", honest + "; the third of three sites or more tells the first two nothing else", "sum"))  # fmt: skip
             if self.bound == "own":
-                found.append(Exposure("coordinator, each site", f"the smallest {_nth(plan.k)} distance that one site has by itself, up to a power of two, and not which site", honest, "sum"))  # fmt: skip
+                noise = f", with noise: {self.epsilon:g}-differentially private for a row" if self.epsilon else ""
+                found.append(Exposure("coordinator, each site", f"the smallest {_nth(plan.k)} distance that one site has by itself, up to a power of two, and not which site{noise}", honest, "sum"))  # fmt: skip
             if self.comparison == "masked":
                 found.append(Exposure("the first site", f"by how many rows the sites together miss {plan.k} at each radius that is tried, times a random number that the other sites know; and whether it is none", "the first site and another one do not put together what they know", "count"))  # fmt: skip
         found.append(Exposure("each site", "how many rows all sites have in the answer, and the length of the longest, up to a power of two", "", "sizes"))  # fmt: skip
@@ -610,7 +657,14 @@ class Hufu(Strategy):
     async def run(self, fed: Federation, plan: SpatialPlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
         names = list(fed.parties.names)
-        request = {"message": dict(message), "comparison": self.comparison, "bound": self.bound, "radii": self.radii}
+        request = {
+            "message": dict(message),
+            "comparison": self.comparison,
+            "bound": self.bound,
+            "radii": self.radii,
+            "epsilon": self.epsilon,
+            "more": self._more(plan),
+        }
         job = share_rows if plan.counts is None else share_counts
         got = await fed.session({name: (name, job.with_args(request=request, parties=names, me=name)) for name in names})  # fmt: skip
         statement, first = plan.statement, got[names[0]]
