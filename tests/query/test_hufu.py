@@ -162,7 +162,9 @@ def test_comparisons_of_the_published_search(
         found = db.sql("SELECT id FROM t WHERE kNN(POINT(0, 0), p, 16)", strategy=f"hufu{options}")
         assert db.check(found)
         assert found.facts()["comparisons"] in expected
-        assert sorted(spent, key=lambda one: str(one[0])) == ([(f"s{j}", Laplace(epsilon=8.0)) for j in range(3)] if "epsilon" in options else [])
+        assert sorted(spent, key=lambda one: str(one[0])) == (
+            [(f"s{j}", Laplace(epsilon=8.0)) for j in range(3)] if "epsilon" in options else []
+        )
         assert ("8-differentially private" in json.dumps(found.leakage)) == ("epsilon" in options)
 
 

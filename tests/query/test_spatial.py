@@ -111,6 +111,12 @@ def test_what_is_no_spatial_statement_is_refused_before_a_site_is_asked(text: st
         answer(text)
 
 
+def test_a_table_is_described_with_its_points() -> None:
+    with connected({"a": TableSource({"t": (TYPES, [])})}, {"tables": {"t": {"columns": {"x": "public"}, "points": POINTS}}}) as db:  # fmt: skip
+        found = db.sql("DESCRIBE t").rows[-2:]
+    assert found == [("location", "POINT of x, y", "private", None, None), ("place", "POINT of shape", "private", None, None)]  # fmt: skip
+
+
 def test_private_points_answer_counts_and_show_no_row() -> None:
     private = {"policy": {"min_count": 1}, "tables": {"t": {"columns": {"id": "protected"}, "points": POINTS}}}
     assert answer("SELECT count(*) FROM t WHERE DWithin(location, POINT(0, 0), 5)", private) == [(3,)]

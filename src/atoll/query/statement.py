@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError, nearest
 from atoll.core.extras import need
 
 from .databases.silo import EMPTY, connect_duckdb, lock_connection, quote
-from .policy import PointPolicy, QueryPolicy
+from .policy import LEVELS, PointPolicy, QueryPolicy
 from .spatial import break_ties, expand_points
 
 __all__ = [
@@ -160,6 +160,9 @@ def describe_catalog(text: str, catalog: Catalog, policy: QueryPolicy) -> tuple[
     for name, kind in catalog.tables[table].items():
         one = policy.table(table).column(name)
         rows.append((name, kind, one.level, one.release, "local" if one.local else None))
+    for name, point in catalog.points.get(table, {}).items():
+        level = max((policy.table(table).column(column).level for column in point.columns), key=LEVELS.index)
+        rows.append((name, f"POINT of {', '.join(point.columns)}", level, None, None))
     return ("column", "type", "level", "release", "join"), ("VARCHAR",) * 5, rows
 
 

@@ -25,7 +25,7 @@ def command(
     policy: Annotated[Path | None, typer.Option("--policy", help="What every site allows; without one only COUNT answers.", metavar="FILE")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the statement from a file.", metavar="FILE")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the rows: .csv, .parquet, .arrow or .json.", metavar="FILE")] = None,
-    strategy: Annotated[str, typer.Option("--strategy", help="How it is answered: auto, the name of a strategy, or each to compare them.")] = "auto",
+    strategy: Annotated[str, typer.Option("--strategy", help="How it is answered: auto, the name of a strategy, with options after a colon (hufu:radii=3), or each to compare them.")] = "auto",
     check: Annotated[bool, typer.Option("--check", help="Compare with DuckDB over all rows in one place.")] = False,
     transcript: Annotated[Path | None, typer.Option("--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR")] = None,
     kit: KitOption = None,
