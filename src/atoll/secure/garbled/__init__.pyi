@@ -15,6 +15,9 @@ from .garbling import Evaluator as Evaluator
 from .garbling import Garbler as Garbler
 from .garbling import begin_garbling as begin_garbling
 from .garbling import garbling_contract as garbling_contract
+from .groups import GroupColumn as GroupColumn
+from .groups import MergedGroups as MergedGroups
+from .groups import merge_sorted_groups as merge_sorted_groups
 from .wires import GateCounter as GateCounter
 from .wires import Gates as Gates
 from .wires import Wires as Wires
