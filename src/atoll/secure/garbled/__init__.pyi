@@ -4,7 +4,6 @@ from .circuits import blank_rows as blank_rows
 from .circuits import choose_wires as choose_wires
 from .circuits import compact_rows as compact_rows
 from .circuits import equal_wires as equal_wires
-from .circuits import exchange_rows as exchange_rows
 from .circuits import less_wires as less_wires
 from .circuits import merge_rows as merge_rows
 from .circuits import sort_rows as sort_rows

@@ -8,7 +8,7 @@ Numbers are ``(bits, rows)``, lowest bit first, and all rows go at once. ANDs fo
 | `less_wires` | k, or about 2 k in blocks | k, or those of a block and log k |
 | `equal_wires` | k - 1 | log k |
 | `choose_wires` | k | 1 |
-| `exchange_rows` of records of w bits | those of `less_wires` of the key, and w | one more |
+| a pair of records of w bits, put in order | those of `less_wires` of the key, and w | one more |
 
 A carry costs one AND: ``c' = c ^ ((x ^ c) & (y ^ c))`` (Boyar, Peralta, Pochuev 2000). A comparison of k bits in one block is the borrow of ``x - y``; gates whose every layer is a message
 (`Gates.block`) compare blocks beside each other and join them as a tree.
@@ -28,6 +28,8 @@ from .wires import Wires, join_wires
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .wires import Array
+
 __all__ = [
     "add_wires",
     "all_wires",
@@ -35,7 +37,6 @@ __all__ = [
     "choose_wires",
     "compact_rows",
     "equal_wires",
-    "exchange_rows",
     "less_wires",
     "merge_rows",
     "sort_rows",
@@ -145,50 +146,76 @@ async def blank_rows(bit: Wires, x: Wires) -> Wires:
 # ------------------------------------------------------------------ networks over records ``(w, rows)``, of which the lowest bits are the key
 
 
-async def exchange_rows(records: Wires, low: NDArray[np.int64], high: NDArray[np.int64], key: int) -> Wires:
-    """Put the record with the smaller key of each pair of rows at its low place; no row is in two pairs."""
-    a, b = records.take(low), records.take(high)
-    swap = await less_wires(b[:key], a[:key])
-    change = await conjoin_spread(swap, a ^ b)
-    made = records.data.copy()
-    made[..., low], made[..., high] = (a ^ change).data, (b ^ change).data
-    return Wires(records.by, made)
+class _Pairs:
+    """Pairs of rows that a level of a network compares: ``(i, i + stride)`` in blocks of two strides, or the first with the last and so on (``mirrored``). Rows without a partner stay.
+
+    Slices in place of lists of places: a level moves whole runs of rows.
+    """
+
+    def __init__(self, rows: int, stride: int, mirrored: bool = False) -> None:
+        self._stride, self._mirrored = stride, mirrored
+        self._whole = rows - rows % (2 * stride)  # rows of whole blocks
+        self._tail = max(0, rows % (2 * stride) - stride)  # pairs of the last block, if it is not whole
+        self.count = self._whole // 2 + self._tail
+
+    def _views(self, data: Array) -> list[tuple[Array, slice]]:
+        """The low rows of whole blocks, the high ones, and those of the last block; and where they lie in an array of pairs."""
+        lead, s, whole, tail = data.shape[:-1], self._stride, self._whole, self._tail
+        blocks = data[..., :whole].reshape(*lead, whole // (2 * s), 2, s)
+        highs = data[..., whole + s : whole + s + tail]
+        first = whole + (s - tail if self._mirrored else 0)
+        high = blocks[..., 1, ::-1] if self._mirrored else blocks[..., 1, :]
+        main, rest = slice(0, whole // 2), slice(whole // 2, None)
+        return [(blocks[..., 0, :], main), (data[..., first : first + tail], rest), (high, main), (highs[..., ::-1] if self._mirrored else highs, rest)]  # fmt: skip
+
+    def split(self, x: Wires) -> tuple[Wires, Wires]:
+        """The low and the high rows of all pairs."""
+        made = [np.empty((*x.data.shape[:-1], self.count), dtype=np.uint64) for _ in range(2)]
+        for i, (view, place) in enumerate(self._views(x.data)):
+            made[i // 2][..., place].reshape(view.shape)[...] = view
+        return Wires(x.by, made[0]), Wires(x.by, made[1])
+
+    def join(self, x: Wires, low: Wires, high: Wires) -> Wires:
+        """The rows with other low and high ones."""
+        made = x.data.copy()
+        for i, (view, place) in enumerate(self._views(made)):
+            view[...] = (low, high)[i // 2].data[..., place].reshape(view.shape)
+        return Wires(x.by, made)
+
+
+async def _exchange(records: Wires, pairs: _Pairs, key: int) -> Wires:
+    """Put the record with the smaller key of each pair at its low place."""
+    if not pairs.count:
+        return records
+    low, high = pairs.split(records)
+    swap = await less_wires(high[:key], low[:key])
+    change = await conjoin_spread(swap, low ^ high)
+    return pairs.join(records, low ^ change, high ^ change)
 
 
 async def merge_rows(first: Wires, second: Wires, key: int) -> Wires:
-    """Merge two tables of records that are sorted by their lowest ``key`` bits."""
-    backwards = first.take(np.arange(first.shape[1])[::-1])
+    """Merge two tables of records ``(w, rows)`` that are sorted by their lowest ``key`` bits."""
+    backwards = first[:, ::-1]
     records = join_wires([backwards, second], axis=1)  # falls, then rises
-    for low, high in _half_cleaners(records.shape[1]):
-        records = await exchange_rows(records, low, high, key)
+    n = records.shape[1]
+    stride = 1 << max(0, (n - 1).bit_length() - 1)
+    while stride:
+        records = await _exchange(records, _Pairs(n, stride), key)
+        stride //= 2
     return records
 
 
 async def sort_rows(records: Wires, key: int) -> Wires:
-    """Sort records by their lowest ``key`` bits; equal keys in any order."""
-    n, size = records.shape[1], 2
-    rows = np.arange(n)
-    while size < 2 * n:
-        mirror = rows ^ (size - 1)  # two sorted runs, the second one read backwards
-        low = rows[(rows < mirror) & (mirror < n)]
-        records = await exchange_rows(records, low, mirror[low], key)
-        stride = size // 4
+    """Sort records ``(w, rows)`` by their lowest ``key`` bits; equal keys in any order."""
+    n, run = records.shape[1], 1
+    while run < n:
+        records = await _exchange(records, _Pairs(n, run, mirrored=True), key)  # two sorted runs, the second backwards
+        stride = run // 2
         while stride:
-            low = rows[(rows & stride == 0) & (rows + stride < n)]
-            records = await exchange_rows(records, low, low + stride, key)
+            records = await _exchange(records, _Pairs(n, stride), key)
             stride //= 2
-        size *= 2
+        run *= 2
     return records
-
-
-def _half_cleaners(n: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    rows, made = np.arange(n), []
-    stride = 1 << max(0, (n - 1).bit_length() - 1)
-    while stride and n > 1:
-        low = rows[(rows & stride == 0) & (rows + stride < n)]
-        made.append((low, low + stride))
-        stride //= 2
-    return made
 
 
 # ------------------------------------------------------------------ sums of rows and of groups

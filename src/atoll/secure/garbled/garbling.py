@@ -257,7 +257,8 @@ class Garbler(_Labels):
 
     def flip(self, x: Wires, bits: NDArray[np.bool_]) -> Wires:
         """What was the label of 0 becomes that of the bit."""
-        return Wires(self, x.data ^ np.where(bits, _planes(self._delta, x), np.uint64(0)))
+        delta = self._delta.reshape(2, *[1] * len(x.shape))
+        return Wires(self, x.data ^ (delta if bits.all() else np.where(bits, delta, np.uint64(0))))
 
     async def share(self, values: Any = None, *, owner: str, bits: int, rows: int) -> Wires:
         """Its own numbers stand behind labels of the public stream; those of the evaluator come as rows of the extension."""
@@ -484,10 +485,6 @@ def _parts(count: int) -> Iterator[tuple[slice, int]]:
 def _labels(rows: NDArray[np.uint8]) -> Array:
     """Rows of 16 bytes as two planes of words."""
     return np.ascontiguousarray(rows).view("<u8").astype(np.uint64, copy=False).T
-
-
-def _planes(delta: Array, x: Wires) -> Array:
-    return delta.reshape(2, *[1] * len(x.shape))
 
 
 def _digest(labels: Array) -> bytes:

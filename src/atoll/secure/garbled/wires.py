@@ -85,7 +85,11 @@ class Wires:
 
 def join_wires(wires: Sequence[Wires], axis: int = 0) -> Wires:
     """Join wires along an axis."""
-    return Wires(wires[0].by, np.concatenate([one.data for one in wires], axis=axis + 1 if axis >= 0 else axis))
+    place = axis + 1 if axis >= 0 else axis
+    filled = [one for one in wires if one.data.shape[place]] or wires[:1]
+    if len(filled) == 1:
+        return filled[0]
+    return Wires(wires[0].by, np.concatenate([one.data for one in filled], axis=place))
 
 
 def number_bits(values: Any, bits: int) -> NDArray[np.bool_]:
