@@ -33,6 +33,7 @@ from ..keystream import SEED, opened
 from .authenticated import Committing
 from .computation import tell_all
 from .dealer import read_stream
+from .domain import Binary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,7 +171,7 @@ class AuthenticatedBits(Gates, Committing):
             own = number_bits(values, bits)
             if own.shape[1] != rows:
                 raise DataError(f"{own.shape[1]} values", where="share", remedy=f"share {rows}, as all parties expect")
-            difference = np.packbits(own.ravel() ^ dealt[-1][0].astype(bool), bitorder="little")
+            difference = np.packbits(own.ravel() ^ Binary.unpacked(dealt[-1][0], bits * rows), bitorder="little")
         shown = await self._fix(owner, difference, (-(-bits * rows // 8),))
         changed = np.unpackbits(shown, count=bits * rows, bitorder="little").astype(bool)
         return Wires(self, (mask ^ (changed * self._key)).reshape(1, bits, rows))
@@ -216,7 +217,7 @@ class AuthenticatedBits(Gates, Committing):
             count = math.prod(x.shape)
             dealt = await self.dealer.get("input", (count,), bitwise=True, owner=self.parties.index(to))
             words = words ^ self._parts(dealt, (count,)).reshape(x.shape)
-            own = dealt[-1][0].reshape(x.shape) if to == self.me else None
+            own = Binary.unpacked(dealt[-1][0], count).reshape(x.shape) if to == self.me else None
         shown = await self._open(words) & _ONE
         await self.check()
         if to is not None and own is None:

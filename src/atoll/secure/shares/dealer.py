@@ -285,7 +285,7 @@ class _BitStock:
             words ^= read_stream(stream, words.shape)
         rows[-1].append((words,))
         if order.what == "input" and order.owner is not None:
-            rows[order.owner].append((bits.copy(),))
+            rows[order.owner].append((Binary.packed(bits),))
         return rows
 
     def _draw_bits(self, count: int) -> Array:
