@@ -12,7 +12,7 @@ import numpy as np
 from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.core.redaction import private
 
-from ..argument_order import read_order
+from .argument_order import read_order
 
 __all__ = [
     "LABELLED",
@@ -76,7 +76,7 @@ class LossSignature:
     """The inputs that a loss needs.
 
     The first two parameters are the model's output and the target, or the target and the output if their names say so, as ``(y_true, y_pred)`` do; see
-    `atoll.learn.argument_order`. If the first is called ``model``, the loss runs the model itself, and
+    `atoll.learn.local.argument_order`. If the first is called ``model``, the loss runs the model itself, and
     all parameters are passed by name. A parameter with a default belongs to the loss: Atoll does not fill it. The names:
 
     =============  ===========================================================================================================

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from atoll.core.algebra.metric import Summary
 from atoll.core.errors import ConfigError, DataError
 
-from ..argument_order import read_order
+from ..local.argument_order import read_order
 from .base import ScoreMetric, ratio
 
 __all__ = ["FunctionMetric", "require_function"]
@@ -59,7 +59,7 @@ class FunctionMetric(ScoreMetric):
     add up.
 
     Scores come first, then labels. A function whose parameters are named for the other order, as scikit-learn's ``(y_true, y_pred)`` and ``(y_true, y_score)`` are,
-    gets them in its own order, and one that takes them by name alone, by name; see `atoll.learn.argument_order`.
+    gets them in its own order, and one that takes them by name alone, by name; see `atoll.learn.local.argument_order`.
 
     Attributes:
         function: takes the outputs, ``(n, outputs)``, or ``(n,)`` if there is one output a row, and the labels, ``(n,)``; returns a number, NaN where it is not defined.
