@@ -215,3 +215,18 @@ def test_a_loop_that_takes_a_buffer_away_is_refused() -> None:
     job = atoll.Training(model=CustomLoop(model, loop), selection=Everyone(), rounds=1)
     with pytest.raises(CompositionError, match=r"leaves no '0.running_mean'"):
         atoll.simulate(job, TWO, engine="inline", progress=False)
+
+
+def test_a_loop_leaves_no_switch_to_the_next_client() -> None:
+    seen = []
+
+    def loop(model: Any, shard: Any, config: Any, rng: Any) -> None:
+        seen.append((torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()))
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+
+    _run(loop)
+    assert len(seen) == 4
+    assert len(set(seen)) == 1
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import atoll
-from atoll.core.errors import DataError
+from atoll.core.errors import CompositionError, DataError
 from atoll.torch.learner import seeded
 from atoll.torch.models import copy_module, shape_module
 
@@ -169,6 +170,46 @@ class Counting(nn.Module):
         return self.last(x - (self.one + self.two + self.three) / 3) * torch.clamp(self.steps / 10, max=1.0)
 
 
+class Saving(nn.Module):
+    """Computes a part of its pass again in the backward pass."""
+
+    def __init__(self, reentrant: bool = False, dropout: float = 0.0, plain: bool = False) -> None:
+        super().__init__()
+        self.part, self.last = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Dropout(dropout)), nn.Linear(8, 2)
+        self.first, self.reentrant, self.plain = nn.Linear(WIDTH, WIDTH), reentrant, plain
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        return self.last(self.part(x) if self.plain else checkpoint(self.part, x, use_reentrant=self.reentrant))
+
+
+class Weighed(torch.autograd.Function):
+    """Scales a gradient by a weight that it reads from the layer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, layer: Any) -> Any:
+        ctx.layer = layer
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        return slopes[0] * ctx.layer.weight.norm(), None
+
+
+class LooksBack(nn.Module):
+    """Reads weights in the backward pass, by a hook or by a function of its own."""
+
+    def __init__(self, hook: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.hook = nn.Linear(WIDTH, 8), nn.Linear(8, 2), hook
+        if hook:
+            self.last.register_full_backward_hook(lambda layer, down, up: (down[0] * layer.weight.norm(),))
+
+    def forward(self, x: Any) -> Any:
+        h = torch.tanh(self.first(x))
+        return self.last(h if self.hook else Weighed.apply(h, self.last))  # type: ignore[no-untyped-call]
+
+
 def plainly(make: Callable[[nn.Module], nn.Module], layer: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # the hooks are old, and still used
@@ -218,6 +259,10 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "parameters in part": Partly,
     "masks beside statistics": Masked,
     "counters and averages": Counting,
+    "checkpoint": Saving,
+    "reentrant checkpoint": lambda: Saving(reentrant=True),
+    "a hook that reads weights": lambda: LooksBack(hook=True),
+    "a function that reads weights": lambda: LooksBack(hook=False),
     "float64": lambda: sequence(nn.Linear(WIDTH, 4), nn.BatchNorm1d(4, momentum=None), out=4).double(),
     "lazy layers": lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(2)),
 }
@@ -265,6 +310,32 @@ def test_one_client_is_an_ordinary_loop(name: str, engine: str) -> None:
     x = torch.tensor(X).to(next(want.parameters()).dtype)
     tolerance = 1e-9 if x.dtype == torch.float64 else 1e-5
     np.testing.assert_allclose(got(x).detach().numpy(), want(x).detach().numpy(), atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "a hook that reads weights"])
+def test_a_backward_pass_has_the_weights_of_its_pass(name: str) -> None:
+    test_one_client_is_an_ordinary_loop(name, "inline")
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+def test_what_a_checkpoint_drops_stays_dropped(engine: str) -> None:
+    saving, plain = (
+        trained(seeded(lambda plain=plain: Saving(dropout=0.5, plain=plain), 0), engine).params
+        for plain in (False, True)
+    )
+    for name, value in plain.items():
+        np.testing.assert_allclose(saving[name], value, atol=1e-6)
+
+
+def test_a_backward_pass_that_reads_weights_is_no_pass_of_single_examples() -> None:
+    job = atoll.Training(
+        model=seeded(lambda: LooksBack(hook=True), 0),
+        algorithm=atoll.algorithms.DPSGD(atoll.FedAvg(steps=1), clip=1.0, noise=1.0, rate=1.0),
+        selection=atoll.Everyone(),
+        rounds=1,
+    )
+    with pytest.raises(CompositionError, match=r"reads weights from the model.*write what the hook does into forward"):
+        atoll.simulate(job, {"only": atoll.data.Dataset({"x": X, "y": Y}, classes=2)}, progress=False)
 
 
 @pytest.mark.parametrize("given", ["the model", "a factory"])

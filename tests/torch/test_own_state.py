@@ -258,6 +258,122 @@ def test_no_order_and_no_engine_changes_a_result(make: Any, loss: Any, told: str
     assert not told or any(re.match(told, notice) for notice in made.notices)
 
 
+PASSES = 0
+BOOK = {"calls": 0}
+
+
+class Nested:
+    class Inner:
+        passes = 0
+
+
+def _count_global() -> int:
+    global PASSES
+    PASSES += 1
+    return PASSES
+
+
+def _count_in_book() -> int:
+    BOOK["calls"] += 1
+    return BOOK["calls"]
+
+
+def _count_default(calls: list[int] = []) -> int:  # noqa: B006 - as above
+    calls.append(1)
+    return len(calls)
+
+
+def _count_attribute() -> int:
+    _count_attribute.calls = getattr(_count_attribute, "calls", 0) + 1  # type: ignore[attr-defined]
+    made: int = _count_attribute.calls  # type: ignore[attr-defined]
+    return made
+
+
+def _count_nested() -> int:
+    Nested.Inner.passes += 1
+    return Nested.Inner.passes
+
+
+def _counting_closure() -> Any:
+    calls = 0
+
+    def count() -> int:
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return count
+
+
+SHARED = {
+    "PASSES": _count_global,
+    "BOOK": _count_in_book,
+    "_count_default": _count_default,
+    "_count_attribute": _count_attribute,
+    "Nested.Inner": _count_nested,
+    "count.calls": _counting_closure(),
+}
+
+
+class Counted(nn.Module):
+    """Scales by a count that no client has for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x) * (self.count() if self.training else 1)  # type: ignore[operator]
+
+
+def _measured(count: Any) -> Any:
+    def loss(output: Any, target: Any) -> Any:
+        return F.cross_entropy(output, target) / count()
+
+    return loss
+
+
+@pytest.mark.filterwarnings("ignore:.*is trained client by client:RuntimeWarning")
+@pytest.mark.parametrize("name", SHARED)
+def test_what_clients_share_is_named_and_no_trial_changes_it(name: str) -> None:
+    count = SHARED[name]
+    kind = type("Counts", (Counted,), {"count": staticmethod(count), "__module__": __name__})
+
+    def loop(model: Any, shard: Any, config: Any, rng: Any) -> None:
+        model.weight.data.mul_(count())
+
+    jobs = {
+        "Training changes": {"model": seeded(kind, 0)},
+        "The loss changes": {"model": seeded(lambda: nn.Linear(3, 2), 0), "loss": _measured(count)},
+        "The training loop changes": {"model": CustomLoop(seeded(lambda: nn.Linear(3, 2), 0), loop)},
+        "": {"model": seeded(lambda: nn.Linear(3, 2), 0)},
+    }
+    for told, parts in jobs.items():
+        passes, before = atoll.FedAvg(batch_size=None), count()
+        job = atoll.Training(**parts, algorithm=passes, selection=atoll.Everyone(), rounds=1)
+        made = atoll.simulate(job, {"a": _table(1, 9)}, engine="inline", progress=False)
+        said = [notice for notice in made.notices if "share, so that a result can depend on their order" in notice]
+        assert [told for notice in said if notice.startswith(told) and name in notice] == ([told] if told else [])
+        assert count() - before == (2 if told else 1)  # the one step counts, and no look
+
+
+class Stepping(nn.Module):
+    """Draws from an iterator, which nobody can put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.steps = nn.Linear(3, 2), itertools.count()
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x) * (next(self.steps) if self.training else 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*is trained client by client:RuntimeWarning")
+def test_an_iterator_of_a_model_is_named() -> None:
+    made = _train(seeded(Stepping, 0), "ab", "inline")[2]
+    assert [n for n in made.notices if "share, so that a result can depend on their order: steps." in n]
+
+
 def test_a_parameter_that_the_first_pass_makes_is_refused() -> None:
     class Late(nn.Module):
         def __init__(self) -> None:

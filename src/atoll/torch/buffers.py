@@ -33,6 +33,7 @@ from atoll.core.errors import CompositionError, ConfigError, nearest
 from .models import array_of, copy_owned
 from .network import FunctionalModule, Held
 from .own_state import OwnState, generator_states, seed_generators
+from .shared_state import SharedState
 from .tracing.keyed import Bounded
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Written:
         anew: those that begin as the model has them.
         loose: names of attributes that are no buffers; they begin anew, too, see `atoll.torch.own_state`.
         draws: global generators other than PyTorch's that a step draws from.
+        shared: what functions of the model reach and a step changes, though it is nobody's own.
     """
 
     sent: Mapping[str, str]
@@ -72,6 +74,7 @@ class Written:
     anew: tuple[str, ...] = ()
     loose: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,8 +86,9 @@ class Written:
         """Why clients cannot share a batch of the model, or ``""``."""
         if self.names:
             return f"a training pass changes the buffer {self.names[0]!r}"
-        if self.loose:
-            return f"a training pass changes the attribute {self.loose[0]!r}"
+        for kind, changed in (("attribute", self.loose), ("variable", self.shared)):
+            if changed:
+                return f"a training pass changes the {kind} {changed[0]!r}"
         return f"a training pass draws from {self.draws[0]}" if self.draws else ""
 
 
@@ -136,7 +140,7 @@ class BufferRules:
                 seen = None if x is None else _watch_step(network, x.to(network.device), strict=False)
             seen = seen or _Seen([])
             names += [name for name in seen.names if name not in names and name not in seen.reshaped]
-            self.found = self._make_rules(network, _Seen(names, loose=seen.loose))
+            self.found = self._make_rules(network, _Seen(names, loose=seen.loose, shared=seen.shared))
         return self.found
 
     def note_loose(self, names: Iterable[str]) -> None:
@@ -169,6 +173,11 @@ class BufferRules:
                 f"Training changes attributes that are no buffers, and every client begins with their first values, as the returned model does: "
                 f"{', '.join(plan.loose)}. Use register_buffer for what must last."
             )
+        if plan.shared:
+            found.append(
+                f"Training changes what clients, rounds and measurements share, so that a result can depend on their order: {', '.join(plan.shared)}. "
+                "Use register_buffer for what must last, and attributes of the model for what must not."
+            )
         lost = [name for name in network.loss_changes if name not in generator_states()]
         if lost:
             found.append(
@@ -196,7 +205,7 @@ class BufferRules:
                 local.append(name)
             else:
                 sent[name] = rule
-        return Written(sent, tuple(local), tuple(anew), tuple(seen.loose), tuple(seen.draws))
+        return Written(sent, tuple(local), tuple(anew), tuple(seen.loose), tuple(seen.draws), tuple(seen.shared))
 
 
 class Holding:
@@ -373,6 +382,7 @@ class _Seen:
     reshaped: set[str] = field(default_factory=set)
     loose: list[str] = field(default_factory=list)
     draws: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
 
 
 def _watch_step(network: FunctionalModule, x: Tensor, *, strict: bool = True) -> _Seen | None:
@@ -393,6 +403,8 @@ def _watch_step(network: FunctionalModule, x: Tensor, *, strict: bool = True) ->
             other = _step(network, _unlike(rows), moved=True, strict=strict)
             seen.names += other.names
             seen.loose = list(dict.fromkeys([*seen.loose, *other.loose]))
+            seen.shared = list(dict.fromkeys([*seen.shared, *other.shared]))
+            network.looks_back = _looks_back(network, rows)
     return seen
 
 
@@ -406,6 +418,7 @@ def _unlike(rows: Tensor) -> Tensor:
 
 def _step(network: FunctionalModule, rows: Tensor, *, moved: bool, strict: bool) -> _Seen:
     module, own = _trial(network)
+    shared = SharedState([module], own)
     before = {name: value.detach().clone() for name, value in fixed_tensors(module)}
     if moved:
         before = {name: value + 0.25 if value.is_floating_point() else value for name, value in before.items()}
@@ -422,7 +435,7 @@ def _step(network: FunctionalModule, rows: Tensor, *, moved: bool, strict: bool)
         now = generator_states()
     # PyTorch's own draws are keyed on every path.
     draws = [name for name in states if name != "torch" and states[name] != now[name]]
-    seen = _Seen([], loose=own.list_changes(), draws=draws)
+    seen = _Seen([], loose=own.list_changes(), draws=draws, shared=shared.list_changes())
     kept = set(module.state_dict(keep_vars=True))
     for name, first in before.items():
         last, (tensor, version) = held[name].detach(), given[name]
@@ -437,7 +450,35 @@ def _step(network: FunctionalModule, rows: Tensor, *, moved: bool, strict: bool)
         seen.names.append(name)
     seen.loose += _born(network, module, {**params, **before}, kept)
     own.restore()
+    shared.restore()
     return seen
+
+
+def _looks_back(network: FunctionalModule, rows: Tensor) -> bool:
+    """Tell whether a gradient depends on what the model itself holds, and not on the parameters of its pass alone: a backward hook reads its weights."""
+    module, own = _trial(network)
+    kept = [(p, p.detach().clone()) for p in module.parameters()]
+    params = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
+    fixed = {name: value.detach().clone() for name, value in fixed_tensors(module)}
+    seed, found = torch.zeros(2, dtype=torch.int64, device=network.device), []
+    try:
+        for far in (0.0, 0.25):
+            with torch.no_grad():
+                for own_tensor, value in kept:
+                    own_tensor.copy_(value + far)
+            leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+            with torch.enable_grad(), seed_generators(0), Bounded(seed, strict=False):
+                held = Held({name: value.clone() for name, value in fixed.items()})
+                made = network.outputs(leaves, held, rows, training=True, module=module).float()
+                steps = torch.arange(made.numel(), dtype=made.dtype, device=made.device).reshape(made.shape)
+                (made * torch.sin(1.0 + steps)).sum().backward()
+            found.append({name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None})
+            own.restore()
+    finally:
+        with torch.no_grad():
+            for own_tensor, value in kept:
+                own_tensor.copy_(value)
+    return found[0].keys() != found[1].keys() or not all(_same(value, found[1][n]) for n, value in found[0].items())
 
 
 def _born(network: FunctionalModule, module: nn.Module, before: Mapping[str, Any], kept: set[str]) -> list[str]:

@@ -128,6 +128,12 @@ class ClientTraining:
                     remedy="use a model whose passes write no buffer, such as one with LayerNorm or GroupNorm, or GaussianLDP or CentralDP with buffers='local', "
                     "which clip and noise the whole update",
                 )
+            if self.network.looks_back:
+                raise CompositionError(
+                    f"a backward pass of {self.network.title} reads weights from the model, as a hook may, and the gradient of each example is taken apart from it",
+                    where="Training.model",
+                    remedy="write what the hook does into forward, or use GaussianLDP or CentralDP, which clip and noise the whole update",
+                )
         if sent and self.protected:
             names = ", ".join(sent)
             raise CompositionError(
@@ -144,8 +150,11 @@ class ClientTraining:
         mixing = self.network.mixes_rows()
         if mixing:
             return f"{mixing} takes statistics over the batch"
-        changes = self.network.loss_changes
-        return self.buffers.look(self.network, x).why or (f"the loss changes {changes[0]}" if changes else "")
+        why = self.buffers.look(self.network, x).why
+        if self.network.looks_back:
+            why = why or "a backward pass reads weights from the model"
+        changes = [*self.network.loss_changes, *self.network.loss_shared]
+        return why or (f"the loss changes {changes[0]}" if changes else "")
 
 
 def without_buffers(broadcast: Tree) -> Tree:

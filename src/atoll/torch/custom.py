@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +35,7 @@ from .learner import example_of, loss_of_task
 from .models import array_of, copy_owned, init, load, params_of, precision_of, shape_module
 from .network import FunctionalModule
 from .own_state import OwnState, seed_generators
+from .shared_state import SharedState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +86,7 @@ class CustomLoop:
         made, owned = copy_owned(module)
         own = None if changed is None else OwnState(made, owned)
         made.train()
-        with seed_generators(rng.key):
+        with seed_generators(rng.key), _keep_switches():
             metrics = self.fn(made, shard, dict(self.config), rng.generator())
         if changed is not None and own is not None:
             changed += own.list_changes()
@@ -95,6 +97,19 @@ class CustomLoop:
                 remedy="return a dict of numbers, or nothing",
             )
         return made, {str(name): _number(str(name), value) for name, value in (metrics or {}).items()}
+
+
+@contextmanager
+def _keep_switches() -> Iterator[None]:
+    """Put PyTorch's global switches back after a loop, so that the next client begins as this one did."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    try:
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def _number(name: str, value: Any) -> float:
@@ -130,6 +145,8 @@ class _CustomLearner(Holding, Reporting):
         require_fit(settings.algorithm, type(loop).__name__, self.offers)
         fn, self._own = OwnState.of_loss(loop.fn)
         self.loop = replace(loop, fn=fn)
+        self._shared = SharedState([fn], self._own)
+        self._shared_changes: list[str] = []
         self._loop_changes: list[str] = []
         self.example = example_of(data)
         self.model = (
@@ -169,7 +186,13 @@ class _CustomLearner(Holding, Reporting):
         """Return how buffers travel, and what of the loop and of the model lasts no longer than a client."""
         names = ", ".join(self._loop_changes)
         lost = f"The training loop changes {names}, and every client begins with its first value."
-        return [*super().notices, *([lost] if names else [])]
+        found = [lost] if names else []
+        if self._shared_changes:
+            found.append(
+                f"The training loop changes what clients and rounds share, so that a result can depend on their order: {', '.join(self._shared_changes)}. "
+                "Keep what must last in the module, and what must not in an object whose method is the loop."
+            )
+        return [*super().notices, *found]
 
     def check(self, data: Any) -> None:
         """Do nothing: the loop decides what it reads."""
@@ -209,6 +232,7 @@ class _CustomLearner(Holding, Reporting):
                 trained, metrics = self.loop.run(trained, island.data, stream.key, changed)
         params = self._read_params(trained)
         self._loop_changes = self._loop_changes or self._own.list_changes()
+        self._shared_changes = self._shared_changes or self._shared.list_changes()
         self.rules.note_loose(changed)
         self._own.restore()
         if "loss" in asked:

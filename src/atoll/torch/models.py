@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = [
     "copy_owned",
     "init",
     "is_lazy",
+    "keep_activations",
     "load",
     "params_of",
     "precision_of",
@@ -54,6 +56,33 @@ def buffers_of(module: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of the floating-point buffers that belong to the model's state, by name (BatchNorm's running statistics)."""
     kept = module.state_dict(keep_vars=True)
     return {name: array_of(b) for name, b in module.named_buffers() if name in kept and b.is_floating_point()}
+
+
+@contextmanager
+def keep_activations() -> Iterator[None]:
+    """Run passes in which ``torch.utils.checkpoint`` keeps what it would compute again in the backward pass.
+
+    By then a model has its own parameters again, and dropout other masks: gradients would be wrong without a word. Results are those of the pass without it.
+    """
+    from torch.utils import checkpoint as module
+
+    class Kept:
+        @staticmethod
+        def apply(function: Any, preserve: bool, *args: Any) -> Any:
+            del preserve
+            return function(*args)
+
+    def keep(*args: Any, **options: Any) -> Iterator[None]:
+        del args, options
+        yield
+
+    ours = {"CheckpointFunction": Kept, "_checkpoint_without_reentrant_generator": keep}
+    before = {name: getattr(module, name) for name in ours}
+    vars(module).update(ours)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ from atoll.learn.local.own_loss import LossSignature, OwnLoss
 
 from .loss_look import LossLook
 from .losses import LossInputs, Objective, objective_of
-from .models import copy_owned, params_of, shape_module, spectral_layers, spectral_units
+from .models import copy_owned, keep_activations, params_of, shape_module, spectral_layers, spectral_units
 from .own_state import OwnState, generator_states, seed_generators
+from .shared_state import SharedState
 
 if TYPE_CHECKING:
     from .blocks.pool import Pool
@@ -86,6 +87,8 @@ class FunctionalModule:
         measured_changes: what the last measurement changed, so that clients in one batch would depend on each other.
         loss_changes: what of that a call changes, and global generators that a call draws from.
         loss_notices: what a look at the loss found, as sentences.
+        loss_shared: what functions of the loss reach and a call changes, though it is nobody's own.
+        looks_back: whether a backward pass reads weights from the model, as a hook may; then clients are trained one by one.
         ways: form of a row -> how clipped sums of single examples' gradients are computed; see `atoll.torch.examples.choose`.
     """
 
@@ -134,10 +137,12 @@ class FunctionalModule:
             **dict(self.training.named_buffers()),
         }
         self.looks_up = False
+        self.looks_back = False
         self.ways: dict[Any, ExampleWay] = {}
         self._given_loss = loss
         self.loss_changes: list[str] = []
         self.loss_notices: list[str] = []
+        self.loss_shared: list[str] = []
         self.measured_changes: list[str] = []
         self.loss_own = OwnState(nn.Module(), ())
         if not isinstance(loss, str | Objective | OwnLoss):
@@ -167,7 +172,8 @@ class FunctionalModule:
         watched = training and isinstance(frozen, Held)  # a transformation of PyTorch refuses `data =` itself
         places = {name: (p.detach(), p.data_ptr()) for name, p in params.items()} if watched else {}
         asked = {name: given[name].requires_grad for name in (*self.names, *self.still) if name in given}
-        made = functional_call(module, given, (x,), tie_weights=False)
+        with keep_activations():
+            made = functional_call(module, given, (x,), tie_weights=False)
         if training and getattr(frozen, "strict", True):
             self._require_assigned(params, given, places)
             self._require_trained(given, asked)
@@ -176,6 +182,14 @@ class FunctionalModule:
                 if given[name] is not params.get(name, held):  # a buffer that a loss gives for one pass is no write
                     frozen[name] = given[name].detach()
         return made
+
+    def run_with(self, fn: Callable[[], Any], params: Mapping[str, Tensor], frozen: Mapping[str, Tensor]) -> Any:
+        """Return what a function returns while the model in training mode holds these tensors: its hooks may read weights in a backward pass."""
+        given = {f"module.{name}": value for name, value in {**frozen, **params}.items()}
+        given |= {
+            f"module.{alias}": given[f"module.{name}"] for alias, name in self.ties.items() if f"module.{name}" in given
+        }
+        return functional_call(_Runner(self.training), given, (fn,), tie_weights=False)
 
     def _require_assigned(
         self, params: Mapping[str, Tensor], given: Mapping[str, Tensor], places: Mapping[str, tuple[Tensor, int]]
@@ -376,9 +390,22 @@ class FunctionalModule:
             frozen = {n: b.clone() for n, b in self.frozen.items()}
             return self._inputs(params, frozen, columns, None, broadcast, mode)
 
-        seen = LossLook(self.loss, inputs, pool.columns, self.restore, self.loss_own.list_changes).look()
+        shared, changed = SharedState([self.loss.fn], self.loss_own), set[str]()
+
+        def restore() -> None:
+            self.restore()
+            changed.update(shared.list_changes())
+            shared.restore()
+
+        seen = LossLook(self.loss, inputs, pool.columns, restore, self.loss_own.list_changes).look()
         if seen is not None:
             self.loss, self.loss_changes, self.loss_notices = seen.loss, seen.changes, seen.notices
+        if changed:
+            self.loss_shared = sorted(changed)
+            self.loss_notices.append(
+                f"The loss changes what clients, rounds and measurements share, so that a result can depend on their order: {', '.join(self.loss_shared)}. "
+                "Keep it in an attribute of an object: every client begins with its first value."
+            )
 
     def output_shape(self, x: Tensor, where: str) -> tuple[int, ...]:
         """Return the shape of the output for the given rows."""
@@ -426,6 +453,17 @@ class FunctionalModule:
 
 def _type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+class _Runner(nn.Module):
+    """Runs a function in place of a module that it holds."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, fn: Callable[[], Any]) -> Any:
+        return fn()
 
 
 def _ties_of(module: nn.Module) -> dict[str, str]:

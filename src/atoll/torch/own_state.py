@@ -21,10 +21,23 @@ import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["OwnState", "generator_states", "seed_generators"]
+__all__ = [
+    "BIG",
+    "MODULE_ATTRIBUTES",
+    "OwnState",
+    "equal_values",
+    "generator_states",
+    "is_foreign",
+    "read_class",
+    "seed_generators",
+    "write_array",
+    "write_class",
+    "write_items",
+    "write_keys",
+]
 
 Tensor = torch.Tensor
-_BIG = 1 << 20  # entries of a tensor that is only copied back if its version has changed
+BIG = 1 << 20  # entries of a tensor that is only copied back if its version has changed
 
 
 def _write_tensor(tensor: Tensor, first: Tensor) -> None:
@@ -35,12 +48,14 @@ def _write_tensor(tensor: Tensor, first: Tensor) -> None:
             tensor.data = first.clone()
 
 
-def _write_array(array: np.ndarray, first: np.ndarray) -> None:
+def write_array(array: np.ndarray, first: np.ndarray) -> None:
+    """Write values into an array, unless it is read alone."""
     if array.flags.writeable:
         array[...] = first
 
 
-def _write_keys(held: Any, first: Mapping[Any, Any]) -> None:
+def write_keys(held: Any, first: Mapping[Any, Any]) -> None:
+    """Write entries into a dictionary, and leave those that are the same."""
     if len(held) == len(first) and all(a == b for a, b in zip(held, first, strict=True)):
         for key, value in first.items():
             if held[key] is not value:
@@ -50,18 +65,20 @@ def _write_keys(held: Any, first: Mapping[Any, Any]) -> None:
         held.update(first)
 
 
-def _write_items(held: Any, first: Iterable[Any]) -> None:
+def write_items(held: Any, first: Iterable[Any]) -> None:
+    """Write items into a list, a set or a queue."""
+    items = [*first]
     held.clear()
-    (held.update if isinstance(held, set) else held.extend)(first)
+    (held.update if isinstance(held, set) else held.extend)(items)
 
 
 _KINDS: tuple[tuple[Any, Callable[[Any], Any], Callable[[Any, Any], None]], ...] = (
     (Tensor, lambda held: held.detach().clone(), _write_tensor),
-    (np.ndarray, lambda held: held.copy(), _write_array),
-    (dict, dict, _write_keys),
+    (np.ndarray, lambda held: held.copy(), write_array),
+    (dict, dict, write_keys),
     (list, list, lambda held, first: held.__setitem__(slice(None), first)),
-    (set, set, _write_items),
-    (deque, list, _write_items),
+    (set, set, write_items),
+    (deque, list, write_items),
     (bytearray, bytes, lambda held, first: held.__setitem__(slice(None), first)),
     (
         np.random.Generator,
@@ -98,7 +115,7 @@ class _Kept:
     def restore(self) -> None:
         """Write the first contents back."""
         if isinstance(self.held, Tensor):
-            if self.held.numel() > _BIG and self.held._version == self.version:
+            if self.held.numel() > BIG and self.held._version == self.version:
                 return
             self.version = self.held._version  # writing it back does not count
         self.write(self.held, self.first)
@@ -126,7 +143,7 @@ class OwnState:
                 continue
             self._keep(copied, kept)
             if hasattr(copied, "__dict__"):
-                classes |= dict.fromkeys(kind for kind in type(copied).__mro__ if _is_foreign(kind))
+                classes |= dict.fromkeys(kind for kind in type(copied).__mro__ if is_foreign(kind))
             for hook in _hooks_of(copied):
                 for held in _captured(hook):
                     self._keep(held, kept)
@@ -145,18 +162,18 @@ class OwnState:
                 break
         own = getattr(held, "__dict__", None)
         if isinstance(own, dict):
-            kept[id(own)] = _Kept(own, dict, _write_keys, dict(own), held)
+            kept[id(own)] = _Kept(own, dict, write_keys, dict(own), held)
             if isinstance(held, nn.Module):  # made anew when a module is copied, so no copies
                 for part in ("_parameters", "_buffers", "_modules"):
                     inner = own[part]
-                    kept[id(inner)] = _Kept(inner, dict, _write_keys, dict(inner))
+                    kept[id(inner)] = _Kept(inner, dict, write_keys, dict(inner))
         slots = _slots_of(held)
         if slots:
             kept[-id(held)] = _Kept(held, _read_slots, _write_slots, _read_slots(held), held)
 
     def _keep_class(self, kind: type, kept: dict[int, _Kept]) -> None:
-        kept[id(kind)] = _Kept(kind, _read_class, _write_class, _read_class(kind), kind)
-        waiting = list(_read_class(kind).values())
+        kept[id(kind)] = _Kept(kind, read_class, write_class, read_class(kind), kind)
+        waiting = list(read_class(kind).values())
         while waiting:
             value = waiting.pop()
             if isinstance(value, tuple):
@@ -216,18 +233,18 @@ class OwnState:
                 yield _join(prefix, "hooks")
         classes = (one.owner for one in self._kept.values() if isinstance(one.owner, type))
         for kind in classes:
-            for key, value in _read_class(kind).items():
+            for key, value in read_class(kind).items():
                 if _reaches(value, inside, stop):
                     yield f"{kind.__name__}.{key}"
 
 
-_MODULES = frozenset(vars(nn.Module()))
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """Attributes of every module."""
 
 
 def _counts(layer: Any, key: str) -> bool:
     """Tell whether an attribute of a module is state of its own: not what PyTorch keeps, or makes of parameters before each pass."""
-    if key in _MODULES or (isinstance(layer, nn.RNNBase) and key.startswith("_flat_weight")):
+    if key in MODULE_ATTRIBUTES or (isinstance(layer, nn.RNNBase) and key.startswith("_flat_weight")):
         return False
     return not (layer._forward_pre_hooks and isinstance(vars(layer).get(key), Tensor))
 
@@ -240,14 +257,14 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray | Tensor)
 
 
-def _is_foreign(kind: type) -> bool:
-    """Tell whether a class is neither Python's nor PyTorch's, NumPy's or Atoll's."""
-    root = kind.__module__.partition(".")[0]
+def is_foreign(kind: Any) -> bool:
+    """Tell whether a class, or a function, is neither Python's nor PyTorch's, NumPy's or Atoll's."""
+    root = (kind.__module__ or "").partition(".")[0]
     return root not in ("torch", "numpy", "atoll") and (root == "__main__" or root not in sys.stdlib_module_names)
 
 
 def _slots_of(held: Any) -> list[str]:
-    if not _is_foreign(type(held)):
+    if not is_foreign(type(held)):
         return []
     found = (vars(kind).get("__slots__", ()) for kind in type(held).__mro__)
     return [name for names in found for name in ((names,) if isinstance(names, str) else names) if "__" not in name]
@@ -265,7 +282,7 @@ def _write_slots(held: Any, first: Mapping[str, Any]) -> None:
             delattr(held, name)
 
 
-def _read_class(kind: type) -> dict[str, Any]:
+def read_class(kind: type) -> dict[str, Any]:
     """Return a class's data attributes."""
     return {
         name: value
@@ -277,12 +294,13 @@ def _read_class(kind: type) -> dict[str, Any]:
     }
 
 
-def _write_class(kind: type, first: Mapping[str, Any]) -> None:
-    now = _read_class(kind)
+def write_class(kind: type, first: Mapping[str, Any]) -> None:
+    """Write data attributes into a class."""
+    now = read_class(kind)
     for name in now.keys() - first.keys():
         delattr(kind, name)
     for name, value in first.items():
-        if now.get(name, _read_class) is not value:
+        if now.get(name, read_class) is not value:
             setattr(kind, name, value)
 
 
@@ -318,9 +336,9 @@ def _captured(function: Any) -> Iterator[Any]:
         if isinstance(held, nn.Parameter | type | ModuleType):
             continue
         own = getattr(held, "__dict__", None)
-        if isinstance(own, dict) and (isinstance(held, nn.Module) or _is_foreign(type(held))):
+        if isinstance(own, dict) and (isinstance(held, nn.Module) or is_foreign(type(held))):
             yield held
-            waiting += [value for key, value in own.items() if key not in _MODULES]
+            waiting += [value for key, value in own.items() if key not in MODULE_ATTRIBUTES]
             waiting += held.children() if isinstance(held, nn.Module) else ()
         elif isinstance(held, dict | list | set | deque | np.ndarray | Tensor):
             yield held
@@ -376,11 +394,15 @@ def _changed_keys(one: _Kept) -> list[str]:
         return [] if same else ["contents"]
     now = one.read(one.held)
     if one.owner is None:
-        return [] if _equal(one.first, now) else ["contents"]
-    return [key for key in {**one.first, **now} if not _equal(one.first.get(key, _MODULES), now.get(key, _MODULES))]
+        return [] if equal_values(one.first, now) else ["contents"]
+    return [
+        key
+        for key in {**one.first, **now}
+        if not equal_values(one.first.get(key, MODULE_ATTRIBUTES), now.get(key, MODULE_ATTRIBUTES))
+    ]
 
 
-def _equal(one: Any, other: Any, depth: int = 0) -> bool:
+def equal_values(one: Any, other: Any, depth: int = 0) -> bool:
     """Tell whether two values are the same object, or equal ones; what an object holds is compared on its own."""
     if one is other:
         return True
@@ -392,9 +414,11 @@ def _equal(one: Any, other: Any, depth: int = 0) -> bool:
         floats = one.dtype.kind in "fc"
         return one.dtype == other.dtype and bool(np.array_equal(one, other, equal_nan=floats))
     if isinstance(one, dict):
-        return list(one) == list(other) and all(_equal(value, other[key], depth + 1) for key, value in one.items())
+        return list(one) == list(other) and all(
+            equal_values(value, other[key], depth + 1) for key, value in one.items()
+        )
     if isinstance(one, list | tuple | deque):
-        return len(one) == len(other) and all(_equal(a, b, depth + 1) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(equal_values(a, b, depth + 1) for a, b in zip(one, other, strict=True))
     try:
         return bool(one == other) or bool(one != one and other != other)
     except Exception:

@@ -35,7 +35,7 @@ from .own_state import seed_generators
 from .tracing.keyed import Bounded, step_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from atoll.core.algebra.rng import Rng
     from atoll.learn.algorithm import Algorithm
@@ -185,7 +185,7 @@ class _Oracle:
 
     def __call__(self, params: Tree) -> Tree:
         leaves, loss = self._at(params)
-        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        found = self._differentiate(leaves, loss, leaves.values(), allow_unused=True)
         self.losses.append(float(loss.detach()))
         return _fill_missing(leaves, found)
 
@@ -197,28 +197,37 @@ class _Oracle:
 
     def hvps(self, params: Tree, vectors: Tree) -> Tree:
         leaves, loss = self._at(params)
-        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, create_graph=True)
+        slopes = self._differentiate(leaves, loss, leaves.values(), allow_unused=True, create_graph=True)
         bent = {n: g for n, g in zip(leaves, slopes, strict=True) if g is not None and g.requires_grad}
         if not bent:  # the gradient is constant
             return {name: torch.zeros_like(value) for name, value in vectors.items()}
 
         def turn_vector(i: int) -> Tree:
             along = [vectors[name][i] for name in bent]
+            ours = leaves.values()
             return _fill_missing(
                 leaves,
-                torch.autograd.grad([*bent.values()], [*leaves.values()], along, retain_graph=True, allow_unused=True),
+                self._differentiate(leaves, [*bent.values()], ours, along, retain_graph=True, allow_unused=True),
             )
 
         return T.map(lambda *parts: torch.stack(parts), *(turn_vector(i) for i in range(len(T.leaves(vectors)[0]))))
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
         leaves, loss = self._at(params)
-        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, create_graph=True)
+        slopes = self._differentiate(leaves, loss, leaves.values(), allow_unused=True, create_graph=True)
         with torch.enable_grad():
             along = sum((g * vector[n]).sum() for n, g in zip(leaves, slopes, strict=True) if g is not None)
         if not isinstance(along, Tensor) or not along.requires_grad:  # the gradient is constant
             return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        return _fill_missing(leaves, torch.autograd.grad(along, list(leaves.values()), allow_unused=True))
+        return _fill_missing(leaves, self._differentiate(leaves, along, leaves.values(), allow_unused=True))
+
+    def _differentiate(self, leaves: Tree, value: Any, by: Iterable[Tensor], *along: Any, **options: Any) -> Any:
+        """Differentiate with the leaves in the model, which backward hooks may read."""
+        if not self.network.looks_back:
+            return torch.autograd.grad(value, [*by], *along, **options)
+        return self.network.run_with(
+            lambda: torch.autograd.grad(value, [*by], *along, **options), leaves, dict(self.frozen)
+        )
 
     def clipped(self, params: Tree, clipping: Clipping) -> Tree:
         examples = Examples(self.network, dict(self.frozen), self.batch, None, self.sent, self.mode.seed)

@@ -1,0 +1,191 @@
+"""What functions of a model, a loss or a loop reach that is nobody's own: closures, defaults and attributes of functions, and globals of their modules."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from dis import get_instructions
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from .own_state import (
+    BIG,
+    MODULE_ATTRIBUTES,
+    OwnState,
+    equal_values,
+    is_foreign,
+    read_class,
+    write_array,
+    write_class,
+    write_items,
+    write_keys,
+)
+
+__all__ = ["SharedState"]
+
+Tensor = torch.Tensor
+
+
+class SharedState:
+    """What functions reach that is nobody's own: closures, defaults and attributes of functions, and globals of their modules.
+
+    Clients, rounds and measurements share it. After a trial it is put back; after a training it is left, since a log that its owner reads may be among it.
+
+    Args:
+        roots: functions, methods, classes, or objects whose class has them.
+        own: what is put back for every client, see `OwnState`.
+    """
+
+    def __init__(self, roots: Iterable[Any], own: OwnState | None = None) -> None:
+        self._own = set() if own is None else {id(one.held) for one in own._kept.values()}
+        self._seen = set[int]()
+        self._kept = list[tuple[str, Callable[[], Any], Callable[[Any], None], Any]]()
+        self._waiting = [("", root) for root in roots]
+        while self._waiting and len(self._seen) < _MANY:
+            name, held = self._waiting.pop()
+            if id(held) not in self._seen and (isinstance(held, type) or id(held) not in self._own):
+                self._seen.add(id(held))
+                self._visit(name, held)
+
+    def list_changes(self) -> list[str]:
+        """Return what differs from its value at first, by the name of the function, class or module that reaches it."""
+        return sorted({name for name, read, _, first in self._kept if not equal_values(first, read())})
+
+    def restore(self) -> None:
+        """Put back what has changed, except for iterators."""
+        for _, read, write, first in self._kept:
+            if not equal_values(first, read()):
+                write(first)
+
+    def _keep(self, name: str, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+        self._kept.append((name, read, write, read()))
+
+    def _visit(self, name: str, held: Any) -> None:
+        if isinstance(held, MethodType | partial):
+            parts = (held.__func__, held.__self__) if isinstance(held, MethodType) else (held.func, *held.args)
+            self._waiting += [(name, part) for part in parts]
+        elif isinstance(held, FunctionType):
+            self._visit_function(held)
+        elif isinstance(held, type):
+            self._visit_class(held)
+        elif isinstance(held, tuple):
+            self._waiting += [(name, value) for value in held]
+        elif isinstance(held, dict | list | set | deque):
+            write = write_keys if isinstance(held, dict) else write_items
+            self._keep(name, lambda: held.copy(), lambda first: write(held, first))
+            self._waiting += [(name, value) for value in (held.values() if isinstance(held, dict) else held)]
+        elif isinstance(getattr(held, "__dict__", None), dict) and not isinstance(held, Tensor):
+            self._visit_object(name, held)
+        else:
+            self._visit_leaf(name, held)
+
+    def _visit_leaf(self, name: str, held: Any) -> None:
+        if isinstance(held, Tensor | np.ndarray):
+            array = held.detach().numpy() if isinstance(held, Tensor) and held.device.type == "cpu" else held
+            if isinstance(array, np.ndarray) and array.size <= BIG:
+                self._keep(name, array.copy, lambda first: write_array(array, first))
+        elif isinstance(held, Iterator):
+            self._keep(name, lambda: _Cursor.of(held), lambda first: None)
+
+    def _visit_object(self, name: str, held: Any) -> None:
+        foreign, layer, own = is_foreign(type(held)), isinstance(held, nn.Module), vars(held)
+        if not (foreign or layer):
+            return
+        if id(own) not in self._own:
+            kept = [] if not layer else MODULE_ATTRIBUTES
+            self._keep(
+                name,
+                lambda: {key: value for key, value in own.items() if key not in kept},
+                lambda first: write_keys(own, {**{key: own[key] for key in own if key in kept}, **first}),
+            )
+            self._waiting += [(name, part) for part in (held._buffers.values() if layer else ())]
+        self._waiting += [
+            (f"{name}.{key}".strip("."), value) for key, value in own.items() if key not in MODULE_ATTRIBUTES
+        ]
+        if layer:
+            self._waiting += [(f"{name}.{key}".strip("."), part) for key, part in held.named_children()]
+        if foreign:
+            self._waiting.append((type(held).__qualname__, type(held)))
+
+    def _visit_function(self, function: FunctionType) -> None:
+        if not is_foreign(function):
+            return
+        code, name = function.__code__, function.__qualname__.rpartition("<locals>.")[2]
+        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self._keep(f"{name}.{variable}", partial(_cell_of, cell), partial(setattr, cell, "cell_contents"))
+            self._waiting.append((f"{name}.{variable}", _cell_of(cell)))
+        self._keep(name, lambda: dict(vars(function)), partial(write_keys, vars(function)))
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values())
+        self._waiting += [(name, value) for value in defaults]
+        names, written = _globals_of(code)
+        for each in names:
+            value = function.__globals__.get(each)
+            if isinstance(value, FunctionType | type) or _is_held(value):
+                self._waiting.append((f"{function.__module__}.{each}", value))
+        for each in written:
+            world = function.__globals__
+            self._keep(f"{function.__module__}.{each}", partial(world.get, each), partial(world.__setitem__, each))
+
+    def _visit_class(self, kind: type) -> None:
+        if not is_foreign(kind):
+            return
+        if id(kind) not in self._own:
+            self._keep(kind.__qualname__, lambda: read_class(kind), partial(write_class, kind))
+        for name, value in vars(kind).items():
+            inside = isinstance(value, FunctionType | type | classmethod | staticmethod | property)
+            if inside and not (name.startswith("__") and isinstance(value, type)):
+                made = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                self._waiting.append((f"{kind.__qualname__}.{name}", made))
+            elif _is_held(value):
+                self._waiting.append((f"{kind.__qualname__}.{name}", value))
+        self._waiting += [(base.__qualname__, base) for base in kind.__bases__]
+
+
+_HELD: tuple[type, ...] = (dict, list, set, deque, tuple, np.ndarray, Tensor, MethodType, partial, Iterator)
+_MANY = 5000  # objects that functions reach, and that are looked at
+
+
+def _is_held(value: Any) -> bool:
+    """Tell whether a value of a module may change in place."""
+    return isinstance(value, _HELD) or (hasattr(value, "__dict__") and is_foreign(type(value)))
+
+
+def _cell_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that is not bound yet
+        return None
+
+
+def _globals_of(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the names that a function looks up in its module, those of functions inside it too, and those that it assigns there."""
+    names, written = set(code.co_names), set[str]()
+    written |= {step.argval for step in get_instructions(code) if step.opname == "STORE_GLOBAL"}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            more, assigned = _globals_of(inner)
+            names, written = names | more, written | assigned
+    return names, written
+
+
+@dataclass(frozen=True)
+class _Cursor:
+    """Where an iterator is."""
+
+    place: str
+
+    @classmethod
+    def of(cls, held: Any) -> _Cursor:
+        """Read it without a step."""
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # later versions of Python warn of it
+            return cls(repr(held.__reduce__()))
+        return cls("")
