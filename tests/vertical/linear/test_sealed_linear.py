@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,8 +23,10 @@ from atoll.vertical import Vertical, VerticalLinear
 from atoll.vertical.job import train_pooled
 from atoll.vertical.linear import solver
 from atoll.vertical.linear.families import Taylor
+from atoll.vertical.linear.protocols import LocalProducts, TaylorRows
+from atoll.vertical.linear.rows import GuestTotals, HostTotals
 from atoll.vertical.linear.sealed import ColumnFields, PeerColumns, encrypt_columns
-from atoll.vertical.linear.solver import _Pairs
+from atoll.vertical.linear.solver import BATCHES, OwnBlock, _Pairs, fit_weights
 from atoll.vertical.model import ColumnScales, GuestRows
 from tests.support.sessions_by_hand import hold
 from tests.support.vertical_toys import as_parties, draw
@@ -403,6 +407,86 @@ def test_quasi_newton_takes_fewer_round_trips():
     found = {solver: count(solver) for solver in ("newton", "quasi-newton", "gradient")}
     assert found["quasi-newton"] < 0.8 * found["newton"], found
     assert found["quasi-newton"] < 0.5 * found["gradient"], found
+
+
+class OpenProducts:
+    """Products between two parties in the clear, which count the rows that are not 0."""
+
+    def __init__(self, x, peers, other, counted):
+        self.x, self.peers, self.other, self.counted = x, peers, other, counted
+
+    async def multiply(self, v):
+        self.counted.append(int(v.any(axis=1).sum()))
+        await self.peers.send(self.other, v)
+        return self.x.T @ (v + await self.peers.recv(self.other))
+
+
+def test_batches_find_the_same_optimum_with_fewer_rows():
+    """Byrd et al. 2016: curvature from a batch. Where columns tell of each other's across parties, half the rows of conjugate gradients suffice."""
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(6000, 20))
+    x = np.concatenate([shared @ rng.normal(size=(20, 20)) + 0.3 * rng.normal(size=(6000, 20)) for _ in range(2)], axis=1)  # fmt: skip
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    y = x @ rng.normal(size=40) + rng.normal(size=6000)
+    best = np.linalg.solve(x.T @ x + np.eye(40), x.T @ y)
+
+    def fit(solver, batch):
+        counted = []
+
+        def role(own, totals, other, targets):
+            async def run(peers):
+                block = OwnBlock(own, np.ones(20), np.zeros(20), 2)
+                rows = TaylorRows(block, 1.0, targets, OpenProducts(own, peers, other, counted), totals(peers), 1e-20, batch)  # fmt: skip
+                return await fit_weights(block, rows, 1, solver=solver)
+
+            return run
+
+        found, _ = hold(
+            guest=role(x[:, :20], lambda peers: GuestTotals(peers, ["host"]), "host", y[:, None]),
+            host=role(x[:, 20:], lambda peers: HostTotals(peers, "guest"), "guest", None),
+        )
+        np.testing.assert_allclose(x @ np.concatenate(found)[:, 0], x @ best, atol=1e-8)
+        return counted
+
+    plain, sampled = fit("newton", None), fit(BATCHES, np.sort(rng.choice(6000, 600, replace=False)))
+    assert set(sampled) <= {0, 600, 6000}  # the weights begin with 0
+    assert sampled.count(600) > 20
+    assert sum(sampled) < 0.6 * sum(plain), (sum(sampled), sum(plain))
+
+
+def test_a_batch_stands_for_all_rows():
+    rng = np.random.default_rng(0)
+    x, p, batch = rng.normal(size=(50, 3)), rng.normal(size=(3, 2)), np.arange(0, 50, 5)
+    block = OwnBlock(x, np.ones(3), np.zeros(3), 1)
+    rows = TaylorRows(block, 0.25, None, LocalProducts(x), GuestTotals(None, []), 1e-20, batch)
+    np.testing.assert_allclose(asyncio.run(rows.bend_batch(p)), 0.25 * 5 * x[batch].T @ x[batch] @ p)
+
+
+@pytest.mark.parametrize("security", ["pair", pytest.param("arbiter", marks=pytest.mark.slow)])
+def test_batches_on_ciphertexts_are_the_pooled_model(monkeypatch, security):
+    rows, multiply = [], PeerColumns.multiply
+
+    def count(self, v, secret):
+        rows.append(int(v.any(axis=1).sum()))
+        return multiply(self, v, secret)
+
+    monkeypatch.setattr(PeerColumns, "multiply", count)
+    parties, _ = as_parties(draw(703, 300))
+    job, result = train(parties, security, solver="quasi-newton", batch=90, task="regression")
+    assert result.compare(train_pooled(job, parties, result))["difference"] < 1e-8
+    assert 90 in rows
+    assert min(rows) <= 90 < max(rows)
+    assert any("over 90 of them" in line for line in result.learns["host-1"])
+    with pytest.raises(AtollError, match=r"a batch of 20 rows, where .* columns: sums over so few rows may tell them"):
+        train(parties, security, solver="quasi-newton", batch=20, task="regression")
+
+
+@pytest.mark.parametrize("more", [{"solver": "newton"}, {"solver": "quasi-newton", "security": "none"}, {"solver": "quasi-newton", "security": "ckks"}])  # fmt: skip
+def test_batches_of_another_solver_are_refused(more):
+    with pytest.raises(CompositionError, match="batch=90 with solver="):
+        VerticalLinear(batch=90, **more)
+    with pytest.raises(ConfigError, match="batch=-1"):
+        VerticalLinear(batch=-1)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 7))

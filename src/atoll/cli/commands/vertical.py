@@ -112,7 +112,13 @@ Epochs = Annotated[
     typer.Option("--epochs", help="net: passes over the training rows, 10 by default.", min=1, show_default=False),
 ]
 Batch = Annotated[
-    int | None, typer.Option("--batch", help="net: rows of a step, 64 by default.", min=1, show_default=False)
+    int | None,
+    typer.Option(
+        "--batch",
+        help="net: rows of a step, 64 by default; linear --solver quasi-newton: rows that make its memory, none by default.",
+        min=1,
+        show_default=False,
+    ),
 ]
 Attack = Annotated[
     str | None,
@@ -373,7 +379,10 @@ MODELS = {
     "boost": ("SecureBoost", ("security", "trees", "depth", "bins", "rate", "short_exponents")),
     "fedxgboost": ("FedXGBoost", ("security", "trees", "depth", "bins", "rate", "epsilon")),
     "pivot": ("Pivot", ("security", "trees", "depth", "bins", "rate")),
-    "linear": ("VerticalLinear", ("security", "family", "penalty", "l1", "solver", "triples", "short_exponents")),
+    "linear": (
+        "VerticalLinear",
+        ("security", "family", "penalty", "l1", "solver", "batch", "seed", "triples", "short_exponents"),
+    ),
     "mmvfl": ("MMVFL", ("host_labels",)),
     "net": ("SplitNet", ("seed", "rate", "epochs", "batch", "attack", "defend")),
 }

@@ -6,8 +6,11 @@ the party inverts itself. So the number of products follows the correlations *ac
 
 ``quasi-newton`` (K. Yang et al. 2019) solves for the same step by the memory of L-BFGS: each product gives the step's length, the next pair and the next gradient, so that it takes one sum of
 numbers a product, where conjugate gradients take two. Yang's third party holds gradients and pairs; here each party keeps its own entries of them, and the recursion needs their inner
-products alone (vector-free, Chen et al. 2014). Their steps draw rows; here all rows count, so that each step ends at its best length. The memory starts from the blocks, theirs from a
-multiple of 1. Without a memory and blocks it is gradient descent, ``gradient``, to compare with.
+products alone (vector-free, Chen et al. 2014). The memory starts from the blocks, theirs from a multiple of 1. Without a memory and blocks it is gradient descent, ``gradient``, to compare with.
+
+Yang's pairs come from batches of rows (after Byrd et al. 2016), and so do they with `SampledRows`: up to 200 products of H over the rows of one batch, times rows / batch, make a memory, which is the
+preconditioner of conjugate gradients over all rows (Morales and Nocedal 2000). Theirs also draws the rows of gradients, which ends near the optimum; here gradients have all rows, so that the
+optimum is the same, and a memory that foresees H well saves products over all rows.
 
 With an L1 penalty, the step minimises ``g d + d H d / 2 + penalty`` by accelerated proximal steps in the metric of the same blocks (FISTA, Beck and Teboulle 2009, with restarts),
 where each party solves for its own weights by coordinates.
@@ -27,7 +30,7 @@ from atoll.core.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EXACT", "SOLVERS", "OwnBlock", "JointRows", "fit_weights"]
+__all__ = ["BATCHES", "EXACT", "SOLVERS", "OwnBlock", "JointRows", "SampledRows", "fit_weights"]
 
 EXACT = 1e-22
 """See `JointRows.exact`, in double precision."""
@@ -37,6 +40,8 @@ _DESCENTS = 20_000
 """Most products of gradient descent, and of a memory that does not help."""
 MEMORY = 5
 """Pairs of the memory."""
+SAMPLED = 200
+"""Pairs from a batch of rows, at most: as many as all columns foresee its H exactly."""
 
 
 class JointRows(Protocol):
@@ -68,6 +73,14 @@ class JointRows(Protocol):
             bow: that of the second.
             l1: the L1 penalty at the start, and at length 1.
         """
+        ...
+
+
+class SampledRows(JointRows, Protocol):
+    """`JointRows` that also know what a batch of rows says of H."""
+
+    async def bend_batch(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
+        """H times all parties' directions, as the rows of a batch foresee it: their part times rows / batch."""
         ...
 
 
@@ -127,7 +140,7 @@ async def fit_weights(
         outputs: margins of a row.
         start: the number of steps that were taken, and the weights after them.
         save: called after each step with the same.
-        solver: how the steps are found, a name of `SOLVERS`; of any but the first the loss is quadratic.
+        solver: how the steps are found, a name of `SOLVERS` or `BATCHES`; of any but the first the loss is quadratic.
 
     Raises:
         DataError: the loss still falls after 100 steps, as without a penalty where a column separates two classes.
@@ -141,7 +154,8 @@ async def fit_weights(
         if block.l1.any():
             d, size = await _proximal_step(block, rows, grams, w, g)
         else:
-            d, size = await SOLVERS[solver](block, rows, grams, g)
+            solve: Any = _sampled_step if solver == BATCHES else SOLVERS[solver]
+            d, size = await solve(block, rows, grams, g)
         # One step reaches the optimum of a quadratic loss: what does not shrink any more is the error of the products.
         if not size > rows.exact * len(block.x) * outputs or (rows.quadratic and size > last / 16):
             return _move(w, d)
@@ -164,9 +178,29 @@ async def _newton_step(
     block: OwnBlock, rows: JointRows, grams: list[NDArray[np.float64]], g: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
     """``d`` with ``H d = -g``, and ``d H d``, by conjugate gradients; exact enough that the steps converge at least twice as many digits at a time."""
-    inverse, ridge = _Inverse(block, grams), block.ridge[:, None]
+    inverse = _Inverse(block, grams)
+
+    async def precondition(r: NDArray[np.float64]) -> NDArray[np.float64]:
+        return inverse(r)
+
+    return await _conjugate_step(block, rows, g, precondition)
+
+
+async def _sampled_step(
+    block: OwnBlock, rows: SampledRows, grams: list[NDArray[np.float64]], g: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """The same, preconditioned by pairs that products over a batch of rows have made."""
+    memory = await _sample_pairs(block, rows, _Inverse(block, grams), g)
+    return await _conjugate_step(block, rows, g, memory.foresee)
+
+
+async def _conjugate_step(
+    block: OwnBlock, rows: JointRows, g: NDArray[np.float64], precondition: Callable[[Any], Awaitable[Any]]
+) -> tuple[NDArray[np.float64], float]:
+    """``d`` with ``H d = -g``, and ``d H d``, by conjugate gradients with a preconditioner."""
+    ridge = block.ridge[:, None]
     d, r = np.zeros_like(g), -g
-    z = inverse(r)
+    z = await precondition(r)
     [first] = await rows.total(float((r * z).sum()))
     p, rz, size = z, first, 0.0
     exact = rows.exact if rows.quadratic else max(1e-20, min(1e-4, first / len(block.x)))
@@ -180,10 +214,30 @@ async def _newton_step(
         length = rz / bow
         d, r = d + length * p, r - length * q
         size += length * rz
-        z = inverse(r)
+        z = await precondition(r)
         [following] = await rows.total(float((r * z).sum()))
         p, rz = z + following / rz * p, following
     return d, max(size, 0.0)
+
+
+async def _sample_pairs(block: OwnBlock, rows: SampledRows, inverse: _Inverse, g: NDArray[np.float64]) -> _SampledPairs:
+    """Pairs of ``H d = -g`` over a batch of rows, by conjugate gradients until little is left."""
+    ridge, r = block.ridge[:, None], -g
+    p = z = inverse(r)
+    [first] = await rows.total(float((r * z).sum()))
+    rz, pairs = first, _SampledPairs(inverse, rows)
+    while len(pairs.kept) < SAMPLED and rz > max(1e-14 * first, 0.1 * rows.exact * len(block.x)):
+        q = await rows.bend_batch(p) + ridge * p
+        [bow] = await rows.total(float((p * q).sum()))
+        if not bow > 0:
+            break
+        pairs.kept.append((p, q, inverse(q)))
+        r = r - rz / bow * q
+        z = inverse(r)
+        [following] = await rows.total(float((r * z).sum()))
+        p, rz = z + following / rz * p, following
+    await pairs.compare()
+    return pairs
 
 
 async def _remembered_step(
@@ -348,6 +402,36 @@ class _Pairs:
         return made
 
 
+class _SampledPairs(_Pairs):
+    """Pairs that do not change, as a preconditioner.
+
+    Args:
+        inverse: of this party's blocks.
+        rows: the others.
+    """
+
+    def __init__(self, inverse: _Inverse, rows: JointRows) -> None:
+        super().__init__(SAMPLED)
+        self._inverse, self._rows = inverse, rows
+
+    async def compare(self) -> None:
+        """Find the inner products of the pairs."""
+        size = len(self.kept)
+        told = [float((s * y).sum()) for s, _, _ in self.kept for _, y, _ in self.kept]
+        told += [float((y * y_hat).sum()) for _, y, _ in self.kept for _, _, y_hat in self.kept]
+        if told:
+            self._sy, self._yy = np.array(await self._rows.total(*told)).reshape(2, size, size)
+
+    async def foresee(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
+        """About ``H^-1 r``, of this party's entries."""
+        r_hat = self._inverse(r)
+        if not self.kept:
+            return r_hat
+        told = [float((r * one).sum()) for s, _, y_hat in self.kept for one in (s, y_hat)]
+        self._of_s, self._of_y = np.array(await self._rows.total(*told)).reshape(-1, 2).T
+        return self.apply(r_hat)
+
+
 def _keep(g: NDArray[np.float64]) -> NDArray[np.float64]:
     """The numbers themselves."""
     return g
@@ -359,3 +443,5 @@ SOLVERS: dict[str, Callable[..., Awaitable[tuple[NDArray[np.float64], float]]]] 
     "gradient": partial(_remembered_step, memory=0),
 }
 """How a step is found, by name."""
+BATCHES = "batches"
+"""The solver of ``quasi-newton`` with batches, for `SampledRows`."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.algebra.rng import Rng
+from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.validation import require_parts
 from atoll.secure.encrypted import Paillier
 from atoll.secure.shares import deal
@@ -31,7 +32,7 @@ from .protocols import (
 from .rows import GuestTotals, HostTotals, PlainGuest, PlainHost, read_numbers
 from .sealed import predict_products, predict_slots
 from .shares import DEALER, fit_shared_weights, predict_shared, sharing_among
-from .solver import MEMORY, SOLVERS, JointRows, OwnBlock, fit_weights
+from .solver import BATCHES, MEMORY, SAMPLED, SOLVERS, JointRows, OwnBlock, fit_weights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +44,8 @@ __all__ = ["VerticalLinear"]
 
 MOST_OUTPUTS = 1000
 SECURITIES = ("pair", "arbiter", "shared", "ckks", "none")
+_BATCH_ROWS = 10
+"""Least rows of a batch for each column of a party."""
 _SEALED_EXACT = 1e-20
 """See `JointRows.exact`: with numbers in units of 2^-40."""
 
@@ -79,6 +82,9 @@ class VerticalLinear(VerticalModel):
         solver: how ``pair``, ``arbiter`` and ``ckks`` find the optimum: ``newton``, by conjugate gradients; ``quasi-newton`` (K. Yang et al. 2019), by the memory of L-BFGS, with about as many products and a
             quarter fewer round trips; or ``gradient``, gradient descent, to compare with. See `atoll.vertical.linear.solver`.
         cipher: the encryption of ``pair`` and ``arbiter``.
+        batch: of ``quasi-newton`` under ``pair`` and ``arbiter``: rows of the batch from which products make the memory before all rows count; 0 for none. At least ten times the columns of each party, so that
+            sums over the batch do not tell its rows. For tables of many rows whose columns tell of each other's across parties.
+        seed: which rows are in the batch; all parties know it.
         triples: of ``shared``: who makes the triples, a ``dealer`` without columns, or two parties by oblivious ``transfers``, for tables of some hundred rows: a product of ``(n, k)`` and ``(k, m)`` takes
             ``2 k min(n, m) (1024 + 288 max(n, m))`` bytes.
         short_exponents: whether noise has exponents of 448 bits: encryption takes less than half the time, under a further assumption, see `KeyOwner`.
@@ -94,6 +100,8 @@ class VerticalLinear(VerticalModel):
     cipher: Paillier = field(default_factory=Paillier)
     short_exponents: bool = False
     triples: Literal["dealer", "transfers"] = "dealer"
+    batch: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         require_parts(self, {"cipher": (Paillier, "atoll.secure.encrypted.Paillier()")})
@@ -104,6 +112,7 @@ class VerticalLinear(VerticalModel):
             ("security", self.security in SECURITIES, f"use {', '.join(SECURITIES)}"),
             ("solver", self.solver in SOLVERS, f"use {', '.join(SOLVERS)}"),
             ("triples", self.triples in ("dealer", "transfers"), "use dealer or transfers"),
+            ("batch", self.batch >= 0, "use a number of rows, or 0 for none"),
         )
         for name, good, remedy in bounds:
             if not good:
@@ -120,6 +129,12 @@ class VerticalLinear(VerticalModel):
         if self.solver != "newton" and self.l1:
             raise CompositionError(
                 f"solver={self.solver!r} with l1={self.l1:g}", where="VerticalLinear", remedy="leave solver out"
+            )
+        if self.batch and (self.solver != "quasi-newton" or not sealed):
+            raise CompositionError(
+                f"batch={self.batch} with solver={self.solver!r} and security={self.security!r}",
+                where="VerticalLinear",
+                remedy="use solver='quasi-newton' with security='pair' or 'arbiter', or leave batch out",
             )
         if name:
             raise CompositionError(
@@ -154,11 +169,7 @@ class VerticalLinear(VerticalModel):
     def learns(self) -> dict[str, list[str]]:
         """What the guest and a host learn of each other beside the shared rows."""
         predicted = "each host's part of the margin of every row that is predicted"
-        steps = "inner products of the steps' directions, a number a party, round and step"
-        if self.solver == "quasi-newton":
-            steps = f"inner products of gradients and of the last {MEMORY} steps, up to {4 * MEMORY + 5} numbers a party and round"
-        elif self.solver == "gradient":
-            steps = "inner products of gradients, 5 numbers a party and round"
+        steps = self._describe_steps()
         if self.security == "none":
             return {
                 "host": [
@@ -192,7 +203,8 @@ class VerticalLinear(VerticalModel):
             sealed = "nothing of another's single rows: CKKS ciphertexts of a ring of 8192, under the assumption of learning with errors in rings"
         alone = self.security != "arbiter"
         whose = "each other party's numbers" if alone else "the sum of all other parties' numbers"
-        sums = f"for each of its own columns and rounds, the sum over the training rows of the column times {whose}: margins"
+        over = f"the training rows, and over {self.batch} of them," if self.batch else "the training rows"
+        sums = f"for each of its own columns and rounds, the sum over {over} of the column times {whose}: margins"
         label = (
             ", and in the first round the labels: a column that is 0 in almost all rows tells the labels of the others"
         )
@@ -208,6 +220,16 @@ class VerticalLinear(VerticalModel):
                 "nothing of the sums that it opens: uniform numbers",
             ]
         return found
+
+    def _describe_steps(self) -> str:
+        """What the sums of steps tell."""
+        if self.solver == "gradient":
+            return "inner products of gradients, 5 numbers a party and round"
+        if self.batch:
+            return f"inner products of gradients and of up to {SAMPLED} steps of a batch, up to {2 * SAMPLED**2} numbers a party and round"
+        if self.solver == "quasi-newton":
+            return f"inner products of gradients and of the last {MEMORY} steps, up to {4 * MEMORY + 5} numbers a party and round"
+        return "inner products of the steps' directions, a number a party, round and step"
 
     def predict_cost(self, rows: int, columns: Sequence[int], outputs: int = 1) -> dict[str, float]:
         """Seconds of all parties' processors and bytes between them.
@@ -295,9 +317,11 @@ class VerticalLinear(VerticalModel):
             own = PlainGuest(block, loss, outputs, peers, hosts)
         else:
             products = await self._products(x, outputs, peers, hosts, secret) if hosts else LocalProducts(x)
-            own = TaylorRows(block, taylor.curvature, taylor.targets, products, totals, self._exact(len(x)))
+            sampled = self._batch(len(x)) if hosts else None
+            own = TaylorRows(block, taylor.curvature, taylor.targets, products, totals, self._exact(len(x)), sampled)
+        solver = self._solver(len(x)) if hosts else self.solver
         w = await fit_weights(
-            block, own, outputs, _start(state), self._saver(save, {}, peers if hosts else None), self.solver
+            block, own, outputs, _start(state), self._saver(save, {}, peers if hosts else None), solver
         )
         for helper in self.helpers if hosts else ():
             await peers.send(helper, {"do": "end"})  # type: ignore[union-attr]
@@ -346,9 +370,10 @@ class VerticalLinear(VerticalModel):
         else:
             products = await self._products(scaled, outputs, peers, others, secret)
             own = TaylorRows(
-                block, float(public["curvature"]), None, products, HostTotals(peers, guest), self._exact(len(x))
-            )
-        w = await fit_weights(block, own, outputs, _start(state), self._saver(save, {"public": public}), self.solver)
+                block, float(public["curvature"]), None, products, HostTotals(peers, guest), self._exact(len(x)), self._batch(len(x)),
+            )  # fmt: skip
+        solver = self._solver(len(x))
+        w = await fit_weights(block, own, outputs, _start(state), self._saver(save, {"public": public}), solver)
         return {"scales": scales.packed(), "weights": w}
 
     def _sharing(self, peers: Any, parties: Sequence[str], me: str, secret: Secret | None) -> dict[str, Any]:
@@ -370,7 +395,33 @@ class VerticalLinear(VerticalModel):
         else:
             made = PairProducts(PaillierColumns(self.cipher, x, secret, self.short_exponents), *place)
         await made.begin()
+        if self.batch:
+            self._require_batch(len(x), made.columns_of)
         return made
+
+    def _batch(self, rows: int) -> NDArray[np.int64] | None:
+        """The rows of the batch, the same at all parties; ``None`` where it has all."""
+        if not 0 < self.batch < rows:
+            return None
+        drawn = Rng.of(self.seed).child("batch").generator().choice(rows, self.batch, replace=False)
+        return np.sort(drawn.astype(np.int64))
+
+    def _solver(self, rows: int) -> str:
+        return self.solver if self._batch(rows) is None else BATCHES
+
+    def _require_batch(self, rows: int, columns: Mapping[str, int]) -> None:
+        """Refuse a batch of so few rows that a peer's sums over it may tell them.
+
+        Raises:
+            DataError: it is so.
+        """
+        name = max(columns, key=lambda one: columns[one])
+        if 0 < self.batch < min(rows, _BATCH_ROWS * columns[name]):
+            raise DataError(
+                f"a batch of {self.batch} rows, where {name!r} has {columns[name]} columns: sums over so few rows may tell them",
+                where="VerticalLinear",
+                remedy=f"use batch={_BATCH_ROWS * columns[name]} or more, or leave batch out",
+            )
 
     async def assist(
         self, helper: str, peers: Peers, parties: Sequence[str], *, secret: Secret, state: Any = None, save: Save | None = None
