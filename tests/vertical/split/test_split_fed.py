@@ -17,7 +17,7 @@ from atoll.reducers import SecureAggregation
 from atoll.testing import killed_and_resumed
 from atoll.trees.objectives import LOGISTIC, SOFTMAX, TreeLoss
 from atoll.trees.tree import auc
-from atoll.vertical import MaxNorm, SplitFed, SplitNet, SunModules
+from atoll.vertical import MaxNorm, SplitFed, SplitFedResult, SplitNet, SunModules
 from atoll.vertical.split.split_fed import read_client
 from tests.support.split_toys import SMALL, DoubleNet, draw_clients, module_of
 
@@ -229,3 +229,15 @@ def test_a_client_that_says_something_else_is_refused(message):
 def test_settings_that_make_no_sense_are_refused(made, error, match):
     with pytest.raises(error, match=match):
         made()
+
+
+def test_a_run_folder_keeps_the_network(tmp_path):
+    islands = draw_clients((30, 20))
+    job = SplitFed(net=SplitNet(**SMALL), rounds=1)
+    found = atoll.simulate(job, islands, engine="inline", progress=False).outcome
+    for name, content in job.prepare(islands).files(found).items():
+        (tmp_path / name).write_bytes(content)
+    x = np.ones((3, 6))
+    np.testing.assert_array_equal(SplitFedResult.load(tmp_path, job).predict(x), found.predict(x))
+    with pytest.raises(ConfigError, match="no trained network in"):
+        SplitFedResult.load(tmp_path / "elsewhere", job)

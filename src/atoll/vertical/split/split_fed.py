@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from atoll.core import message
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
-from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError, MessageError
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared, name_of
@@ -36,6 +38,8 @@ __all__ = ["TOP", "ClientRows", "SplitFed", "SplitFedResult", "read_client", "re
 
 TOP = "top"
 """The party without rows that has the top, and its role."""
+_FILE = "network.msg"
+"""The trained network in a run folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +284,11 @@ class _PreparedSplitFed(Prepared):
         """The measure of the test rows."""
         return {"result": self._score(outcome)}
 
+    def files(self, outcome: SplitFedResult) -> Mapping[str, bytes]:
+        """The network, which `SplitFedResult.load` reads."""
+        objective = {"name": outcome.objective.name, "outputs": outcome.objective.outputs}
+        return {_FILE: message.encode({"objective": objective, "parts": dict(outcome.parts)})}
+
     # The tasks.
 
     async def _client(self, island: Island, peers: Peers, *, turn: int, shared: Any) -> dict[str, Any]:
@@ -392,6 +401,24 @@ class SplitFedResult:
     job: SplitFed
     objective: TreeLoss
     parts: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path | str, job: SplitFed) -> SplitFedResult:
+        """The network in a run folder, also of a job between organisations.
+
+        Args:
+            folder: the run folder.
+            job: the job that trained it.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        try:
+            found: Any = message.decode((Path(folder) / _FILE).read_bytes())
+            objective = TreeLoss(str(found["objective"]["name"]), int(found["objective"]["outputs"]))
+            return cls(job, objective, dict(found["parts"]))
+        except (OSError, MessageError, KeyError, TypeError) as error:
+            raise ConfigError(f"no trained network in {folder}", where="SplitFed", remedy="name the run folder of a job of SplitFed that has finished") from error  # fmt: skip
 
     def predict(self, x: NDArray[Any]) -> NDArray[Any]:
         """Predictions of rows, ``(rows, outputs)``: of two classes the probability of the second, of more those of all, or numbers."""
