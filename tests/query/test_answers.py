@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
 from tests.support.silos import TableSource, connected, pooled, same_rows
 
 TYPES = {"id": "BIGINT", "ward": "VARCHAR", "k": "INTEGER", "age": "BIGINT", "pay": "DECIMAL(12,2)", "x": "DOUBLE", "y": "DOUBLE", "seen": "DATE"}  # fmt: skip
@@ -188,3 +188,44 @@ def test_a_training_runs_on_the_rows_of_a_statement() -> None:
         for text in ("SELECT sum(age) AS s, 1 AS ill FROM t", "SELECT age, ill FROM t LIMIT 3", "SELECT a.age, b.ill FROM t a JOIN t b ON a.age = b.age"):  # fmt: skip
             with pytest.raises(CompositionError, match=r"rows of several sites|LIMIT in a subquery|rows of two sites"):
                 db.islands(text, target="ill")
+
+
+NAMES = {"k": "INTEGER", "name": "VARCHAR", "own": "DOUBLE"}
+CODES = [(1, "x", 0.5), (2, None, -0.0), (2, "|n", 1e300), (2, "|n", 1e300)]
+
+
+@pytest.mark.parametrize("strategy", ["sums", "smcql"])
+def test_tables_that_policies_call_replicated_are_compared_and_other_claims_are_said(strategy: str) -> None:
+    def answer(codes: list[Any], text: str, **levels: str) -> Any:
+        made = {name: TableSource({"p": ({"k": "INTEGER"}, [(1,), (2,)]), "n": (NAMES, CODES[::-1] if name == "a" else CODES)}) for name in "ab"}  # fmt: skip
+        made["c"] = TableSource({"p": ({"k": "INTEGER"}, [(2,)]), "n": (NAMES, codes)})
+        policy = {"policy": {"min_count": 1}, "tables": {"p": {"columns": {"k": {"level": "public", "join": "local"}}}, "n": {"mode": "replicated", "columns": {**dict.fromkeys(NAMES, "public"), **levels}}}}  # fmt: skip
+        with connected(made, policy) as db:
+            return db.sql(text, strategy=strategy)
+
+    asked = "SELECT count(*) FROM p JOIN n ON n.k = p.k WHERE n.name = '|n' OR n.own > 0.1"
+    found = answer(CODES, asked)
+    assert found.rows == [(8,)]
+    said = [one["sees"] + ": " + one["assuming"] for one in found.leakage]
+    assert any(line.startswith("whether all sites have the same n.k, n.name, n.own") for line in said)
+    assert any("all rows with one p.k lie at one site, as the policies claim (join: local)" in line for line in said)
+    other = [*CODES[:-1], (2, "|n", 2e300)]
+    for codes in (CODES[:-1], [*CODES, CODES[0]], [(1, "x", 0.5), (2, "|n", -0.0), *CODES[2:]], other):
+        with pytest.raises(DataError, match="table n of a, b from that of c differs in k, name, own"):
+            answer(codes, asked)
+    assert answer(other, "EXPLAIN " + asked).rows == []  # no row is read
+    assert answer(other, "SELECT count(*) FROM p JOIN n ON n.k = p.k WHERE n.name = 'x'").rows == [(2,)]  # not of columns that nobody reads  # fmt: skip
+    kept = answer(other, asked.replace("n.own > 0.1", "n.own IS NULL"), own="private")
+    assert any("the same n.own, as the policies claim (mode: replicated): it is private" in one["assuming"] for one in kept.leakage)  # fmt: skip
+
+
+def test_a_site_digests_no_private_column_whatever_the_coordinator_asks() -> None:
+    from atoll.query import QueryPolicy, Silo
+    from atoll.query.local import digest_rows
+
+    given = QueryPolicy.of({"tables": {"n": {"mode": "replicated", "columns": {"k": "public"}}}})
+    silo = Silo(TableSource({"n": (NAMES, CODES)}), given, "north")
+    assert digest_rows(silo, {"n": {"k": "INTEGER"}}, "1") != digest_rows(silo, {"n": {"k": "INTEGER"}}, "2")
+    with pytest.raises(PolicyError, match="compares n.name, which is private"):
+        digest_rows(silo, {"n": {"k": "INTEGER", "name": "VARCHAR"}}, "1")
+    silo.close()

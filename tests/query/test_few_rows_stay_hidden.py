@@ -183,6 +183,33 @@ def test_what_the_policy_keeps_is_refused_before_a_row_is_read(text: str, match:
         db.sql(text)
 
 
+CARRIED = [
+    "SELECT sum(x.i) FROM p JOIN {ages} ON x.i = p.age", "SELECT sum(x.i) FROM p, {ages} WHERE p.age + 1 = x.i + 1", "SELECT count(*) FROM p JOIN {ages} ON x.i <= p.age",
+    "SELECT count(*) FILTER (WHERE x.i <= p.age) FROM p CROSS JOIN {ages}", "SELECT sum(CASE WHEN x.i = p.age THEN x.i END) FROM p CROSS JOIN {ages}",
+    "SELECT sum(n.k) FROM p JOIN {ages} ON x.i = p.age JOIN n ON n.k = x.i", "SELECT sum(z.i) FROM (SELECT x.i FROM p JOIN {ages} ON x.i = p.age) z",
+    "SELECT avg(n.k) FROM p JOIN n ON n.k = p.age", "SELECT n.k, count(*) FROM p JOIN n ON n.k = p.age GROUP BY n.k", "SELECT sum(n.k) FROM p LEFT JOIN n ON n.k BETWEEN p.age AND p.age",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["sums", "smcql"])
+def test_a_column_that_only_counts_rows_is_not_carried_by_a_join(strategy: str) -> None:
+    """The sum of ages, from ages 20 to 28 written as VALUES, or as a table that every site has."""
+    numbers = [(k,) for k in range(20, 29)]
+    made = {name: TableSource({"p": (PEOPLE, people(9, k)), "n": ({"k": "INTEGER"}, numbers)}) for k, name in enumerate(("north", "south"))}  # fmt: skip
+    policy = policy_of(1, id="protected", ward="public", age="private", pay=AGGREGATED)
+    policy["tables"]["n"] = {"mode": "replicated", "columns": "public"}
+    ages = f"(VALUES {', '.join(f'({k})' for (k,) in numbers)}) x(i)"
+    with connected(made, policy) as db:
+        for text in CARRIED:
+            with pytest.raises(
+                PolicyError, match=r"rows of . would carry the values of p\.age, which only counts rows"
+            ):
+                db.sql(text.format(ages=ages), strategy=strategy)
+        # The remedy, and what the policy releases.
+        assert db.sql("SELECT count(*) FROM p WHERE age IN (SELECT k FROM n WHERE k > 25)", strategy=strategy).rows == [(6,)]  # fmt: skip
+        assert db.sql("SELECT sum(n.k) FROM p JOIN n ON n.k = p.id + 20", strategy=strategy).rows == [(412,)]
+
+
 def test_the_strictest_site_decides_and_a_site_believes_no_coordinator() -> None:
     from atoll.query import QueryPolicy, Silo
     from atoll.query.local import plan_of

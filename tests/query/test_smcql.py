@@ -136,12 +136,20 @@ def test_frames_follow_from_sizes_alone() -> None:
         ("SELECT sum(x) FROM p", CompositionError, "adds doubles, and parties add whole numbers"),
         ("SELECT stddev(age) FROM p", CompositionError, "under shares"),
         ("SELECT count(DISTINCT age), count(DISTINCT k) FROM p", CompositionError, "beside another one"),
-        ("SELECT sum(1000000000000000000 + age) FROM p", DataError, "might leave 64 bits"),
+        ("SELECT sum(1000000000000000000 + age) FROM p", DataError, r"might leave 64 bits.*SUM\(CAST\(x / 1000 AS DECIMAL\(18,2\)\)\)"),
+        ("SELECT max(9223372036854775807 + k) FROM p", AtollError, r"64 bits, so MAX\(x::DOUBLE \* 2\), or SUM\(\(x // 1000\) \* 2\)"),
     ],
 )  # fmt: skip
 def test_what_parties_cannot_or_may_not_compute_is_refused(text: str, error: type[AtollError], match: str) -> None:
     with connected(sources(FIXED), POLICY) as db, pytest.raises(error, match=match):
         db.sql(text, strategy="smcql")
+
+
+def test_remedies_of_numbers_beyond_64_bits_answer_and_decimals_fill_their_digits() -> None:
+    require_equal(FIXED, [
+        "SELECT sum(CAST((1000000000000000000 + age) / 1000 AS DECIMAL(18,2))) FROM p", "SELECT max((9223372036854775807 + 0)::DOUBLE + k) FROM p",
+        "SELECT sum(((9223372036854775807 + 0 * k) // 1000) * 2) FROM p", "SELECT sum(CAST(age * 1000000 AS DECIMAL(10,2)) * 9.9999), max(CAST(age * 1000000 AS DECIMAL(10,2)) * 9.9999) FROM p",
+    ])  # fmt: skip
 
 
 def test_a_min_count_is_refused_and_a_scale_lets_doubles_add_up() -> None:

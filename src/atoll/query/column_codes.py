@@ -58,8 +58,9 @@ class ColumnCode:
             return f"CAST(date_diff('day', DATE '1970-01-01', {text}) AS BIGINT)"
         if self.type.startswith("TIMESTAMP"):
             return f"epoch_us(CAST({text} AS TIMESTAMP))"
-        factor = f" * {10**self.scale}" if self.scale else ""
-        return f"CAST(({text}){factor} AS BIGINT)"
+        if self.scale:  # 18 digits times the factor leave the decimals of their own width
+            return f"CAST(CAST(({text}) AS DECIMAL(38,{self.scale})) * {10**self.scale} AS BIGINT)"
+        return f"CAST(({text}) AS BIGINT)"
 
     def encode(self, values: Any, words: int = 1) -> tuple[list[Words], NDArray[np.uint8]]:
         """The words of a column of Arrow, and 1 where a value is there.

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core import message as M
-from atoll.core.errors import ConfigError
+from atoll.core.errors import ConfigError, DataError
 from atoll.core.event import Event, NonPrivate
-from atoll.core.exposure import Explanation
+from atoll.core.exposure import Explanation, Exposure
 from atoll.core.job import Job, Prepared
 from atoll.core.persistence.files import as_json
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked
 
-from .local import message_of, silo_of
+from .local import digest_rows, message_of, silo_of
 from .policy import strictest
 from .statement import describe_catalog, parse_statement, unite_schemas, with_points
 from .strategies.strategy import HELPER, Choice, QueryAnswer, choose_strategy, known_strategies
@@ -39,6 +39,38 @@ def describe_tables(island: Any, message: Any) -> Any:
     silo = silo_of(island.data)
     schema = silo.read_schema()
     return {"tables": schema, "policy": silo.policy.told({t.lower(): [c.lower() for c in columns] for t, columns in schema.items()})}  # fmt: skip
+
+
+@task
+def digest_replicated(island: Any, message: Any) -> Any:
+    """Keyed digests of the rows of tables that every site is said to have, in the columns that are not private."""
+    asked = {str(table): {str(name): str(kind) for name, kind in types.items()} for table, types in message["tables"].items()}  # fmt: skip
+    return digest_rows(silo_of(island.data), asked, f"{int(message['key']):x}")
+
+
+def compared_columns(plan: Any) -> dict[str, dict[str, str]]:
+    """The columns of replicated tables that a plan reads and that are not private, with their types."""
+    found = {}
+    for table, columns in plan.sources.items():
+        types = {name: plan.catalog.tables[table][name] for name in columns if plan.policy.table(table).column(name).level != "private"}  # fmt: skip
+        if plan.policy.table(table).mode == "replicated" and types:
+            found[table] = types
+    return found
+
+
+def claims_of(plan: Any) -> list[Exposure]:
+    """What an answer rests on that policies claim: ``mode: replicated``, which digests compare, and ``join: local``, which nobody can check without showing values."""
+    compared, found = compared_columns(plan), []
+    if compared:
+        columns = ", ".join(f"{table}.{name}" for table, types in compared.items() for name in types)
+        found.append(Exposure("coordinator", f"whether all sites have the same {columns}: a digest under a key of this statement", "these columns are not private"))  # fmt: skip
+    for table, columns in plan.sources.items():
+        policy = plan.policy.table(table)
+        kept = [name for name in columns if policy.mode == "replicated" and name not in compared.get(table, {})]
+        local = [name for name in columns if policy.mode != "replicated" and policy.column(name).local]
+        found += [Exposure("analyst", "the answer", f"all sites have the same {table}.{name}, as the policies claim (mode: replicated): it is private, and nobody compares it") for name in kept]  # fmt: skip
+        found += [Exposure("analyst", "the answer", f"all rows with one {table}.{name} lie at one site, as the policies claim (join: local): nobody can check it without showing values") for name in local]  # fmt: skip
+    return found
 
 
 @dataclass(frozen=True)
@@ -73,7 +105,8 @@ class QueryResult:
         """Who learns what, assuming what."""
         if self.choice is None:
             return []
-        return [one.facts() for one in self.choice.strategy.exposures(self.choice.plan)]
+        plan = self.choice.plan
+        return [one.facts() for one in (*self.choice.strategy.exposures(plan), *claims_of(plan))]
 
     def facts(self) -> dict[str, Any]:
         """The result as plain values: decimals and dates as text, NULL as None."""
@@ -177,6 +210,12 @@ class _PreparedQuery(Prepared):
         statement = parse_statement(self.job.sql, catalog, self.job.params)
         choice = choose_strategy(self.job.strategy, statement, catalog, policy, len(sites))
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
+        compared = compared_columns(choice.plan)
+        if compared and len(sites) > 1:
+            asked = {"tables": compared, "key": int(fed.rng.child("replicated").generator().integers(1 << 62))}
+            learned += len(sites) * (M.nbytes(asked) + M.nbytes(dict.fromkeys(compared, "0" * 48)) + _CONTACT)
+            if statement.explain != "explain":
+                await _require_replicas(fed, asked)
         predicted = round(learned + choice.strategy.predict_cost(choice.plan, len(sites)))
         if statement.explain == "explain":
             return QueryResult(QueryAnswer(statement.columns, statement.types, []), choice, 0, predicted, {}, "explain")
@@ -200,6 +239,23 @@ class _PreparedQuery(Prepared):
     def files(self, outcome: QueryResult) -> Mapping[str, bytes]:
         """Return the answer as JSON."""
         return {"query.json": as_json(outcome.facts(), indent=1).encode()}
+
+
+async def _require_replicas(fed: Federation, asked: Mapping[str, Any]) -> None:
+    """Refuse tables that the policies call replicated, and that differ between sites: an answer would depend on which site is asked.
+
+    Raises:
+        DataError: names the table and the sites.
+    """
+    told = await fed.ask_all(fed.parties, digest_replicated, asked)
+    digests = dict(zip(told.senders.names, told.values, strict=True))
+    for table, types in asked["tables"].items():
+        alike: dict[str, list[str]] = {}
+        for site, found in digests.items():
+            alike.setdefault(str(found[table]), []).append(site)
+        if len(alike) > 1:
+            groups = " from that of ".join(", ".join(sites) for sites in sorted(alike.values(), key=len, reverse=True))
+            raise DataError(f"table {table} of {groups} differs in {', '.join(types)}, and the policies say mode: replicated", where="query", remedy="give all sites the same rows, or declare the table horizontal")  # fmt: skip
 
 
 def _links(fed: Federation) -> dict[str, int]:

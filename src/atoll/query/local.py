@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.statistics.answered import AnswerRecord, RowSets
 
 from .databases.silo import Silo, quote
@@ -20,6 +20,7 @@ from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_poin
 
 __all__ = [
     "LocalCells",
+    "digest_rows",
     "local_cells",
     "message_of",
     "names_of",
@@ -129,6 +130,31 @@ def prefix_of(silo: Silo, plan: Any, names: Mapping[str, str]) -> str:
     """The WITH before local SQL of a plan: its tables as they count here, and the statement's own."""
     made = [f"{quote(SOURCE + table)} AS ({source_text(plan.catalog, silo.policy, table, columns, names[table])})" for table, columns in plan.sources.items()]  # fmt: skip
     return "WITH " + ", ".join([*made, *([plan.common] if plan.common else [])])
+
+
+def digest_rows(silo: Silo, asked: Mapping[str, Mapping[str, str]], key: str) -> dict[str, str]:
+    """The number of rows of tables, and a digest of them in any order under a key of the statement: the sum of MD5 over rows, modulo 2^128.
+
+    Args:
+        silo: the site.
+        asked: table in lower case -> column -> its type, as in the catalog.
+        key: the key.
+
+    Raises:
+        PolicyError: a column is private here.
+    """
+    names, texts = {name.lower(): name for name in silo.read_schema()}, []
+    for table, types in asked.items():
+        private = next((name for name in types if silo.policy.table(table).column(name).level == "private"), None)
+        if private is not None:
+            raise PolicyError(f"compares {table}.{private}, which is private", where=silo.name, remedy="leave the column out")  # fmt: skip
+        source = source_text(Catalog({table: dict(types)}), silo.policy, table, list(types), names[table])
+        cells = ", ".join(f"coalesce(replace(CAST({quote(name.lower())} AS VARCHAR), '|', '||'), '|n')" for name in sorted(types, key=str.lower))  # fmt: skip
+        text = f"concat_ws('|,', '{key}', {cells})"
+        halves = ", ".join(f"coalesce(sum(md5_number_{half}({text})::HUGEINT), 0)::VARCHAR" for half in ("lower", "upper"))  # fmt: skip
+        texts.append(f"SELECT count(*), {halves} FROM ({source})")
+    found = silo.run_all(texts, [names[table] for table in asked])
+    return {table: f"{int(n):016x}{(int(low) + (int(high) << 64)) % (1 << 128):032x}" for table, ((n, low, high),) in zip(asked, found, strict=True)}  # fmt: skip
 
 
 class LocalCells:

@@ -237,6 +237,7 @@ class _Planner:
         for _, (table, column) in self.scopes.every_base():
             if self.scopes.column_policy((table, column)).release == "never":
                 raise PolicyError(f"{table}.{column} is never released, not even in a condition", where="policies of the sites", remedy="leave the column out")  # fmt: skip
+        self.scopes.require_no_carrier()
 
     def _require_points(self) -> None:
         """Refuse to show which rows are near to a point, if the point's coordinates are private: circles would find them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from atoll.core.errors import CompositionError
+from atoll.core.errors import CompositionError, PolicyError
 
 from .policy import ColumnPolicy, QueryPolicy
 
@@ -115,6 +115,41 @@ class Scopes:
         if isinstance(source, self.exp.Table):
             return self.policy.table(source.name).mode == "horizontal"
         return self.is_divided(source)
+
+    def require_no_carrier(self) -> None:
+        """Refuse a join that carries a column which only counts rows into rows that every site has.
+
+        ``SUM(x.i)`` over ``JOIN (VALUES (1), (2)) x(i) ON x.i = v.age`` is ``SUM(v.age)``, a count of rows that a JOIN multiplies is it too, and ``x.i`` itself the values.
+
+        Raises:
+            PolicyError: names the rows, and the column.
+        """
+        for alias, (table, column) in self._carriers():
+            raise PolicyError(f"rows of {alias} would carry the values of {table}.{column}, which only counts rows", where="policies of the sites", remedy=f"write WHERE {column} IN (…) in place of the JOIN, or let the sites release it: {{level: private, release: aggregate}}")  # fmt: skip
+
+    def _carriers(self) -> Iterator[tuple[str, Base]]:
+        """Sources that every site has alike, and a column that they are related to and that only counts rows."""
+        for scope in self.all:
+            select = scope.expression
+            if scope.is_subquery or not isinstance(select, self.exp.Select) or not self.is_divided(scope):
+                continue
+            alike = {alias for alias, (_, source) in scope.selected_sources.items() if not self._source_divided(source)}
+            found: dict[str, Base] = {}
+            parts = [join.args["on"] for join in select.args.get("joins") or () if join.args.get("on") is not None]
+            parts += [select.args[name].this for name in ("where", "having") if select.args.get(name)]
+            parts += select.expressions  # FILTER and CASE are conditions too
+            related = [
+                ({column.table for column in one.find_all(self.exp.Column)} & alike, one)
+                for part in parts
+                for one in (part.flatten() if isinstance(part, self.exp.And) else [part])
+            ]
+            for _ in related:  # what is related to a carrier is one
+                for names, one in related:
+                    counted = [base for base in sorted(self.bases(one, scope)) if self.column_policy(base).release != "aggregate" and self.policy.table(base[0]).mode == "horizontal"]  # fmt: skip
+                    known = [found[name] for name in sorted(names) if name in found]
+                    if counted or known:
+                        found |= {name: found.get(name, (counted or known)[0]) for name in names}
+            yield from sorted(found.items())
 
     # ------------------------------------------------------------------ what sites can do by themselves
 

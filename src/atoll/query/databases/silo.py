@@ -235,8 +235,9 @@ class Silo:
 
 
 _OTHER = "look into the site's own log: the text may name values of rows, so it stays there"
+_WORDS = "under smcql whole numbers end at 64 bits, so MAX(x::DOUBLE * 2), or SUM((x // 1000) * 2)"
 _REMEDIES = {
     "OutOfMemoryException": "ask for less, or let the site raise limits.memory",
-    "OutOfRangeException": "a number of a row left the range of its type: cast to a wider one, such as HUGEINT or DOUBLE; under shares (smcql) numbers have 64 bits, so round first",
-    "ConversionException": "a value of a row does not fit the type: use TRY_CAST; under shares (smcql) numbers have 64 bits",
+    "OutOfRangeException": f"a number of a row left the range of its type: cast before you compute, x::BIGINT * 2 or x::DOUBLE * 2; {_WORDS}",
+    "ConversionException": f"a value of a row does not fit the type: use TRY_CAST; {_WORDS}",
 }

@@ -135,7 +135,7 @@ class _LocalRows:
             if column.number:
                 made[column.name] = values.fill_null(0).to_numpy().astype(np.int64)
                 if sum(abs(int(value)) for value in made[column.name]) > most:
-                    raise DataError(f"the sum of {column.text} might leave 64 bits", where="shares", remedy="scale the values down in the statement: SUM(x / 1000)")  # fmt: skip
+                    raise DataError(f"the sum of {column.text} might leave 64 bits", where="shares", remedy="scale the values down in the statement: SUM(CAST(x / 1000 AS DECIMAL(18,2)))")  # fmt: skip
                 continue
             words, there = column.code.encode(values, widths.get(column.name, 1))
             made |= {f"{column.name}.{w}": one for w, one in enumerate(words)}
