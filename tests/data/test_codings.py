@@ -81,7 +81,7 @@ LABELS = {"0 and 1, 1 and 2": ([0, 1], [1, 2]), "0 and 1, true and false": ([0, 
 @pytest.mark.parametrize("case", LABELS)
 def test_two_classes_have_one_coding(case: str, reader: str) -> None:
     north, south = LABELS[case]
-    with pytest.raises(DataError, match=r"'?y'? .*(«0», «1»|text, and numbers)"):
+    with pytest.raises(DataError, match=r"'?y'? .*(«0», «1»|text, such as .*, and numbers)"):
         READERS[reader](frames(north, south, label=True))
     if case.endswith("2"):
         listed = {"y": ["0", "1", "2"]}

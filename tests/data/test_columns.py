@@ -106,7 +106,7 @@ def test_a_misspelt_column_is_named_with_file_folder_and_nearest_name(tmp_path):
 def test_a_column_is_text_everywhere_or_nowhere(tmp_path):
     write(tmp_path / "north.csv", NORTH)
     write(tmp_path / "south.csv", SOUTH | {"smoker": [0, 1]})
-    with pytest.raises(DataError, match=r"column 'smoker' holds text, and numbers in .*south\.csv"):
+    with pytest.raises(DataError, match=r"column 'smoker' holds text, such as «ex», and numbers in .*south\.csv"):
         from_csv_folder(tmp_path, target="y")
     with pytest.raises(DataError, match=r"column 'smoker' holds numbers, and text in the other tables"):
         READERS["from_datasets"](tmp_path)
@@ -215,6 +215,28 @@ def test_test_rows_with_another_unit_are_named_by_trees_in_features_and_in_the_t
 
     assert notices(rows(1, 1)) == []
     assert [line[:12] for line in notices(rows(365, 24))] == ["column 'age'", "the target o"]
+
+
+@pytest.mark.parametrize(
+    ("sign", "said"), [(-99.0, True), (999.0, True), (-9.0, True), (99.0, False), (-98.0, False), (9999.0, True)]
+)
+def test_numbers_that_may_say_that_a_value_is_missing_are_named(sign: float, said: bool) -> None:
+    tables = {name: measured("age", 1) for name in ("north", "south")}
+    tables["south"]["age"][[3, 7]] = sign
+    notices = atoll.simulate(Statistics(), tables, engine="inline", progress=False).notices
+    told = [line for line in notices if "says that a value is missing" in line]
+    assert told == ([f"column 'age' has {sign:g} in 2 rows of client 'south', far from all other values: if it says that a value is missing, leave these cells empty"] if said else [])  # fmt: skip
+
+
+def test_rows_without_a_label_are_said_by_a_training_too() -> None:
+    rows = {name: pd.DataFrame({"x": np.arange(12.0), "y": np.arange(12) % 2}) for name in ("north", "south")}
+    rows["south"] = rows["south"].assign(y=lambda t: t.y.where(t.index > 2))
+    test = rows["north"].assign(y=lambda t: t.y.where(t.index > 3))
+    islands = from_dataframes(rows, target="y", test=test)
+    training = atoll.Training(model=atoll.models.Linear(1, 2), rounds=1)
+    told = atoll.simulate(training, islands, engine="inline", progress=False).notices
+    assert "rows without a label are not trained on: 3 of 12 at south" in told
+    assert "4 of 12 test rows have no label, and no measure counts them" in told
 
 
 def test_rows_of_one_table_have_one_unit() -> None:

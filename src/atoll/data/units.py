@@ -125,14 +125,29 @@ def _shorten(told: Sequence[str]) -> list[str]:
 
 
 def _name_infinite(population: Any, about: Any) -> list[str]:
-    """Say which columns have infinite values, which count as missing."""
+    """Say which columns have infinite values, which count as missing, and numbers that may say so: -99 and 999, twice or more and far from all other values."""
     found = []
     for place, client in enumerate(population.names):
         for column, values in numbers_of(population.shard(place), about).items():
             many = int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
             if many:
                 found.append(f"column {column!r} has {many} infinite values at client {str(client)!r}: they count as missing")  # fmt: skip
+            for value, times in _find_signs(values):
+                found.append(f"column {column!r} has {value:g} in {times} rows of client {str(client)!r}, far from all other values: if it says that a value is missing, leave these cells empty")  # fmt: skip
     return found[:_SHOWN]
+
+
+def _find_signs(values: Any) -> list[tuple[float, int]]:
+    """Numbers such as -99 and 999 that several rows have, farther from the other values than these from each other, and how many rows."""
+    known, counts = np.unique(values[np.isfinite(values)], return_counts=True)
+    found = []
+    for place, side in ((0, known[1:]), (-1, known[:-1])) if len(known) > 2 else ():
+        value, digits = float(known[place]), f"{abs(float(known[place])):.17g}"
+        away = abs(value - float(side[place]))
+        signs = digits in ("9" * len(digits), "8" * len(digits)) and (len(digits) > 1 or value < 0)
+        if signs and counts[place] > 1 and away > float(side[-1]) - float(side[0]):
+            found.append((value, int(counts[place])))
+    return found
 
 
 _TARGET = "y"

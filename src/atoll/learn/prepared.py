@@ -20,6 +20,7 @@ from atoll.core.job import Prepared
 from atoll.core.persistence.files import as_json
 from atoll.data import require_labels
 from atoll.data.islands import Islands
+from atoll.data.missing import labelled_rows
 from atoll.privacy import LossTally
 from atoll.privacy.events import neighbours_counted
 from atoll.rounds.loop import Course, Repeated, run_rounds
@@ -53,6 +54,7 @@ __all__ = [
     "DEFAULT_SELECTION",
     "MEASURES",
     "news_of",
+    "name_unlabelled",
     "notices_of_training",
     "Best",
     "PreparedTraining",
@@ -578,6 +580,26 @@ def labels_section_of(
 
     exposures = exposures_of(job, job.selection.cohort_size(len(data)))
     return lambda rows: labels_section(label_map(data), rows, exposures)  # the rows are read when somebody reports
+
+
+def name_unlabelled(job: RunningTraining, data: Any) -> list[str]:
+    """Say how many rows of a simulation have no label, which a loss of labels leaves out, and at which clients; and how many test rows."""
+    if not isinstance(data, Islands) or not data.stored or facet(job.algorithm, Labelled).losses:
+        return []
+    told = []
+    if data.labelled in ("part", "none"):
+        there = {name: labelled_rows(data.shard(place)) for place, name in enumerate(data.names[:_NAMED])}
+        lost = {name: int((~rows).sum()) for name, rows in there.items() if not rows.all()}
+        few = len(data) <= _NAMED
+        who = ", ".join(f"{count} of {len(there[name])} at {name}" for name, count in list(lost.items())[:5])
+        told.append(f"rows without a label are not trained on: {who}{', …' if len(lost) > 5 or not few else ''}")
+    if data.test is not None and not (known := labelled_rows(data.test)).all():
+        told.append(f"{int((~known).sum())} of {len(known)} test rows have no label, and no measure counts them")
+    return told
+
+
+_NAMED = 1000
+"""Clients whose rows without a label are counted."""
 
 
 def require_held_labels(job: RunningTraining, data: Any) -> None:

@@ -46,6 +46,7 @@ from .prepared import (
     entrusted_to_server,
     labels_section_of,
     most_released,
+    name_unlabelled,
     news_of,
     notices_of_training,
     require_held_labels,
@@ -333,14 +334,17 @@ class Training(Checked, Job):
             entrusted=entrusted_to_server(context, job.topology),
             against=job.topology.against if job.claim is None else job.claim.adversary,
             labels=labels_section_of(job, data),
-            notices=lambda rows: notices_of_training(
-                context,
-                getattr(seen, "task", ""),
-                getattr(seen, "classes", None),
-                rows,
-                held_out=getattr(data, "held_out", None) is not None if hasattr(data, "with_held_out") else None,
-                exact=bool(learner.buffers()) and any(map(job.up, job.algorithm.phases)),
-            ),
+            notices=lambda rows: [
+                *notices_of_training(
+                    context,
+                    getattr(seen, "task", ""),
+                    getattr(seen, "classes", None),
+                    rows,
+                    held_out=getattr(data, "held_out", None) is not None if hasattr(data, "with_held_out") else None,
+                    exact=bool(learner.buffers()) and any(map(job.up, job.algorithm.phases)),
+                ),
+                *name_unlabelled(self, data),
+            ],
             columns=functools.partial(ModelColumns.of, seen),
         )
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import DataError, nearest
+from atoll.core.redaction import private
 
 from .._checks import Array
 from ..codings import require_one_coding
 from ..dataset import Dataset, order_columns, require_columns
 from ..islands import Islands
 from ..missing import Missing, known_labels
-from ._words import is_number, read_truths, require_categories
+from ._words import is_number, read_truths, require_categories, require_plain_numbers
 from .arrow import table_of_parquet
 from .csv import table_of_csv
 from .libraries import table_of_frame
@@ -286,6 +287,7 @@ def islands_of_tables(
             targets,
             {**options, "categories": categories, "missing": missing},
             {name: f"table {name!r}" for name in everyone} | dict(places or {}),
+            row_offset,
         )
     )
     options = {**options, "drop": ()}
@@ -358,7 +360,7 @@ def _used(table: Mapping[str, Array], targets: Sequence[str], options: Mapping[s
 
 
 def _align_tables(
-    tables: Tables, targets: Sequence[str], options: Mapping[str, Any], places: Mapping[str, str]
+    tables: Tables, targets: Sequence[str], options: Mapping[str, Any], places: Mapping[str, str], offset: int
 ) -> dict[str, dict[str, Array]]:
     """Return the tables with the same columns in one order, matched by name, without those that are left out.
 
@@ -401,7 +403,7 @@ def _align_tables(
         known = {name: table[column][~holes(table[column])] for name, table in aligned.items()}
         if column in targets:
             known = {name: values[known_labels(values, options.get("missing"))] for name, values in known.items()}
-        _require_one_kind(column, known, places)
+        _require_one_kind(column, known, places, {name: table[column] for name, table in aligned.items()}, offset)
     return aligned
 
 
@@ -417,24 +419,29 @@ def _unite_truths(column: str, tables: dict[str, dict[str, Array]]) -> None:
             tables[name][column] = tables[name][column] if truths is None else truths
 
 
-def _require_one_kind(column: str, known: Mapping[str, Array], places: Mapping[str, str]) -> None:
+def _require_one_kind(
+    column: str, known: Mapping[str, Array], places: Mapping[str, str], whole: Mapping[str, Array], offset: int
+) -> None:
     """Refuse a column that holds words in one table and numbers in another; nothing says of which kind an empty column is.
 
     Args:
         column: its name.
         known: its values that exist, by table.
         places: the tables' places, for errors.
+        whole: all its values, by table.
+        offset: added to row numbers in errors.
 
     Raises:
-        DataError: names both tables.
+        DataError: names both tables, and a value.
     """
     full = {name: values for name, values in known.items() if len(values)}
     texts = {name: np.unique(values).tolist() for name, values in full.items() if values.dtype.kind == "U"}
     words = next((name for name, found in texts.items() if not any(map(is_number, found))), None)
     numbers = next((name for name, values in full.items() if values.dtype.kind in "iuf"), None)
     if words is not None and numbers is not None:
+        require_plain_numbers(without_holes(whole[words]), column, places[words], offset)
         raise DataError(
-            f"column {column!r} holds text, and numbers in {places[numbers]}",
+            f"column {column!r} holds text, such as {private(texts[words][0])}, and numbers in {places[numbers]}",
             where=places[words],
             remedy=f"write the column the same way everywhere, leave it out with drop=, or list its values: categories={{{column!r}: [...]}}",
         )
