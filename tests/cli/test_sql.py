@@ -109,3 +109,23 @@ def test_a_sites_range_makes_values_outside_it_null(atoll: Callable[..., Any], t
     asked = ["sql", "--silo", f"north={tmp_path}/north", "--silo", f"south={tmp_path}/south", "--policy", str(tmp_path / "p.yaml")]  # fmt: skip
     found = json.loads(atoll(*asked, "--check", "--json", "SELECT sum(pay), count(pay), count(*) FROM visits").out)
     assert (found["rows"], found["check"]) == ([[62, 4, 6]], {"equal": True})
+
+
+def test_noise_has_a_budget_that_outlives_a_command(atoll: Callable[..., Any], tmp_path: Path) -> None:
+    table = {"unit": "pid", "columns": {"pid": {"level": "private", "join": "local"}, "ward": "public"}}
+    policy = {"policy": {"privacy": {"people": {"anna": {"epsilon": 4, "delta": 1e-6}}}}, "tables": {"v": table}}
+    (tmp_path / "p.yaml").write_text(json.dumps(policy))
+    silos = []
+    for name in ("north", "south"):
+        (tmp_path / name).mkdir()
+        rows = "".join(f"{name}{k},A\n" for k in range(300))
+        (tmp_path / name / "v.csv").write_text(f"pid,ward\n{rows}")
+        silos.append(f"--silo={name}={tmp_path / name}")
+    words = ["sql", *silos, f"--policy={tmp_path / 'p.yaml'}", "--analyst=anna", f"--record={tmp_path / 'kept'}", "--json"]  # fmt: skip
+    told = [json.loads(atoll(*words, "--epsilon=2.5", "SELECT count(*) FROM v").out) for _ in range(2)]
+    assert told[0]["rows"] == told[1]["rows"]
+    assert (told[0]["privacy"]["analyst"], told[0]["privacy"]["epsilon"]) == ("anna", 2.5)
+    assert "2.5 is spent" in atoll(*words, "--epsilon=2", "SELECT count(*) FROM v WHERE ward = 'A'", expect=7).out
+    spent = json.loads(atoll("privacy", "ledger", str(tmp_path / "kept"), "--by=analyst", "--json").out)["analysts"]
+    assert [(one["site"], one["analyst"], one["epsilon"]) for one in spent] == [("north", "anna", 2.5), ("south", "anna", 2.5)]  # fmt: skip
+    assert "analyst" in atoll("privacy", "ledger", str(tmp_path / "kept"), "--by=site", expect=2).err

@@ -138,15 +138,30 @@ class SqlConnection:
         silos: name -> silo.
         strategy: how statements are answered, if a statement does not say.
         engine: what runs the silos' parts; a `RecordingEngine` keeps every message.
+        folder: keeps the silos' records of what they have answered, also for later connections; by default they end with this one.
     """
 
-    def __init__(self, silos: Mapping[str, Silo], strategy: str = "auto", engine: Any = "inline") -> None:
+    def __init__(
+        self,
+        silos: Mapping[str, Silo],
+        strategy: str = "auto",
+        engine: Any = "inline",
+        folder: str | Path | None = None,
+    ) -> None:
         self.silos, self.strategy, self.engine = dict(silos), strategy, engine
-        self._folder = Path(tempfile.mkdtemp(prefix="atoll-query-"))
+        self._kept = folder is not None
+        self._folder = Path(tempfile.mkdtemp(prefix="atoll-query-")) if folder is None else Path(folder)
         self._closed = False
 
     def sql(
-        self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, strategy: str | None = None
+        self,
+        text: str,
+        params: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        strategy: str | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-6,
+        analyst: str = "",
     ) -> SqlResult:
         """Answer a statement.
 
@@ -154,6 +169,9 @@ class SqlConnection:
             text: one SELECT, or EXPLAIN of one.
             params: values of ``?`` in order, or of ``$name`` by name.
             strategy: how; by default the connection's.
+            epsilon: what an answer with noise costs; ``None`` for an answer without noise. See `Query`.
+            delta: the probability that such an answer lists a group of one unit.
+            analyst: who asks for noise.
 
         Raises:
             ConfigError: the statement cannot be read, or names what is not there.
@@ -165,7 +183,7 @@ class SqlConnection:
         if self._closed:
             raise ConfigError("the connection is closed", where="query", remedy="call atoll.query.connect again")
         begin, before = time.perf_counter(), {name: silo.seconds for name, silo in self.silos.items()}
-        job = Query(sql=text, params=params, strategy=strategy or self.strategy)
+        job = Query(sql=text, params=params, strategy=strategy or self.strategy, epsilon=epsilon, delta=delta, analyst=analyst)  # fmt: skip
         found = simulate(job, self.silos, engine=self.engine, results=self._folder, progress=False).outcome
         total = time.perf_counter() - begin
         local = max((silo.seconds - before[name] for name, silo in self.silos.items()), default=0.0)
@@ -188,7 +206,8 @@ class SqlConnection:
             Whether the rows are equal: in any order unless the statement orders them, and doubles to 1e-9 of their size. Groups and values that were withheld may be anything. ``None`` for an
             answer that is approximate, or only a plan.
         """
-        if result.explained or result.approximate is not None or result.statement is None:
+        inexact = result.approximate is not None or result.privacy is not None
+        if result.explained or inexact or result.statement is None:
             return None
         expected, ordered = self._pool(result.statement.text, params)
         return _equal_rows(result.rows, expected, ordered, result.withheld_groups, result.withheld_values)
@@ -302,12 +321,13 @@ class SqlConnection:
         """Do nothing: silos are only read."""
 
     def close(self) -> None:
-        """Close all silos, and forget what they have answered."""
+        """Close all silos, and forget what they have answered, unless a folder keeps it."""
         if not self._closed:
             self._closed = True
             for silo in self.silos.values():
                 silo.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if not self._kept:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> SqlConnection:
         return self
@@ -333,21 +353,25 @@ class JobConnection:
         self.names = (f"the sites of {project}",)
         self._ask, self._job = ask, ""
 
-    def sql(self, text: str) -> SqlResult:
+    def sql(self, text: str, **noise: Any) -> SqlResult:
         """Answer a statement, as `SqlConnection.sql` does.
+
+        Args:
+            text: the statement.
+            noise: ``epsilon``, ``delta`` and ``analyst``, as the job takes them, for an answer with noise.
 
         Raises:
             AtollError: the job failed, or was stopped.
         """
         begin = time.perf_counter()
-        facts = self._ask(lambda admin: self._run(admin, text))
+        facts = self._ask(lambda admin: self._run(admin, text, noise))
         return SqlResult({**facts, "seconds": {"total": time.perf_counter() - begin, "local": None, "secure": None}})
 
-    async def _run(self, admin: Any, text: str) -> dict[str, Any]:
+    async def _run(self, admin: Any, text: str, noise: Mapping[str, Any]) -> dict[str, Any]:
         """Submit a job, wait for its end and fetch the answer."""
         with tempfile.TemporaryDirectory(prefix="atoll-sql-") as place:
             job, result = Path(place) / "job.yaml", Path(place) / "result"  # YAML reads JSON
-            job.write_text(as_json({"name": "sql", "job": "query", "sql": text, "strategy": self.strategy}))
+            job.write_text(as_json({"name": "sql", "job": "query", "sql": text, "strategy": self.strategy, **noise}))
             self._job = (await admin.submit(job))["job"]
             await admin.finish(self._job)
             await admin.result(self._job, result, files=("query.json",))
@@ -464,13 +488,20 @@ def _row_key(row: Sequence[Any]) -> list[tuple[bool, str]]:
     return exact + [(value is None, f"{value:.6g}") for value in row if isinstance(value, float)]
 
 
-def connect(silos: Mapping[str, Any] | None = None, policy: Any = None, *, strategy: str = "auto") -> SqlConnection:
+def connect(
+    silos: Mapping[str, Any] | None = None,
+    policy: Any = None,
+    *,
+    strategy: str = "auto",
+    folder: str | Path | None = None,
+) -> SqlConnection:
     """Open SQL over silos on this machine: ``connect(silos={"north": "north/", "south": "south.duckdb"}, policy="p.yaml")``.
 
     Args:
         silos: name -> a folder of CSV and Parquet files, a file of DuckDB or SQLite, ``postgresql://role@/name``, or a `Silo`.
         policy: what all silos that are not a `Silo` allow: a YAML file, its content, or a `QueryPolicy`; by default all is private.
         strategy: how statements are answered, if a statement does not say.
+        folder: keeps the silos' records of what they have answered, and of budgets, for later connections too.
 
     Raises:
         ConfigError: there is no silo, or the policy cannot be used.
@@ -484,7 +515,7 @@ def connect(silos: Mapping[str, Any] | None = None, policy: Any = None, *, strat
             made[str(name)] = given if isinstance(given, Silo) else open_silo(given, policy, str(name))
             stack.callback(made[str(name)].close)
         stack.pop_all()
-    return SqlConnection(made, strategy)
+    return SqlConnection(made, strategy, folder=folder)
 
 
 def open_silo(path: str | Path, policy: Any = None, name: str = "") -> Silo:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core import message as M
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.event import Event, NonPrivate
+from atoll.core.event import Event, Laplace, NonPrivate
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.job import Job, Prepared
 from atoll.core.persistence.files import as_json
 from atoll.core.requests.task import task
-from atoll.core.validation import Checked
+from atoll.core.validation import Checked, is_real
 
 from .local import digest_rows, message_of, silo_of
 from .policy import strictest
@@ -122,7 +123,7 @@ class QueryResult:
             "rounds": self.answer.rounds,
             "comparisons": self.answer.comparisons,
             "bytes": {"total": self.bytes, "predicted": self.predicted, "links": dict(self.links)},
-            "privacy": None,
+            "privacy": None if self.answer.privacy is None else dict(self.answer.privacy),
             "approximate": None,
             "withheld_groups": self.answer.withheld_groups,
             "withheld_values": self.answer.withheld_values,
@@ -152,6 +153,9 @@ class Query(Checked, Job):
         sql: the statement: one SELECT, EXPLAIN of one, ``SHOW TABLES`` or ``DESCRIBE table``.
         strategy: how it is answered: ``"auto"``, or the name of a strategy, with options after a colon: ``"hufu:radii=3"``.
         params: values of ``?`` in the statement, in order.
+        epsilon: what an answer with noise costs each site's units; ``None`` for an answer without noise.
+        delta: the probability that such an answer lists a group of one unit.
+        analyst: who asks for noise, by the name that the sites' policies have budgets for.
     """
 
     kind: ClassVar[str] = "query"
@@ -161,6 +165,18 @@ class Query(Checked, Job):
     sql: str
     strategy: str = "auto"
     params: Sequence[Any] | Mapping[str, Any] = ()
+    epsilon: float | None = None
+    delta: float = 1e-6
+    analyst: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epsilon is None:
+            return
+        if not is_real(self.epsilon) or not 0 < self.epsilon < math.inf or not is_real(self.delta) or not 0 < self.delta < 1:  # fmt: skip
+            raise ConfigError(f"epsilon={self.epsilon!r}, delta={self.delta!r}", where="query", remedy="use an epsilon above 0, such as 0.5, and a delta in (0, 1)")  # fmt: skip
+        if self.strategy not in ("auto", "saqe"):
+            raise ConfigError(f"strategy={self.strategy!r} with epsilon={self.epsilon:g}", where="query", remedy="use auto or saqe, which adds noise")  # fmt: skip
 
     def names(self) -> tuple[str, ...]:
         """The kind and the strategy, which a site's policy can allow or refuse."""
@@ -208,7 +224,9 @@ class _PreparedQuery(Prepared):
         if described is not None:
             return QueryResult(QueryAnswer(*described), None)
         statement = parse_statement(self.job.sql, catalog, self.job.params)
-        choice = choose_strategy(self.job.strategy, statement, catalog, policy, len(sites))
+        job = self.job
+        terms = None if job.epsilon is None else {"epsilon": job.epsilon, "delta": job.delta, "analyst": job.analyst}
+        choice = choose_strategy(job.strategy if terms is None else "saqe", statement, catalog, policy, len(sites), terms)  # fmt: skip
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
         compared = compared_columns(choice.plan)
         if compared and len(sites) > 1:
@@ -230,6 +248,8 @@ class _PreparedQuery(Prepared):
     def most(self, rows: int) -> Sequence[Event]:
         """Return one release without noise."""
         del rows
+        if self.job.epsilon is not None:
+            return (Laplace(unit="user", epsilon=self.job.epsilon),)
         return (NonPrivate(what="the answer to a query"),)
 
     def facts(self, outcome: QueryResult) -> Mapping[str, Any]:
@@ -282,4 +302,5 @@ def _policy(told: Any, tables: Any) -> dict[str, Any]:
                 "columns": columns,
                 "points": points,
             }
-    return {"min_count": int(told["min_count"]), "tables": found}
+    noise = {"noise": [int(one) for one in told["noise"]]} if told.get("noise") else {}
+    return {"min_count": int(told["min_count"]), "tables": found, **noise}

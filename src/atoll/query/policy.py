@@ -30,11 +30,11 @@ from typing import Any
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.validation import is_real
 
-__all__ = ["LEVELS", "ColumnPolicy", "PointPolicy", "QueryPolicy", "TablePolicy", "strictest"]
+__all__ = ["LEVELS", "ColumnPolicy", "NoisePolicy", "PointPolicy", "QueryPolicy", "TablePolicy", "strictest"]
 
 LEVELS = ("public", "protected", "private")
 """Levels of a column, the least strict first (SMCQL, Bater et al. 2017, section 3)."""
-RELEASES = ("aggregate", "count", "never")
+RELEASES = ("aggregate", "noise", "count", "never")
 MODES = ("horizontal", "replicated")
 _BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -45,7 +45,7 @@ class ColumnPolicy:
 
     Attributes:
         level: who may read its values.
-        release: what may leave of it together with other rows: ``"aggregate"``, ``"count"`` or ``"never"``.
+        release: what may leave of it together with other rows: ``"aggregate"``, ``"noise"`` (sums with noise alone), ``"count"`` or ``"never"``.
         low: values below it do not count: they are NULL in every query. The site applies it to its own rows.
         high: values above it do not count.
         scale: the smallest difference of two values that matters, for strategies that share numbers as whole multiples of it. Masked sums are exact without it. ``None`` for none.
@@ -108,6 +108,21 @@ class TablePolicy:
 
 
 @dataclass(frozen=True)
+class NoisePolicy:
+    """What answers with noise may cost.
+
+    Attributes:
+        people: analyst -> the epsilon and the delta of all of their answers together.
+        groups: in how many groups of one statement a unit counts.
+        rows: how many of a unit's rows count in a group.
+    """
+
+    people: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    groups: int = 1
+    rows: int = 1
+
+
+@dataclass(frozen=True)
 class QueryPolicy:
     """What a site allows.
 
@@ -116,12 +131,14 @@ class QueryPolicy:
         seconds: longest time of a statement's local part.
         memory: most bytes of it.
         tables: table -> its policy, by names in lower case.
+        privacy: what answers with noise may cost; ``None`` for none.
     """
 
     min_count: int = 10
     seconds: float = 30.0
     memory: int = 2 << 30
     tables: Mapping[str, TablePolicy] = field(default_factory=dict)
+    privacy: NoisePolicy | None = None
 
     def table(self, name: str) -> TablePolicy:
         """The policy of a table; one that is not named is all private."""
@@ -181,7 +198,7 @@ class QueryPolicy:
         """
         whole = _mapping(given, where, ("limits", "policy", "tables", "database", "consent"))
         limits = _mapping(whole.get("limits", {}), f"{where}: limits", ("seconds", "memory"))
-        rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count",))
+        rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count", "privacy"))
         tables = _mapping(whole.get("tables", {}), f"{where}: tables")
         # Whoever names tables has thought about them: then a number of rows that nobody names is 1, as in the policy of other jobs.
         usual = 1 if "tables" in whole else cls.min_count
@@ -193,7 +210,8 @@ class QueryPolicy:
             raise ConfigError(f"seconds: {seconds!r}", where=f"{where}: limits", remedy="use a number above 0")
         memory = _bytes_of(limits.get("memory", cls.memory), f"{where}: limits")
         made = {name.lower(): _table(one, f"{where}: tables.{name}") for name, one in tables.items()}
-        return cls(least, float(seconds), memory, made)
+        privacy = _privacy(rules["privacy"], f"{where}: policy.privacy") if "privacy" in rules else None
+        return cls(least, float(seconds), memory, made, privacy)
 
     def told(self, tables: Mapping[str, Iterable[str]]) -> dict[str, Any]:
         """What the coordinator needs of it to plan, as a message.
@@ -207,10 +225,11 @@ class QueryPolicy:
             found[name] = {
                 "mode": one.mode,
                 "unit": one.unit,
-                "columns": {c: _packed(one.column(c)) for c in columns},
+                "columns": {c: _packed(one.column(c), bounds=self.privacy is not None) for c in columns},
                 "points": {point: [p.x, p.y, p.wkt, p.extent, p.precision] for point, p in one.points.items()},
             }
-        return {"min_count": self.min_count, "tables": found}
+        noise = {} if self.privacy is None else {"noise": [self.privacy.groups, self.privacy.rows]}
+        return {"min_count": self.min_count, "tables": found, **noise}
 
 
 def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
@@ -236,7 +255,10 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
                 )
             columns = {c: _stricter(known.columns.get(c), p) for c, p in made.columns.items()}
             tables[name] = replace(known, columns=columns, points=_common_points(name, known.points, made.points))
-    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables)
+    noise = [one.get("noise") for one in told]
+    bounds = [min(int(one[k]) for one in noise) for k in (0, 1)] if all(noise) else None  # type: ignore[index]  # none is missing
+    privacy = None if bounds is None else NoisePolicy(groups=bounds[0], rows=bounds[1])
+    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy)
 
 
 def _stricter(one: ColumnPolicy | None, other: ColumnPolicy) -> ColumnPolicy:
@@ -245,6 +267,8 @@ def _stricter(one: ColumnPolicy | None, other: ColumnPolicy) -> ColumnPolicy:
     return ColumnPolicy(
         max(one.level, other.level, key=LEVELS.index),
         max(one.release, other.release, key=RELEASES.index),
+        None if one.low is None or other.low is None else min(one.low, other.low),
+        None if one.high is None or other.high is None else max(one.high, other.high),
         local=one.local and other.local,
         scale=one.scale if one.scale == other.scale else None,
     )
@@ -265,9 +289,9 @@ def _common_points(table: str, one: Mapping[str, PointPolicy], other: Mapping[st
     return found
 
 
-def _packed(one: ColumnPolicy) -> list[Any]:
-    """A column's policy as a message; its range stays at the site, which applies it."""
-    return [one.level, one.release, None, None, one.scale, one.local]
+def _packed(one: ColumnPolicy, *, bounds: bool) -> list[Any]:
+    """A column's policy as a message; its range stays at the site, which applies it, unless noise must be as large as the range."""
+    return [one.level, one.release, one.low if bounds else None, one.high if bounds else None, one.scale, one.local]
 
 
 def _mapping(given: Any, where: str, known: Sequence[str] = ()) -> Mapping[str, Any]:
@@ -277,6 +301,22 @@ def _mapping(given: Any, where: str, known: Sequence[str] = ()) -> Mapping[str, 
     if wrong is not None:
         raise ConfigError(f"{wrong}: there is no such setting.{nearest(wrong, known)}", where=where, remedy=f"use {', '.join(known)}")  # fmt: skip
     return given
+
+
+def _privacy(given: Any, where: str) -> NoisePolicy:
+    one = _mapping(given, where, ("people", "groups", "rows"))
+    people = {}
+    for name, terms in _mapping(one.get("people", {}), f"{where}.people").items():
+        budget = _mapping(terms, f"{where}.people.{name}", ("epsilon", "delta"))
+        epsilon: Any = budget.get("epsilon")
+        delta: Any = budget.get("delta", 0.0)
+        if not is_real(epsilon) or not is_real(delta) or epsilon <= 0 or not 0 <= delta < 1:
+            raise ConfigError(f"epsilon: {epsilon!r}, delta: {delta!r}", where=f"{where}.people.{name}", remedy="give an epsilon above 0, and a delta from 0 to below 1: {epsilon: 4, delta: 1.0e-6}")  # fmt: skip
+        people[name] = (float(epsilon), float(delta))
+    for name in ("groups", "rows"):
+        if isinstance(one.get(name, 1), bool) or not isinstance(one.get(name, 1), int) or one.get(name, 1) < 1:
+            raise ConfigError(f"{name}: {one[name]!r}", where=where, remedy="use a whole number of at least 1")
+    return NoisePolicy(people, one.get("groups", 1), one.get("rows", 1))
 
 
 def _table(given: Any, where: str) -> TablePolicy:

@@ -167,6 +167,10 @@ def privacy_ledger(
     records: Annotated[
         int, typer.Option("--records", help="Units that belong together, such as one person's rows.", min=1)
     ] = 1,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", help="analyst: what each analyst's answers with noise have spent.", metavar="analyst"),
+    ] = None,
     head: Annotated[
         str | None,
         typer.Option("--head", help="An earlier end of the ledger: is it still there?", metavar="NUMBER:HASH"),
@@ -178,6 +182,9 @@ def privacy_ledger(
     from atoll.privacy import statement
     from atoll.runs.spending import account_of, ledgers_of
 
+    if by is not None:
+        _give_by_analyst(output_of(context), _choose_folder(place, folder), by)
+        return
     found = ledgers_of(_choose_folder(place, folder))
     if not found:
         raise ConfigError(
@@ -202,6 +209,29 @@ def privacy_ledger(
     output.give(told, _make_table(entries, account))
     for line in _describe_parties(entries, account, heads):
         output.say(line)
+
+
+def _give_by_analyst(output: Any, folder: Path, by: str) -> None:
+    """Show what each analyst's answers with noise have spent at each site, from the sites' own records."""
+    from atoll.core.persistence.named_results import NamedResults
+    from atoll.query.strategies.saqe import RECORD
+
+    if by != "analyst":
+        raise ConfigError(f"--by {by}", remedy="write --by analyst")
+    kept = NamedResults(folder / "results" if (folder / "results").is_dir() else folder)
+    spent: dict[tuple[str, str], list[float]] = {}
+    for one in kept.all():
+        for answer in kept.get(one.party, RECORD)["answers"] if one.name == RECORD else ():
+            total = spent.setdefault((one.party, str(answer["analyst"])), [0, 0.0, 0.0])
+            for k, value in enumerate((1, float(answer["epsilon"]), float(answer["delta"]))):
+                total[k] += value
+    rows = [{"site": site, "analyst": who, "releases": int(n), "epsilon": epsilon, "delta": delta} for (site, who), (n, epsilon, delta) in sorted(spent.items())]  # fmt: skip
+    table = PlainTable(header_style="bold")
+    for name in ("site", "analyst", "releases", "epsilon", "delta"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(str(row["site"]), str(row["analyst"]), str(row["releases"]), f"{row['epsilon']:.4g}", f"{row['delta']:.4g}")  # fmt: skip
+    output.give({"analysts": rows}, table)
 
 
 def _choose_folder(place: Path, folder: Path | None) -> Path:

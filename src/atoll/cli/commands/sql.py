@@ -27,6 +27,10 @@ def command(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the rows: .csv, .parquet, .arrow or .json.", metavar="FILE")] = None,
     strategy: Annotated[str, typer.Option("--strategy", help="How it is answered: auto, the name of a strategy, with options after a colon (hufu:radii=3), or each to compare them.")] = "auto",
     check: Annotated[bool, typer.Option("--check", help="Compare with DuckDB over all rows in one place.")] = False,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Answer with noise, at this cost of the analyst's budget at each site.", metavar="E")] = None,
+    delta: Annotated[float, typer.Option("--delta", help="With --epsilon: the probability that a group of one unit is listed.", metavar="D")] = 1e-6,
+    analyst: Annotated[str, typer.Option("--analyst", help="With --epsilon: who asks, by the name in the sites' policies; with --kit, the kit's.", metavar="NAME")] = "",
+    record: Annotated[Path | None, typer.Option("--record", help="Folder that keeps what the silos have answered, and spent, for later commands.", metavar="DIR")] = None,
     transcript: Annotated[Path | None, typer.Option("--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR")] = None,
     kit: KitOption = None,
     server: ServerOption = None,
@@ -48,34 +52,36 @@ def command(
     if shell and (each or check or transcript):
         raise ConfigError("no statement", remedy='write atoll sql --silo … "SELECT …" --check; without these options a shell begins')  # fmt: skip
     if kit is not None and not silo:
-        if policy is not None or check or transcript or each:
-            raise ConfigError("--kit with --policy, --check, --transcript or --strategy each", remedy="leave these out: sites have policies of their own, and their rows are not here")  # fmt: skip
+        if policy is not None or check or transcript or each or record or analyst:
+            raise ConfigError("--kit with --policy, --check, --transcript, --record, --analyst or --strategy each", remedy="leave these out: sites have policies of their own, and their rows are not here")  # fmt: skip
         own = open_kit(kit, passphrase_file)
+        analyst = own.name
         opened: Any = contextlib.nullcontext(
             JobConnection(lambda body: asked(own, server, body), own.project, strategy)
         )
     else:
-        opened = connect(silos=_silos_of(silo), policy=policy, strategy="auto" if each else strategy)
+        opened = connect(silos=_silos_of(silo), policy=policy, strategy="auto" if each else strategy, folder=record)
     with opened as db:
         if shell:
             _begin_shell(db)
             return
         if not isinstance(db, JobConnection):
             db.engine = recorder = _recorder(transcript)
-        found, shown = _answer(db, _statement_of(statement, file), out, each=each, check=check)
+        noise = {} if epsilon is None else {"epsilon": epsilon, "delta": delta, **({"analyst": analyst} if analyst else {})}  # fmt: skip
+        found, shown = _answer(db, _statement_of(statement, file), out, each=each, check=check, **noise)
     if transcript is not None:
         found["transcript"] = [str(path) for path in recorder.write(transcript)]
     output_of(context).give(found, shown)
 
 
-def _answer(db: Any, text: str, out: Path | None, *, each: bool, check: bool) -> tuple[dict[str, Any], Any]:
+def _answer(db: Any, text: str, out: Path | None, *, each: bool, check: bool, **noise: Any) -> tuple[dict[str, Any], Any]:  # fmt: skip
     """The answer as plain values, and as it is shown."""
     from rich.console import Group
 
     if each:
         tried = db.try_strategies(text, check=check)
         return {"strategies": tried}, _shown_strategies(tried)
-    result = db.sql(text)
+    result = db.sql(text, **noise)
     found, shown = result.facts(), [_shown(result, planned=result.explained)]
     if check:
         found["check"] = {"equal": db.check(result)}
@@ -210,6 +216,9 @@ def _shown(result: Any, *, planned: bool) -> Any:
         words.append(f"{result.withheld_groups} groups withheld: too few rows")
     if result.withheld_values:
         words.append(f"{result.withheld_values} values withheld: too few rows, or too few that differ")
+    if result.privacy is not None:
+        noise = "; ".join(f"{text} ± {std:.4g}" for text, std in result.privacy["noise_std"].items())
+        words.append(f"noise for epsilon {result.privacy['epsilon']:g} at each site ({noise})")
     return Group(table, Text(", ".join(words)))
 
 

@@ -1,4 +1,5 @@
 from .hufu import Hufu as Hufu
+from .saqe import Saqe as Saqe
 from .smcql import Smcql as Smcql
 from .strategy import QueryAnswer as QueryAnswer
 from .strategy import Strategy as Strategy

@@ -34,6 +34,7 @@ class QueryAnswer:
         rounds: contacts with the sites; between sites, messages that follow one another.
         groups: what the cost depends on and only the run tells: the keys of all groups that the sites were asked for, also of those that are withheld; or numbers, see the strategy's ``predict_cost``.
         comparisons: secret comparisons, each of one number or of a whole vector.
+        privacy: what the answer costs of a privacy budget, and its noise; ``None`` for an answer without noise.
     """
 
     columns: tuple[str, ...]
@@ -44,6 +45,7 @@ class QueryAnswer:
     rounds: int = 0
     groups: Sequence[Sequence[str | None]] = ((),)
     comparisons: int = 0
+    privacy: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Strategy:
     name: ClassVar[str] = ""
     shares_rows: ClassVar[bool] = False
     """Whether it shares single rows among parties. Then ``"auto"`` takes it only where no strategy without answers, and plans it only then."""
+    needs_terms: ClassVar[bool] = False
+    """Whether it answers only with terms that a person gives, such as an epsilon; ``"auto"`` leaves it out."""
 
     @classmethod
     def of_options(cls, text: str) -> Strategy:
@@ -166,7 +170,14 @@ def _known() -> dict[str, type[Strategy]]:
     return {one.name: one for one in found if fits(one)}
 
 
-def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, sites: int) -> Choice:
+def choose_strategy(
+    name: str,
+    statement: SqlStatement,
+    catalog: Catalog,
+    policy: QueryPolicy,
+    sites: int,
+    terms: Mapping[str, Any] | None = None,
+) -> Choice:
     """The strategy of a name, or for ``"auto"`` the cheapest that can answer: if one can that shares no rows, the cheapest of those.
 
     Args:
@@ -175,6 +186,7 @@ def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy
         catalog: the tables.
         policy: what all sites allow.
         sites: number of sites.
+        terms: settings of the one strategy that is named; only an answer with noise has some.
 
     Raises:
         ConfigError: there is no such strategy.
@@ -189,7 +201,10 @@ def choose_strategy(name: str, statement: SqlStatement, catalog: Catalog, policy
     refused: dict[str, AtollError] = {}
     rejected: dict[str, str] = {}
     for one in sorted(known.values(), key=lambda kind: kind.shares_rows) if name == "auto" else [known[name]]:
-        strategy = one.of_options(options)
+        strategy = one(**terms) if terms else one.of_options(options)
+        if name == "auto" and one.needs_terms:
+            rejected[one.name] = "it adds noise, and no epsilon is given"
+            continue
         if plans and one.shares_rows:
             rejected[one.name] = f"it shares rows among parties, and {' and '.join(plans)} can do without"
             continue

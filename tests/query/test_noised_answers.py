@@ -1,0 +1,176 @@
+"""Answers with noise: bounded contributions, budgets by analyst, one answer for one statement, and noise of the size that is said."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll.core.errors import AtollError, CompositionError, ConfigError
+from atoll.query.strategies.saqe import count_error, sample_epsilon
+from tests.support.silos import TableSource, connected
+
+TYPES = {"pid": "INTEGER", "ward": "VARCHAR", "code": "VARCHAR", "cost": "DOUBLE"}
+COLUMNS = {
+    "pid": {"level": "private", "join": "local"},
+    "ward": "public",
+    "code": {"level": "private"},
+    "cost": {"level": "private", "release": "noise", "range": [0, 100]},
+}
+
+
+def policy_of(unit: str = "pid", epsilon: float = 4.0, **more: Any) -> dict[str, Any]:
+    privacy = {"people": {"anna": {"epsilon": epsilon, "delta": 1e-4}, "ben": {"epsilon": 0.5}}, **more}
+    table = {"columns": COLUMNS, **({"unit": unit} if unit else {})}
+    return {"policy": {"min_count": 5, "privacy": privacy}, "tables": {"v": table}}
+
+
+def sites(north: list[tuple[Any, ...]], south: list[tuple[Any, ...]] | None = None) -> dict[str, Any]:
+    return {"north": TableSource({"v": (TYPES, north)}), "south": TableSource({"v": (TYPES, south or [(999, "A", "x", 50.0)])})}  # fmt: skip
+
+
+MANY = [(k, "AB"[k % 2], "flu", 10.0) for k in range(4000)]
+
+
+def ask(db: Any, text: str, epsilon: float = 1.0, analyst: str = "anna", **more: Any) -> Any:
+    return db.sql(text, epsilon=epsilon, analyst=analyst, **more)
+
+
+def test_golden_numbers_of_a_sample() -> None:
+    """The issue's: N 10,000, q 0.1, epsilon 0.5."""
+    assert sample_epsilon(0.5, 0.1) == pytest.approx(2.0132, abs=5e-5)
+    assert count_error(10_000, 0.1, 0.5) == pytest.approx(300.06, abs=5e-3)
+    assert math.log1p(math.expm1(sample_epsilon(0.5, 0.1)) * 0.1) == pytest.approx(0.5)
+
+
+def test_noise_is_as_large_as_the_answer_says() -> None:
+    """100 groups of a unit each, with the same law of noise: their spread is the standard deviation that the answer tells."""
+    rows = [(k, f"w{k:03d}", "x", 10.0) for k in range(200)]
+    with connected(sites(rows, [(900, "w000", "x", 10.0)]), policy_of(epsilon=100.0)) as db:
+        found = ask(db, "SELECT ward, count(*) AS n, sum(cost) AS s FROM v GROUP BY ward ORDER BY ward", 2.0)
+    assert (found.strategy, len(found.rows)) == ("saqe", 200)
+    said = found.privacy["noise_std"]
+    errors = np.array([[row[1] - 1, row[2] - 10.0] for row in found.rows[1:]])
+    for error, std in zip(errors.T, (said["COUNT(*)"], said['SUM("v"."cost")']), strict=True):
+        assert 0.75 < error.std() / std < 1.3
+        assert abs(error.mean()) < 5 * std / math.sqrt(len(error))
+    assert said["COUNT(*)"] == pytest.approx(math.sqrt(2) * math.sqrt(2 * math.exp(-1)) / (1 - math.exp(-1)), rel=1e-9)
+
+
+def test_a_unit_counts_in_so_many_groups_and_rows() -> None:
+    """One patient with a thousand rows of a cost far above the range moves a count by 1, and a sum by 100, as if with one row."""
+    heavy = [(1, "A", "x", 1e6)] * 1000 + [(1, "B", "x", 1e6)] * 1000
+    with connected(sites(heavy), policy_of(epsilon=1e6)) as db:
+        found = ask(db, "SELECT count(*), sum(cost) FROM v WHERE pid = 1", 9e5)
+        assert found.rows[0][0] == 1
+        assert 0 <= found.rows[0][1] <= 100
+    with connected(sites(heavy), policy_of(epsilon=1e6, groups=2, rows=3)) as db:
+        assert ask(db, "SELECT ward, count(*) FROM v WHERE pid = 1 GROUP BY ward ORDER BY ward", 9e5).rows == [("A", 3), ("B", 3)]  # fmt: skip
+
+
+def test_a_statement_again_is_the_same_answer_for_nothing_and_a_budget_ends() -> None:
+    text = "SELECT count(*), avg(cost) FROM v"
+    with connected(sites(MANY), policy_of()) as db:
+        first = ask(db, text, 3.0)
+        assert abs(first.rows[0][0] - 4001) < 200
+        assert abs(first.rows[0][1] - 10) < 5
+        for _ in range(3):
+            assert ask(db, text, 3.0).rows == first.rows
+        with pytest.raises(AtollError, match=r"the epsilon of anna is 4 here: 3 is spent, and this answer takes 3"):
+            ask(db, "SELECT count(*) FROM v WHERE cost > 5", 3.0)
+        ask(db, "SELECT count(*) FROM v WHERE cost > 5", 1.0)
+        with pytest.raises(AtollError, match=r"4 is spent, and this answer takes 0\.01"):
+            ask(db, "SELECT count(*) FROM v WHERE cost > 6", 0.01)
+        assert ask(db, text, 3.0).rows == first.rows
+        ask(db, "SELECT count(*) FROM v WHERE cost > 6", 0.5, "ben")
+        with pytest.raises(AtollError, match="carl has no budget for answers with noise"):
+            ask(db, "SELECT count(*) FROM v", 0.5, "carl")
+
+
+def test_groups_that_no_column_tells_are_listed_by_their_noised_units() -> None:
+    """A diagnosis of one patient stays hidden, one of thousands is listed."""
+    with connected(sites([*MANY, (5000, "A", "kuru", 1.0)]), policy_of()) as db:
+        found = ask(db, "SELECT code, count(*) FROM v GROUP BY code", 2.0, delta=1e-5)
+        assert [row[0] for row in found.rows] == ["flu"]
+        assert found.privacy["delta"] == 1e-5
+        with pytest.raises(AtollError, match=r"the delta of anna is 0\.0001 here"):
+            ask(db, "SELECT code, count(*) FROM v WHERE cost > 1 GROUP BY code", 0.5, delta=9.5e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("SELECT max(cost) FROM v", "with noise"),
+        ("SELECT sum(pid) FROM v", "only counts rows"),
+        ("SELECT sum(cost / cost) FROM v", "the range of"),
+        ("SELECT count(*) FROM v WHERE pid IN (SELECT pid FROM v WHERE cost > 3)", "one unit could move many rows"),
+        ("SELECT code FROM v", "it asks for rows"),
+    ],
+)
+def test_what_noise_cannot_hide_is_refused(text: str, match: str) -> None:
+    with connected(sites(MANY), policy_of()) as db, pytest.raises(AtollError, match=match):
+        ask(db, text)
+
+
+def test_a_unit_at_two_sites_or_a_site_without_a_budget_is_refused() -> None:
+    policy = policy_of()
+    policy["tables"]["v"]["columns"] = {**COLUMNS, "pid": "private"}
+    with connected(sites(MANY), policy) as db, pytest.raises(CompositionError, match="may have rows at several sites"):
+        ask(db, "SELECT count(*) FROM v")
+    del policy["policy"]["privacy"]
+    with connected(sites(MANY), policy) as db, pytest.raises(AtollError, match="not all sites have a budget"):
+        ask(db, "SELECT count(*) FROM v")
+    with connected(sites(MANY), policy_of()) as db, pytest.raises(ConfigError, match="epsilon above 0"):
+        ask(db, "SELECT count(*) FROM v", -1.0)
+
+
+def test_a_site_takes_no_coordinators_word_for_bounds_and_budgets(tmp_path: Path) -> None:
+    """A coordinator that sends wider bounds and a narrower range gets the site's own; one that names nobody gets nothing."""
+    from atoll.query import QueryPolicy, Silo
+    from atoll.query.local import plan_of
+    from atoll.query.strategies.saqe import make_noised_plan
+
+    own = QueryPolicy.of(policy_of())
+    with_site = Silo(TableSource({"v": (TYPES, MANY)}), own, "north")
+    told = own.told({"v": list(TYPES)})
+    told["noise"] = [50, 50]
+    told["tables"]["v"]["columns"]["cost"][2:4] = [0.0, 1.0]
+    plan = plan_of(with_site, {"sql": "SELECT sum(cost) FROM v", "catalog": {"v": TYPES}, "policy": told}, make_noised_plan)  # fmt: skip
+    with_site.close()
+    assert plan.bounds == (1, 1)
+    assert float(plan.numbers[0].most * plan.numbers[0].step) == 100.0
+
+
+def test_an_answer_that_was_lost_is_charged_once(monkeypatch: Any) -> None:
+    """The coordinator dies after the sites' noise is in the sum. Asked again, the statement gets that noise, at no further cost."""
+    from atoll.core.errors import DataError
+    from atoll.query.strategies import saqe
+
+    text, seen = "SELECT count(*) FROM v", []
+
+    def dies(plan: Any, cells: Any) -> Any:
+        seen.append(cells)
+        raise DataError("the coordinator dies", where="test")
+
+    with connected(sites(MANY), policy_of()) as db:
+        with monkeypatch.context() as patch:
+            patch.setattr(saqe, "finish_cells", dies)
+            with pytest.raises(DataError, match="dies"):
+                ask(db, text, 3.0)
+        assert [ask(db, text, 3.0).rows] == [[(int(row[0]),) for row in seen[0]]]
+        ask(db, "SELECT count(*) FROM v WHERE cost > 5", 1.0)  # 3 were charged, and not 6
+
+
+def test_a_coordinator_that_asks_a_group_twice_averages_no_noise(monkeypatch: Any) -> None:
+    from atoll.query.strategies import saqe
+
+    async def lies(self: Any, fed: Any, plan: Any, message: Any) -> Any:
+        asked = {**message, "epsilon": 1.0, "delta": 1e-6, "analyst": "anna", "cells": [["A"], ["A"]]}
+        return await fed.sum(fed.parties, saqe.add_noised, asked, reducer=self.reducer, quorum=len(fed.parties))
+
+    monkeypatch.setattr(saqe.Saqe, "run", lies)
+    with connected(sites(MANY), policy_of()) as db, pytest.raises(AtollError, match="a group is asked twice"):
+        ask(db, "SELECT ward, count(*) FROM v GROUP BY ward")
