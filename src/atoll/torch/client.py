@@ -125,7 +125,7 @@ class ClientTraining:
                     f"training changes buffers of the model ({', '.join((*sent, *plan.local))}), and the gradient of each example is clipped alone: "
                     "the buffers would follow single examples, or none",
                     where="Training.model",
-                    remedy="use a model whose passes write no buffer, such as one with LayerNorm or GroupNorm, or GaussianLDP or CentralDP with buffers='local', "
+                    remedy="use a model whose passes write no buffer, such as one that normalises each example alone, or GaussianLDP or CentralDP with buffers='local', "
                     "which clip and noise the whole update",
                 )
             if self.network.looks_back:
