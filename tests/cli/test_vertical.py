@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from atoll.cli.app import run
-from atoll.core.message import decode
+from atoll.core.message import decode, split_frames
 
 xgboost = pytest.importorskip("xgboost")
 pytest.importorskip("rbcl")
@@ -194,12 +194,7 @@ def found_in(folder):
 
 
 def messages_of(file):
-    content, found = file.read_bytes(), []
-    while content:
-        size = int.from_bytes(content[:8], "little")
-        found.append(decode(content[8 : 8 + size]))
-        content = content[8 + size :]
-    return found
+    return [decode(one) for one in split_frames(file.read_bytes())]
 
 
 @pytest.mark.network

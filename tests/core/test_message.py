@@ -30,7 +30,9 @@ from atoll.core.message import (
     encode_chunks,
     equal,
     fingerprint,
+    frame_message,
     nbytes,
+    split_frames,
 )
 from atoll.testing import strategies as some
 
@@ -547,6 +549,17 @@ def test_only_bytes_are_decoded(wrong):
         decode(wrong)
     with pytest.raises(MessageError, match="contiguous bytes-like"):
         Decoder().feed(wrong)
+
+
+def test_a_file_of_several_messages_is_taken_apart_at_every_end():
+    parts = [encode({"a": 1}), b"", encode([np.arange(5)])]
+    content = b"".join(map(frame_message, parts))
+    assert split_frames(content) == parts
+    ends = {0, len(content), *(len(b"".join(map(frame_message, parts[:k]))) for k in (1, 2))}
+    for size in range(len(content)):
+        if size not in ends:
+            with pytest.raises(MessageError, match=f"a file of {size} bytes ends within the message"):
+                split_frames(content[:size])
 
 
 def test_truncation_at_every_byte_is_said_clearly():

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import atoll
+from atoll.core.message import split_frames
 from atoll.core.requests.island import Secret
 from atoll.reproduce import Claim, Entry, keeping_nothing
 from atoll.secure.encrypted import KeyOwner, Paillier, SealedVector
@@ -207,11 +208,7 @@ def _protocols(quick: bool) -> list[Claim]:
 
 def _count_messages(folder: Path, source: str, target: str) -> int:
     """The messages of a link, from its transcript."""
-    content, count, at = (folder / f"{source}--{target}.bin").read_bytes(), 0, 0
-    while at < len(content):
-        at += 8 + int.from_bytes(content[at : at + 8], "little")
-        count += 1
-    return count
+    return len(split_frames((folder / f"{source}--{target}.bin").read_bytes()))
 
 
 def _solvers(quick: bool) -> list[Claim]:

@@ -85,7 +85,7 @@ class RecordingEngine(Inline):
         return found
 
     def write(self, folder: Path) -> list[Path]:
-        """Write ``FROM--TO.bin`` for each link: for each message 8 bytes with its length, little-endian, and the message (`atoll.core.message.encode`).
+        """Write ``FROM--TO.bin`` for each link: its messages, as `atoll.core.message.split_frames` reads them.
 
         Args:
             folder: where to; it is made if needed.
@@ -94,7 +94,7 @@ class RecordingEngine(Inline):
         made = []
         for (source, target), messages in sorted(self.heard.items()):
             made.append(folder / f"{source}--{target}.bin".replace("/", "_"))
-            write_bytes(made[-1], b"".join(len(one).to_bytes(8, "little") + one for one in messages))
+            write_bytes(made[-1], b"".join(map(M.frame_message, messages)))
         return made
 
     def _name_of(self, position: int) -> str:

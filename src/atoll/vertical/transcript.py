@@ -84,12 +84,11 @@ class HeardPeers:
         await self._peers.checkpoint({"state": state, "heard": self.packed()})
 
     def packed(self) -> dict[str, Any]:
-        """Role -> the bytes of all its messages: 8 bytes length, little-endian, and the message (`atoll.core.message.encode`), one after the other."""
+        """Role -> the bytes of all its messages, as `atoll.core.message.split_frames` reads them."""
         return {role: np.frombuffer(b"".join(parts), np.uint8) for role, parts in self.heard.items()}
 
     def _keep(self, role: str, message: Any) -> None:
-        content = M.encode(message)
-        self.heard.setdefault(role, []).append(len(content).to_bytes(8, "little") + content)
+        self.heard.setdefault(role, []).append(M.frame_message(M.encode(message)))
 
 
 def keep_heard(role: Role, session: str) -> Role:

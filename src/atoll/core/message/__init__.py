@@ -17,8 +17,8 @@ everything against `Limits` before it uses it. Values that are not finite pass; 
 """
 
 from atoll.core.message.arrays import BFloat16, Bits, BytesArray, Masked, StringArray
-from atoll.core.message.decoder import Decoder, decode
-from atoll.core.message.encoder import encode, encode_blocks, encode_chunks, equal, fingerprint
+from atoll.core.message.decoder import Decoder, decode, split_frames
+from atoll.core.message.encoder import encode, encode_blocks, encode_chunks, equal, fingerprint, frame_message
 from atoll.core.message.schema import ArraySpec, Each, ScalarSpec, Schema
 from atoll.core.message.size import nbytes
 from atoll.core.message.wire import DEFAULT_LIMITS, Limits
@@ -44,5 +44,7 @@ __all__ = [
     "encode_chunks",
     "equal",
     "fingerprint",
+    "frame_message",
     "nbytes",
+    "split_frames",
 ]

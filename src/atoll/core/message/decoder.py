@@ -34,7 +34,17 @@ from .wire import (
 )
 from .words import Words
 
-__all__ = ["Decoder", "SCALARS", "Source", "decode", "decode_text", "make_damage_error", "read_dtype", "read_tree"]
+__all__ = [
+    "Decoder",
+    "SCALARS",
+    "Source",
+    "decode",
+    "decode_text",
+    "make_damage_error",
+    "read_dtype",
+    "read_tree",
+    "split_frames",
+]
 
 
 _DAMAGED = "the message is damaged or was not written by Atoll: have it sent again"
@@ -489,6 +499,22 @@ class _Prologue(NamedTuple):
     def total(self) -> int:
         """Bytes of the whole message."""
         return total_size(self.header, self.body)
+
+
+def split_frames(content: bytes) -> list[bytes]:
+    """The encoded messages of a file that `frame_message` has framed, such as a transcript, in their order.
+
+    Raises:
+        MessageError: it ends within one.
+    """
+    found, at = [], 0
+    while at < len(content):
+        end = at + 8 + int.from_bytes(content[at : at + 8], "little")
+        if end > len(content):
+            raise make_damage_error(f"a file of {len(content)} bytes ends within the message at byte {at}")
+        found.append(content[at + 8 : end])
+        at = end
+    return found
 
 
 def decode(buffer: BytesLike, *, limits: Limits = DEFAULT_LIMITS, copy: bool = False, align: bool = False) -> Any:

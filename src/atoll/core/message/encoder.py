@@ -47,7 +47,7 @@ from .wire import (
 )
 from .words import Words
 
-__all__ = ["Writer", "encode", "encode_blocks", "encode_chunks", "equal", "fingerprint", "pieces"]
+__all__ = ["Writer", "encode", "encode_blocks", "encode_chunks", "equal", "fingerprint", "frame_message", "pieces"]
 
 
 _SHAPES = [struct.Struct(f"<B{ndim}Q") for ndim in range(MAX_NDIM + 1)]
@@ -307,6 +307,11 @@ def encode(tree: object, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
         MessageError: a value cannot be sent, or the message exceeds the limits.
     """
     return b"".join(pieces(tree, limits))
+
+
+def frame_message(encoded: bytes) -> bytes:
+    """An encoded message behind its length, 8 bytes little-endian: a file of several is read by `split_frames`."""
+    return len(encoded).to_bytes(8, "little") + encoded
 
 
 def encode_chunks(
