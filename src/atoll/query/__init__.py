@@ -14,7 +14,7 @@ A statement walks so::
 There is one planner: `choose_strategy` asks every registered strategy for a plan and takes the cheapest that is allowed. A strategy refuses by raising, and its reason is what
 ``rejected`` shows. What all of them share stands before it: the catalog, levels and releases (`policy`), which part of a statement is local (`scopes`), how aggregates become sums
 (`aggregates`). `MaskedSums` answers aggregates over groups of public keys, by masked sums.
-`Smcql` joins, groups and sorts rows of different sites under shares at three parties (`secure_plan`, `column_codes`). `Hufu` finds the nearest points of all sites by counts within circles (`spatial`).
+`Smcql` joins, groups and sorts rows of different sites under shares at three parties (`secure`, `column_codes`). `Hufu` finds the nearest points of all sites by counts within circles (`spatial`).
 
 `Query` is the job, so a simulation, a configuration and the runtime run it as any other; every site makes the plan again, by its own policy. `connect` is for people.
 """

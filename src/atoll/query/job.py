@@ -241,7 +241,7 @@ class _PreparedQuery(Prepared):
         answer = await choice.strategy.run(fed, choice.plan, message)
         fed.record({"rows": len(answer.rows), "rounds": answer.rounds, "withheld_groups": answer.withheld_groups})
         spent = fed.bytes()
-        predicted = round(learned + choice.strategy.predict_cost(choice.plan, len(sites), answer.groups))
+        predicted = round(learned + choice.strategy.predict_answer(choice.plan, len(sites), answer))
         total = sum(spent[name] for name in ("bytes_down", "bytes_up", "bytes_between"))
         return QueryResult(answer, choice, int(total), predicted, _links(fed), statement.explain)
 

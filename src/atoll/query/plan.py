@@ -23,7 +23,18 @@ from .scopes import Scopes
 from .spatial import distance_of, nearest_of
 from .statement import SOURCE, Catalog, SqlStatement, shadow
 
-__all__ = ["Condition", "Key", "QueryPlan", "Released", "make_plan"]
+__all__ = [
+    "Condition",
+    "Key",
+    "QueryPlan",
+    "QueryPlanner",
+    "Released",
+    "find_outermost",
+    "make_plan",
+    "read_aggregate",
+    "require_points",
+    "split_conditions",
+]
 
 _DEGREE = 4
 """Most columns that may be multiplied in one aggregate: more would single out large values."""
@@ -150,10 +161,10 @@ def make_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) ->
         CompositionError: sums cannot answer it.
     """
     named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
-    return _Planner(statement, catalog, named).plan()
+    return QueryPlanner(statement, catalog, named).plan()
 
 
-class _Planner:
+class QueryPlanner:
     """One planning: the tree is changed as it goes."""
 
     where: ClassVar[str] = "sums"
@@ -178,6 +189,7 @@ class _Planner:
 
     @property
     def strict(self) -> bool:
+        """Whether few rows must stay hidden."""
         return self.policy.min_count > 1
 
     def plan(self) -> QueryPlan:
@@ -228,7 +240,7 @@ class _Planner:
     def _aggregate_nodes(self) -> Iterator[Any]:
         """Aggregates of the outermost SELECT, with their FILTER."""
         exp = self.exp
-        for node in _outermost(self.tree, (exp.Filter, exp.AggFunc, exp.Window), (exp.Query,)):
+        for node in find_outermost(self.tree, (exp.Filter, exp.AggFunc, exp.Window), (exp.Query,)):
             if isinstance(node, exp.Window):
                 raise CompositionError("a window function at the outside", where=self.where, remedy="ask for the groups, and rank them yourself")  # fmt: skip
             yield node
@@ -241,13 +253,7 @@ class _Planner:
 
     def _require_points(self) -> None:
         """Refuse to show which rows are near to a point, if the point's coordinates are private: circles would find them."""
-        for scope in self.scopes.all:
-            for node in scope.find_all(self.exp.Expression):
-                if distance_of(node) is None:
-                    continue
-                for table, column in sorted(self.scopes.bases(node, scope)):
-                    if self.scopes.column_policy((table, column)).level == "private":
-                        raise PolicyError(f"shows rows by their distance, and {table}.{column} is private", where="policies of the sites", remedy="ask for COUNT(*), or let the sites make the coordinates protected")  # fmt: skip
+        require_points(self.scopes)
 
     def _level(self, node: Any, scope: Any = None) -> str:
         """The strictest level of the columns that an expression is computed from."""
@@ -264,7 +270,7 @@ class _Planner:
         sources = self.root.selected_sources
         lone = not self.scopes.is_divided(self.root)
         for alias, (_, source) in sources.items():
-            divided = lone or self.scopes._source_divided(source)
+            divided = lone or self.scopes.is_source_divided(source)
             if isinstance(source, exp.Table):
                 table = source.name.lower()
                 if divided:
@@ -283,13 +289,13 @@ class _Planner:
         group = tree.args.get("group")
         nodes: list[Any] = list(group.expressions) if group else []
         if group is not None and group.args.get("all"):
-            nodes = [one.unalias() for one in tree.expressions if not any(True for _ in _outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
+            nodes = [one.unalias() for one in tree.expressions if not any(True for _ in find_outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
         if group is None and tree.args.get("distinct") and not any(True for _ in self._aggregate_nodes()):
             nodes = [one.unalias() for one in tree.expressions]
         nodes = [node for node in nodes if not isinstance(node, exp.Literal)]
         for node in nodes:
             self._require_key(node)
-            if any(True for _ in _outermost(node, (exp.Query,), ())):
+            if any(True for _ in find_outermost(node, (exp.Query,), ())):
                 raise CompositionError("a subquery in a group key", where=self.where, remedy="group by columns and expressions of them")  # fmt: skip
         return [(node.sql("duckdb"), node) for node in nodes]
 
@@ -339,9 +345,8 @@ class _Planner:
         prefix = f"WITH {self.with_text} " if self.with_text else ""
         self.origin = prefix, body
         if tree.args.get("where"):
-            body += (
-                f" WHERE {' AND '.join(f'({self._guarded(part)})' for part in _parts(self.exp, tree.args['where']))}"
-            )
+            parts = split_conditions(self.exp, tree.args["where"])
+            body += f" WHERE {' AND '.join(f'({self._guarded(part)})' for part in parts)}"
         return body, f" GROUP BY {', '.join(self._guarded(node) for _, node in keys)}" if keys else ""
 
     def _guarded_node(self, node: Any) -> Any:
@@ -374,7 +379,7 @@ class _Planner:
             text, read = f"FROM {', '.join(one.sql('duckdb') for one in items)}" if items else "", wanted
         kept = [
             f"({self._guarded(part)})"
-            for mine, part in zip(_parts(exp, self.tree.args.get("where")), _parts(exp, tree.args.get("where")), strict=True)
+            for mine, part in zip(split_conditions(exp, self.tree.args.get("where")), split_conditions(exp, tree.args.get("where")), strict=True)
             if self._is_public(mine) and mine.find(exp.Query) is None and {c.table for c in mine.find_all(exp.Column)} <= read
         ]  # fmt: skip
         return text + (f" WHERE {' AND '.join(kept)}" if kept else "")
@@ -396,7 +401,7 @@ class _Planner:
     def _add(self, node: Any) -> None:
         exp = self.exp
         inner, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
-        name, args = _aggregate_of(exp, inner)
+        name, args = read_aggregate(exp, inner)
         if name in ("min", "max"):
             raise PolicyError(f"{inner.sql('duckdb')} is the value of one row, which sums do not show", where=self.where, remedy="ask for AVG, STDDEV, or counts of ranges")  # fmt: skip
         if not name:
@@ -600,7 +605,22 @@ def _known_type(key: Any, origin: tuple[str, str], text: str) -> str:
         return str(connection.execute(f"DESCRIBE {origin[0]}SELECT {text} AS c {origin[1]}").fetchall()[0][1])
 
 
-def _outermost(node: Any, kinds: tuple[type, ...], closed: tuple[type, ...], top: bool = True) -> Iterator[Any]:
+def require_points(scopes: Scopes) -> None:
+    """Refuse to show which rows are near to a point whose coordinates are private: circles would find them.
+
+    Raises:
+        PolicyError: they are private.
+    """
+    for scope in scopes.all:
+        for node in scope.find_all(scopes.exp.Expression):
+            if distance_of(node) is None:
+                continue
+            for table, column in sorted(scopes.bases(node, scope)):
+                if scopes.column_policy((table, column)).level == "private":
+                    raise PolicyError(f"shows rows by their distance, and {table}.{column} is private", where="policies of the sites", remedy="ask for COUNT(*), or let the sites make the coordinates protected")  # fmt: skip
+
+
+def find_outermost(node: Any, kinds: tuple[type, ...], closed: tuple[type, ...], top: bool = True) -> Iterator[Any]:
     """Nodes of some kinds, none inside another, and none inside a closed node."""
     if not top and isinstance(node, kinds):
         yield node
@@ -608,10 +628,10 @@ def _outermost(node: Any, kinds: tuple[type, ...], closed: tuple[type, ...], top
     if not top and isinstance(node, closed):
         return
     for child in node.iter_expressions():
-        yield from _outermost(child, kinds, closed, top=False)
+        yield from find_outermost(child, kinds, closed, top=False)
 
 
-def _parts(exp: Any, where: Any) -> list[Any]:
+def split_conditions(exp: Any, where: Any) -> list[Any]:
     """The conditions that WHERE joins by AND."""
     if where is None:
         return []
@@ -654,7 +674,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _aggregate_of(exp: Any, node: Any) -> tuple[str, list[Any]]:
+def read_aggregate(exp: Any, node: Any) -> tuple[str, list[Any]]:
     """Name and arguments of an aggregate; no name if sums do not give it."""
     if isinstance(node, exp.CountIf):
         return "count", [exp.If(this=node.this.copy(), true=exp.Literal.number(1))]

@@ -50,6 +50,7 @@ class ColumnPolicy:
         high: values above it do not count.
         scale: the smallest difference of two values that matters, for strategies that share numbers as whole multiples of it. Masked sums are exact without it. ``None`` for none.
         local: whether all rows with one value of it lie at one site, so that sites join on it by themselves.
+        at_most: how many rows of all sites may have one value of it: 1 for a key. Strategies under shares make joins no larger, and check it. ``None`` for any number.
     """
 
     level: str = "private"
@@ -58,6 +59,7 @@ class ColumnPolicy:
     high: float | None = None
     scale: float | None = None
     local: bool = False
+    at_most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,7 @@ def _stricter(one: ColumnPolicy | None, other: ColumnPolicy) -> ColumnPolicy:
         None if one.high is None or other.high is None else max(one.high, other.high),
         local=one.local and other.local,
         scale=one.scale if one.scale == other.scale else None,
+        at_most=None if one.at_most is None or other.at_most is None else max(one.at_most, other.at_most),
     )
 
 
@@ -291,7 +294,15 @@ def _common_points(table: str, one: Mapping[str, PointPolicy], other: Mapping[st
 
 def _packed(one: ColumnPolicy, *, bounds: bool) -> list[Any]:
     """A column's policy as a message; its range stays at the site, which applies it, unless noise must be as large as the range."""
-    return [one.level, one.release, one.low if bounds else None, one.high if bounds else None, one.scale, one.local]
+    return [
+        one.level,
+        one.release,
+        one.low if bounds else None,
+        one.high if bounds else None,
+        one.scale,
+        one.local,
+        one.at_most,
+    ]
 
 
 def _mapping(given: Any, where: str, known: Sequence[str] = ()) -> Mapping[str, Any]:
@@ -352,7 +363,7 @@ def _point(given: Any, where: str) -> PointPolicy:
 
 def _column(given: Any, where: str) -> ColumnPolicy:
     words: Any = {"level": given} if isinstance(given, str) else given
-    one = _mapping(words, where, ("level", "release", "range", "scale", "join", "trusted"))
+    one = _mapping(words, where, ("level", "release", "range", "scale", "join", "key", "at_most", "trusted"))
     level = _word(one.get("level", "private"), LEVELS, "level", where)
     release = _word(one.get("release", "count" if level == "private" else "aggregate"), RELEASES, "release", where)
     low, high = None, None
@@ -374,7 +385,10 @@ def _column(given: Any, where: str) -> ColumnPolicy:
     trusted = one.get("trusted", ())
     if isinstance(trusted, str) or not isinstance(trusted, Sequence) or not all(isinstance(w, str) for w in trusted):
         raise ConfigError(f"trusted: {trusted!r}", where=where, remedy="give a list of names, such as [regulator]")
-    return ColumnPolicy(level, release, low, high, None if scale is None else float(scale), "join" in one)
+    most = one.get("at_most", 1 if one.get("key") else None)
+    if ("key" in one and (one["key"] is not True or "at_most" in one)) or (most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1)):  # fmt: skip
+        raise ConfigError(f"key: {one.get('key')!r}, at_most: {one.get('at_most')!r}", where=where, remedy="use key: true, or at_most: and a whole number of at least 1")  # fmt: skip
+    return ColumnPolicy(level, release, low, high, None if scale is None else float(scale), "join" in one, most)
 
 
 def _word(given: Any, known: Sequence[str], name: str, where: str) -> str:

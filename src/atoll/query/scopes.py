@@ -111,7 +111,8 @@ class Scopes:
         """Whether a scope reads rows that only one site has."""
         return any(self.policy.table(table).mode == "horizontal" for table in self.tables(scope))
 
-    def _source_divided(self, source: Any) -> bool:
+    def is_source_divided(self, source: Any) -> bool:
+        """Whether a table of FROM has rows that only one site has."""
         if isinstance(source, self.exp.Table):
             return self.policy.table(source.name).mode == "horizontal"
         return self.is_divided(source)
@@ -133,7 +134,9 @@ class Scopes:
             select = scope.expression
             if scope.is_subquery or not isinstance(select, self.exp.Select) or not self.is_divided(scope):
                 continue
-            alike = {alias for alias, (_, source) in scope.selected_sources.items() if not self._source_divided(source)}
+            alike = {
+                alias for alias, (_, source) in scope.selected_sources.items() if not self.is_source_divided(source)
+            }
             found: dict[str, Base] = {}
             parts = [join.args["on"] for join in select.args.get("joins") or () if join.args.get("on") is not None]
             parts += [select.args[name].this for name in ("where", "having") if select.args.get(name)]
@@ -164,11 +167,11 @@ class Scopes:
                 continue
             if not isinstance(scope.expression, self.exp.Select):
                 raise CompositionError(f"{type(scope.expression).__name__.upper()} of rows that lie at different sites", where="sums", remedy="ask the parts one by one")  # fmt: skip
-            self._require_local_joins(scope)
+            self.require_local_joins(scope)
             if scope is not self.root:
-                self._require_local_rows(scope)
+                self.require_local_rows(scope)
             if scope.is_subquery:
-                self._require_local_subquery(scope)
+                self.require_local_subquery(scope)
 
     def require_rows(self) -> None:
         """Refuse a statement that does not give rows which each site can make by itself.
@@ -179,19 +182,43 @@ class Scopes:
         if not isinstance(self.root.expression, self.exp.Select):
             raise CompositionError(f"{type(self.root.expression).__name__.upper()} at the outside", where="islands", remedy="write one SELECT")  # fmt: skip
         self.require_local()
-        self._require_local_rows(self.root)
+        self.require_local_rows(self.root)
 
-    def _require_local_joins(self, scope: Any) -> None:
+    def sources_of(self, scope: Any) -> dict[str, tuple[Any, Any]]:
+        """Alias -> a node and what it stands for, of all that FROM names; sqlglot leaves out what SEMI and ANTI JOIN read."""
+        found = dict(scope.selected_sources)
+        for join in scope.expression.args.get("joins") or () if isinstance(scope.expression, self.exp.Select) else ():
+            name = join.this.alias_or_name
+            if name not in found and name in scope.sources:
+                found[name] = (join.this, scope.sources[name])
+        return found
+
+    def require_local_scope(self, scope: Any) -> None:
+        """Refuse a derived table whose joins or rows depend on rows of several sites.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        self.require_local_joins(scope)
+        self.require_local_rows(scope)
+
+    def require_local_joins(self, scope: Any) -> None:
+        """Refuse joins of rows that may lie at two sites.
+
+        Raises:
+            CompositionError: names the table.
+        """
         select = scope.expression
         first = select.args["from_"].this if select.args.get("from_") else None
         if first is None:
             return
-        divided = self._source_divided(scope.selected_sources[first.alias_or_name][1])
+        sources = self.sources_of(scope)
+        divided = self.is_source_divided(sources[first.alias_or_name][1])
         joined = [first.alias_or_name]
         where = select.args.get("where")
         for join in select.args.get("joins") or ():
             name = join.this.alias_or_name
-            right = self._source_divided(scope.selected_sources[name][1])
+            right = self.is_source_divided(sources[name][1])
             side, kind = (join.side or "").upper(), (join.kind or "").upper()
             if (join.args.get("method") or "").upper() in ("ASOF", "POSITIONAL") or kind == "POSITIONAL":
                 raise CompositionError(f"{join.args.get('method') or kind} JOIN depends on rows of all sites", where="sums", remedy="join on equal values")  # fmt: skip
@@ -238,7 +265,7 @@ class Scopes:
         projections = self.projections_of(source, node.name)
         return len(projections) == 1 and self.is_local(projections[0], source)
 
-    def _require_local_rows(self, scope: Any) -> None:
+    def require_local_rows(self, scope: Any) -> None:
         """Refuse a derived table whose rows depend on rows of several sites."""
         select = scope.expression
         if select.args.get("limit") or select.args.get("offset"):
@@ -256,7 +283,7 @@ class Scopes:
         if grouped and not correlated and not any(self.is_local(key, scope) for key in keys):
             raise CompositionError("a subquery groups rows of several sites", where="sums", remedy="group by a column that the policy declares with join: local, or ask for the groups in a statement of their own")  # fmt: skip
 
-    def _require_local_subquery(self, scope: Any) -> None:
+    def require_local_subquery(self, scope: Any) -> None:
         """Refuse a condition on a subquery that needs rows of other sites."""
         select = scope.expression
         around = scope.parent

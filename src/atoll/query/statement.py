@@ -156,7 +156,7 @@ def describe_catalog(text: str, catalog: Catalog, policy: QueryPolicy) -> tuple[
     table = found[1].lower()
     if table not in catalog.tables:
         raise ConfigError(f"no table {found[1]} is at all sites.{_near(table, catalog.tables)}", where="sql", remedy=f"use {', '.join(catalog.tables) or 'tables that all sites have'}")  # fmt: skip
-    rows = []
+    rows: list[tuple[str | None, ...]] = []
     for name, kind in catalog.tables[table].items():
         one = policy.table(table).column(name)
         rows.append((name, kind, one.level, one.release, "local" if one.local else None))

@@ -39,7 +39,7 @@ from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, find_first_abov
 
 from ..databases.silo import quote
 from ..local import LocalCells, message_of, names_of, plan_of, prefix_of, silo_of
-from ..plan import Key, QueryPlan, _parts, _Planner, make_plan
+from ..plan import Key, QueryPlan, QueryPlanner, make_plan, split_conditions
 from ..policy import QueryPolicy
 from ..spatial import MOST_NEIGHBOURS, DistanceRange, distance_of, nearest_of
 from ..statement import Catalog, shadow
@@ -175,7 +175,7 @@ def make_spatial_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPo
     return _SpatialPlanner(statement, catalog, named).spatial_plan()
 
 
-class _SpatialPlanner(_Planner):
+class _SpatialPlanner(QueryPlanner):
     where = "hufu"
     relation = ""
 
@@ -235,7 +235,7 @@ class _SpatialPlanner(_Planner):
             self.tree.args["qualify"].this.this.set("partition_by", [entry])
             keys.append((entry.sql("duckdb"), entry))
             made.append(Key(keys[-1][0], "BIGINT", keys[-1][0]))
-        divided = any(self.scopes._source_divided(source) for alias, (_, source) in self.root.selected_sources.items() if alias != self.relation)  # fmt: skip
+        divided = any(self.scopes.is_source_divided(source) for alias, (_, source) in self.root.selected_sources.items() if alias != self.relation)  # fmt: skip
         return SpatialPlan(
             self.statement, self.catalog, self.policy, None, tuple(made), k, "" if distance is None else distance.sql("duckdb"),
             _ANY if distance is None else distance_of(distance) or _ANY, relation, not divided, self.sources, self.with_text, body, self._tail(order, k), self._finish(keys),
@@ -328,7 +328,7 @@ class _SpatialPlanner(_Planner):
     def _hidden_column(self, alias: str) -> str:
         """A column of a divided table that the statement reads and other sites may not."""
         _, source = self.root.selected_sources[alias]
-        if not self.scopes._source_divided(source):
+        if not self.scopes.is_source_divided(source):
             return ""
         return next((f"{t}.{c}" for t, c in sorted(self._columns_of(alias)) if self.scopes.column_policy((t, c)).level != "public"), "")  # fmt: skip
 
@@ -341,10 +341,10 @@ class _SpatialPlanner(_Planner):
         renamed = self._renamed(self.tree.copy())
         items = [renamed.args["from_"].this, *(join.this for join in renamed.args.get("joins") or ())]
         item = next(one for one in items if one.alias_or_name == alias)
-        mine = [part.sql("duckdb") for part in _parts(exp, self.tree.args.get("where")) if {c.table for c in part.find_all(exp.Column)} == {alias}]  # fmt: skip
+        mine = [part.sql("duckdb") for part in split_conditions(exp, self.tree.args.get("where")) if {c.table for c in part.find_all(exp.Column)} == {alias}]  # fmt: skip
         where = f" WHERE {' AND '.join(f'({part})' for part in mine)}" if mine else ""
         shown = ", ".join(f"CAST({quote(alias)}.{quote(name)} AS VARCHAR)" for name, _ in columns)
-        return Relation(alias, columns, f"SELECT {shown} FROM {item.sql('duckdb')}{where}", not self.scopes._source_divided(source))  # fmt: skip
+        return Relation(alias, columns, f"SELECT {shown} FROM {item.sql('duckdb')}{where}", not self.scopes.is_source_divided(source))  # fmt: skip
 
 
 # ---------------------------------------------------------------- the search

@@ -42,7 +42,7 @@ from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 from ..aggregates import QueryAggregate
 from ..databases.silo import quote
 from ..local import names_of, plan_of, plan_once, prefix_of, silo_of
-from ..plan import Key, Released, _aggregate_of, _Planner
+from ..plan import Key, QueryPlanner, Released, read_aggregate
 from ..policy import QueryPolicy
 from ..statement import Catalog, SqlStatement, shadow
 from .strategy import PlanStep, QueryAnswer, Strategy
@@ -145,7 +145,7 @@ def make_noised_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPol
     return _NoisedPlanner(statement, catalog, named).noised_plan()
 
 
-class _NoisedPlanner(_Planner):
+class _NoisedPlanner(QueryPlanner):
     where = "saqe"
 
     def noised_plan(self) -> NoisedPlan:
@@ -190,7 +190,7 @@ class _NoisedPlanner(_Planner):
     def _add_noised(self, node: Any) -> None:
         exp = self.exp
         inner, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
-        name, args = _aggregate_of(exp, inner)
+        name, args = read_aggregate(exp, inner)
         text = inner.sql("duckdb")
         if name not in ("count", "sum", "avg"):
             raise CompositionError(f"{text} with noise", where=self.where, remedy="use COUNT, SUM or AVG")

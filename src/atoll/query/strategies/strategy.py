@@ -35,6 +35,8 @@ class QueryAnswer:
         groups: what the cost depends on and only the run tells: the keys of all groups that the sites were asked for, also of those that are withheld; or numbers, see the strategy's ``predict_cost``.
         comparisons: secret comparisons, each of one number or of a whole vector.
         privacy: what the answer costs of a privacy budget, and its noise; ``None`` for an answer without noise.
+        sizes: rows of each part of the plan that each site told, where a strategy asks for them.
+        widths: words of each column of text, where a strategy asks for them.
     """
 
     columns: tuple[str, ...]
@@ -46,6 +48,8 @@ class QueryAnswer:
     groups: Sequence[Sequence[str | None]] = ((),)
     comparisons: int = 0
     privacy: Mapping[str, Any] | None = None
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    widths: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,16 @@ class Strategy:
             groups: the keys of the groups; as long as nobody has named them, one.
         """
         raise NotImplementedError
+
+    def predict_answer(self, plan: Any, sites: int, answer: QueryAnswer) -> float:
+        """The same, once the sites have told how many groups or rows there are.
+
+        Args:
+            plan: the plan.
+            sites: number of sites.
+            answer: what the sites told stands in it.
+        """
+        return self.predict_cost(plan, sites, answer.groups)
 
     async def run(self, fed: Federation, plan: Any, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out.

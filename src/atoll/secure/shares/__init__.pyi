@@ -24,6 +24,7 @@ from .operations import number_of as number_of
 from .operations import opened as opened
 from .operations import select as select
 from .operations import truncate as truncate
+from .rehearsal import ShareRehearsal as ShareRehearsal
 from .replicated import ReplicatedComputation as ReplicatedComputation
 from .sharing import AdditiveSharing as AdditiveSharing
 from .sharing import AuthenticatedSharing as AuthenticatedSharing

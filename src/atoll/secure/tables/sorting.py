@@ -101,7 +101,7 @@ async def _order_of(limbs: Sequence[SharedWords]) -> Rearrangement:
     while sorting.unsorted:
         for at, to in sorting.levels():
             smaller = await compare_limbs(keys, keys, at, to, distinct=True)
-            sorting.learn(await trio.open(smaller))
+            sorting.learn(trio.ordered(await trio.open(smaller), at, to, n))
     return shuffle.then(sorting.order)
 
 

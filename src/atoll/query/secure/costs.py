@@ -1,0 +1,151 @@
+"""What a plan costs under shares, before it runs: bytes and messages of the three parties, from the sizes of the leaves alone.
+
+One party rehearses the plan on zeros (`atoll.secure.shares.ShareRehearsal`). Large plans are rehearsed at two smaller sizes: with ``n`` rows of the largest table, bytes are ``n (a log n + b)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.message.words import word_dtype
+from atoll.core.sealing import sealed_nbytes
+from atoll.secure.shares import ShareRehearsal
+from atoll.secure.tables import SharedTable, outward_rows
+
+from .extents import Extents
+from .operators import PlanLeaf, SecurePlan
+from .tables import SecureTables
+
+__all__ = ["SecureCost", "leaf_layout", "measure_extents", "predict_cost", "shown_columns"]
+
+Layout = dict[str, "int | None"]
+_LARGEST = 1 << 12
+"""Rows of the largest table of a plan that is rehearsed as it is."""
+_RELAYED = 2
+"""How often a byte between two sites is counted: the coordinator relays it."""
+
+
+@dataclass(frozen=True)
+class SecureCost:
+    """What the three parties send.
+
+    Attributes:
+        nbytes: bytes of all of them, those of owners who share their rows too.
+        messages: messages of one party, most of them one after the other.
+        outward: bytes of the answer's rows, of the two parties that hand them out.
+    """
+
+    nbytes: float
+    messages: float
+    outward: float
+
+
+def leaf_layout(leaf: PlanLeaf, widths: Mapping[str, int]) -> Layout:
+    """The columns of a leaf's shared table.
+
+    Args:
+        leaf: the leaf.
+        widths: words of each column of text.
+    """
+    made: Layout = {}
+    for column in leaf.columns:
+        if column.number:
+            made |= {column.name: None, f"{column.name}?": 1}
+        else:
+            made |= {f"{column.name}.{w}": 64 for w in range(widths.get(column.name, 1))} | {f"{column.name}?": 1}
+    return made
+
+
+def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]]) -> Extents:
+    """How many rows the plan's tables have, for the sizes of the leaves at each site."""
+    found = Extents([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)])
+    found.rows(plan.root)
+    return found
+
+
+def shown_columns(plan: SecurePlan, table: SharedTable) -> SharedTable:
+    """The columns of the last table that are opened: words, numbers, and the bits beside them."""
+    shown = {column.name for column in plan.key_columns} | {part.name for one in plan.outputs for part in one.parts}
+    kept = [name for name in table.columns if name in shown or name.removesuffix("?") in shown or name.rpartition(".")[0] in shown]  # fmt: skip
+    return table.keep_columns(kept)
+
+
+def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str]) -> SecureCost:  # fmt: skip
+    """What a plan costs.
+
+    Args:
+        plan: the plan.
+        sizes: rows of each leaf at each site.
+        widths: words of each column of text.
+        parties: the three parties.
+    """
+    largest = measure_extents(plan, sizes).largest
+    shared = sum(_sharing(leaf_layout(leaf, widths), own[place], owner in parties) for place, leaf in enumerate(plan.leaves) for owner, own in sizes.items() if own[place])  # fmt: skip
+    totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
+    if largest <= _LARGEST:
+        # Few rows are sorted in a number of steps that varies: the mean of several orders is nearer.
+        drawn = [_rehearse(plan, totals, widths, seed) for seed in range(4 if largest <= _LARGEST // 4 else 1)]
+        sent, messages = (sum(values) / len(drawn) for values in zip(*((one.nbytes, one.messages) for one in drawn), strict=True))  # fmt: skip
+        return SecureCost(sent + shared, messages, drawn[0].outward)
+    runs = []
+    for shrunk in (_LARGEST, _LARGEST // 4):
+        smaller = list(totals)
+        while (rows := _largest(plan, smaller)) > shrunk and max(smaller) > 1:
+            smaller = [max(1, one // 2) for one in smaller]
+        runs.append((rows, _rehearse(plan, smaller, widths)))
+    (n, one), (m, other) = runs
+    bytes_, outward = (_extrapolate(largest, (n, a), (m, b)) for a, b in ((one.nbytes, other.nbytes), (one.outward, other.outward)))  # fmt: skip
+    growth = (one.messages - other.messages) / max(1e-9, math.log2(n / m)) if n > m else 0.0
+    return SecureCost(bytes_ + shared, one.messages + growth * math.log2(largest / n), outward)
+
+
+def _largest(plan: SecurePlan, totals: Sequence[int]) -> int:
+    found = Extents(totals)
+    found.rows(plan.root)
+    return found.largest
+
+
+def _extrapolate(n: int, one: tuple[int, float], other: tuple[int, float]) -> float:
+    (a, x), (b, y) = one, other
+    if a <= b:
+        return x * n / a
+    slope = (x / a - y / b) / math.log(a / b)
+    return n * (x / a + slope * math.log(n / a))
+
+
+def _relayed(nbytes: int) -> int:
+    return _RELAYED * sealed_nbytes(nbytes)
+
+
+def _sharing(layout: Layout, rows: int, among: bool) -> int:
+    """Bytes that an owner sends to share its rows: two seeds, and what is missing twice."""
+    rest = rows * (1 + sum(word_dtype(64 if bits is None else bits).itemsize for bits in layout.values()))
+    seed, whole = bytes(32), np.zeros(rest, np.uint8)
+    messages: list[list[Any]] = [[seed, seed], [seed, whole], [whole, seed]]
+    sent = [_relayed(M.nbytes(one)) for one in messages]
+    return sum(sent[1:]) if among else sum(sent)
+
+
+def _rehearse(plan: SecurePlan, totals: Sequence[int], widths: Mapping[str, int], seed: int = 0) -> SecureCost:
+    """The protocol of one party, on zeros."""
+    rehearsal = ShareRehearsal(_relayed, seed)
+    trio = rehearsal.trio
+
+    def table(leaf: PlanLeaf, n: int) -> SharedTable:
+        def column(bits: int | None) -> Any:
+            return trio.numbers.constant(np.zeros(n, np.int64)) if bits is None else trio.constant(np.zeros(n, np.uint64), bits)  # fmt: skip
+
+        return SharedTable({name: column(bits) for name, bits in leaf_layout(leaf, widths).items()}, column(1))
+
+    async def work() -> Any:
+        made = await SecureTables(trio, [table(leaf, n) for leaf, n in zip(plan.leaves, totals, strict=True)]).make(plan.root)  # fmt: skip
+        return await outward_rows(shown_columns(plan, made), ordered=plan.ordered)
+
+    part = rehearsal.play(work())
+    return SecureCost(rehearsal.nbytes, rehearsal.messages, 2.0 * M.nbytes(part))

@@ -1,0 +1,229 @@
+"""How many rows the tables of a plan have, and how large their numbers may become: both follow from the sizes of the leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atoll.core.errors import CompositionError
+
+from .operators import (
+    ChosenValue,
+    Compared,
+    Computed,
+    Connected,
+    Expanded,
+    Filtered,
+    Fixed,
+    GroupedRows,
+    JoinedRows,
+    LeafRows,
+    Limited,
+    Looked,
+    MissingValue,
+    Negated,
+    Operator,
+    Quotient,
+    Ranked,
+    RowCondition,
+    Stacked,
+    Stored,
+    Truth,
+    Value,
+)
+
+__all__ = ["Extents", "bound_pairs"]
+
+_LARGEST = 1 << 62
+"""Numbers stay below it, so that differences of two have a sign in 64 bits."""
+
+
+Bound = dict[tuple[str, ...], int]
+"""Columns of leaves that are multiplied -> a factor: a number is at most the sum of these products."""
+ColumnBounds = dict[str, Bound]
+
+
+class Extents:
+    """How many rows each table of a plan has, and how large its numbers may become.
+
+    A number is at most a sum of products of columns that sites share, with factors that follow from constants and numbers of rows. Each of the products gets an equal part of 64 bits, and each of its
+    columns an equal share of the part: so follows how large a column may be (`largest_of`).
+
+    Args:
+        sizes: rows of each leaf, of all sites together.
+
+    Attributes:
+        largest: rows of the largest table.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes, self.largest = list(sizes), max(sizes, default=1)
+        self._known: dict[int, tuple[int, ColumnBounds]] = {}
+        self._seen: list[Bound] = []
+
+    def rows(self, operator: Operator) -> int:
+        """Rows of a table."""
+        return self._measure(operator)[0]
+
+    def largest_of(self, column: str) -> int:
+        """How large the numbers of a leaf's column may be.
+
+        Raises:
+            CompositionError: no bound is enough.
+        """
+        found = _LARGEST
+        for bound in self._seen:
+            for product, factor in bound.items():
+                if factor * len(bound) >= _LARGEST:
+                    raise CompositionError("a number of the answer might leave 64 bits", where="smcql", remedy="divide or round the values in the statement")  # fmt: skip
+                if column in product:
+                    found = min(found, int((_LARGEST // (factor * len(bound))) ** (1 / len(product))))
+        return found
+
+    def _measure(self, operator: Operator) -> tuple[int, ColumnBounds]:
+        known = self._known.get(id(operator))
+        if known is None:
+            known = self._known[id(operator)] = self._measured(operator)
+            self.largest = max(self.largest, known[0])
+        return known
+
+    def _measured(self, operator: Operator) -> tuple[int, ColumnBounds]:
+        if isinstance(operator, LeafRows):
+            return self._sizes[operator.place], {}
+        if isinstance(operator, Stacked):
+            return self._of_stack(operator)
+        if isinstance(operator, JoinedRows | Looked):
+            return self._of_join(operator)
+        n, known = self._measure(operator.source)  # type: ignore[attr-defined]
+        if isinstance(operator, GroupedRows):
+            return self._of_groups(operator, n, known)
+        if isinstance(operator, Filtered):
+            self._check(operator.condition, known)
+        elif isinstance(operator, Expanded):
+            known = known | {column.name: self._bound(value, known) for column, value in operator.columns}
+        elif isinstance(operator, Ranked):
+            known = known | self._of_windows(operator, n, known)
+        elif isinstance(operator, Limited) and operator.rows is not None:
+            return max(1, min(n, operator.rows)), known
+        return n, known
+
+    def _of_stack(self, operator: Stacked) -> tuple[int, ColumnBounds]:
+        found = [self._measure(one) for one in operator.sources]
+        bounds = {}
+        for k, column in enumerate(operator.columns):
+            parts = [self._bound(row[k], known) for row, (_, known) in zip(operator.inputs, found, strict=True)]
+            bounds[column.name] = _widest(parts)
+        return sum(rows for rows, _ in found), bounds
+
+    def _of_join(self, operator: JoinedRows | Looked) -> tuple[int, ColumnBounds]:
+        looked = isinstance(operator, Looked)
+        (n, mine), (m, other) = [self._measure(one) for one in ((operator.source, operator.inner) if isinstance(operator, Looked) else (operator.left, operator.right))]  # fmt: skip
+        both = mine | other
+        for one, two in operator.pairs:
+            self._compare(one, two, both)
+        if operator.condition is not None:
+            self._check(operator.condition, both)
+        if isinstance(operator, JoinedRows):
+            return self.pairs(operator, n, m), both
+        if looked and operator.condition is not None:
+            self.largest = max(self.largest, bound_pairs(n, m, operator.source_most, operator.inner_most))
+        return n, mine | {column.name: _of(other, column.name) for column in operator.columns}
+
+    def _of_groups(self, operator: GroupedRows, n: int, known: ColumnBounds) -> tuple[int, ColumnBounds]:
+        made = {key.name: _of(known, key.name) for key in operator.keys}
+        for one in operator.columns:
+            bound: Bound = {(): 1} if one.operation == "count" or one.value is None else self._bound(one.value, known)
+            made[one.column.name] = self._keep(_times(bound, n if one.operation in ("count", "sum") else 1))
+            if one.where is not None:
+                self._check(one.where, known)
+        return n if operator.keys else 1, made
+
+    def _of_windows(self, operator: Ranked, n: int, known: ColumnBounds) -> ColumnBounds:
+        made = {}
+        for one in operator.columns:
+            bound: Bound = {(): 1} if one.value is None else self._bound(one.value, known)
+            made[one.column.name] = self._keep(_times(bound, 1 if one.operation in ("min", "max", "lag") else n))
+        return made
+
+    @staticmethod
+    def pairs(operator: JoinedRows, left: int, right: int) -> int:
+        """Rows of a join."""
+        if operator.side == "left" and operator.condition is None:
+            choices = [left * right, left * operator.right_most, right * operator.left_most + left if operator.left_most else 0]  # fmt: skip
+            return min(one for one in choices if one)
+        found = bound_pairs(left, right, operator.left_most, operator.right_most)
+        return found + (0 if operator.side == "inner" else left if operator.side == "left" else left + right)
+
+    def _keep(self, bound: Bound) -> Bound:
+        self._seen.append(bound)
+        return bound
+
+    def _bound(self, value: Value, known: Mapping[str, Bound]) -> Bound:
+        if isinstance(value, Stored):
+            return _of(known, value.name)
+        if isinstance(value, Fixed):
+            return {(): abs(value.value) if isinstance(value.value, int) else 1}
+        if isinstance(value, Computed):
+            left, right = self._bound(value.left, known), self._bound(value.right, known)
+            if value.operation == "*":
+                return self._keep(_product(left, right))
+            return self._keep(_sum(*(_times(bound, 10 ** (value.code.scale - side.code.scale)) for bound, side in ((left, value.left), (right, value.right)))))  # fmt: skip
+        if isinstance(value, ChosenValue):
+            for condition, _ in value.cases:
+                self._check(condition, known)
+            parts = [*(one for _, one in value.cases), value.default]
+            return self._keep(_widest([_times(self._bound(one, known), 10 ** max(0, value.code.scale - one.code.scale)) for one in parts]))  # fmt: skip
+        if isinstance(value, Truth):
+            self._check(value.condition, known)
+        return {(): 1}
+
+    def _check(self, condition: RowCondition, known: Mapping[str, Bound]) -> None:
+        if isinstance(condition, Connected):
+            for part in condition.parts:
+                self._check(part, known)
+        elif isinstance(condition, Negated):
+            self._check(condition.part, known)
+        elif isinstance(condition, MissingValue):
+            self._bound(condition.value, known)
+        elif isinstance(condition, Compared):
+            self._compare(condition.left, condition.right, known)
+
+    def _compare(self, left: Value, right: Value, known: Mapping[str, Bound]) -> None:
+        if not (left.arithmetic or right.arithmetic):
+            return
+        (x, under), (y, other) = [(one.over, one.under) if isinstance(one, Quotient) else (one, None) for one in (left, right)]  # fmt: skip
+        scale = max(x.code.scale, y.code.scale)
+        a, b = (_times(self._bound(one, known), 10 ** (scale - one.code.scale)) for one in (x, y))
+        self._keep(_sum(a if other is None else _product(a, self._bound(other, known)), b if under is None else _product(b, self._bound(under, known))))  # fmt: skip
+
+
+def bound_pairs(left: int, right: int, left_most: int, right_most: int) -> int:
+    """Most pairs of rows with equal keys: all, or as many as the rows that may have one key allow."""
+    choices = [left * right, left * right_most, right * left_most]
+    return min(one for one in choices if one)
+
+
+def _of(known: Mapping[str, Bound], name: str) -> Bound:
+    """The bound of a column: one that nothing is known of is a leaf's own."""
+    return known.get(name, {(name,): 1})
+
+
+def _times(bound: Bound, factor: int) -> Bound:
+    return {product: factor * one for product, one in bound.items()}
+
+
+def _sum(one: Bound, other: Bound) -> Bound:
+    return {product: one.get(product, 0) + other.get(product, 0) for product in {**one, **other}}
+
+
+def _product(one: Bound, other: Bound) -> Bound:
+    found: Bound = {}
+    for a, p in one.items():
+        for b, q in other.items():
+            key = tuple(sorted((*a, *b)))
+            found[key] = found.get(key, 0) + p * q
+    return found
+
+
+def _widest(bounds: Sequence[Bound]) -> Bound:
+    """The bound of a value that is one of several."""
+    return {product: max(one.get(product, 0) for one in bounds) for product in {k: 1 for one in bounds for k in one}}

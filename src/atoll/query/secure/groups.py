@@ -1,0 +1,386 @@
+"""Queries inside a statement: GROUP BY, aggregates, windows, DISTINCT, LIMIT and set operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from atoll.core.errors import PolicyError
+
+from ..column_codes import ColumnCode
+from ..plan import find_outermost, read_aggregate, split_conditions
+from .joins import JoinPlanner
+from .names import NamePlanner, SelectNames, refuse
+from .operators import (
+    Compared,
+    Computed,
+    Connected,
+    Filtered,
+    Fixed,
+    Flag,
+    GroupColumn,
+    GroupedRows,
+    Limited,
+    MissingValue,
+    Negated,
+    Operator,
+    Quotient,
+    Ranked,
+    RowCondition,
+    Stacked,
+    Stored,
+    Value,
+    WindowColumn,
+)
+
+__all__ = ["GroupPlanner"]
+
+_WHOLE = ColumnCode("whole", "BIGINT")
+
+_KNOWN = ("count", "sum", "avg", "min", "max", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "corr", "covar_samp", "covar_pop")  # fmt: skip
+
+
+class _Columns:
+    """The columns of a group, each once.
+
+    Args:
+        planner: what gives them names.
+        known: those that there are.
+        condition: which rows take part.
+        distinct: whether equal values count once.
+    """
+
+    def __init__(self, planner: NamePlanner, known: dict[Any, GroupColumn], condition: RowCondition | None, distinct: bool) -> None:  # fmt: skip
+        self._planner, self._known, self._condition, self._distinct = planner, known, condition, distinct
+
+    def require(self, condition: RowCondition) -> None:
+        """Have only rows take part for which a further condition holds."""
+        self._condition = condition if self._condition is None else Connected(True, (self._condition, condition))
+
+    def add(self, operation: str, value: Value | None, code: ColumnCode, bases: frozenset[tuple[str, str]] = frozenset()) -> Stored:  # fmt: skip
+        """The column of an operation on a value."""
+        key = (operation, value, self._condition, self._distinct)
+        if key not in self._known:
+            made = Stored(code, bases, self._planner.new_name("g"), operation in ("count", "sum"))
+            if operation in ("min", "max") and value is not None:
+                self._planner.origins[made.name] = value
+            self._known[key] = GroupColumn(made, operation, value, self._condition, self._distinct)
+        return self._known[key].column
+
+
+class GroupPlanner(JoinPlanner):
+    """Groups, windows and set operations."""
+
+    # ------------------------------------------------------------------ queries
+
+    def query(self, node: Any, scope: Any, outer: SelectNames | None) -> tuple[Operator, list[tuple[str, Value]], frozenset[Value] | None]:  # fmt: skip
+        """A query: its rows, the names and values of its columns, and the columns of which no two rows have equal values."""
+        exp = self.exp
+        node = node.unnest()
+        if isinstance(node, exp.SetOperation):
+            return self._set(node, scope)
+        names = SelectNames(node, scope, outer)
+        self._read(names)
+        operator, shown = names.operator, [(one.alias_or_name, one.unalias()) for one in node.expressions]
+        outputs = [(name, self.value(one, names)) for name, one in shown]
+        operator = names.operator
+        unique: frozenset[Value] | None = None
+        if names.grouped:
+            keys = [names.values[one.sql("duckdb")] for one in self._key_nodes(names)]
+            unique = frozenset(keys) if keys and all(key in [value for _, value in outputs] for key in keys) else None
+        if node.args.get("distinct"):
+            operator, columns = self.store(operator, [value for _, value in outputs], "DISTINCT", words=True)
+            operator = GroupedRows(operator, tuple(columns), what="DISTINCT")
+            outputs = [(name, column) for (name, _), column in zip(outputs, columns, strict=True)]
+            unique = frozenset(columns)
+        if node.args.get("limit"):
+            order = self._order(node, names, dict(outputs))
+            rows, skip = self._limits(node)
+            operator, columns = self.store(names.operator if not node.args.get("distinct") else operator, [value for value, _, _ in order], "ORDER BY")  # fmt: skip
+            operator = Limited(operator, tuple((column, down, first) for column, (_, down, first) in zip(columns, order, strict=True)), rows, skip, what=f"LIMIT {rows}")  # fmt: skip
+        return operator, outputs, unique
+
+    def _limits(self, node: Any) -> tuple[int, int]:
+        try:
+            skip = int(node.args["offset"].expression.name) if node.args.get("offset") else 0
+            return int(node.args["limit"].expression.name), skip
+        except ValueError:
+            raise refuse("a LIMIT that is no number", "write a whole number") from None
+
+    def _order(self, node: Any, names: SelectNames, aliases: dict[str, Value]) -> list[tuple[Value, bool, bool]]:
+        """What ORDER BY sorts by."""
+        exp, found = self.exp, []
+        for one in node.args["order"].expressions if node.args.get("order") else ():
+            at = one.this
+            if isinstance(at, exp.Literal) and not at.is_string:
+                at = node.expressions[int(at.name) - 1].unalias()
+            if isinstance(at, exp.Column) and not at.table and at.name in aliases:
+                value = aliases[at.name]
+            else:
+                value = self.value(at, names)
+            if isinstance(value, Quotient):
+                raise refuse(f"ORDER BY {at.sql('duckdb')} of averages", "order by sums or counts")
+            found.append((value, bool(one.args.get("desc")), bool(one.args.get("nulls_first"))))
+        return found
+
+    def _read(self, names: SelectNames) -> None:
+        """FROM, WHERE, GROUP BY, HAVING, windows and QUALIFY of a SELECT that is not the outermost."""
+        select = names.select
+        self.read_rows(names, split_conditions(self.exp, select.args.get("where")))
+        nodes = self._aggregate_nodes(select)
+        if nodes or select.args.get("group"):
+            self._group(names, nodes)
+        if select.args.get("having"):
+            self.filter(names, select.args["having"].this)
+        self._add_windows(names)
+
+    def _key_nodes(self, names: SelectNames) -> list[Any]:
+        exp, select = self.exp, names.select
+        group = select.args.get("group")
+        nodes = list(group.expressions) if group else []
+        if group is not None and group.args.get("all"):
+            nodes = [one.unalias() for one in select.expressions if not any(True for _ in find_outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
+        return [node for node in nodes if not isinstance(node, exp.Literal)]
+
+    def _aggregate_nodes(self, select: Any) -> list[Any]:
+        """Aggregates of a SELECT, with their FILTER; not those that are window functions."""
+        exp, found = self.exp, []
+        places = [*select.expressions, *(select.args[name] for name in ("having", "qualify", "order") if select.args.get(name))]  # fmt: skip
+        for place in places:
+            for node in self.outermost(place, (exp.Filter, exp.AggFunc, exp.Window)):
+                if isinstance(node, exp.Window):
+                    inner = [*(node.args.get("partition_by") or ()), *([node.args["order"]] if node.args.get("order") else []), *node.this.iter_expressions()]  # fmt: skip
+                    found += [one for part in inner for one in self.outermost(part, (exp.Filter, exp.AggFunc))]
+                else:
+                    found.append(node)
+        return list(dict.fromkeys(found))
+
+    def outermost(self, node: Any, kinds: tuple[type, ...]) -> list[Any]:
+        """The outermost nodes of some kinds, the expression itself too, and none of a subquery."""
+        return [node] if isinstance(node, kinds) else list(find_outermost(node, kinds, (self.exp.Query,)))
+
+    def _group(self, names: SelectNames, nodes: Sequence[Any]) -> None:
+        """GROUP BY: afterwards only keys and aggregates have values."""
+        keys = self._key_nodes(names)
+        for key in keys:
+            if self.queries(key):
+                raise refuse("a subquery in a group key", "group by columns and expressions of them")
+        values = [self.value(key, names) for key in keys]
+        columns, mapping = self.plan_aggregates(nodes, names)
+        names.operator, stored = self.store(names.operator, values, "GROUP BY", words=True)
+        shown = ", ".join(key.sql("duckdb") for key in keys)
+        names.operator = GroupedRows(names.operator, tuple(stored), tuple(columns), what=f"{f'group by {shown}' if keys else 'one group'}: {', '.join(node.sql('duckdb') for node in nodes)}".removesuffix(": "))  # fmt: skip
+        names.grouped = True
+        names.values = {**mapping, **{key.sql("duckdb"): column for key, column in zip(keys, stored, strict=True)}}
+
+    # ------------------------------------------------------------------ aggregates
+
+    def plan_aggregates(self, nodes: Sequence[Any], names: SelectNames) -> tuple[list[GroupColumn], dict[str, Value]]:
+        """What the parties compute of aggregates, and their values."""
+        columns: dict[Any, GroupColumn] = {}
+        mapping: dict[str, Value] = {}
+        for node in nodes:
+            name, parts = self._parts_of(node, names, columns)
+            if name == "avg":
+                count, total = parts
+                mapping[node.sql("duckdb")] = Quotient(ColumnCode("whole", "DOUBLE"), over=total, under=count)
+            elif name in ("count", "sum", "min", "max"):
+                mapping[node.sql("duckdb")] = parts[-1]
+            else:
+                raise refuse(f"{node.sql('duckdb')} inside a subquery", "use COUNT, SUM, AVG, MIN or MAX")
+        return list(columns.values()), mapping
+
+    def _parts_of(self, node: Any, names: SelectNames, columns: dict[Any, GroupColumn]) -> tuple[str, list[Stored]]:
+        """The totals of an aggregate: of COUNT one, of MIN and MAX the value, of others what `QueryAggregate.finish` takes."""
+        exp = self.exp
+        inner, where = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
+        name, args = read_aggregate(exp, inner)
+        distinct, text = name == "count_distinct", inner.sql("duckdb")
+        if not name and isinstance(inner, exp.Sum | exp.Avg) and isinstance(inner.this, exp.Distinct):
+            name, args, distinct = type(inner).__name__.lower(), list(inner.this.expressions), True
+        name = "count" if name == "count_distinct" else name
+        if name not in _KNOWN:
+            raise refuse(f"{text} under shares", "use COUNT, SUM, AVG, VAR_SAMP, STDDEV, CORR, MIN or MAX")
+        if any(one is not None and any(not self.is_local_query(q) for q in self.queries(one)) for one in (inner, where)):  # fmt: skip
+            raise refuse(f"a subquery inside {text}", "put it into WHERE")
+        put = _Columns(self, columns, None if where is None else self.condition(where, names), distinct)
+        if name == "count":
+            return name, [put.add("count", self.value(args[0], names) if args else None, _WHOLE)]
+        if name in ("min", "max"):
+            value = self.value(args[0], names)
+            if isinstance(value, Quotient):
+                raise refuse(f"{text} of averages", "show the averages, and look for it yourself")
+            return name, [put.add(name, value, value.code, value.bases)]
+        for arg in args:
+            self._require_value(self.bases_of(arg, names), text)
+        numbers = [self.number(arg, names, adds=text) for arg in args]
+        if any(isinstance(one, Quotient) for one in numbers):
+            raise refuse(f"{text} adds averages", "show the averages, and add them yourself")
+        return name, self._totals(name, args, numbers, names, put)
+
+    def _totals(self, name: str, args: Sequence[Any], numbers: Sequence[Value], names: SelectNames, put: _Columns) -> list[Stored]:  # fmt: skip
+        """The count, the sums and the sums of products of an aggregate."""
+        if len(numbers) == 1:
+            (x,) = numbers
+            found = [put.add("count", x, _WHOLE), put.add("sum", x, self._sum_code(x))]
+            if name in ("sum", "avg"):
+                return found
+            return [*found, put.add("sum", self._product(args[0], args[0], x, x, names), self._square_code(x, x))]
+        put.require(Connected(True, tuple(Negated(MissingValue(one)) for one in numbers)))
+        found = [put.add("count", None, _WHOLE), *(put.add("sum", one, replace(one.code, type="DOUBLE")) for one in numbers)]  # fmt: skip
+        for i, j in [(0, 1), (0, 0), (1, 1)] if name == "corr" else [(0, 1)]:
+            product = self._product(args[i], args[j], numbers[i], numbers[j], names)
+            found.append(put.add("sum", product, self._square_code(numbers[i], numbers[j])))
+        return found
+
+    def _require_value(self, bases: Iterable[tuple[str, str]], text: str) -> None:
+        for table, column in sorted(bases):
+            policy = self.scopes.column_policy((table, column))
+            if policy.release != "aggregate":
+                raise PolicyError(f"{text}: {table}.{column} is {policy.level} and only counts rows", where="policies of the sites", remedy="ask for COUNT, or let the sites release it: {level: private, release: aggregate}")  # fmt: skip
+
+    @staticmethod
+    def _sum_code(value: Value) -> ColumnCode:
+        scale = value.code.scale
+        return ColumnCode("whole", f"DECIMAL(38,{scale})" if scale else "HUGEINT", scale)
+
+    @staticmethod
+    def _square_code(x: Value, y: Value) -> ColumnCode:
+        return ColumnCode("whole", "DOUBLE", x.code.scale + y.code.scale)
+
+    def _product(self, one: Any, other: Any, x: Value, y: Value, names: SelectNames) -> Value:
+        """The product of two numbers: at the sites, if one leaf has both."""
+        leaves = [self.leaf_of(node, names) if node.sql("duckdb") not in names.values else None for node in (one, other)]  # fmt: skip
+        leaf = leaves[0]
+        if leaf is not None and leaf is leaves[1] and isinstance(x, Stored) and isinstance(y, Stored) and x.number and y.number:  # fmt: skip
+            texts = [next(column.text for column in leaf.columns if column.name == side.name) for side in (x, y)]
+            return self.share(leaf, f"({texts[0]}) * ({texts[1]})", self._square_code(x, y), x.bases | y.bases, number=True)  # fmt: skip
+        return Computed(self._square_code(x, y), x.bases | y.bases, "*", left=x, right=y)
+
+    # ------------------------------------------------------------------ windows
+
+    def _add_windows(self, names: SelectNames) -> None:
+        """Window functions of SELECT and QUALIFY, and then QUALIFY."""
+        exp, select = self.exp, names.select
+        places = [*select.expressions, *(select.args[name] for name in ("qualify", "order") if select.args.get(name))]
+        nodes = list(dict.fromkeys(node for place in places for node in self.outermost(place, (exp.Window,))))
+        for node in nodes:
+            self._add_window(node, names)
+        if select.args.get("qualify"):
+            self.filter(names, select.args["qualify"].this)
+
+    def _add_window(self, node: Any, names: SelectNames) -> None:
+        exp = self.exp
+        partition, order, frame = node.args.get("partition_by") or [], node.args.get("order"), node.args.get("spec")
+        name = node.args.get("alias")
+        if name is not None:
+            known = next((one for one in names.select.args.get("windows") or () if one.name == name.name), None)
+            if known is None:
+                raise refuse(f"the window {name.name}", "define it with WINDOW")
+            partition, order, frame = known.args.get("partition_by") or partition, known.args.get("order") or order, known.args.get("spec") or frame  # fmt: skip
+        text, at = node.sql("duckdb"), node.this
+        ranking = {"RowNumber": "row_number", "Rank": "rank", "DenseRank": "dense_rank", "Lag": "lag", "Lead": "lag"}.get(type(at).__name__)  # fmt: skip
+        where = "whole" if order is None else "peers"
+        if frame is not None:
+            where = self._frame(frame, text, order is None)
+        parts = [self.value(one, names) for one in partition]
+        names.operator, keys = self.store(names.operator, parts, text, words=True)
+        sorted_by = [(self.value(one.this, names), bool(one.args.get("desc")), bool(one.args.get("nulls_first"))) for one in (order.expressions if order is not None else ())]  # fmt: skip
+        names.operator, by = self.store(names.operator, [value for value, _, _ in sorted_by], text, words=True)
+        columns: list[WindowColumn] = []
+        # Who sees a rank or a running sum sees by what rows are ordered, and which rows are equal.
+        by_order = frozenset(base for value in (*parts, *(one for one, _, _ in sorted_by)) for base in value.bases)
+        if ranking == "lag":
+            value = self.value(at.this, names)
+            step = at.args.get("offset")
+            if at.args.get("default") is not None or (step is not None and not (isinstance(step, exp.Literal) and not step.is_string)):  # fmt: skip
+                raise refuse(f"{text} with a default or an offset that is no number", "use coalesce around it")
+            offset = int(step.name) if step is not None else 1
+            lagged = Stored(value.code, value.bases | by_order, self.new_name("g"))
+            found: Value = lagged
+            columns.append(WindowColumn(lagged, "lag", value, offset=offset if isinstance(at, exp.Lag) else -offset))  # fmt: skip
+        elif ranking:
+            ranked = Stored(_WHOLE, by_order, self.new_name("g"), True)
+            found = ranked
+            columns.append(WindowColumn(ranked, ranking))
+        else:
+            found = self._window_aggregate(at, names, where, columns, text, by_order)
+        names.operator = Ranked(names.operator, tuple(keys), tuple((column, down, first) for column, (_, down, first) in zip(by, sorted_by, strict=True)), tuple(columns), what=text)  # fmt: skip
+        names.values[text] = found
+
+    def _frame(self, spec: Any, text: str, whole: bool) -> str:
+        start, end = (str(spec.args.get(name) or "") for name in ("start", "end"))
+        unit = str(spec.args.get("kind") or "").upper()
+        if start.upper() == "UNBOUNDED" and end.upper() in ("CURRENT ROW", "") and not whole:
+            return "rows" if unit == "ROWS" else "peers"
+        if start.upper() == end.upper() == "UNBOUNDED":
+            return "whole"
+        raise refuse(f"the frame of {text}", "use ROWS UNBOUNDED PRECEDING, or no frame")
+
+    def _window_aggregate(self, at: Any, names: SelectNames, frame: str, columns: list[WindowColumn], text: str, bases: frozenset[tuple[str, str]]) -> Value:  # fmt: skip
+        exp = self.exp
+        name, args = read_aggregate(exp, at)
+        if name not in ("count", "sum", "avg", "min", "max"):
+            raise refuse(f"{text} under shares", "use ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, COUNT, SUM, AVG, MIN or MAX")  # fmt: skip
+        if name == "count":
+            found = Stored(_WHOLE, bases, self.new_name("g"), True)
+            columns.append(WindowColumn(found, "count", self.value(args[0], names) if args else None, frame))
+            return found
+        if name in ("min", "max"):
+            value = self.value(args[0], names)
+            if value.code.kind == "text" or isinstance(value, Quotient):
+                raise refuse(f"{text} of text or averages", "use numbers or dates")
+            found = Stored(value.code, value.bases | bases, self.new_name("g"))
+            columns.append(WindowColumn(found, name, value, frame))
+            return found
+        self._require_value(self.bases_of(args[0], names), text)
+        number = self.number(args[0], names, adds=text)
+        total = Stored(self._sum_code(number), bases, self.new_name("g"), True)
+        columns.append(WindowColumn(total, "sum", number, frame))
+        if name == "sum":
+            return total
+        count = Stored(_WHOLE, bases, self.new_name("g"), True)
+        columns.append(WindowColumn(count, "count", number, frame))
+        return Quotient(ColumnCode("whole", "DOUBLE"), bases, over=total, under=count)
+
+    # ------------------------------------------------------------------ set operations
+
+    def _set(self, node: Any, scope: Any) -> tuple[Operator, list[tuple[str, Value]], frozenset[Value] | None]:
+        """UNION, INTERSECT and EXCEPT."""
+        exp = self.exp
+        sides = [self.query(one, self.scope(one), None) for one in (node.left, node.right)]
+        (a, left, _), (b, right, _) = sides
+        columns, inputs = [], [[], []]  # type: ignore[var-annotated]
+        for (_, x), (_, y) in zip(left, right, strict=True):
+            if x.code.kind != y.code.kind or isinstance(x, Quotient) or isinstance(y, Quotient):
+                raise refuse(f"{type(node).__name__.upper()} of types {x.code.type} and {y.code.type}", "cast the columns inside their tables")  # fmt: skip
+            scale = max(x.code.scale, y.code.scale)
+            wide = x if x.code.scale == scale else y
+            if x.code.scale != y.code.scale or x.arithmetic or y.arithmetic:
+                self.mark([x, y])
+            columns.append(Stored(wide.code, x.bases | y.bases, self.new_name()))
+            self.origins[columns[-1].name] = x
+            inputs[0].append(x)
+            inputs[1].append(y)
+        name = type(node).__name__.upper()
+        every = not node.args.get("distinct", True)
+        flags = () if isinstance(node, exp.Union) else (self.new_name("f"), self.new_name("f"))
+        made: Operator = Stacked((a, b), (tuple(inputs[0]), tuple(inputs[1])), tuple(columns), flags, what=f"{name} {'ALL' if every else ''}".strip())  # fmt: skip
+        unique = None
+        if flags and every:
+            raise refuse(f"{name} ALL", f"use {name}")
+        if not every:
+            tests = [GroupColumn(Stored(_WHOLE, frozenset(), self.new_name("g"), True), "count", None, Flag(flag)) for flag in flags]  # fmt: skip
+            made = GroupedRows(made, tuple(columns), tuple(tests), what="DISTINCT")
+            unique = frozenset(columns)
+            if flags:
+                zero = Fixed(_WHOLE, value=0)
+                here, there = (Compared(False, zero, test.column) for test in tests)
+                made = Filtered(made, Connected(True, (here, there if isinstance(node, exp.Intersect) else Negated(there))), what=name)  # fmt: skip
+        outputs: list[tuple[str, Value]] = [(alias, column) for (alias, _), column in zip(left, columns, strict=True)]
+        if node.args.get("limit"):
+            order = self._order(node, SelectNames(node, scope, None), dict(outputs))
+            rows, skip = self._limits(node)
+            made = Limited(made, tuple((cast("Stored", value), down, first) for value, down, first in order), rows, skip, what=f"LIMIT {rows}")  # fmt: skip
+        return made, outputs, unique

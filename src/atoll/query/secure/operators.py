@@ -1,0 +1,461 @@
+"""What three parties compute on shares of rows: values, conditions and operators, as a tree that every party makes by itself.
+
+A **value** is computed from the columns of one row, a **condition** is true, false or NULL of a row, and an **operator** makes a table of tables. The leaves of the tree are rows that
+sites share (`PlanLeaf`). How many rows a table has follows from the sizes of the leaves alone: `atoll.query.secure.extents`.
+
+A column is stored in one of two forms. *Words* ascend as the values do (`atoll.query.column_codes`), so that they sort and compare. *Numbers* are whole multiples of a power of ten modulo
+``2^64``, so that they add up and multiply. Beside both stands a bit that is 0 where the value is NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..aggregates import QueryAggregate
+from ..column_codes import ColumnCode
+from ..plan import Key
+from ..policy import QueryPolicy
+from ..statement import Catalog, SqlStatement
+
+__all__ = [
+    "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
+    "LeafRows", "Limited", "Looked", "MissingValue", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "Truth", "Value", "WindowColumn",
+    "walk_operators",
+]  # fmt: skip
+
+Base = tuple[str, str]
+
+
+# ---------------------------------------------------------------- values
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is computed from one row.
+
+    Attributes:
+        code: how it becomes words; of a number, its scale.
+        bases: columns of tables whose values it shows: a sum or a count shows none.
+    """
+
+    code: ColumnCode
+    bases: frozenset[Base] = frozenset()
+
+    @property
+    def arithmetic(self) -> bool:
+        """Whether it is a number, and no words."""
+        return False
+
+
+@dataclass(frozen=True)
+class Stored(Value):
+    """A column of the table, as words or as a number."""
+
+    name: str = ""
+    number: bool = False
+
+    @property
+    def arithmetic(self) -> bool:
+        """Whether it is a number."""
+        return self.number
+
+
+@dataclass(frozen=True)
+class Fixed(Value):
+    """A constant, as `ColumnCode.encode` takes it: a coded whole number, a double or text; ``None`` for NULL."""
+
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Computed(Value):
+    """A sum, difference or product of two numbers; NULL if one is.
+
+    Attributes:
+        operation: ``"+"``, ``"-"`` or ``"*"``.
+        left: the first.
+        right: the second one.
+    """
+
+    operation: str = "+"
+    left: Value = field(kw_only=True)
+    right: Value = field(kw_only=True)
+
+    @property
+    def arithmetic(self) -> bool:
+        """It is a number."""
+        return True
+
+
+@dataclass(frozen=True)
+class Quotient(Value):
+    """One number by another, which is above 0. It can be compared, and not stored."""
+
+    over: Value = field(kw_only=True)
+    under: Value = field(kw_only=True)
+
+    @property
+    def arithmetic(self) -> bool:
+        """It is a pair of numbers."""
+        return True
+
+
+@dataclass(frozen=True)
+class ChosenValue(Value):
+    """The value of the first condition that is true, or the last value: CASE."""
+
+    cases: tuple[tuple[RowCondition, Value], ...] = ()
+    default: Value = field(kw_only=True)
+
+    @property
+    def arithmetic(self) -> bool:
+        """Whether it is a number."""
+        return any(one.arithmetic for one in (*(value for _, value in self.cases), self.default))
+
+
+@dataclass(frozen=True)
+class Truth(Value):
+    """A condition as a value."""
+
+    condition: RowCondition = field(kw_only=True)
+
+
+# ---------------------------------------------------------------- conditions
+
+
+@dataclass(frozen=True)
+class RowCondition:
+    """What is true, false or NULL of a row."""
+
+
+@dataclass(frozen=True)
+class Compared(RowCondition):
+    """``left = right`` or ``left < right``."""
+
+    equal: bool
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True)
+class Connected(RowCondition):
+    """All of the parts hold (``every``), or one does."""
+
+    every: bool
+    parts: tuple[RowCondition, ...]
+
+
+@dataclass(frozen=True)
+class Negated(RowCondition):
+    """NOT."""
+
+    part: RowCondition
+
+
+@dataclass(frozen=True)
+class MissingValue(RowCondition):
+    """IS NULL."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
+class Flag(RowCondition):
+    """A column of one bit: never NULL."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SameTruth(RowCondition):
+    """The same for all rows; ``None`` for NULL."""
+
+    value: bool | None
+
+
+# ---------------------------------------------------------------- operators
+
+
+@dataclass(frozen=True)
+class SharedColumn:
+    """A column that sites share.
+
+    Attributes:
+        name: in the shared table.
+        text: local SQL, coded.
+        code: how its values become words.
+        number: whether it is a number; otherwise words.
+        bounded: whether parties compute with it, so that its values must not be too large; numbers are so always.
+    """
+
+    name: str
+    text: str
+    code: ColumnCode
+    number: bool = False
+    bounded: bool = False
+
+
+@dataclass(frozen=True)
+class PlanLeaf:
+    """A part of the statement that each site computes from its own rows.
+
+    Attributes:
+        name: what it is called: the names of its tables.
+        columns: what is shared of it.
+        body: local SQL of its rows: FROM and WHERE.
+        size: local SQL of FROM with its joins, whose number of rows is told, rounded up; empty for one row a site.
+        lone: whether every site has all of its rows, so that one shares them.
+        claims: tables, their columns, and how many rows may have one value: what policies declare and the plan rests on.
+    """
+
+    name: str
+    columns: tuple[SharedColumn, ...]
+    body: str
+    size: str
+    lone: bool
+    claims: tuple[tuple[str, str, int], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Local SQL of the shared columns."""
+        shown = ", ".join(f"{one.text} AS c{k}" for k, one in enumerate(self.columns)) or "1 AS c0"
+        return f"SELECT {shown} {self.body}"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Makes a table."""
+
+    what: str = field(default="", kw_only=True, compare=False)
+    """In words, for EXPLAIN."""
+
+
+@dataclass(frozen=True)
+class LeafRows(Operator):
+    """The rows of a leaf."""
+
+    place: int
+
+
+@dataclass(frozen=True)
+class Expanded(Operator):
+    """Values as further columns: as words, or as numbers."""
+
+    source: Operator
+    columns: tuple[tuple[Stored, Value], ...]
+
+
+@dataclass(frozen=True)
+class Filtered(Operator):
+    """The rows for which a condition is true."""
+
+    source: Operator
+    condition: RowCondition
+
+
+@dataclass(frozen=True)
+class JoinedRows(Operator):
+    """Pairs of rows of two tables.
+
+    Attributes:
+        left: a table.
+        right: another one.
+        pairs: values that are equal; none for all pairs.
+        left_most: how many rows of ``left`` may have one key; 0 for any number.
+        right_most: the same of ``right``.
+        side: ``"inner"``, ``"left"`` or ``"full"``: whose rows stay without a match.
+        condition: what else makes two rows match.
+    """
+
+    left: Operator
+    right: Operator
+    pairs: tuple[tuple[Value, Value], ...]
+    left_most: int = 0
+    right_most: int = 0
+    side: str = "inner"
+    condition: RowCondition | None = None
+
+
+@dataclass(frozen=True)
+class Looked(Operator):
+    """The rows of a table, and a bit that says whether another one has a row that matches.
+
+    Attributes:
+        source: the table.
+        inner: the other one.
+        pairs: values that are equal, of both; none for any row.
+        flag: the name of the bit.
+        columns: columns of ``inner`` that are copied, of the first match.
+        condition: what else makes two rows match.
+        source_most: how many rows of ``source`` may have one key; 0 for any number.
+        inner_most: the same of ``inner``.
+    """
+
+    source: Operator
+    inner: Operator
+    pairs: tuple[tuple[Value, Value], ...]
+    flag: str
+    columns: tuple[Stored, ...] = ()
+    condition: RowCondition | None = None
+    source_most: int = 0
+    inner_most: int = 0
+
+
+@dataclass(frozen=True)
+class GroupColumn:
+    """What becomes of a group's rows.
+
+    Attributes:
+        column: the new column: a number for counts and sums, words for the least and largest.
+        operation: ``"count"``, ``"sum"``, ``"min"`` or ``"max"``.
+        value: of which value; ``None`` for the rows.
+        where: which rows take part.
+        distinct: whether equal values count once.
+    """
+
+    column: Stored
+    operation: str
+    value: Value | None = None
+    where: RowCondition | None = None
+    distinct: bool = False
+
+
+@dataclass(frozen=True)
+class GroupedRows(Operator):
+    """One row for each group; with no key one row in all."""
+
+    source: Operator
+    keys: tuple[Stored, ...]
+    columns: tuple[GroupColumn, ...] = ()
+
+
+@dataclass(frozen=True)
+class WindowColumn:
+    """A window function.
+
+    Attributes:
+        column: the new column.
+        operation: ``"row_number"``, ``"rank"``, ``"dense_rank"``, ``"count"``, ``"sum"``, ``"min"``, ``"max"`` or ``"lag"``.
+        value: of which value.
+        frame: ``"whole"`` partition, ``"peers"`` up to the last row that is equal in the order, ``"rows"`` up to this row.
+        offset: rows above, of ``"lag"``; below, if negative.
+    """
+
+    column: Stored
+    operation: str
+    value: Value | None = None
+    frame: str = "whole"
+    offset: int = 0
+
+
+Order = tuple[tuple[Stored, bool, bool], ...]
+"""Columns, whether each descends, and whether missing values come first."""
+
+
+@dataclass(frozen=True)
+class Ranked(Operator):
+    """The rows of a table, and window functions beside them."""
+
+    source: Operator
+    partition: tuple[Stored, ...]
+    order: Order
+    columns: tuple[WindowColumn, ...]
+
+
+@dataclass(frozen=True)
+class Stacked(Operator):
+    """The rows of several tables, one after the other.
+
+    Attributes:
+        sources: the tables.
+        inputs: of each table the values that become the columns.
+        columns: the columns.
+        flags: for each table a bit that its rows have; none for no bits.
+    """
+
+    sources: tuple[Operator, ...]
+    inputs: tuple[tuple[Value, ...], ...]
+    columns: tuple[Stored, ...]
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limited(Operator):
+    """Rows in an order; with ``rows`` the first of them, after ``skip`` others."""
+
+    source: Operator
+    order: Order
+    rows: int | None = None
+    skip: int = 0
+
+
+def walk_operators(operator: Operator) -> Iterator[Operator]:
+    """An operator, after those that it needs."""
+    for one in fields(operator):
+        value = getattr(operator, one.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, Operator):
+                yield from walk_operators(inner)
+    yield operator
+
+
+# ---------------------------------------------------------------- the plan
+
+
+@dataclass(frozen=True)
+class AggregateOutput:
+    """An aggregate of the answer: it is put together from numbers, or is a column of words.
+
+    Attributes:
+        aggregate: what it is.
+        parts: its totals, the first of which counts the rows with a value; or one column of words.
+    """
+
+    aggregate: QueryAggregate
+    parts: tuple[Stored, ...]
+
+
+@dataclass(frozen=True)
+class SecurePlan:
+    """How one statement is answered under shares.
+
+    Attributes:
+        statement: the statement.
+        catalog: the tables.
+        policy: what all sites allow.
+        leaves: what sites share.
+        root: what the parties compute.
+        keys: what is shown of rows or groups.
+        key_columns: their columns.
+        outputs: the aggregates that are shown.
+        grouped: whether what is opened are groups.
+        ordered: whether the order in which rows are opened is that of the answer.
+        limit: how many are opened at most; ``None`` for all.
+        sources: tables -> columns that are read.
+        common: the statement's own WITH.
+        finish: SQL of the result, over the table ``cells``.
+        units: columns of counts of units, one for each table, that ``min_count`` is compared with.
+    """
+
+    statement: SqlStatement
+    catalog: Catalog
+    policy: QueryPolicy
+    leaves: tuple[PlanLeaf, ...]
+    root: Operator
+    keys: tuple[Key, ...]
+    key_columns: tuple[Stored, ...]
+    outputs: tuple[AggregateOutput, ...]
+    grouped: bool
+    ordered: bool
+    limit: int | None
+    sources: dict[str, tuple[str, ...]] = field(compare=False)
+    common: str
+    finish: str
+    units: tuple[Stored, ...] = ()
+
+    @property
+    def aggregates(self) -> tuple[QueryAggregate, ...]:
+        """The aggregates that are shown."""
+        return tuple(one.aggregate for one in self.outputs)

@@ -1,0 +1,332 @@
+"""From SQL to a plan under shares: what each site computes by itself, and what three parties compute on shares of the rows of all sites (`atoll.query.secure.operators`).
+
+Each SELECT is planned from the inside out. Its tables fall into *leaves*, parts that sites can compute from their own rows: tables that are joined within sites (`join: local`, or replicated),
+with the conditions and expressions that read them alone (Bater et al. 2017, section 4: as much as possible in plaintext at the owner). The parties join the leaves and evaluate what is left.
+A subquery in a condition becomes a lookup: a bit beside each row for EXISTS and IN, a value for one that stands for a value. At the outside, what is opened are rows, or groups with their
+aggregates, and the coordinator computes what is written around them.
+
+How many rows a join has follows from what policies declare of keys: `key`, or `at_most: 7`. Without it the parties hold all pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from atoll.core.errors import CompositionError, PolicyError
+
+from ..aggregates import QueryAggregate
+from ..column_codes import ColumnCode
+from ..plan import Key, require_points, split_conditions
+from ..policy import QueryPolicy
+from ..statement import Catalog, SqlStatement, shadow
+from .groups import GroupPlanner
+from .names import SelectNames, refuse
+from .operators import (
+    AggregateOutput,
+    Filtered,
+    GroupColumn,
+    GroupedRows,
+    LeafRows,
+    Limited,
+    Operator,
+    Quotient,
+    SecurePlan,
+    Stored,
+    Value,
+)
+
+__all__ = ["make_secure_plan"]
+
+_WHOLE = ColumnCode("whole", "BIGINT")
+
+
+def make_secure_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
+    """Plan a statement under shares.
+
+    Raises:
+        PolicyError: a column's level or release does not allow it.
+        CompositionError: the parties cannot answer it.
+    """
+    named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
+    with shadow(catalog) as connection:
+        return SecurePlanner(statement, catalog, named, connection).plan()
+
+
+class SecurePlanner(GroupPlanner):
+    """One planning of one statement."""
+
+    # ------------------------------------------------------------------ the plan
+
+    def plan(self) -> SecurePlan:
+        """All of it."""
+        if self.policy.min_count > 1:
+            raise PolicyError(f"min_count is {self.policy.min_count}, and under shares no site can write down which of its rows stand behind an answer", where="smcql", remedy="use the strategy sums, or let sites set min_count: 1")  # fmt: skip
+        for _, base in self.scopes.every_base():
+            if self.scopes.column_policy(base).release == "never":
+                raise PolicyError(f"{base[0]}.{base[1]} is never released, not even in a condition", where="policies of the sites", remedy="leave the column out")  # fmt: skip
+        self.scopes.require_no_carrier()
+        common = self.tree.args.get("with_")
+        self.common = ", ".join(self.local(one) for one in common.expressions) if common else ""
+        return self._plan_root() if isinstance(self.tree, self.exp.Select) else self._plan_set()
+
+    def _made(self, root: Operator, keys: Sequence[tuple[str, Stored, str]], outputs: Sequence[AggregateOutput], finish: str, *, grouped: bool, ordered: bool = False, limit: int | None = None) -> SecurePlan:  # fmt: skip
+        shown = tuple(Key(text, kind) for text, _, kind in keys)
+        columns = tuple(column for _, column, _ in keys)
+        for _, column, _ in keys:
+            self._require_shown(column)
+        if keys:
+            require_points(self.scopes)
+        leaves = tuple(leaf.finish() for leaf in self.leaves)
+        return SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, self._sources(), self.common, finish)  # fmt: skip
+
+    def _require_shown(self, value: Value) -> None:
+        """Refuse to open what is private."""
+        for table, column in sorted(value.bases):
+            if self.scopes.column_policy((table, column)).level == "private":
+                raise PolicyError(f"shows values of {table}.{column}, which is private", where="policies of the sites", remedy="show public or protected columns, or aggregates")  # fmt: skip
+
+    def _sources(self) -> dict[str, tuple[str, ...]]:
+        used: dict[str, set[str]] = {}
+        for table in self.tree.find_all(self.exp.Table):
+            if table.name.lower() in self.catalog.tables and not self.is_cte(table):
+                used.setdefault(table.name.lower(), set())
+        for _, (table, column) in self.scopes.every_base():
+            used.setdefault(table, set()).add(column)
+        for leaf in self.leaves:
+            for table, column in leaf.claims:
+                used[table].add(column)
+        return {table: tuple(name for name in self.catalog.tables[table] if name.lower() in columns) for table, columns in used.items()}  # fmt: skip
+
+    # ------------------------------------------------------------------ the outermost SELECT
+
+    def _plan_root(self) -> SecurePlan:
+        exp, tree = self.exp, self.tree
+        names = SelectNames(tree, self.scopes.root, None)
+        where = split_conditions(exp, tree.args.get("where"))
+        nodes = self._aggregate_nodes(tree)
+        keys = self._key_nodes(names)
+        distinct = bool(tree.args.get("distinct")) and not nodes and not tree.args.get("group")
+        if distinct and not any(self.outermost(one, (exp.Window,)) for one in tree.expressions):
+            keys = list(dict.fromkeys(one.unalias() for one in tree.expressions))
+        if not (nodes or tree.args.get("group") or (distinct and keys)):
+            return self._plan_rows(names, where)
+        self.read_rows(names, where)
+        kinds = [self.kind(key, names) for key in keys]
+        for key in keys:
+            if self.queries(key):
+                raise refuse("a subquery in a group key", "group by columns and expressions of them")
+        values = [self.value(key, names) for key in keys]
+        columns: dict[Any, GroupColumn] = {}
+        outputs = [self._output(node, names, columns) for node in nodes]
+        single = self._aggregate_at_sites(names, keys, columns)
+        if single is None:
+            names.operator, stored = self.store(names.operator, values, "GROUP BY", words=True)
+            shown = ", ".join(key.sql("duckdb") for key in keys)
+            what = f"{f'group by {shown}' if keys else 'one group'}: {', '.join(node.sql('duckdb') for node in nodes)}"
+            names.operator = GroupedRows(names.operator, tuple(stored), tuple(columns.values()), what=what.removesuffix(": "))  # fmt: skip
+        else:
+            names.operator, stored = single, []
+        names.grouped = True
+        names.values = {key.sql("duckdb"): column for key, column in zip(keys, stored, strict=True)}
+        _, mapping = self._mapping(nodes, outputs)
+        names.values |= mapping
+        finish_tree, having = tree, tree.args.get("having")
+        if having is not None:
+            finish_tree = self._having(names, having)
+        for one in self._subqueries_beside(tree):
+            raise refuse(f"the subquery ({one.sql('duckdb')}) beside the aggregates", "ask it in a statement of its own")  # fmt: skip
+        ordered, limit = self._first_groups(names)
+        named = [(key.sql("duckdb"), column, kind) for key, column, kind in zip(keys, stored, kinds, strict=True)]
+        finish = self._finish(finish_tree, named, outputs)
+        return self._made(names.operator, named, outputs, finish, grouped=True, ordered=ordered, limit=limit)
+
+    def _subqueries_beside(self, tree: Any) -> list[Any]:
+        return [query for place in (*tree.expressions, *([tree.args["order"]] if tree.args.get("order") else [])) for query in self.queries(place)]  # fmt: skip
+
+    def _mapping(self, nodes: Sequence[Any], outputs: Sequence[AggregateOutput]) -> tuple[None, dict[str, Value]]:
+        """The aggregates as values, for conditions and orders."""
+        found: dict[str, Value] = {}
+        for node, one in zip(nodes, outputs, strict=True):
+            name, parts = one.aggregate.name, one.parts
+            if name == "avg":
+                found[node.sql("duckdb")] = Quotient(ColumnCode("whole", "DOUBLE"), over=parts[1], under=parts[0])
+            elif name in ("count", "sum", "min", "max"):
+                found[node.sql("duckdb")] = parts[-1]
+        return None, found
+
+    def _having(self, names: SelectNames, having: Any) -> Any:
+        """Keep groups under shares, if the parties can; otherwise the coordinator does it. Returns what is left to finish."""
+        kept = names.operator
+        try:
+            self.filter(names, having.this)
+        except CompositionError:
+            names.operator = kept
+            if self.queries(having):
+                raise
+            return self.tree
+        tree = self.tree.copy()
+        tree.set("having", None)
+        return tree
+
+    def _output(self, node: Any, names: SelectNames, columns: dict[Any, GroupColumn]) -> AggregateOutput:
+        """An aggregate of the answer."""
+        name, parts = self._parts_of(node, names, columns)
+        for part in parts:
+            self._require_shown(part)
+        places = tuple(range(len(parts)))
+        return AggregateOutput(QueryAggregate(name, node.sql("duckdb"), self.kind(node, names), places), tuple(parts))
+
+    def _aggregate_at_sites(self, names: SelectNames, keys: Sequence[Any], columns: dict[Any, GroupColumn]) -> Operator | None:  # fmt: skip
+        """One row of aggregates for each site, where all rows are one group and each site has its own."""
+        at = names.operator
+        if keys or not isinstance(at, LeafRows) or len(self.leaves) != 1:
+            return None
+        leaf = self.leaves[0]
+        texts = {one.name: one for one in leaf.columns}
+        made = []
+        for one in columns.values():
+            if one.distinct or not (one.value is None or isinstance(one.value, Stored)) or one.where is not None:
+                return None
+            if one.operation in ("min", "max") and one.value is not None and one.value.code.kind == "text":
+                return None
+            made.append(one)
+        leaf.columns, leaf.single = [], True
+        found = []
+        for one in made:
+            value = one.value
+            local = "1" if value is None else texts[cast("Stored", value).name].text
+            if one.operation == "count":
+                text, code = f"count({'*' if value is None else local})", _WHOLE
+            elif one.operation == "sum":
+                text, code = f"CAST(sum({local}) AS BIGINT)", one.column.code
+            else:
+                text, code = f"{one.operation}({local})", one.column.code
+            number = one.operation in ("count", "sum")
+            column = self.share(leaf, text, code, one.column.bases, number=number)
+            found.append(GroupColumn(one.column, "sum" if number else one.operation, column))
+        return GroupedRows(at, (), tuple(found), what="one group, of each site's own aggregates")
+
+    def _first_groups(self, names: SelectNames) -> tuple[bool, int | None]:
+        """Have the parties sort, so that only the first groups or rows are opened; leave it to the coordinator, if they cannot."""
+        tree = self.tree
+        if tree.args.get("limit") is None or (tree.args.get("having") is not None and not self._is_kept(names)) or tree.args.get("qualify") is not None:  # fmt: skip
+            return False, None
+        if isinstance(names.operator, GroupedRows) and not names.operator.keys:
+            return False, None
+        if any(self.outermost(one, (self.exp.Window,)) for one in tree.expressions) and names.grouped:
+            return False, None
+        kept = names.operator
+        try:
+            rows, skip = self._limits(tree)
+            aliases = {one.alias: self.value(one.unalias(), names) for one in tree.expressions if isinstance(one, self.exp.Alias) and self._is_ordered_by(one.alias)}  # fmt: skip
+            order = self._order(tree, names, aliases)
+            names.operator, columns = self.store(names.operator, [value for value, _, _ in order], "ORDER BY")
+        except CompositionError:
+            names.operator = kept
+            return False, None
+        by = tuple((column, down, first) for column, (_, down, first) in zip(columns, order, strict=True))
+        names.operator = Limited(names.operator, by, rows + skip, what=f"sort, and keep the first {rows + skip}")
+        return True, rows + skip
+
+    def _is_kept(self, names: SelectNames) -> bool:
+        return any(isinstance(one, Filtered) and one.what == self.tree.args["having"].this.sql("duckdb") for one in [names.operator])  # fmt: skip
+
+    def _is_ordered_by(self, alias: str) -> bool:
+        order = self.tree.args.get("order")
+        return order is not None and any(column.name == alias and not column.table for column in order.find_all(self.exp.Column))  # fmt: skip
+
+    def _plan_rows(self, names: SelectNames, where: Sequence[Any]) -> SecurePlan:
+        """Rows, and what is computed beside them."""
+        exp, tree = self.exp, self.tree
+        self.read_rows(names, where)
+        self._add_windows(names)
+        shown = list(dict.fromkeys(one.unalias() for one in tree.expressions))
+        outputs: list[AggregateOutput] = []
+        keys: list[tuple[str, Stored, str]] = []
+        for node in shown:
+            value, text = self.value(node, names), node.sql("duckdb")
+            if isinstance(value, Quotient) and isinstance(value.over, Stored) and isinstance(value.under, Stored):
+                aggregate = QueryAggregate("avg", text, self.kind(node, names), (0, 1))
+                outputs.append(AggregateOutput(aggregate, (value.under, value.over)))
+                continue
+            names.operator, (column,) = self.store(names.operator, [value], "the answer", words=True)
+            keys.append((text, replace(column, code=self._typed(column.code, self.kind(node, names))), self.kind(node, names)))  # fmt: skip
+        finish_tree = tree.copy()
+        finish_tree.set("qualify", None)
+        ordered, limit = False, None
+        order = tree.args.get("order")
+        if tree.args.get("distinct"):
+            pass  # the coordinator orders what it has made distinct
+        elif order is not None and order.find(exp.Star) is None and not any(one.this.sql("duckdb").upper().strip('"') == "ALL" for one in order.expressions):  # fmt: skip
+            aliases = {one.alias: self.value(one.unalias(), names) for one in tree.expressions if isinstance(one, exp.Alias)}  # fmt: skip
+            if tree.args.get("limit") is not None or not self._is_order_shown(keys):
+                by = self._order(tree, names, aliases)
+                for value, _, _ in by:
+                    self._require_shown(value)  # the order shows it
+                names.operator, columns = self.store(names.operator, [value for value, _, _ in by], "ORDER BY")
+                limit = sum(self._limits(tree)) if tree.args.get("limit") is not None else None
+                names.operator = Limited(names.operator, tuple((column, down, first) for column, (_, down, first) in zip(columns, by, strict=True)), limit, what="sort" if limit is None else f"sort, and keep the first {limit}")  # fmt: skip
+                ordered = True
+                finish_tree.set("order", None)
+        elif tree.args.get("limit") is not None and order is None:
+            limit = sum(self._limits(tree))
+            names.operator, ordered = Limited(names.operator, (), limit, what=f"keep the first {limit}"), True
+        return self._made(names.operator, keys, outputs, self._finish(finish_tree, keys, outputs), grouped=False, ordered=ordered, limit=limit)  # fmt: skip
+
+    @staticmethod
+    def _typed(code: ColumnCode, kind: str) -> ColumnCode:
+        return replace(code, type=kind) if code.kind == "whole" and kind in ("BOOLEAN", "DATE") else code
+
+    def _is_order_shown(self, keys: Sequence[tuple[str, Stored, str]]) -> bool:
+        exp, texts = self.exp, {text for text, _, _ in keys}
+        aliases = {one.alias for one in self.tree.expressions if isinstance(one, exp.Alias)}
+        for one in self.tree.args["order"].expressions:
+            for column in one.this.find_all(exp.Column):
+                if column.sql("duckdb") not in texts and one.this.sql("duckdb") not in texts and column.name not in aliases:  # fmt: skip
+                    return False
+        return True
+
+    def _finish(self, tree: Any, keys: Sequence[tuple[str, Stored, str]], outputs: Sequence[AggregateOutput]) -> str:
+        """SQL over the table ``cells``, with keys ``k0``… and aggregates ``a0``…."""
+        exp = self.exp
+        tree = tree.copy()
+        texts = {text: f"k{k}" for k, (text, _, _) in enumerate(keys)}
+        texts |= {one.aggregate.text: f"a{k}" for k, one in enumerate(outputs)}
+        for name in ("from_", "joins", "where", "group", "with_", "laterals", "windows"):
+            tree.set(name, None)
+        aliases = {one.alias for one in tree.expressions if isinstance(one, exp.Alias)}
+
+        def put(node: Any) -> Any:
+            text = node.sql("duckdb")
+            return exp.column(texts[text], quoted=True) if text in texts and not isinstance(node, exp.Alias) else node
+
+        having = tree.args.get("having")
+        tree.set("having", None)
+        tree = tree.transform(put)
+        if having is not None:
+            tree.set("where", exp.Where(this=having.this.transform(put)))
+        for column in tree.find_all(exp.Column):
+            if column.table and column.name not in aliases:
+                raise refuse(f"{column.sql('duckdb')} stands beside aggregates and is no group key", "add it to GROUP BY")  # fmt: skip
+        tree.set("from_", exp.From(this=exp.to_table("cells")))
+        return str(tree.sql("duckdb"))
+
+    # ------------------------------------------------------------------ a set operation at the outside
+
+    def _plan_set(self) -> SecurePlan:
+        """A set operation at the outside."""
+        exp, tree = self.exp, self.tree.unnest()
+        if not isinstance(tree, exp.SetOperation):
+            raise refuse(f"{type(tree).__name__.upper()} at the outside", "write SELECT")
+        order, limit, offset = (tree.args.get(name) for name in ("order", "limit", "offset"))
+        for name in ("order", "limit", "offset"):
+            tree.set(name, None)
+        operator, outputs, _ = self._set(tree, self.scopes.root)
+        operator, columns = self.store(operator, [value for _, value in outputs], "the answer", words=True)
+        finish = exp.select(*(f'k{k} AS "{name}"' for k, (name, _) in enumerate(outputs))).from_("cells")
+        for name, part in (("order", order), ("limit", limit), ("offset", offset)):
+            finish.set(name, part.copy() if part is not None else None)
+        keys = [(name, column, kind) for (name, _), column, kind in zip(outputs, columns, self.statement.types, strict=True)]  # fmt: skip
+        return self._made(operator, keys, [], str(finish.sql("duckdb")), grouped=False)

@@ -1,0 +1,125 @@
+"""What three parties would send: one of them goes through a computation on shares alone, on zeros, and nothing leaves.
+
+What parties send depends on public sizes alone, except how many comparisons a sort makes, which follows from a uniform order; a rehearsal draws one. So its bytes are those of the computation, up to
+what the order varies, for a third of its work, less the masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.errors import SessionError
+
+from .computation import SharedArray
+from .domain import WordRing
+from .replicated import ReplicatedComputation
+from .sharing import ReplicatedSharing
+from .trio import Array, Trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ShareRehearsal"]
+
+_PARTIES = ("0", "1", "2")
+_SEED = bytes(32)
+
+
+class _NoStream:
+    """A stream in common that is all zeros."""
+
+    def draw(self, count: int, dtype: Any = np.uint8) -> Array:
+        return np.zeros(count, dtype)
+
+    def add_to(self, raw: Array, room: Array) -> None:
+        del raw, room
+
+    def draw_order(self, n: int) -> Array:
+        return np.arange(n)
+
+
+class _Tally:
+    """The session: it counts what is sent."""
+
+    def __init__(self, count: Callable[[int], int]) -> None:
+        self._count, self.nbytes, self.messages = count, 0, 0
+
+    async def send(self, to: str, message: Any) -> None:
+        del to
+        self.nbytes += self._count(M.nbytes(message))
+        self.messages += 1
+
+    async def recv(self, source: str) -> Any:
+        raise SessionError(f"a message of {source} in a rehearsal", where="shares", remedy="receive words and numbers of known shapes alone")  # fmt: skip
+
+
+class _Numbers(ReplicatedComputation):
+    async def _agree(self) -> tuple[bytes, bytes]:
+        return _SEED, _SEED
+
+    async def _around(self, product: Array) -> SharedArray:
+        await self.peers.send(self.before, self._wire(product))
+        return SharedArray(self, (np.zeros_like(product), np.zeros_like(product)))
+
+
+class _RehearsedTrio(Trio):
+    """Words of one party, whose neighbours send zeros."""
+
+    def __init__(self, numbers: Any, places: Any, rng: np.random.Generator) -> None:
+        super().__init__(numbers, (_SEED, _SEED), places)
+        self._rng, self._ranks = rng, np.zeros(0, np.int64)
+        silent: Any = _NoStream()
+        self._zeros = [silent, silent]
+        self.with_after, self.with_before = silent, silent
+
+    async def receive(self, source: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        del source
+        return np.zeros(shape, dtype)
+
+    def ordered(self, smaller: Array, at: Array, to: Array, rows: int) -> Array:
+        """Comparisons of a uniform order in place of those of zeros."""
+        del smaller
+        if len(self._ranks) != rows:
+            self._ranks = self._rng.permutation(rows)
+        return np.asarray(self._ranks[at] < self._ranks[to])
+
+
+class ShareRehearsal:
+    """One party's part of a computation, without the others.
+
+    Args:
+        count: bytes on the wire of a message's bytes.
+        seed: draws the orders of sorts.
+
+    Attributes:
+        trio: the three parties, to compute with.
+    """
+
+    def __init__(self, count: Callable[[int], int] = lambda nbytes: nbytes, seed: int = 0) -> None:
+        self._tally: Any = _Tally(count)
+        # The second party sends what the others send on the average, but for words that become numbers.
+        numbers, places = (_Numbers(None, self._tally, _PARTIES, "1", ReplicatedSharing(WordRing(bits))) for bits in (64, 32))  # type: ignore[arg-type]  # fmt: skip
+        self.trio: Trio = _RehearsedTrio(numbers, places, np.random.default_rng(seed))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the three parties would have sent to each other so far."""
+        return 3 * int(self._tally.nbytes)
+
+    @property
+    def messages(self) -> int:
+        """Messages that one party would have sent, most of them one after the other."""
+        return int(self._tally.messages)
+
+    def play(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a computation on the trio to its end: it never waits."""
+        try:
+            work.send(None)
+        except StopIteration as done:
+            return done.value
+        work.close()
+        raise SessionError("a rehearsal that waits", where="shares", remedy="await nothing but the trio")
