@@ -87,7 +87,8 @@ def _begin_periods(times: NDArray[np.datetime64], period: str) -> NDArray[np.dat
     if period != "week":
         return times.astype(f"datetime64[{PERIODS[period]}]")
     days = times.astype("datetime64[D]")
-    return days - ((days - _MONDAY) % np.timedelta64(7, "D"))
+    begun: NDArray[np.datetime64] = np.subtract(days, (days - _MONDAY) % np.timedelta64(7, "D"))
+    return begun
 
 
 _MONDAY = np.datetime64("1970-01-05", "D")

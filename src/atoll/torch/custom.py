@@ -244,16 +244,7 @@ class _CustomLearner(Holding, Reporting):
         reply, state = finish_update(self.algorithm, {**local, "params": params}, broadcast, client, work)
         before = {**self._buffers_of(self.model, known), **buffers}
         after = self._buffers_of(trained, known)
-        # A buffer that a loop gives another form is made anew for every client.
-        moved = [m for m in after if after[m].shape == before[m].shape and not _equal_arrays(after[m], before[m])]
-        thawed = next((m for m in moved if m in self.network.still and m not in self.plan.names), None)
-        if thawed is not None:
-            raise CompositionError(
-                f"the training loop trains {thawed!r}, which the model has frozen, so it is not sent",
-                where="CustomLoop",
-                remedy="give CustomLoop a model in which it requires a gradient, and freeze it in the loop while it is not to train",
-            )
-        require_known(self.plan, moved, self.network.title)
+        self._require_sent(before, after)
         if self.plan.local:
             state = {"algorithm": state, "buffers": {name: after[name] for name in self.plan.local}}
         if state is not None:
@@ -270,6 +261,23 @@ class _CustomLearner(Holding, Reporting):
             )
         reply.update(as_metrics(metrics, n))
         return {**reply, **as_reports({name: told[name] for name in asked})}
+
+    def _require_sent(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Refuse a loop that changes what no rule lets travel.
+
+        Raises:
+            CompositionError: it trains what is frozen, or writes a buffer that training does not know.
+        """
+        # A buffer that a loop gives another form is made anew for every client.
+        moved = [m for m in after if after[m].shape == before[m].shape and not _equal_arrays(after[m], before[m])]
+        thawed = next((m for m in moved if m in self.network.still and m not in self.plan.names), None)
+        if thawed is not None:
+            raise CompositionError(
+                f"the training loop trains {thawed!r}, which the model has frozen, so it is not sent",
+                where="CustomLoop",
+                remedy="give CustomLoop a model in which it requires a gradient, and freeze it in the loop while it is not to train",
+            )
+        require_known(self.plan, moved, self.network.title)
 
     def _read_params(self, trained: nn.Module) -> Tree:
         """Return what a loop leaves of the parameters that the model trains, frozen or not.

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.island import Secret
-from atoll.secure.garbled import GateCounter, GroupColumn, begin_garbling, garbling_contract, merge_sorted_groups
+from atoll.secure.garbled import GateCounter, OwnerColumn, begin_garbling, garbling_contract, merge_sorted_groups
 from tests.support.plain_gates import PlainGates
 from tests.support.transfer_toys import talk
 
 OWNERS = ("north", "south")
-COLUMNS = {"cost": GroupColumn("sum", "cost", 30), "least": GroupColumn("min", "cost", 12), "most": GroupColumn("max", "cost", 12)}  # fmt: skip
+COLUMNS = {"cost": OwnerColumn("sum", "cost", 30), "least": OwnerColumn("min", "cost", 12), "most": OwnerColumn("max", "cost", 12)}  # fmt: skip
 PLAN = {"owners": OWNERS, "key": "ward", "key_bits": 5, "columns": COLUMNS}
 
 
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused_in_words():
         ({"owners": ["a"]}, "name two owners"),
         ({"key_bits": 64}, "key_bits=64"),
         ({"min_count": 0}, "min_count=0"),
-        ({"columns": {"x": GroupColumn("mean", "x", 8)}}, "column 'x' is"),
+        ({"columns": {"x": OwnerColumn("mean", "x", 8)}}, "column 'x' is"),
     ):
         with pytest.raises(ConfigError, match=words):
             asyncio.run(merge_sorted_groups(GateCounter(OWNERS), None, **{**PLAN, "capacity": dict.fromkeys(OWNERS, 3), **wrong}))  # fmt: skip

@@ -198,6 +198,11 @@ def privacy_ledger(
             one.require_head(head)
     account = account_of(found)
     entries = statement(account, delta, adjacency, unit=unit, records=records)
+    _give_entries(output_of(context), entries, account, heads, records)
+
+
+def _give_entries(output: Any, entries: Any, account: Any, heads: dict[str, Any], records: int) -> None:
+    """Show what was spent, and each party's rest."""
     told = {
         "ledgers": {path: one.head for path, one in heads.items()},
         "entries": [entry.packed() for entry in entries],
@@ -205,7 +210,6 @@ def privacy_ledger(
         "notes": sorted(account.notes),
         "records": records,
     }
-    output = output_of(context)
     output.give(told, _make_table(entries, account))
     for line in _describe_parties(entries, account, heads):
         output.say(line)

@@ -293,10 +293,8 @@ def islands_of_tables(
     options = {**options, "drop": ()}
     if options.get("missing_features"):
         everyone = {name: empty_as_numbers(table, targets) for name, table in everyone.items()}
-    used = _used(next(iter(everyone.values())), targets, options)
-    labels = _labels(everyone, targets, missing)
-    listed = categories or {}
-    features = [column for column in used if column not in targets]
+    labels, listed = _labels(everyone, targets, missing), categories or {}
+    features = [one for one in _used(next(iter(everyone.values())), targets, options) if one not in targets]
     fixed = {
         **_texts(everyone, features, listed, row_offset, scheme),
         **_texts(labels, targets, listed, row_offset, scheme, label=True),

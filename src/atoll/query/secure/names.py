@@ -105,6 +105,7 @@ class NamePlanner:
         from sqlglot.optimizer.merge_subqueries import merge_subqueries
 
         self.exp, self.statement, self.catalog, self.policy, self.connection = exp, statement, catalog, policy, connection  # fmt: skip
+        self._selects = exp.Query  # SELECT and what joins several, not the job of that name
         self.tree = merge_subqueries(statement.tree.copy(), leave_tables_isolated=False)
         self.scopes = Scopes(self.tree, policy)
         self.leaves: list[LeafDraft] = []
@@ -216,7 +217,7 @@ class NamePlanner:
 
     def queries(self, node: Any) -> list[Any]:
         """The outermost subqueries of an expression."""
-        return list(find_outermost(node, (self.exp.Query,), (), top=False)) if not isinstance(node, self.exp.Query) else [node]  # fmt: skip
+        return list(find_outermost(node, (self.exp.Query,), (), top=False)) if not isinstance(node, self._selects) else [node]  # fmt: skip
 
     def is_local_scope(self, scope: Any) -> bool:
         """Whether each site can make the rows of a query by itself, so that all of them together are its rows."""
@@ -267,7 +268,7 @@ class NamePlanner:
         text = node.sql("duckdb")
         if text in names.values:
             return names.values[text].bases
-        if isinstance(node, self.exp.Query):
+        if isinstance(node, self._selects):
             return frozenset(self.scopes.bases(node, names.scope))
         if isinstance(node, self.exp.Column):
             source = names.sources.get(node.table)

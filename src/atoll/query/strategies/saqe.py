@@ -404,7 +404,7 @@ class Saqe(Strategy):
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> NoisedPlan:
         """A plan; see `make_noised_plan`."""
         if not self.epsilon:
-            raise CompositionError("no epsilon is given, and it adds noise", where=self.name, remedy="ask with epsilon=0.5, in a shell --epsilon 0.5")  # fmt: skip
+            raise CompositionError("no epsilon is given, and it adds noise", where=self.name, remedy="say how much noise: epsilon, such as 0.5")  # fmt: skip
         tables = {table: dict(columns) for table, columns in catalog.tables.items()}
         told = policy.told({table: [c.lower() for c in columns] for table, columns in tables.items()})
         made: NoisedPlan = plan_once(make_noised_plan, statement.sql, tables, [told])

@@ -14,8 +14,8 @@ from .garbling import Evaluator as Evaluator
 from .garbling import Garbler as Garbler
 from .garbling import begin_garbling as begin_garbling
 from .garbling import garbling_contract as garbling_contract
-from .groups import GroupColumn as GroupColumn
 from .groups import MergedGroups as MergedGroups
+from .groups import OwnerColumn as OwnerColumn
 from .groups import merge_sorted_groups as merge_sorted_groups
 from .wires import GateCounter as GateCounter
 from .wires import Gates as Gates

@@ -5,7 +5,7 @@ This is how a plan uses it, at both roles alike; ``rows`` are this party's own:
     async with await begin_garbling(island.secret, peers, me, garbler="north", evaluator="south") as gates:
         found = await merge_sorted_groups(
             gates, rows, owners=("north", "south"), capacity={"north": 1000, "south": 800}, key="ward", key_bits=16,
-            columns={"cost": GroupColumn("sum", "cost", 48), "least": GroupColumn("min", "cost", 32)}, min_count=5, to="north",
+            columns={"cost": OwnerColumn("sum", "cost", 48), "least": OwnerColumn("min", "cost", 32)}, min_count=5, to="north",
         )
 
 ``await GateCounter.measure(lambda gates: merge_sorted_groups(gates, None, ...), ("north", "south"))`` and `garbling_contract` say before what it costs and what each learns.
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["GroupColumn", "MergedGroups", "merge_sorted_groups"]
+__all__ = ["OwnerColumn", "MergedGroups", "merge_sorted_groups"]
 
 _COUNT_BITS = 40
 """Bits of a group's number of rows."""
 
 
 @dataclass(frozen=True)
-class GroupColumn:
+class OwnerColumn:
     """A column of the result.
 
     Attributes:
@@ -89,7 +89,7 @@ async def merge_sorted_groups(
     capacity: Mapping[str, int],
     key: str,
     key_bits: int,
-    columns: Mapping[str, GroupColumn],
+    columns: Mapping[str, OwnerColumn],
     min_count: int = 1,
     to: str | None = None,
 ) -> MergedGroups | None:
@@ -145,7 +145,7 @@ async def merge_sorted_groups(
     return _read(told, columns, 0 if number is None else int(number[0]))
 
 
-def _read(told: list[Any], columns: Mapping[str, GroupColumn], withheld: int) -> MergedGroups:
+def _read(told: list[Any], columns: Mapping[str, OwnerColumn], withheld: int) -> MergedGroups:
     here = int(told[0].sum())
     values = {
         name: read_numbers(number_bits(column[:here], one.bits), signed=True)
@@ -169,7 +169,7 @@ async def _conjoin(x: Wires, y: Wires) -> Wires:
     return await all_wires(join_wires([x.reshape(1, -1), y.reshape(1, -1)]))
 
 
-def _require_plan(owners: Sequence[str], capacity: Mapping[str, int], key_bits: int, columns: Mapping[str, GroupColumn], min_count: int) -> None:  # fmt: skip
+def _require_plan(owners: Sequence[str], capacity: Mapping[str, int], key_bits: int, columns: Mapping[str, OwnerColumn], min_count: int) -> None:  # fmt: skip
     where = "merge_sorted_groups"
     if len(owners) != 2 or any(capacity.get(owner, 0) < 1 for owner in owners):
         raise ConfigError(f"owners {list(owners)} with capacity {dict(capacity)}", where=where, remedy="name two owners, and a capacity of at least one group each")  # fmt: skip
@@ -182,7 +182,7 @@ def _require_plan(owners: Sequence[str], capacity: Mapping[str, int], key_bits: 
             raise ConfigError(f"column {name!r} is {one}", where=where, remedy="use 'sum', 'min' or 'max', and 2 to 63 bits")  # fmt: skip
 
 
-def _group_own(rows: Mapping[str, Any], key: str, key_bits: int, columns: Mapping[str, GroupColumn], capacity: int) -> list[NDArray[np.uint64]]:  # fmt: skip
+def _group_own(rows: Mapping[str, Any], key: str, key_bits: int, columns: Mapping[str, OwnerColumn], capacity: int) -> list[NDArray[np.uint64]]:  # fmt: skip
     """An owner's groups in the order of their keys, filled up with rows that do not exist: keys, counts and columns as unsigned numbers."""
     keys, places, counts = np.unique(_read_column(rows, key), return_inverse=True, return_counts=True)
     if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= 1 << key_bits):
