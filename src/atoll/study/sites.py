@@ -122,7 +122,7 @@ def compare_fits(
         made: FittedModel = result.outcome
         return made
 
-    words = [*settings["categories"], *([settings["label"]] if model.target == "class" else [])]
+    words = [*(settings.get("categories") or ()), *([settings["label"]] if model.target == "class" else [])]
     tables = {name: _count_truths(table, model, words) for name, table in tables.items()}
     whole = DataTable.stacked(list(tables.values()), name="all")
     rows = whole if test is None else test

@@ -457,6 +457,7 @@ def _step(network: FunctionalModule, rows: Tensor, *, moved: bool, strict: bool)
 def _looks_back(network: FunctionalModule, rows: Tensor) -> bool:
     """Tell whether a gradient depends on what the model itself holds, and not on the parameters of its pass alone: a backward hook reads its weights."""
     module, own = _trial(network)
+    shared = SharedState([module], own)
     kept = [(p, p.detach().clone()) for p in module.parameters()]
     params = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
     fixed = {name: value.detach().clone() for name, value in fixed_tensors(module)}
@@ -474,7 +475,9 @@ def _looks_back(network: FunctionalModule, rows: Tensor) -> bool:
                 (made * torch.sin(1.0 + steps)).sum().backward()
             found.append({name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None})
             own.restore()
+            shared.restore()  # both passes begin alike, and training with what was there
     finally:
+        shared.restore()
         with torch.no_grad():
             for own_tensor, value in kept:
                 own_tensor.copy_(value)
