@@ -24,6 +24,8 @@ def _package(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, stub: str
     text = f"from atoll.core.lazy import attach_names\n__getattr__, __dir__, __all__ = attach_names(__name__{code})\n"
     (folder / name / "__init__.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(sys.modules, name, sys)  # forgotten after the test: another one may have a module of this name
+    del sys.modules[name]
 
 
 @pytest.mark.parametrize("name", sorted(PACKAGES))

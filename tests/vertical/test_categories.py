@@ -191,7 +191,7 @@ def test_what_is_refused():
     with pytest.raises(ConfigError, match="max_cat_to_onehot=0"):
         SecureBoost(max_cat_to_onehot=0)
     with pytest.raises(DataError, match=r"'street' has 65 categories, more than 64"):
-        PartyTable.of({"id": range(65), "street": [f"s{i}" for i in range(65)]}, "shop", coded=())
+        PartyTable.of({"id": range(130), "street": [f"s{i % 65}" for i in range(130)]}, "shop", coded=())
     with pytest.raises(DataError, match="column 'city' holds text"):
         PartyTable.of({"id": [1], "city": ["Oslo"]}, "shop")
     coded = Dataset({"x": np.zeros((60, 1)), "id": np.arange(60)}, features=["ward"], categories={"ward": ["a", "b"]})

@@ -176,7 +176,9 @@ def test_labels_travel_as_ciphertexts_alone():
     job = VerticalStatistics(cipher=SHORT)
     ready = job.prepare(Community(parties))
     is_of = np.random.default_rng(0).integers(0, 2, (60, 1))
-    column = bin_columns(PartyTable.of({"id": np.arange(60), "c": np.arange(60.0)}, "shop"), np.arange(60), 4, 10)
+    column = bin_columns(
+        PartyTable.of({"id": np.arange(60), "c": np.linspace(0.5, 9.0, 60)}, "shop"), np.arange(60), 4, 10
+    )
     (_, woe), said = hold(
         **{
             "bank": lambda peers: ready._weigh([], is_of, peers, ["shop-0"], Secret(1)),
