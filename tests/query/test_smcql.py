@@ -205,7 +205,7 @@ def hospitals() -> dict[str, TableSource]:
     return found
 
 
-@pytest.mark.parametrize("name", SMCQL)
+@pytest.mark.parametrize("name", [k if k == "comorbidity" else pytest.param(k, marks=pytest.mark.slow) for k in SMCQL])
 def test_the_queries_of_the_paper_are_answered_and_equal(name: str) -> None:
     with connected(hospitals(), HOSPITALS) as db:
         found = db.try_strategies(SMCQL[name], check=True)
