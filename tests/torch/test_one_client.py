@@ -210,6 +210,13 @@ class LooksBack(nn.Module):
         return self.last(h if self.hook else Weighed.apply(h, self.last))  # type: ignore[no-untyped-call]
 
 
+class Passing(nn.Linear):
+    """Passes the question of its length on, to what has none."""
+
+    def __len__(self) -> int:
+        return len(self.weight[0, 0])
+
+
 def plainly(make: Callable[[nn.Module], nn.Module], layer: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # the hooks are old, and still used
@@ -222,6 +229,7 @@ def sequence(*layers: nn.Module, out: int = WIDTH) -> nn.Module:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "Linear": lambda: nn.Linear(WIDTH, 2),
+    "a module without a length": lambda: Passing(WIDTH, 2),
     "layers": lambda: sequence(nn.Linear(WIDTH, 8, bias=False), nn.PReLU(), nn.Linear(8, 8), nn.GELU(), out=8),
     "Bilinear": lambda: _Bilinear(),
     "Conv2d": lambda: sequence(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 2, 3, padding=1), nn.MaxPool2d(2), out=8),
@@ -388,3 +396,23 @@ def test_complex_numbers_are_refused() -> None:
     model.register_buffer("phase", torch.ones(2, dtype=torch.complex64))
     with pytest.raises(DataError, match=r"'phase' of the model Linear has complex numbers.*view_as_real"):
         trained(model)
+
+
+@pytest.mark.parametrize("given", ["a model", "a factory", "a loop"])
+@pytest.mark.parametrize("what", ["scripted", "a scripted layer", "traced", "compiled", "on several devices"])
+def test_what_is_no_python_module_is_refused(what: str, given: str) -> None:
+    plain, place = seeded(lambda: nn.Linear(WIDTH, 2), 0), "the model"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # later versions of PyTorch turn away from scripts
+        made, said = {
+            "scripted": lambda: (torch.jit.script(plain), "scripted or traced by torch.jit.*result.model"),
+            "a scripted layer": lambda: (nn.Sequential(torch.jit.script(plain)), "scripted or traced.*Python module"),
+            "traced": lambda: (torch.jit.trace(plain, torch.zeros(2, WIDTH)), "scripted or traced.*torch.jit.trace"),
+            "compiled": lambda: (torch.compile(plain), "compiled by torch.compile.*_orig_mod"),
+            "on several devices": lambda: (nn.DataParallel(plain), "wrapped in DataParallel.*attribute module"),
+        }[what]()
+    if what == "a scripted layer":
+        place = "the layer '0'"
+    model = {"a model": made, "a factory": lambda: made, "a loop": atoll.torch.CustomLoop(made, lambda *given: None)}
+    with pytest.raises(CompositionError, match=rf"^{place} is {said}"):
+        trained(model[given])

@@ -50,6 +50,28 @@ Tensor = torch.Tensor
 Named = dict[str, Tensor]
 
 
+def _require_python(module: nn.Module) -> None:
+    """Refuse a model whose pass is not its own Python code with the parameters that it is given: nothing could be put in their place.
+
+    Raises:
+        CompositionError: it, or a layer, is compiled, scripted, traced or wrapped for several devices.
+    """
+    for name, layer in module.named_modules():
+        whose = f"the layer {name!r}" if name else "the model"
+        if isinstance(layer, torch.jit.ScriptModule):
+            what = "scripted or traced by torch.jit"
+            remedy = "give the Python module that it was made of, and call torch.jit.script or torch.jit.trace with result.model"
+        elif "_orig_mod" in layer._modules:
+            what = "compiled by torch.compile"
+            remedy = "give the module that was compiled (its _orig_mod), which Training(compile=) compiles, and call torch.compile with result.model"
+        elif isinstance(layer, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            what = f"wrapped in {type(layer).__name__}"
+            remedy = "give the module inside (its attribute module): Atoll divides clients among processes, not rows among devices"
+        else:
+            continue
+        raise CompositionError(f"{whose} is {what}, so Atoll cannot train it", where="Training.model", remedy=remedy)
+
+
 class Held(dict[str, Tensor]):
     """Fixed tensors of one client's training; `FunctionalModule.outputs` puts the buffers that ``forward`` re-assigns back into it.
 
@@ -101,6 +123,7 @@ class FunctionalModule:
         measured: str = "cross_entropy",
         others: Sequence[Any] = (),
     ) -> None:
+        _require_python(module)
         strange = next((n for n, t in (*module.named_parameters(), *module.named_buffers()) if t.is_complex()), None)
         if strange is not None:
             raise DataError(
@@ -164,7 +187,8 @@ class FunctionalModule:
 
         A pass in training mode writes buffers: in place into ``frozen``, and, if that is a `Held`, those that ``forward`` re-assigns too.
         """
-        module = module or (self.training if training else self.evaluation)
+        if module is None:  # not "or": a module may have a length of 0, or none
+            module = self.training if training else self.evaluation
         given = {**frozen, **params}
         for alias, name in self.ties.items():
             if name in given:
