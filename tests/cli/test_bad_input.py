@@ -80,7 +80,7 @@ CASES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         {"algorithm": "tests.support.parts_of_mine:Faulty"},
         6,
         "ZeroDivisionError: a client divided by zero",
-        "fix the task",
+        "look at line ",
     ),
     "a model of one's own that is not there": (
         {"model": "nowhere:net"},

@@ -154,7 +154,10 @@ def wants(island, message):
             "module",
             r"the task imports no_such_package, which is not installed .* Remedy: install 'no_such_package' where client-0 computes",
         ),
-        ("own", r"ImportError: a message of the task's own.* Remedy: fix the task"),
+        (
+            "own",
+            r"ImportError: a message of the task's own \(in .*test_workers:(\d+) in wants, .* Remedy: look at line \1 of .*test_workers",
+        ),
     ],
 )
 def test_what_a_task_lacks_is_named_with_what_helps(engine, message, said):
@@ -163,3 +166,27 @@ def test_what_a_task_lacks_is_named_with_what_helps(engine, message, said):
             await fed.sum(fed.parties[:1], wants, message)
 
     run_in(World(Community([0.0] * 4), ENGINES[engine](2)), program)
+
+
+def find_width(settings):
+    return settings["width"]
+
+
+@task
+def reads(island, message):
+    return {"x": Sum(find_width({"height": 1}) if message["how"] == "settings" else message["width"])}
+
+
+def test_a_missing_key_is_named_beside_what_the_message_has_only_where_the_message_is():
+    async def program(fed):
+        found = []
+        for how in ("settings", "message"):
+            with pytest.raises(TaskError, match=r"^KeyError: 'width' \(in ") as caught:
+                await fed.sum(fed.parties, reads, {"how": how})
+            found.append(caught.value.remedy)
+        return found
+
+    lines = [one.__code__.co_firstlineno for one in (find_width, reads.run)]
+    first, second = run_in(World(Community([0.0]), ENGINES["inline"](1)), program)[0]
+    assert first == f"look at line {lines[0] + 1} of {__name__}"
+    assert second == f"look at line {lines[1] + 2} of {__name__}; the message has how"

@@ -252,7 +252,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     # programs and tasks
     "a forgotten Mean": (lambda: run(forgets_mean), r"'x': 'float'.*Mean\("),
     "a task that gives nothing": (lambda: run(gives_nothing), "NoneType.*Mean"),
-    "a wrong key of the message": (lambda: run(asks_for_a_wrong_key), "'y'.*its message has x$"),
+    "a wrong key of the message": (lambda: run(asks_for_a_wrong_key), "'y'.*the message has x$"),
     "an object as a reply": (lambda: run(gives_an_object), r"builtins\.object.*send numbers"),
     "sums of unlike shapes": (lambda: run(unlike), r"'x'.*\(2,\) \(3,\).*same shapes"),
     "a total that nobody sent": (lambda: atoll.simulate(reads_a_wrong_total, {"a": 1.0}, engine="inline"), "'y'.*use one of x"),

@@ -38,6 +38,7 @@ from .sum_builder import RecordingSpend, Spend, SumBuilder, UplinkEvents, oversi
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
+    from types import FrameType, TracebackType
 
     from numpy.typing import NDArray
 
@@ -513,10 +514,11 @@ class Executor:
             placed.__cause__ = error.__cause__ or error.__context__
             return placed
         shown = ", ".join(f"{k}={v!r}" for k, v in request.task.args.items())
-        what, remedy = _find_reason(error, at, request.message, inline=self.near and not self.vectorised)
+        line = _line_of(error)
+        what, remedy = _find_reason(error, line, at, request.message, inline=self.near and not self.vectorised)
         wrapped = TaskError(
             what,
-            where=f"{_line_of(error)}task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
+            where=f"{'' if line is None else f'{_name_line(line)}, '}task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
             remedy=remedy,
         )
         wrapped.__cause__ = error
@@ -536,21 +538,35 @@ def _find_known(replay: Replay, positions: NDArray[np.int64]) -> dict[int, TaskR
 
 
 _LIBRARY = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_PACKAGES = {"site-packages", "dist-packages"}
 _ATOLL = str(Path(__file__).parents[2])
 
 
-def _line_of(error: Exception | SystemExit) -> str:
-    """The last line of the user's own code that the error came through, ``module:line in function``; empty if there is none."""
-    found, trace = "", error.__traceback__
+def _line_of(error: Exception | SystemExit) -> TracebackType | None:
+    """Return the last line of the user's own code that the error came through."""
+    found, trace = None, error.__traceback__
     while trace is not None:
-        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
-        if not code.co_filename.startswith((_ATOLL, "<", *_LIBRARY)):
-            found = f"{names.get('__name__', '?')}:{trace.tb_lineno} in {code.co_qualname}, "
+        if _is_own(trace.tb_frame):
+            found = trace
         trace = trace.tb_next
     return found
 
 
-def _find_reason(error: Exception | SystemExit, at: str, message: Any, *, inline: bool) -> tuple[str, str]:
+def _is_own(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    if name.startswith("<"):  # made by a library, or typed into an interpreter
+        return frame.f_globals.get("__name__") == "__main__"
+    return not name.startswith((_ATOLL, *_LIBRARY)) and not _PACKAGES & {*Path(name).parts}
+
+
+def _name_line(line: TracebackType) -> str:
+    code = line.tb_frame.f_code
+    return f"{line.tb_frame.f_globals.get('__name__', '?')}:{line.tb_lineno} in {code.co_qualname}"
+
+
+def _find_reason(
+    error: Exception | SystemExit, line: TracebackType | None, at: str, message: Any, *, inline: bool
+) -> tuple[str, str]:
     """The meaning of an error in a task, and the remedy."""
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
@@ -568,9 +584,16 @@ def _find_reason(error: Exception | SystemExit, at: str, message: Any, *, inline
             f"the task imports {error.name}, which is not installed",
             f"install {module!r} where {at} computes; {mine}",
         )
-    remedy = "fix the task"
-    if isinstance(error, KeyError) and isinstance(message, Mapping) and error.args and error.args[0] not in message:
-        remedy += f"; its message has {', '.join(map(str, message)) or 'no entries'}"
+    if line is None:
+        remedy = "look at what the task calls: no line of your own code is in the traceback"
+    else:
+        remedy = f"look at line {line.tb_lineno} of {line.tb_frame.f_globals.get('__name__', '?')}"
+        held = any(value is message for value in line.tb_frame.f_locals.values())  # a loop looks keys up elsewhere
+        if held and isinstance(error, KeyError) and isinstance(message, Mapping) and error.args:
+            known = (
+                "" if error.args[0] in message else f"; the message has {', '.join(map(str, message)) or 'no entries'}"
+            )
+            remedy += known
     if not inline:
         remedy += "; in a simulation engine='inline' runs it in your process, where a debugger can stop"
     return f"{type(error).__name__}: {error}", remedy
