@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import pickle
 import random
 import re
 from collections import OrderedDict, defaultdict, deque
@@ -22,7 +23,9 @@ from atoll.data import Dataset
 from atoll.torch import CustomLoop
 from atoll.torch.learner import seeded
 from atoll.torch.models import copy_owned
+from atoll.torch.network import FunctionalModule
 from atoll.torch.own_state import OwnState
+from atoll.torch.shared_state import SharedState
 
 Tensor = torch.Tensor
 
@@ -465,6 +468,40 @@ def test_a_loop_that_is_an_object_begins_with_its_first_values_and_says_what_is_
         re.match("Training changes attributes .*: .*(optimiser.*copies|copies.*optimiser)", n) for n in made.notices
     )
     assert any(re.match("The training loop changes state of its own", notice) for notice in made.notices)
+
+
+seen = list[int]()
+
+
+class Logging(Trainer):
+    """Writes, besides, what every client of its process shares."""
+
+    def __call__(self, model: nn.Module, shard: Any, config: dict[str, Any], rng: np.random.Generator) -> None:
+        seen.append(len(shard))
+        model.copies = list[nn.Module]()
+        super().__call__(model, shard, config, rng)
+
+
+def test_first_values_are_found_again_in_another_process() -> None:
+    """Ray sends learners; its processes have other objects behind every name."""
+    loop, state = OwnState.of_loss(Logging())
+    model: Any = seeded(lambda: nn.Linear(3, 2), 0)
+    model.seen = {"rows": [1, 2]}
+    network = FunctionalModule(model, "cross_entropy", torch.device("cpu"), torch.float32)
+    loop, state, shared, network = pickle.loads(pickle.dumps((loop, state, SharedState([loop], state), network)))
+    assert [each.list_changes() for each in (state, network.own, shared)] == [[], [], []]
+    loop.calls, loop.more, before = 3, 1, len(seen)
+    network.training.seen["rows"].append(3)
+    network.training.other = 1
+    seen.append(1)
+    assert state.list_changes() == ["state of its own"]
+    assert sorted(network.own.list_changes()) == ["other", "seen"]
+    assert shared.list_changes() == [f"{__name__}.seen"]
+    for each in (state, network.own, shared):
+        each.restore()
+    assert (vars(loop), len(seen)) == ({"calls": 0}, before)
+    assert network.training.seen == {"rows": [1, 2]}
+    assert not hasattr(network.training, "other")
 
 
 def test_a_loop_of_ones_own_trains_and_measures_a_double_model_as_it_is() -> None:

@@ -134,11 +134,11 @@ class OwnState:
     """
 
     def __init__(self, module: nn.Module, copies: Iterable[Any], *, whole: bool = False) -> None:
-        self.module, self.whole = module, whole
+        self.module, self.whole, self._copies = module, whole, [*copies]
         known = {id(t) for t in (*module.parameters(), *(() if whole else module.buffers()))}
         kept = dict[int, _Kept]()
         classes = dict[type, None]()
-        for copied in copies:
+        for copied in self._copies:
             if id(copied) in known:
                 continue
             self._keep(copied, kept)
@@ -152,6 +152,13 @@ class OwnState:
             for name, cache in _caches_of(kind):
                 kept[id(cache)] = _Kept(cache, _count_entries, _clear_cache, _count_entries(cache), _Named(name))
         self._kept = kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Attributes of an instance are a dictionary that no other process has: there, all is found anew, at its first values, which between two trainings it has.
+        return {"module": self.module, "copies": self._copies, "whole": self.whole}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        OwnState.__init__(self, **state)
 
     def _keep(self, held: Any, kept: dict[int, _Kept]) -> None:
         if id(held) in kept or isinstance(held, type | ModuleType):

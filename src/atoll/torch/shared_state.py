@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from dis import get_instructions
@@ -45,15 +45,22 @@ class SharedState:
     """
 
     def __init__(self, roots: Iterable[Any], own: OwnState | None = None) -> None:
+        self._given = ([*roots], own)
         self._own = set() if own is None else {id(one.held) for one in own._kept.values()}
         self._seen = set[int]()
         self._kept = list[tuple[str, Callable[[], Any], Callable[[Any], None], Any]]()
-        self._waiting = [("", root) for root in roots]
+        self._waiting = [("", root) for root in self._given[0]]
         while self._waiting and len(self._seen) < _MANY:
             name, held = self._waiting.pop()
             if id(held) not in self._seen and (isinstance(held, type) or id(held) not in self._own):
                 self._seen.add(id(held))
                 self._visit(name, held)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": self._given}  # another process has closures, globals and classes of its own
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        SharedState.__init__(self, *state["given"])
 
     def list_changes(self) -> list[str]:
         """Return what differs from its value at first, by the name of the function, class or module that reaches it."""
