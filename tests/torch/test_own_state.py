@@ -473,6 +473,15 @@ def test_a_loop_that_is_an_object_begins_with_its_first_values_and_says_what_is_
 seen = list[int]()
 
 
+class _Wrapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x)
+
+
 class Logging(Trainer):
     """Writes, besides, what every client of its process shares."""
 
@@ -480,6 +489,24 @@ class Logging(Trainer):
         seen.append(len(shard))
         model.copies = list[nn.Module]()
         super().__call__(model, shard, config, rng)
+
+
+@pytest.mark.parametrize("reducer", ["none", pytest.param("masks", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "engine", ["processes", pytest.param("socket", marks=pytest.mark.slow), pytest.param("ray", marks=pytest.mark.slow)]
+)
+def test_what_a_loop_changes_in_a_worker_is_said_as_inline(engine: str, reducer: str) -> None:
+    loop = CustomLoop(lambda: _Wrapped(), Logging())
+    job = atoll.Training(model=loop, selection=atoll.Everyone(), rounds=1)
+    job = job.replace(reducer=atoll.SecureAggregation()) if reducer == "masks" else job
+    data = {name: _table(i, 9) for i, name in enumerate("abc")}
+    made = [atoll.simulate(job, data, engine=each, progress=False) for each in ("inline", engine)]
+    said = [each.notices for each in made]
+    assert said[0] == said[1]
+    for name, value in made[0].params.items():
+        np.testing.assert_allclose(made[1].params[name], value, atol=1e-6)
+    for what in ("attributes that are no buffers.*copies, optimiser", "state of its own", rf"share.*{__name__}.seen"):
+        assert any(re.search(what, notice) for notice in said[1]), what
 
 
 def test_first_values_are_found_again_in_another_process() -> None:

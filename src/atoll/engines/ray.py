@@ -486,7 +486,7 @@ class Ray(Remote):
             asked = [self._ask_one(i, op, request, part, loan, shared) for i, part in enumerate(parts) if len(part)]
             work = [asyncio.ensure_future(one) for one in asked]
             try:
-                return await self._collect(work)
+                return await self._collect(request, work)
             finally:  # after an error: calls that still wait must not ask the next request's actors again
                 for one in work:
                     one.cancel()

@@ -303,7 +303,7 @@ class Remote(Memory):
         self, channels: list[WorkerChannel], op: str, request: Request, parts: list[NDArray[np.int64]]
     ) -> list[Any]:
         with self._busy():
-            return await self._collect(await self._post(channels, op, request, parts))
+            return await self._collect(request, await self._post(channels, op, request, parts))
 
     async def _post(
         self, channels: list[WorkerChannel], op: str, request: Request, parts: list[NDArray[np.int64]]
@@ -315,10 +315,13 @@ class Remote(Memory):
             if len(part)
         ]
 
-    async def _collect(self, answers: Sequence[asyncio.Future[Any]]) -> list[Any]:
+    async def _collect(self, request: Request, answers: Sequence[asyncio.Future[Any]]) -> list[Any]:
         frames = await asyncio.gather(*answers)
+        findings = (request.wraps or request).task.findings
         for frame in frames:
             self._note_events(frame)
+            if findings is not None and frame.get("findings"):
+                findings.add(frame["findings"])
             if frame.get("error") is not None:
                 raise unpack_error(frame["error"]) or TaskError("unknown")
         return frames

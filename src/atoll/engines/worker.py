@@ -180,6 +180,9 @@ class Worker:
         try:
             request = unpack_request(frame["request"], self.registry)
             answer = await self._work(frame, request, events)
+            findings = (request.wraps or request).task.findings
+            found = {} if findings is None else findings.pack()
+            answer |= {"findings": found} if found else {}
         except Exception as error:
             answer = {"error": pack_error(error)}
         await self.link.send({"id": frame["id"], "events": events, **answer})

@@ -128,6 +128,29 @@ def _number(name: str, value: Any) -> float:
         ) from error
 
 
+class _Findings:
+    """What a loop turns out to change, in whichever process it runs.
+
+    Attributes:
+        loop: of its own, which is put back for every client.
+        shared: of what nobody owns.
+        loose: attributes of the model that are no buffers.
+    """
+
+    def __init__(self) -> None:
+        self.loop, self.shared, self.loose = list[str](), list[str](), list[str]()
+
+    def pack(self) -> dict[str, list[str]]:
+        """Return what was found, by kind."""
+        return {kind: list(names) for kind, names in vars(self).items() if names}
+
+    def add(self, found: Mapping[str, Sequence[str]]) -> None:
+        """Add what was found, here or in another process."""
+        for kind, names in found.items():
+            known = vars(self)[kind]
+            known += [name for name in names if name not in known]
+
+
 def _equal_arrays(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
 
@@ -146,8 +169,7 @@ class _CustomLearner(Holding, Reporting):
         fn, self._own = OwnState.of_loss(loop.fn)
         self.loop = replace(loop, fn=fn)
         self._shared = SharedState([fn], self._own)
-        self._shared_changes: list[str] = []
-        self._loop_changes: list[str] = []
+        self._findings = _Findings()
         self.example = example_of(data)
         self.model = (
             shape_module(loop.model, self.example, 0)
@@ -164,7 +186,7 @@ class _CustomLearner(Holding, Reporting):
         steps = self.example if loop.fn is not _never else None
         self.plan = self.rules.all_of(self.network, steps)
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.torch:custom", self._train, load=self._load)
+        self.train = Task("atoll.torch:custom", self._train, load=self._load, findings=self._findings)
         self.measure = Task("atoll.torch:measure", self._measure)
         self.report = self.survey("atoll.torch:report")
 
@@ -184,12 +206,13 @@ class _CustomLearner(Holding, Reporting):
     @property
     def notices(self) -> Sequence[str]:
         """Return how buffers travel, and what of the loop and of the model lasts no longer than a client."""
-        names = ", ".join(self._loop_changes)
+        self.rules.note_loose(self._findings.loose)
+        names = ", ".join(self._findings.loop)
         lost = f"The training loop changes {names}, and every client begins with its first value."
         found = [lost] if names else []
-        if self._shared_changes:
+        if self._findings.shared:
             found.append(
-                f"The training loop changes what clients and rounds share, so that a result can depend on their order: {', '.join(self._shared_changes)}. "
+                f"The training loop changes what clients and rounds share, so that a result can depend on their order: {', '.join(self._findings.shared)}. "
                 "Keep what must last in the module, and what must not in an object whose method is the loop."
             )
         return [*super().notices, *found]
@@ -231,9 +254,11 @@ class _CustomLearner(Holding, Reporting):
                 stream = island.rng.child("again", time) if time else island.rng
                 trained, metrics = self.loop.run(trained, island.data, stream.key, changed)
         params = self._read_params(trained)
-        self._loop_changes = self._loop_changes or self._own.list_changes()
-        self._shared_changes = self._shared_changes or self._shared.list_changes()
-        self.rules.note_loose(changed)
+        if not self._findings.loop:
+            self._findings.add({"loop": self._own.list_changes()})
+        if not self._findings.shared:
+            self._findings.add({"shared": self._shared.list_changes()})
+        self._findings.add({"loose": changed})
         self._own.restore()
         if "loss" in asked:
             ends = {**params, **self._buffers_of(trained, self.plan.names)}

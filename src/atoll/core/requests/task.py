@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .island import Island
 
 __all__ = [
-    "Batch", "Summed", "Task", "TaskSchema", "Tuning", "Work", "Workload", "done_before", "register_tasks", "resolve", "task",
+    "Batch", "Findings", "Summed", "Task", "TaskSchema", "Tuning", "Work", "Workload", "done_before", "register_tasks", "resolve", "task",
     "tasks_of",
 ]  # fmt: skip
 
@@ -482,6 +482,18 @@ class Tuning(Protocol):
         ...
 
 
+class Findings(Protocol):
+    """What a task finds out about the code that it runs, so that a result can say it wherever the task ran."""
+
+    def pack(self) -> dict[str, list[str]]:
+        """What was found so far, as a message has it; empty if there is nothing."""
+        ...
+
+    def add(self, found: Mapping[str, Sequence[str]]) -> None:
+        """Add what the task found in another process."""
+        ...
+
+
 def _no_work(_data: Any, _args: Mapping[str, Any], _message: Tree) -> Work:
     return Work()
 
@@ -512,6 +524,7 @@ class Task:
             than a sum, ``None`` if another step has promised it. See ``SitePolicy.sums_only``.
         discloses: for a task that describes rows: ``message -> Disclosure``, what its reply promises. See ``SitePolicy.min_count``.
         contract: for a role of a protocol between parties: ``args -> Contract``, what it sends and what each role learns. See ``SitePolicy.learned``.
+        findings: what it finds out while it runs; workers send it back with their replies.
         adds_excess: whether it is a half that adds the excess noise of the wrapped request; see ``Stage.excess``.
         owner: which of a program's objects it is bound to, where several have a task of this name; see `register_tasks`. The world sets it.
     """
@@ -531,6 +544,7 @@ class Task:
     promise: Callable[[Tree], int | None] | None = None
     discloses: Callable[[Tree], Disclosure] | None = None
     contract: Callable[[Mapping[str, Any]], Contract] | None = None
+    findings: Findings | None = None
     adds_excess: bool = False
     owner: str = ""
 
