@@ -289,6 +289,7 @@ _WORDS = {
     **dict.fromkeys(("list_type", "tuple_type", "iterable_type", "set_type"), "should be a list, such as [a, b]"),
     **dict.fromkeys(("is_instance_of", "is_subclass_of", "callable_type"), "cannot be written in a file of settings"),
     **dict.fromkeys(("string_type", "string_sub_type"), "should be text"),
+    "bool_type": "should be true or false",
 }
 """What the messages of the library would say with names of classes, or of Python."""
 

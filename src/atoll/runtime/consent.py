@@ -162,7 +162,7 @@ class Consent:
 
     Attributes:
         site: its name.
-        people: (pattern of who has signed, names that may run, or None for anything); None lets every admin run anything.
+        people: (pattern of who has signed, names that may run, or None for anything; no names allow nothing); None lets every admin run anything.
         most: cores, bytes and devices that all jobs together may use; None sets no limit.
         jobs: most jobs at once.
         hours: when jobs run; None is always.
@@ -184,6 +184,8 @@ class Consent:
         names = {signer.name, f"{signer.name}@{signer.org}"}
         exact = [may for pattern, may in rules if pattern in names]
         for may in (*exact, *(may for pattern, may in rules if any(fnmatchcase(name, pattern) for name in names))):
+            if may == ():
+                break  # an empty list allows nothing; in a policy it would allow everything
             return may
         raise self._make_refusal(f"{signer} may run nothing here", f"let the site add {signer.name!r} to `people`")
 
@@ -201,7 +203,7 @@ class Consent:
         if may is not None:
             from atoll.core.requests.policy import SitePolicy
 
-            from .worker.policies import named_code
+            from .worker.policies import LET_CONSENT, named_code
 
             policy = SitePolicy(allow=may)
             files = [PurePosixPath(file.path) for file in verified.manifest.files if file.path != JOB_FILE]
@@ -209,7 +211,9 @@ class Consent:
                 try:
                     policy.admit_code(name)
                 except PolicyError as error:
-                    raise self._make_refusal(f"{error.what}, for {verified.signer}", str(error.remedy)) from error
+                    raise self._make_refusal(
+                        f"{error.what}, for {verified.signer}", f"{LET_CONSENT}, run the job without it"
+                    ) from error
         return may
 
     def explain_closed(self, now: datetime) -> str:
@@ -236,6 +240,11 @@ def parse_consent(tree: Any, site: str) -> Consent:
     where = f"consent of site {site!r}"
     if tree is None:
         return Consent(site)
+    # A setting of which nothing is left would set no limit, and let everybody run anything.
+    for key, value in tree.items() if isinstance(tree, Mapping) else ():
+        if value is None:
+            nobody = "; with `people: {}` nobody runs anything" if key == "people" else ""
+            raise ConfigError(f"{key} has no value", where=where, remedy=f"give {key} a value, or leave it out{nobody}")
     try:
         return ConsentConfig.model_validate(tree).build(site)
     except ValidationError as error:

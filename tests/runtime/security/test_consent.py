@@ -66,6 +66,10 @@ def test_a_name_decides_before_patterns(rules: dict[str, Any]) -> None:
     assert Consent("north").of(EVE) is parse_consent(None, "north").of(EVE) is None
     with pytest.raises(PolicyError, match="may run nothing here"):
         parse_consent({"people": {}}, "north").of(ANNA)
+    shut_out = parse_consent({"people": {"eve": [], "*": "any"}}, "north")  # a policy's empty `allow` allows everything
+    assert shut_out.of(ANNA) is None
+    with pytest.raises(PolicyError, match="admin 'eve' of 'x' may run nothing here"):
+        shut_out.of(EVE)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +84,8 @@ def test_a_name_decides_before_patterns(rules: dict[str, Any]) -> None:
         ({"resources": {"memory": "much"}}, "is not a size"),
         ({"resources": {"cpus": -1.0}}, "cpus"),
         ([], "should be a mapping of settings"),
+        ({"people": None}, "people has no value"),  # all of its lines are comments now
+        ({"jobs": 1, "hours": None}, "hours has no value"),
     ],
 )
 def test_a_consent_that_makes_no_sense_is_refused_before_the_site_connects(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atoll.core.errors import ConfigError, PolicyError
+from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.core.requests.policy import SitePolicy
 from atoll.runs import parse_config
 from atoll.runs.execution import execute
@@ -44,11 +44,22 @@ def test_a_site_reads_its_policy(tmp_path):
         ("policy: {stages: [{name: Clipp}]}", "Clipp"),
         ("policy: {largest_replies: 3}", "Did you mean"),
         ("policy: {smallest_cohort: 0}", "smallest_cohort=0"),
+        ("policy: {results: no}", "results='no' should be true or false"),
+        ("policy: {allow: []}", "allow=.. allows nothing, and a policy without allow allows everything"),
+        ("policy: {learned: []}", "learned=.. allows nothing"),
+        ("policy:\n  privacy:\n  # {require: true}\n", "privacy has no value"),
     ],
 )
 def test_a_wrong_policy_is_refused_before_the_site_connects(tmp_path, section, words):
     with pytest.raises(ConfigError, match=words):
         look_at_headers(site(tmp_path, section), "north")
+
+
+@pytest.mark.parametrize("section", ["policy", "consent"])
+def test_a_section_of_which_nothing_is_left_does_not_allow_everything(tmp_path, section):
+    with pytest.raises(DataError, match=f"{section}=None .*Remedy: write {{}} .*or leave {section} out"):
+        look_at_headers(site(tmp_path, f"{section}:\n"), "north")
+    look_at_headers(site(tmp_path, f"{section}: {{}}\n"), "north")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,29 @@ def test_a_csv_file_is_one_client_named_after_the_site(tmp_path: Path) -> None:
         load_site_data({**more, "categories": {"sxe": ["f", "m"]}}, "south")
 
 
+def test_settings_of_another_kind_are_refused_before_the_site_connects(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv")
+    for line, remedy in (
+        ("scales: no", "write true or false"),  # YAML 1.2 has no such truth: it is a word, and words count as true
+        ("missing_features: no", "write true or false"),
+        ("held_out: 20", "give a share between 0 and 1"),
+        ("held_out: '0.2'", "give a share between 0 and 1"),
+        ("drop: age", r"write a list of columns, \[a, b\]"),
+        ("features:", r"write a list of columns, \[a, b\]"),
+        ("task: regresion", "Did you mean 'regression'"),
+        ("delimiter: ';;'", "give one character"),
+        ("encoding: utf-9", "give an encoding that Python knows"),
+        ("categories: {outcome: [ill, ill]}", "as a list without repetition"),
+        ("categories: {outcome: ill}", "as a list without repetition"),
+        ("limits: 30", "write NAME: VALUE below it"),
+    ):
+        write(tmp_path / "site.yaml", f"path: a.csv\ntarget: outcome\n{line}\n")
+        with pytest.raises(DataError, match=f"{line.partition(':')[0]}.*{remedy}"):
+            look_at_headers(site_spec(str(tmp_path / "site.yaml")), "north")
+    write(tmp_path / "site.yaml", "path: a.csv\ntarget: outcome\nscales: false\n")
+    assert load_site_data(site_spec(str(tmp_path / "site.yaml")), "north").scales is False
+
+
 def test_the_files_of_a_folder_are_joined_and_their_labels_agree(tmp_path: Path) -> None:
     write(tmp_path / "d" / "2.csv", "age,dose,outcome\n1,1,well\n")
     write(tmp_path / "d" / "1.csv", "age,dose,outcome\n2,2,ill\n3,3,dead\n")

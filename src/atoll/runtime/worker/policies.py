@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import PolicyError
+from atoll.core.errors import ConfigError, PolicyError
 
 if TYPE_CHECKING:
     from atoll.core.requests.policy import SitePolicy
@@ -28,6 +28,12 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 MIN_COUNT = 10
 """Smallest number of rows behind every number that a statistic tells of a site whose policy has no word about it."""
+
+LET_CONSENT = "let the site add it to what its consent lets the signer run (people: {NAME: [...]})"
+"""The remedy for a job that a site's consent does not name."""
+
+_ALLOWING = ("allow", "tasks", "learned")
+"""Settings of a policy that list what is allowed; without a word, everything is."""
 
 _IMPORTED = (".py", ".so", ".pyd")
 """Ends of files that an interpreter on some system may import."""
@@ -51,9 +57,27 @@ def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
 
     said = given["policy"]
     if isinstance(said, Mapping):
+        _require_words(said, f"policy of site {name!r}")
         said = {"min_count": MIN_COUNT, **said}
     with inside(given.get("folder")):
         return parse_policy(said, f"policy of site {name!r}")
+
+
+def _require_words(said: Mapping[str, Any], where: str) -> None:
+    """Refuse a setting that says nothing, where nothing would mean that everything is allowed.
+
+    Raises:
+        ConfigError: a setting without a value, or an empty list of what is allowed.
+    """
+    for key, value in said.items():
+        if value is None:
+            raise ConfigError(f"{key} has no value", where=where, remedy=f"give {key} a value, or leave it out")
+        if key in _ALLOWING and isinstance(value, list) and not value:
+            raise ConfigError(
+                f"{key}=[] allows nothing, and a policy without {key} allows everything",
+                where=where,
+                remedy=f"name what {key} allows, or leave it out; with `consent: {{people: {{}}}}` nobody runs anything",
+            )
 
 
 def demand_of_site(given: Mapping[str, Any], name: str, helper: bool = False) -> Demand | None:
@@ -72,6 +96,8 @@ def demand_of_site(given: Mapping[str, Any], name: str, helper: bool = False) ->
     policy = settings_of(given, name, helper).get("policy") if given else None
     if policy is None:
         return None
+    if isinstance(policy, Mapping):
+        _require_words(policy, f"policy of site {name!r}")
     from atoll.runs import parse_demand
 
     return parse_demand(policy, f"policy of site {name!r}")
@@ -134,7 +160,7 @@ def named_code(tree: Any, files: Iterable[PurePath]) -> Iterator[str]:
 
 
 def require_names(allow: Iterable[str], names: Iterable[str], where: str) -> None:
-    """Refuse a job of which a site allows neither the kind nor the algorithms.
+    """Refuse a job of whose signer a site's consent allows neither the kind nor the algorithms.
 
     Raises:
         PolicyError: names what may not run.
@@ -145,7 +171,9 @@ def require_names(allow: Iterable[str], names: Iterable[str], where: str) -> Non
     try:
         policy.admit_job([name for name in names if name != ROW_FEATURES])  # what leaves is a matter of the policy
     except PolicyError as error:
-        raise type(error)(error.what, where=where, remedy=error.remedy) from error
+        raise type(error)(
+            error.what, where=where, remedy=f"{LET_CONSENT}, run the job without it, or leave the site out"
+        ) from error
 
 
 def _find_named(tree: Any) -> Iterator[str]:

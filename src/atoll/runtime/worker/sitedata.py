@@ -414,7 +414,7 @@ def load_site_data(
         return replace(
             found,
             policy=policy,
-            scales=given.get("scales", True) is not False,
+            scales=given.get("scales", True),
         )
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
@@ -485,8 +485,6 @@ def _hold_out(found: SiteData, share: Any) -> SiteData:
     Raises:
         DataError: it is no share, or the data are of a kind of their own.
     """
-    if isinstance(share, bool) or not isinstance(share, float | int):
-        raise DataError(f"held_out={share!r}", remedy="give a share between 0 and 1, such as held_out: 0.2")
     if not isinstance(found.population, Islands):
         raise DataError(
             "held_out, but the data are not tables or data sets",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import getpass
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -284,8 +285,60 @@ def _is_factory(data: str, base: Path) -> bool:
     return bool(colon) and all(word.isidentifier() for word in words) and not (base / data).exists()
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_sign(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 1
+
+
+def _is_share(value: Any) -> bool:
+    """Tell whether a value is a share of rows: a number between 0 and 1."""
+    return isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < 1
+
+
+def _is_encoding(value: Any) -> bool:
+    with contextlib.suppress(LookupError, ValueError):
+        return isinstance(value, str) and bool(codecs.lookup(value))
+    return False
+
+
+def _are_categories(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(words, list | tuple) and len({*map(str, words)}) == len(words) for words in value.values()
+    )
+
+
+_FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    # YAML 1.2 reads `no` and `yes` as words, and a word would count as true.
+    "scales": (lambda value: isinstance(value, bool), "write true or false"),
+    "missing_features": (lambda value: isinstance(value, bool), "write true or false"),
+    "features": (_is_list, "write a list of columns, [a, b]"),
+    "drop": (_is_list, "write a list of columns, [a, b]"),
+    "id": (lambda value: _is_text(value) or _is_list(value), "write a column, or a list of columns, [a, b]"),
+    "target": (lambda value: _is_text(value) or _is_list(value), "write a column, or a list of columns, [a, b]"),
+    "categories": (_are_categories, "write the values of each column as a list without repetition, {sex: [f, m]}"),
+    "delimiter": (_is_sign, "give one character"),
+    "decimal": (_is_sign, "give one character"),
+    "encoding": (_is_encoding, "give an encoding that Python knows, such as utf-8 or latin-1"),
+    "held_out": (_is_share, "give a share between 0 and 1, such as held_out: 0.2"),
+    "arguments": (lambda value: isinstance(value, Mapping), "write NAME: VALUE below it"),
+    "limits": (lambda value: isinstance(value, Mapping), "write NAME: VALUE below it"),
+    "tables": (lambda value: isinstance(value, Mapping), "write NAME: VALUE below it"),
+    # A section of which nothing is left says nothing, and nothing would mean: everything is allowed.
+    "policy": (lambda value: value is not None, "write {} to require nothing"),
+    "consent": (lambda value: value is not None, "write {} to let every admin run anything"),
+}
+"""Which values a setting may have, and what to write otherwise."""
+
+
 def check_settings(given: Mapping[str, Any], name: str, helper: bool = False) -> None:
-    """Refuse unknown settings, and data that is given in no way or in two ways; a helper need not give any.
+    """Refuse unknown settings, values of another kind, and data that is given in no way or in two ways; a helper need not give any.
 
     Raises:
         DataError: it names the setting.
@@ -296,6 +349,21 @@ def check_settings(given: Mapping[str, Any], name: str, helper: bool = False) ->
                 f"{key!r} is not a setting of a site's data.{nearest(str(key), SETTINGS)}",
                 where=f"data of site {name!r}",
                 remedy=f"use {', '.join(SETTINGS)}",
+            )
+        if key in _FORMS and not _FORMS[key][0](given[key]):
+            raise DataError(
+                f"{key}={given[key]!r}",
+                where=f"data of site {name!r}",
+                remedy=f"{_FORMS[key][1]}, or leave {key} out",
+            )
+    if "task" in given:
+        from atoll.data._checks import TASKS  # a site's front starts without it
+
+        if given["task"] not in TASKS:
+            raise DataError(
+                f"unknown task {given['task']!r}.{nearest(str(given['task']), TASKS)}",
+                where=f"data of site {name!r}",
+                remedy=f"use one of {', '.join(TASKS)}",
             )
     ways = [key for key in WAYS if given.get(key)]
     if len(ways) != 1 and ways != ["factory", "database"] and not (helper and not ways):
