@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import atoll.data
@@ -141,6 +142,22 @@ def test_a_site_may_not_come_back_with_other_data(parts: dict[str, Dataset], tmp
     assert all("it began with 60" in str(outcomes[name]) for name in "abc"), "every site is told"
     with pytest.raises(CheckpointError, match=r"site 'c' is missing, and the job began with it"):
         held(JOB, sites_of({k: parts[k] for k in "ab"}), tmp_path, resume=True)
+
+
+def test_a_site_may_not_go_on_with_other_values_in_as_many_rows(
+    parts: dict[str, Dataset], undisturbed: bytes, tmp_path: Path
+) -> None:
+    """Before the first checkpoint a job begins anew, with the data as they are then; after it, only the same data give the undisturbed model."""
+    columns = {"x": np.asarray(parts["b"].x)[::-1].copy(), "y": parts["b"].y}
+    other = {**parts, "b": parts["b"].with_columns(columns)}
+    with pytest.raises(Died, match="after round"):
+        held(JOB, sites_of(other), tmp_path, on_record=dying(1))
+    with pytest.raises(Died, match="after round"):
+        held(JOB, sites_of(parts), tmp_path, resume=True, on_record=dying(3))
+    with pytest.raises(CheckpointError, match=r"other values in its rows than it had .*\(in site b\)"):
+        held(JOB, sites_of(other), tmp_path, resume=True)
+    held(JOB, sites_of(parts), tmp_path, resume=True)
+    assert (tmp_path / "server" / "model.safetensors").read_bytes() == undisturbed
 
 
 def test_a_site_that_came_later_is_let_go(parts: dict[str, Dataset], undisturbed: bytes, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from atoll.engines.link import LinkClosed, feed
 
 from .session_site import DirectLinks, Roles
 from .shared import restore_words
-from .site_state import PendingReplies, SiteState, without_state
+from .site_state import PendingReplies, RowsRecord, SiteState, without_state
 
 if TYPE_CHECKING:
     from atoll.core.execution.host import Host
@@ -194,6 +194,7 @@ class SiteEngine:
         pulse: seconds between two looks at whether the work goes on; a small part of the server's patience.
         neighbours: links to the job processes of other sites, over which roles of sessions may talk.
         work: the thread in which tasks run, if the site's data were loaded in it.
+        rows: what rows the job's checkpoints belong to.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class SiteEngine:
         pulse: float = 1.0,
         neighbours: Mapping[str, Any] | None = None,
         work: TaskThread | None = None,
+        rows: RowsRecord | None = None,
     ) -> None:
         self.link = link
         self.neighbours = DirectLinks(neighbours or {})
@@ -221,7 +223,7 @@ class SiteEngine:
         self._signs = Signs(
             self._read_arrived, lambda: self._work_thread.busy or self._roles.busy, lambda: self._roles.playing
         )
-        self._state = SiteState(host, registry, self.pending)
+        self._state = SiteState(host, registry, self.pending, rows)
 
     # ------------------------------------------------------------------ the link
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import TaskError
+from atoll.core.errors import CheckpointError, TaskError
+from atoll.core.persistence.files import write_bytes
+from atoll.core.requests.cohort import Population
 from atoll.core.requests.request import PartialSum, Request, TaskResult
 from atoll.core.requests.wire import pack_error, pack_ran, unpack_request
 from atoll.core.time.meter import Said
+from atoll.data import Dataset, DataTable
+from atoll.data.islands import Shard
 
 if TYPE_CHECKING:
     from atoll.core.execution.host import Host
     from atoll.core.persistence.state_table import StateStore
 
-__all__ = ["SiteState", "PendingReply", "PendingReplies", "Segments", "without_state"]
+__all__ = ["RowsRecord", "SiteState", "PendingReply", "PendingReplies", "Segments", "without_state"]
 
 
 # ------------------------------------------------------------------ what a site has done that is not decided yet: replies, and the private state that they would leave
@@ -141,6 +147,54 @@ class Segments:
 # ------------------------------------------------------------------ what a site does with states and generations on the server's orders
 
 
+class RowsRecord:
+    """What rows the checkpoints of a job belong to, as a digest that stays at the site.
+
+    A site may come back with as many rows as before and other values in them. Then a job that went on would have learned from both, and no data set would give its result.
+    The digest is noted with the first checkpoint: until then a job begins anew, and data may be corrected.
+
+    Args:
+        path: the file of the digest; ``None`` keeps none.
+        population: this site's data. Tables and data sets have a digest; a database, which changes while a job runs, and data of a kind of their own have none.
+    """
+
+    def __init__(self, path: Path | None, population: Population | None) -> None:
+        self._path, self._population = path, population
+
+    def note(self) -> None:
+        """Note the digest, once."""
+        if self._path is not None and not self._path.exists():
+            write_bytes(self._path, self._digest(), private=True)
+
+    def require_same(self) -> None:
+        """Refuse other rows than those of the checkpoint.
+
+        Raises:
+            CheckpointError: some value differs.
+        """
+        if self._path is not None and self._path.exists() and self._path.read_bytes() != self._digest():
+            raise CheckpointError(
+                "it came back with other values in its rows than it had at the job's last checkpoint",
+                remedy="bring back the data that the job began with, or submit the job again: atoll clone JOB",
+            )
+
+    def _digest(self) -> bytes:
+        found = hashlib.blake2b(digest_size=16)
+        for i in range(0 if self._population is None else len(self._population)):
+            shard = self._population.shard(i)
+            for part in (shard, shard.held_out) if isinstance(shard, Shard) else (shard,):
+                rows = part.source.take(part.rows) if isinstance(part, Shard) else part
+                if rows is None:
+                    continue
+                if not isinstance(rows, Dataset | DataTable):
+                    return b""
+                for name in sorted(rows.columns):
+                    values = np.ascontiguousarray(rows[name])
+                    found.update(f"{i} {name} {values.dtype.str} {values.shape} ".encode())
+                    found.update(values.tobytes())
+        return found.hexdigest().encode()
+
+
 class SiteState:
     """Carries out orders about what tasks left behind.
 
@@ -148,10 +202,14 @@ class SiteState:
         host: the owner of the states and the journal.
         registry: tasks and stages that the program registered by name.
         pending: executions that are not decided yet.
+        rows: what rows the checkpoints belong to.
     """
 
-    def __init__(self, host: Host, registry: Mapping[str, Any], pending: PendingReplies) -> None:
+    def __init__(
+        self, host: Host, registry: Mapping[str, Any], pending: PendingReplies, rows: RowsRecord | None = None
+    ) -> None:
         self._host = host
+        self._rows = RowsRecord(None, None) if rows is None else rows
         self._registry = registry
         self._pending = pending
         self._segments = Segments(host.store)
@@ -190,12 +248,14 @@ class SiteState:
     def _generation(self, frame: Any) -> list[str]:
         host, op = self._host, frame["op"]
         if op == "commit":
+            self._rows.note()
             return host.store.commit(frame["slot"], frame["generation"], full=frame["full"])
         if op == "settle":
             host.store.settle(frame["slot"])
             host.journal.forget(frame["slot"])
             self._segments.settle(frame["slot"], list(frame["names"]))
         elif op == "load":
+            self._rows.require_same()
             host.store.load(frame["slot"], list(frame["names"]))
         elif op == "kept":
             self._role(frame)

@@ -30,6 +30,7 @@ from atoll.runs.spending import seen_by
 from ..network import SiteEngine
 from ..network.daemon_ledger import DaemonLedger, most_of
 from ..network.site_engine import TaskThread
+from ..network.site_state import RowsRecord
 from .cards import DataCard, RemoteIslands, card_of, recoded
 from .frames import Hello, Rendezvous, error_frame
 from .letters import LetterKey, pulsing
@@ -254,7 +255,8 @@ def _engine(
         spends,
         Journal(None if folder is None else folder / "journal.log"),
     )
-    return SiteEngine(channel, host, registry, neighbours=neighbours, work=work)
+    kept = RowsRecord(None if folder is None else folder / "rows.digest", data.population)
+    return SiteEngine(channel, host, registry, neighbours=neighbours, work=work, rows=kept)
 
 
 def _homes(job: JobConfig, data: SiteData, rendezvous: Rendezvous) -> dict[str, tuple[str, str]]:
