@@ -15,6 +15,7 @@ from atoll import vertical
 from atoll.cli.app import run
 from atoll.cli.commands import known
 from atoll.cli.commands.algorithms import describe_parts
+from atoll.cli.commands.jobs import _states
 from atoll.cli.commands.logs import readable
 from atoll.cli.commands.submit import reached
 from atoll.cli.output import _VERBS, meant
@@ -81,11 +82,18 @@ class _Server:
 
     async def result(self, job: str, out: Path, *, replace: bool, files: tuple[str, ...]) -> list[Path]:
         del job, replace
-        rows = [{"round": 1, "test/accuracy": 0.5}, {"round": 2, "test/accuracy": 0.75, "selected": 2}]
+        rows = [
+            {"round": 1, "test/accuracy": 0.5},
+            {"round": 2, "test/accuracy": 0.75, "clients/accuracy/values": [0.5, 1.0], "selected": 2},
+        ]
         texts = {
             "config.yaml": "name: tumours\n",
             "manifest.json": json.dumps(
-                {"format": FORMAT, "status": "finished", "result": {"trees": 3, "importance": {"age": 0.5}}}
+                {
+                    "format": FORMAT,
+                    "status": "finished",
+                    "result": {"trees": 3, "features": ["age"], "importance": {"age": 0.5}},
+                }
             ),
             "metrics.jsonl": "\n".join(map(json.dumps, rows)) + "\n",
         }
@@ -98,6 +106,11 @@ class _Server:
 def test_a_wait_ends_with_what_the_job_has_found() -> None:
     found = asyncio.run(reached(_Server(), "00000001-x"))  # type: ignore[arg-type]
     assert found == {"round": 2, "test/accuracy": 0.75, "trees": 3, "importance.age": 0.5}
+
+
+def test_a_state_that_there_is_not_is_answered_with_a_word() -> None:
+    with pytest.raises(ConfigError, match=r"'runing' is not a state of a job\. Did you mean 'running'\?"):
+        _states(["runing"])
 
 
 @pytest.mark.parametrize(

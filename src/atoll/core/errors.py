@@ -177,4 +177,4 @@ def nearest(wrong: Any, valid: Iterable[Any]) -> str:
     plain = wrong.strip().casefold() if isinstance(wrong, str) else ""
     same = [word for word in words if plain and word.strip().casefold() == plain]  # AGE is as near to age as can be
     close = same or (difflib.get_close_matches(wrong, words, n=1, cutoff=0.5) if isinstance(wrong, str) else ())
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return f" Did you mean {str(close[0])!r}?" if close else ""  # the word, not the name of an enumeration

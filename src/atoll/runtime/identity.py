@@ -180,7 +180,7 @@ def admit(
         raise _make_refusal(
             peer,
             f"its certificate (serial {peer.serial:x}) was revoked",
-            f"ask the project's provisioner for a new kit: atoll provision PROJECT --renew {peer.name}",
+            f"if it is to take part again, the project's provisioner makes a new kit: atoll provision PROJECT --renew {peer.name}",
         )
     return peer
 

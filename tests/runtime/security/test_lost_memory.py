@@ -72,7 +72,7 @@ def test_a_server_started_from_a_copy_of_its_folder_is_refused_by_its_sites(tmp_
             await walled.start("server")
             async with asyncio.timeout(DEADLINE):
                 assert await walled.fronts["north"].end(0) == 11
-            assert "the server has forgotten what it last did with this site" in "\n".join(walled.fronts["north"].said)
+            assert "the server does not know what this site last did with it" in "\n".join(walled.fronts["north"].said)
             walled.options["north"] = ["--accept-restored-server"]
             assert (await walled.start("north"))["connected"]
             await walled.run(admin, write_job(tmp_path / "second", COUNT))
@@ -191,7 +191,7 @@ def test_no_kill_makes_an_honest_pair_refuse_and_a_copy_is_found_once_a_token_wa
         play(after)
         copied = SiteTokens(top / "copy")
         if moved > done:
-            with pytest.raises(IdentityError, match="has forgotten what it last did"):
+            with pytest.raises(IdentityError, match="does not know what this site last did"):
                 site.take(copied.offer("north"))
             site.take(server.offer("north"))
         empty = SiteTokens(top / "empty")

@@ -70,6 +70,10 @@ def test_every_site_of_the_project_is_listed_with_when_it_was_last_there(
             revoke("north")
             siege.server._dispatcher.know()
             await reason(siege, made, "waits for site 'north' to connect; the certificate of site 'north' was revoked")
+            (kit("ours/server").folder / "project-sites.txt").write_text(
+                "north gone\nsouth\n"
+            )  # as provision writes it
+            assert [(row["site"], row["revoked"]) for row in await admin.sites()] == [("north", True), ("south", False)]
 
     played(body)
 

@@ -92,7 +92,10 @@ def test_a_revoked_certificate(kind: str) -> None:
         error = await refused(kind, SITE, revoked=lambda number: number == serial)
         assert isinstance(error, IdentityError)
         assert "was revoked" in error.what
-        assert error.remedy == "ask the project's provisioner for a new kit: atoll provision PROJECT --renew north"
+        assert (
+            error.remedy
+            == "if it is to take part again, the project's provisioner makes a new kit: atoll provision PROJECT --renew north"
+        )
 
     run(play)
 

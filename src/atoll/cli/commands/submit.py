@@ -56,8 +56,11 @@ def command(
 
     ended = asked(open_kit(kit, passphrase_file), server, body)
     code = ending(ended, output)
-    for name, value in ended.get("result", {}).items():
+    found = list(ended.get("result", {}).items())
+    for name, value in found[:_SHOWN]:
         output.say(f"  {escape(name)}: {escape(value if isinstance(value, str) else f'{value:.6g}')}")
+    if len(found) > _SHOWN:
+        output.note(f"and {len(found) - _SHOWN} more: --json, or the report")
     if ended["state"] == "finished":
         output.note(f"Model, measures and report: atoll result {ended['job']}")
     return code
@@ -79,6 +82,12 @@ async def reached(admin: Admin, job: str) -> dict[str, Any]:
         manifest, rows = folder.manifest(), folder.metrics()
     last = {name: value for row in rows for name, value in row.items()}
     measures = {name: value for name, value in last.items() if "/" in name or name in ("round", "loss", "epsilon")}
-    found = {**flat({"": measures}), **flat(manifest.get("result") or {})}
-    kept = {name.lstrip("./"): value for name, value in found.items() if isinstance(value, int | float | str)}
-    return dict(list(kept.items())[:_SHOWN])
+    found = flat({"": _without_lists(measures), **_without_lists(manifest.get("result") or {})})
+    return {name.lstrip("./"): value for name, value in found.items() if isinstance(value, int | float | str)}
+
+
+def _without_lists(tree: Any) -> Any:
+    """Leave out lists: a place in one says nothing without its name, such as that of a client or a bin; the report has them."""
+    if not isinstance(tree, dict):
+        return tree
+    return {name: _without_lists(value) for name, value in tree.items() if not isinstance(value, list)}

@@ -272,9 +272,9 @@ class KnownServer:
             raise MessageError("no tokens of the server", where="control", remedy="check that server")
         if self._token and self._token not in was and not self._accepts:
             raise IdentityError(
-                "the server has forgotten what it last did with this site: its folder is a copy, an older backup, or a new one",
+                "the server does not know what this site last did with it: the folder of one of them is a copy, an older backup, or a new one",
                 where="the server's incarnation",
-                remedy="stop it and start the server with the newest folder; if that is lost for good, start each site once with --accept-restored-server",
+                remedy="start both with their newest folders; if one is lost for good, start this site once with --accept-restored-server",
             )
         self._shown, self._accepts = True, False
         if now != self._token:

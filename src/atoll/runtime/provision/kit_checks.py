@@ -433,6 +433,6 @@ def _check_revoked(kit: Kit) -> str:
         raise IdentityError(
             f"the certificate of {kit.name!r} itself is revoked",
             where=str(kit.revoked_file),
-            remedy=f"ask the provisioner for a new one: atoll provision PROJECT --renew {kit.name}",
+            remedy=f"if it is to take part again, the project's provisioner makes a new kit: atoll provision PROJECT --renew {kit.name}",
         )
     return f"issue {found.number} of {found.made:%Y-%m-%d}, signed by the authority: {len(found.serials)} certificates"

@@ -224,10 +224,10 @@ class Looking:
         return [self._summary(record) for record in found], self._store.count(wanted)
 
     async def _sites(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Return the sites of the project: those that are connected or were, and those that never came."""
+        """Return the sites of the project: those that are connected or were, those that never came, and those whose certificate was revoked."""
         del peer, frame
         sessions, plays = self._dispatcher.sessions, self._members.plays
-        names = sorted({*sessions, *self._members.clients, *plays})
+        names = sorted({*sessions, *self._members.clients, *plays, *self._seen.list_revoked()})
         yield {"sites": [self._site(name, sessions.get(name), plays.get(name, "")) for name in names]}
 
     def _site(self, name: str, session: SiteSession | None, plays: str) -> dict[str, Any]:
@@ -299,10 +299,13 @@ class Looking:
 
     @staticmethod
     def _none(record: JobRecord, more: str) -> JobError:
+        ended = record.state.terminal
         return JobError(
             f"the job has no results: it is {record.state}" + (f" ({record.reason})" if record.reason else "") + more,
             where=f"job {record.id}",
-            remedy=f"wait for its end, or see why: atoll logs {record.id}",
+            remedy=f"see why: atoll logs {record.id}; to run it again: atoll clone {record.id}"
+            if ended
+            else f"wait for its end: atoll logs {record.id} --follow",
         )
 
 

@@ -357,6 +357,10 @@ class LastSeen:
         """Return when a site was last connected; None if it never was."""
         return self._rows.get(site)
 
+    def list_revoked(self) -> list[str]:
+        """Sites that have come with a certificate that is revoked now; the operator's list may not have them any more."""
+        return [site for site in self._rows if self.revoked(site)]
+
     def revoked(self, site: str) -> bool:
         """Tell whether the certificate with which a site last came is revoked."""
         row = self._rows.get(site)

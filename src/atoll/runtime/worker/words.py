@@ -188,10 +188,16 @@ def open_database(database: SiteDatabase, socket: str = "") -> Any:
         raise DataError(
             f"it cannot be opened for reading: {said}",
             where=str(database),
-            remedy=beside
-            if database.logs
-            else "try it with `atoll doctor KIT --data SPEC` at the site; a DuckDB file has no readers while a process writes it",
+            remedy=beside if database.logs else _OPENING[database.engine],
         ) from error
+
+
+_OPENING = {
+    "SQLite": "give a database of SQLite that the user of `atoll site` may read",
+    "DuckDB": "give a database of DuckDB that the user of `atoll site` may read, and let its writer close it: it has no readers while a process writes it",
+    "PostgreSQL": "correct its name, role or address, and try it with psql as the user of `atoll site`",
+}
+"""What to do about a database that does not open, by its engine."""
 
 
 def _open_sqlite(database: SiteDatabase, socket: str) -> Any:
