@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from atoll.core.algebra.form import safetensors_of
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
@@ -55,6 +57,7 @@ __all__ = [
     "MEASURES",
     "news_of",
     "name_unlabelled",
+    "hold_out",
     "notices_of_training",
     "Best",
     "PreparedTraining",
@@ -437,7 +440,7 @@ def notices_of_training(
     classes: int | None,
     rows: Sequence[Mapping[str, Any]],
     *,
-    held_out: bool | None = None,
+    held_out: NDArray[np.bool_] | None = None,
     exact: bool = False,
 ) -> Iterator[str]:
     """Return what the result of a training says of its settings: more clients than there are, measures of training rows, another precision, a loss that has grown.
@@ -447,7 +450,7 @@ def notices_of_training(
         task: the data's task.
         classes: their number of classes.
         rows: the records.
-        held_out: whether clients have rows to measure on that they do not train on; ``None`` if nobody here knows.
+        held_out: whether each client has rows to measure on that it does not train on, ``(clients,)``; ``None`` if nobody here knows.
         exact: whether buffers travel beside an uplink with stages.
     """
     most = max((len(group) for group in context.groups), default=0)  # clients of one server
@@ -468,11 +471,8 @@ def notices_of_training(
     for what, count, there in asked:
         if isinstance(count, int) and count > there:
             yield f"{what.format(count)}, and there are {there}: all of them take part"
-    if held_out is False and context.evaluation.clients:
-        named = "clients/… and personal/…" if context.evaluation.personal else "clients/…"
-        yield (
-            f"{named} are measured on the rows that clients train on: islands.with_held_out(0.2), or held_out: 0.2 below data:, keeps rows apart"
-        )
+    if held_out is not None and not held_out.all() and context.evaluation.clients:
+        yield _tell_trained_rows(context, held_out)
     functions = [one.name for one in context.evaluation.metrics if isinstance(one, FunctionMetric)]
     yield from _tell_undefined(functions, rows)
     yield from filter(None, (one.doubt for one in context.evaluation.metrics if isinstance(one, FunctionMetric)))
@@ -492,6 +492,29 @@ def notices_of_training(
     yield from _warn_of_divergence(
         rows, math.log(classes) if task == "classification" and classes and classes > 1 else None
     )
+
+
+_SHOWN = 5
+"""Most clients that a notice names."""
+
+
+def hold_out(data: Any) -> NDArray[np.bool_] | None:
+    """Tell which clients have rows to measure on that they do not train on, ``(clients,)``; ``None`` if nobody here knows."""
+    rows = getattr(data, "held_rows", None)  # what sites say
+    if rows is not None:
+        return np.asarray(rows) > 0
+    return np.full(len(data), data.held_out is not None) if hasattr(data, "with_held_out") else None
+
+
+def _tell_trained_rows(context: Context, held_out: NDArray[np.bool_]) -> str:
+    """Say whose measures are of rows that it trains on: all clients', or those of some."""
+    named = "clients/… and personal/…" if context.evaluation.personal else "clients/…"
+    apart = "islands.with_held_out(0.2), or held_out: 0.2 below data: or in a site's file, keeps rows apart"
+    if not held_out.any():
+        return f"{named} are measured on the rows that clients train on: {apart}"
+    trained = [str(context.clients.names[int(i)]) for i in np.flatnonzero(~held_out)]
+    more = f" and {len(trained) - _SHOWN} more" if len(trained) > _SHOWN else ""
+    return f"{named} are measured on the rows that they train on at {', '.join(trained[:_SHOWN])}{more}, and on held-out rows elsewhere: {apart}"
 
 
 def _tell_undefined(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -76,7 +76,7 @@ def partition_facts(islands: Any) -> dict[str, Any]:
         "clients": int(seen.clients),
         "rows": int(seen.rows),
         "test_rows": 0 if islands.test is None else len(islands.test),
-        "held_out": _count_held_out(islands),
+        **_count_held_out(islands),
         "task": islands.task,
         "labels": list(islands.about.labels),
         "features": list(islands.about.features),
@@ -97,10 +97,13 @@ def partition_facts(islands: Any) -> dict[str, Any]:
     return facts
 
 
-def _count_held_out(islands: Any) -> int | None:
-    """Rows that clients hold out; ``None`` where each site alone knows it."""
-    held = getattr(islands, "held_out", None)
-    return int(held.sizes.sum()) if held is not None else 0 if hasattr(islands, "with_held_out") else None
+def _count_held_out(islands: Any) -> dict[str, int | None]:
+    """Rows that clients hold out, and how many clients do; ``None`` where each site alone knows it."""
+    held, rows = getattr(islands, "held_out", None), getattr(islands, "held_rows", None)
+    if rows is None and not hasattr(islands, "with_held_out"):
+        return {"held_out": None, "holding_out": None}
+    rows = rows if rows is not None else np.zeros(0) if held is None else held.sizes
+    return {"held_out": int(rows.sum()), "holding_out": int(np.count_nonzero(rows))}
 
 
 def _edges_of_bins(sizes: np.ndarray) -> np.ndarray:
@@ -179,8 +182,9 @@ class Facts:
         """On which rows clients measured, for a label: nothing for what the server measured."""
         if not name.startswith(("clients/", "personal/")):
             return ""
-        if self.sites:
-            return ", rows that the site holds out, or training rows"
+        holding = self.data.get("holding_out")
+        if self.sites and (holding is None or 0 < holding < self.data["clients"]):
+            return ", held-out or training rows"
         return ", held-out rows" if self.data.get("held_out") else ", training rows"
 
     def last(self, name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,8 @@ __all__ = [
 # Placeholder colours that no figure uses otherwise; each becomes a variable of the page's style sheet.
 INK, MUTED, GRID, SURFACE = "#010203", "#030201", "#040506", "#060504"
 SERIES = ("#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04", "#0a0b05", "#0a0b06")
+_LEGEND = 40
+"""Most letters of a line in a legend of half a page: a longer one would cover the axis."""
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", SURFACE: "--card"} | {
     colour: f"--s{i}" for i, colour in enumerate(SERIES, 1)
 }
@@ -201,6 +204,7 @@ def curves_figure(facts: Facts) -> str | None:
             for name, label, series in lines:
                 x, y = _points_of_metric(facts.rows, name)
                 said = (label if name != "loss" or trained else "loss") + facts.rows_of(name) + facts.word_of(name)
+                said = textwrap.fill(said, _LEGEND)
                 axis.plot(x, y, color=SERIES[series], label=said, marker="o" if len(x) < 3 else None, markersize=3.5)
                 axis.plot(x[-1:], y[-1:], color=SERIES[series], marker="o", markersize=4.5)
             axis.set_title(head)

@@ -13,6 +13,7 @@ import atoll.data
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError
 from atoll.data import Dataset, Islands
+from atoll.report.facts import facts_of
 from atoll.runs import RunFolder, read_model
 from atoll.runtime.job_spec import parse_job
 from tests.support.work_toys import held, islands_of, sites_of
@@ -67,6 +68,30 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     from atoll.core.persistence.files import as_json
 
     return json.loads(as_json(row))
+
+
+@pytest.mark.parametrize(
+    ("holding", "said", "label"),
+    [
+        ((), "clients/… are measured on the rows that clients train on: ", ", training rows"),
+        (("site-2",), "measured on the rows that they train on at site-1/site-1, site-3/site-3, and on held-out rows elsewhere: ", ", held-out or training rows"),
+        (("site-1", "site-2", "site-3"), None, ", held-out rows"),
+    ],
+)  # fmt: skip
+def test_a_result_says_at_which_sites_training_rows_were_measured(
+    holding: tuple[str, ...], said: str | None, label: str, parts: dict[str, Dataset], tmp_path: Path
+) -> None:
+    shares = {name: Islands.from_datasets({name: rows}) for name, rows in parts.items()}
+    sites = sites_of({name: one.with_held_out(0.25) if name in holding else one for name, one in shares.items()})
+    held({"rounds": 1, "seed": 7, **JOBS["clients"]}, sites, tmp_path)
+    folder = RunFolder(tmp_path / "server")
+    told = [text for text in folder.manifest()["notices"] if "they train on" in text or "clients train on" in text]
+    assert len(told) == (said is not None)
+    assert said is None or said in told[0]
+    facts = facts_of(folder)
+    assert facts.rows_of("clients/accuracy") == label
+    whole = sum(len(parts[name]) for name in holding)
+    assert (facts.data["held_out"], facts.data["holding_out"]) == (whole // 4, len(holding))
 
 
 def test_sites_with_several_clients_equal_the_simulation_of_all_of_them(

@@ -79,6 +79,12 @@ class Gathered:
         return tuple(size for hello in self.hellos.values() for size in hello.sizes)
 
     @property
+    def held_out(self) -> tuple[int, ...] | None:
+        """Return the rows of each client on which it does not train; ``None`` if a site cannot tell."""
+        held = [hello.held_out for hello in self.hellos.values() if hello.parties]
+        return None if None in held else tuple(size for one in held for size in one or ())
+
+    @property
     def letters(self) -> dict[str, SignedKey]:
         """Return the keys for letters that sites have sent."""
         return {site: hello.letters for site, hello in self.hellos.items() if hello.letters is not None}
@@ -473,7 +479,7 @@ async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, 
     )  # the server's own labels train nobody
     for name, labels in lone.items():
         logger.warning("%s alone has %s: if that is a misspelling, correct it there", name, _classes(labels))
-    return RemoteIslands(names, sizes, card, _coded(test, card), run.job.name), lone
+    return RemoteIslands(names, sizes, card, _coded(test, card), run.job.name, held_out=run.gathered.held_out), lone
 
 
 def _naming_classes(error: DataError, card: DataCard, lone: Mapping[str, Sequence[str]]) -> DataError:

@@ -161,7 +161,9 @@ async def serve_job(
         async with alive(channel):
             data = await work.call(load)
             scales = await work.call(_admitted, job, data)
-            hello = Hello(data.names, data.sizes, data.card, None if letters is None else letters.signed, scales)
+            hello = Hello(
+                data.names, data.sizes, data.card, None if letters is None else letters.signed, scales, data.held_out
+            )
             await channel.send({"hello": hello.packed()})
             rendezvous = Rendezvous.unpack(await channel.recv())
             if letters is not None and rendezvous.secret is not None:

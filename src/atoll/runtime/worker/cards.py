@@ -467,6 +467,7 @@ class RemoteIslands:
         tags: empty: no client is known to be corrupted.
         test: rows that the server itself holds for evaluation, or ``None``.
         scheme: how the population was made, for tables.
+        held_rows: rows of each client on which it measures and does not train, ``(clients,)``; ``None`` if a site cannot tell.
 
     Args:
         names: the clients' names.
@@ -474,6 +475,7 @@ class RemoteIslands:
         card: what all sites agree on.
         test: the server's own rows.
         name: short name.
+        held_out: the held-out rows of each.
 
     Raises:
         DataError: names and sizes differ in number, or the server's rows do not fit the card.
@@ -488,7 +490,9 @@ class RemoteIslands:
         card: DataCard | None,
         test: Dataset | None = None,
         name: str = "sites",
+        held_out: ArrayLike | None = None,
     ) -> None:
+        self.held_rows: NDArray[np.int64] | None = None if held_out is None else np.array(held_out, dtype=np.int64)
         self.names = ColumnNames(np.arange(len(names)), np.array(list(names), dtype=np.str_))
         self.sizes: NDArray[np.int64] = np.array(sizes, dtype=np.int64)
         self.sizes.flags.writeable = False
@@ -560,7 +564,12 @@ class RemoteIslands:
         """Return the population of some clients, by position; what all sites agree on stays."""
         chosen = np.asarray(clients, dtype=np.int64)
         return RemoteIslands(
-            [str(self.names[int(i)]) for i in chosen], self.sizes[chosen], self.card, self.test, self.name
+            [str(self.names[int(i)]) for i in chosen],
+            self.sizes[chosen],
+            self.card,
+            self.test,
+            self.name,
+            None if self.held_rows is None else self.held_rows[chosen],
         )
 
     def describe(self, sample: int = 10_000, seed: int = 0) -> Description:

@@ -2,7 +2,8 @@
 
 ```
 site   {"pulse": true} ...                                     while it loads its data
-site   {"hello": {"parties": [names], "sizes": [rows], "card": {...} or None, "letters": {...} or None, "scales": [...]}}     or {"error": ...}
+site   {"hello": {"parties": [names], "sizes": [rows], "card": {...} or None, "letters": {...} or None, "scales": [...],
+        "held_out": [rows] or None}}                           or {"error": ...}
 server {"roster": [names], "sizes": [rows], "others": {name: role}, "helpers": {name: site}, "card": {...} or None, "seed",
         "secret", "letters": {site: {...}}}     or {"error": ...}
 site   {"ready": true}                                         or {"error": ...}
@@ -42,6 +43,7 @@ class Hello:
         letters: its key for the letters of this job. It is signed again in each attempt, so it is not part of what a
             site must keep unchanged.
         scales: how large the numbers of each feature are; see `atoll.data.units`. Nothing if the site does not say.
+        held_out: rows of each client on which it measures and does not train; ``None`` if the site cannot tell.
     """
 
     parties: tuple[str, ...]
@@ -49,6 +51,7 @@ class Hello:
     card: DataCard | None
     letters: SignedKey | None = field(default=None, compare=False)
     scales: tuple[int, ...] = field(default=(), compare=False)
+    held_out: tuple[int, ...] | None = field(default=None, compare=False)
 
     def packed(self) -> dict[str, Any]:
         """Return it as it travels and as the server records it."""
@@ -58,6 +61,7 @@ class Hello:
             "card": None if self.card is None else self.card.packed(),
             "letters": None if self.letters is None else self.letters.pack(),
             "scales": list(self.scales),
+            "held_out": None if self.held_out is None else np.asarray(self.held_out, dtype=np.int64),
         }
 
     @staticmethod
@@ -77,11 +81,14 @@ class Hello:
             ):
                 raise ValueError(f"{len(parties)} parties and {len(sizes)} sizes")
             card, letters, scales = tree["card"], tree.get("letters"), tree.get("scales")
+            held = None if tree.get("held_out") is None else _whole(tree["held_out"])
+            if held is not None and (len(held) != len(sizes) or not all(0 <= size <= MOST_ROWS for size in held)):
+                raise ValueError(f"{len(parties)} parties and {len(held)} numbers of rows that they hold out")
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError) as error:
             raise _refused("a hello", where, error) from error
         signed = None if letters is None else SignedKey.unpack(letters, where)
         known = None if card is None else DataCard.unpack(card, where)
-        return Hello(parties, sizes, known, signed, scales_in(scales, where))
+        return Hello(parties, sizes, known, signed, scales_in(scales, where), held)
 
 
 @dataclass(frozen=True)

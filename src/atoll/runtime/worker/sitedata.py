@@ -368,6 +368,14 @@ class SiteData:
     own: Any = None
     scales: bool = True
 
+    @property
+    def held_out(self) -> tuple[int, ...] | None:
+        """Rows of each client on which it measures and does not train; ``None`` for data of a kind of their own."""
+        if not isinstance(self.population, Islands):
+            return None
+        held = self.population.held_out
+        return (0,) * len(self.names) if held is None else tuple(held.sizes.tolist())
+
 
 def load_site_data(
     spec: str | Mapping[str, Any],
