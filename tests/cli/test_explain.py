@@ -8,7 +8,10 @@ import pytest
 
 import atoll
 from atoll.cli.app import run
+from atoll.core.addresses import load_object
 from atoll.core.federation.reducer import Plain, Reducer
+from atoll.core.job import Job
+from atoll.core.rooms import job_kinds
 from atoll.reducers import (
     BoundedSum,
     Enclave,
@@ -120,6 +123,32 @@ def test_a_job_of_sites_and_a_program_are_explained_too(capsys, tmp_path):
     assert run(["explain", str(file), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["remedy"] == "add --clients N"
     assert run(["explain", str(file), "--clients", "4", "--json"]) == 0
+
+
+def test_every_kind_of_job_of_atolls_own_says_what_its_parties_see():
+    silent = [kind for kind, where in job_kinds().items() if load_object(where).explain is Job.explain]
+    assert silent == ["program"]  # whose code is the job's own
+
+
+@pytest.mark.parametrize(
+    ("settings", "server", "result", "note"),
+    [
+        ({"job": "statistics"}, "the reply of every client", "the statistics of all rows, and of each client's", "largest min_count of the sites' policies"),
+        ({"job": "statistics", "min_count": 7, "columns": ["age"], "reducer": {"name": "SecureAggregation"}}, "the sum of the replies", "the statistics of all rows together", "fewer than 7 rows"),
+        ({"job": "statistics", "epsilon": 0.5, "columns": ["age"]}, "the reply of every client", "the statistics of all rows together", "epsilon 0.5 for the whole job"),
+        ({"job": "trees", "max_bin": 32}, "the reply of every client", "splits are values", "at most 32 of its values"),
+        ({"job": "trees", "scheme": "bagging"}, "the trees of every client by itself", "splits are values", "no differential privacy"),
+    ],
+)  # fmt: skip
+def test_jobs_on_tables_say_what_leaves(settings, server, result, note, capsys, tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.dump({"sites": ["north", "south", "east"], **settings}))
+    assert run(["explain", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["who"]: row["sees"] for row in found["exposures"]}
+    assert server in rows["server"]
+    assert result in rows["whoever gets the result"]
+    assert any(note in one for one in found["notes"])
 
 
 def test_a_reducer_that_cannot_add_up_the_cohort_is_refused(capsys, tmp_path):

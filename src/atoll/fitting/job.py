@@ -169,7 +169,7 @@ class Fit(Checked, Job):
         """Return who sees what of the rows, and what is told singly."""
         parties = clients or (len(data) if data is not None else 0)
         name = type(self.model).__name__
-        seen = self.reducer.exposures(parties) if parties else ()
+        seen = self.reducer.exposures(parties or 2)
         notes = [f"each contact of {name} adds up arrays over a party's rows; no row leaves it"]
         if self.model.singly and not self.reducer.secure:
             notes.append(

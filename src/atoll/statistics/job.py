@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.event import Event, Laplace, NonPrivate
+from atoll.core.exposure import Explanation, Exposure
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.federation.row_rules import required_min_count
 from atoll.core.job import Job, Prepared
@@ -208,6 +209,28 @@ class Statistics(Checked, Job):
     def most_rounds(self) -> int | None:
         """One record a contact; exact quantiles and secure sums take several."""
         return None if self.exact or self.reducer.secure else 2
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Return who sees what of the rows, and how many rows stand behind a number."""
+        parties = clients or (len(data) if data is not None else 0)
+        seen = self.reducer.exposures(parties or 2)
+        whole = self.reducer.secure or self.epsilon is not None
+        gets = "the statistics of all rows together" if whole else "the statistics of all rows, and of each client's"
+        notes = [
+            "a reply is statistics of a party's rows: counts, sums, bins and categories of the columns; no row leaves it"
+        ]
+        if self.epsilon is not None:
+            notes.append(
+                f"differential privacy of each row: epsilon {self.epsilon:g} for the whole job, by noise that each party adds"
+            )
+        else:
+            notes.append("no differential privacy: counts and sums are exact")
+        notes.append(
+            "what describes too few rows is not told: too few are fewer than the largest min_count of the sites' policies, which is 10 without a word between organisations, and 1 in a simulation"
+            if self.min_count is None
+            else f"what describes fewer than {self.min_count} rows is not told"
+        )
+        return Explanation(self.title, parties, (*seen, Exposure("whoever gets the result", gets)), notes=tuple(notes))
 
     def prepare(self, data: Any) -> Prepared:
         """Nothing needs to be known of the data."""

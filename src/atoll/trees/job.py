@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.exposure import Explanation, Exposure
 from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared
 from atoll.core.validation import Checked, require_parts
@@ -212,6 +213,30 @@ class Trees(Checked, Job):
             "bagging_freq": 0 if self.subsample in (1, None) else 1,
             "feature_fraction_bynode": self.columns or 1.0,
         }
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Return who sees what of the rows: sums by bin, or each party's trees."""
+        parties = clients or (len(data) if data is not None else 0)
+        result = Exposure("whoever gets the result", "the trees: their splits are values of features of some party")
+        if self.scheme != "histogram":
+            seen: tuple[Exposure, ...] = (
+                Exposure("server", "the trees of every client by itself: their splits are values of its rows"),
+            )
+            if self.scheme != "forest":
+                seen += (Exposure("other clients", "the trees of all clients, before each round but the first"),)
+            notes = ["no differential privacy: trees are of the rows as they are"]
+        else:
+            seen = (*self.reducer.exposures(parties or 2), Exposure("other clients", "the trees so far"))
+            notes = [
+                "a reply is counts of values by interval, to find the bins, and sums of gradients by node, feature and bin",
+                f"the server learns where the bins of a feature begin: at most {self.max_bin} of its values. Of one with at most 2,048 different values, or of up to 8,194 rows, it may learn all values, and how many rows of all parties have each",
+                "no differential privacy: sums are exact",
+            ]
+            if self.exact_cuts and not self.reducer.secure:
+                notes.append(
+                    "exact_cuts: of a feature with more, the server sees each client's values, and how many of its rows have each"
+                )
+        return Explanation(self.title, parties, (*seen, result), notes=tuple(notes))
 
     def prepare(self, data: Any) -> Prepared:
         """Read the features and the labels from the form of the data.

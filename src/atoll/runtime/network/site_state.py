@@ -179,8 +179,10 @@ class RowsRecord:
             )
 
     def _digest(self) -> bytes:
+        if self._population is None:
+            return b""
         found = hashlib.blake2b(digest_size=16)
-        for i in range(0 if self._population is None else len(self._population)):
+        for i in range(len(self._population)):
             shard = self._population.shard(i)
             for part in (shard, shard.held_out) if isinstance(shard, Shard) else (shard,):
                 rows = part.source.take(part.rows) if isinstance(part, Shard) else part
