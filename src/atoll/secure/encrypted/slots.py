@@ -1,11 +1,14 @@
 """Products of plain numbers with columns under CKKS encryption: ``x' v`` for another party's columns x, which only that party can open.
 
-A column of up to 4,096 rows takes a segment of the slots of a ciphertext, a longer one several ciphertexts. The other party multiplies the slots by its own numbers v, adds the ciphertexts of a column
-up, and folds each segment to its sum by rotations, with keys that the owner made for them. Before it sends them, it hides all slots but the sums behind numbers below ``2^34``, and the noise
-of the sums, which depends on v, behind a normal one of ``2^-16``: so sums have that error. See Cheon, Kim, Kim, Song 2017; Li and Micciancio 2021 for why noise must not be shown.
+Columns of up to 4,096 rows lie side by side in the slots of a ciphertext, row by row; a longer one takes several ciphertexts. The other party multiplies the slots by its own numbers v, adds the
+ciphertexts of a column up, and turns and adds them, with keys that the owner made for rotations, until every slot of a column holds its sum: so no slot has a part of one. What else an answer holds depends on
+v, too, and is hidden before it is sent: its noise behind a normal one in both parts of each slot, and its halves, of which one is a function of v and of what the owner knows, by encrypting that noise with the owner's
+public key and adding it (the way of Gentry 2009, section 8.1.2). A sum then has an error of ``2^-24``. See Cheon, Kim, Kim, Song 2017; Li and Micciancio 2021 for why noise must not be shown.
 
-The ring is 8192 with a modulus of 218 bits: 128 bits of security (HomomorphicEncryption.org, 2018). Numbers have 40 bits behind the point, products 80, and nothing is rescaled: three
-primes hold them.
+That holds for an owner that makes its ciphertexts and keys as it should. Nobody can tell whether it does: with others an answer may tell it more, which under Paillier encryption it cannot.
+
+The ring is 8192 with a modulus of 218 bits: 128 bits of security (HomomorphicEncryption.org, 2018). Columns have 56 bits behind the point, so that their noise is far below what hides it, the other's
+numbers 40, and nothing is rescaled: three primes hold the products.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ __all__ = ["SlotForm", "SlotOwner", "SlotVector"]
 _PARAMETERS: tuple[str, int, tuple[int, ...], int] = ("CKKS", 8192, (60, 49, 49, 60), 0)
 SLOTS = 4096
 """Numbers of a ciphertext."""
-_SCALE = 2.0**40
-_HIDING, _ERROR = 2.0**34, 2.0**-16
+_COLUMNS, _NUMBERS = 2.0**56, 2.0**40
+_ERROR = 2.0**-24
 _LARGEST = 2.0**20
 
 
@@ -62,23 +65,22 @@ class SlotForm:
         """Groups of columns that lie side by side."""
         return -(-self.columns // (SLOTS // self.segment))
 
+    @property
+    def side(self) -> int:
+        """Columns of a ciphertext."""
+        return SLOTS // self.segment
+
     def lay(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Columns as slots, ``(groups, blocks, slots)``."""
-        side, padded = SLOTS // self.segment, self.blocks * self.segment
-        made = np.zeros((self.groups * side, padded))
-        made[: x.shape[1], : self.rows] = x.T
-        return made.reshape(self.groups, side, self.blocks, self.segment).swapaxes(1, 2).reshape(self.groups, self.blocks, SLOTS)  # fmt: skip
+        """Columns as slots, those of a row side by side, ``(groups, blocks, slots)``."""
+        made = np.zeros((self.blocks * self.segment, self.groups * self.side))
+        made[: self.rows, : x.shape[1]] = x
+        return made.reshape(self.blocks, self.segment, self.groups, self.side).transpose(2, 0, 1, 3).reshape(self.groups, self.blocks, SLOTS)  # fmt: skip
 
     def lay_same(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
         """One vector for all columns, ``(blocks, slots)``."""
         padded = np.zeros(self.blocks * self.segment)
         padded[: self.rows] = v
-        return np.tile(padded.reshape(self.blocks, self.segment), (1, SLOTS // self.segment))
-
-    @property
-    def heads(self) -> NDArray[np.int64]:
-        """The slots with the sums."""
-        return np.arange(0, SLOTS, self.segment)
+        return np.repeat(padded, self.side).reshape(self.blocks, SLOTS)
 
 
 class SlotOwner:
@@ -101,18 +103,13 @@ class SlotOwner:
         self._private = load(s.SecretKey(), context(*_PARAMETERS), save(self._private))
 
     def seal_columns(self, x: NDArray[np.float64]) -> dict[str, Any]:
-        """The columns ``(rows, columns)`` and the keys for rotations as a message to those who multiply them."""
+        """The columns ``(rows, columns)``, the public key and those for rotations as a message to those who multiply them."""
         form = SlotForm(x.shape[0], x.shape[1])
-        pieces = [self._encrypt(block) for group in form.lay(x) for block in group]
-        rotations = np.frombuffer(save(self._rotations), np.uint8)
-        return {"columns": x.shape[1], "rotations": rotations, "sealed": join(pieces)}
-
-    def _encrypt(self, slots: NDArray[np.float64]) -> bytes:
-        s, made = seal(), context_for(*_PARAMETERS, self._secret)
-        plain, sealed = s.Plaintext(), s.Ciphertext(made)
-        s.CKKSEncoder(made).encode(slots.tolist(), _SCALE, plain)
-        s.Encryptor(made, self._public).encrypt(plain, sealed)
-        return save(sealed)
+        pieces = [
+            save(_encrypt(block, _COLUMNS, self._public, self._secret)) for group in form.lay(x) for block in group
+        ]
+        public, rotations = (np.frombuffer(save(each), np.uint8) for each in (self._public, self._rotations))
+        return {"columns": x.shape[1], "public": public, "rotations": rotations, "sealed": join(pieces)}
 
     def open(self, sealed: NDArray[np.uint8], form: SlotForm, outputs: int) -> NDArray[np.float64]:
         """The products, ``(columns, outputs)``, of what `SlotVector.multiply` made.
@@ -122,9 +119,9 @@ class SlotOwner:
         """
         s, made = seal(), context(*_PARAMETERS)
         decryptor, encoder, plain, rows = s.Decryptor(made, self._private), s.CKKSEncoder(made), s.Plaintext(), []
-        for each in _load_all(sealed, outputs * form.groups, _SCALE**2):
+        for each in _load_all(sealed, outputs * form.groups, _COLUMNS * _NUMBERS):
             decryptor.decrypt(each, plain)
-            rows.append(np.array(encoder.decode_double(plain))[form.heads])
+            rows.append(np.array(encoder.decode_double(plain)).reshape(form.segment, form.side).mean(axis=0))
         return np.asarray(np.reshape(rows, (outputs, -1))[:, : form.columns].T)
 
 
@@ -141,16 +138,14 @@ class SlotVector:
 
     def __init__(self, message: Any, rows: int) -> None:
         found = message if isinstance(message, Mapping) else {}
-        columns, rotations = found.get("columns"), found.get("rotations")
-        if type(columns) is not int or not 0 <= columns <= 1 << 20 or not isinstance(rotations, np.ndarray):
-            raise _malformed(f"{columns!r} columns, and keys of type {type(rotations).__name__}")
+        columns = found.get("columns")
+        if type(columns) is not int or not 0 <= columns <= 1 << 20:
+            raise _malformed(f"{columns!r} columns")
         self.form = SlotForm(rows, columns)
         s = seal()
-        try:
-            self._rotations = load(s.GaloisKeys(), context(*_PARAMETERS), rotations.astype(np.uint8).tobytes())
-        except (RuntimeError, ValueError) as error:
-            raise _malformed(f"keys for rotations that are none of SEAL under these parameters ({error})") from error
-        self._sealed = _load_all(found.get("sealed"), self.form.groups * self.form.blocks, _SCALE)
+        self._rotations = _load_key(s.GaloisKeys(), found.get("rotations"), "keys for rotations")
+        self._public = _load_key(s.PublicKey(), found.get("public"), "a public key")
+        self._sealed = _load_all(found.get("sealed"), self.form.groups * self.form.blocks, _COLUMNS)
 
     def multiply(self, v: NDArray[np.float64], secret: Secret) -> NDArray[np.uint8]:
         """Ciphertexts of ``x' v`` for each column of v, ``(rows, outputs)``, in which nothing else can be read.
@@ -166,14 +161,14 @@ class SlotVector:
                 remedy="use numbers below a million: scale them, or penalise weights more",
             )
         s, made, form, pieces = seal(), context(*_PARAMETERS), self.form, []
-        evaluator, encoder, plain = s.Evaluator(made), s.CKKSEncoder(made), s.Plaintext()
+        evaluator, encoder = s.Evaluator(made), s.CKKSEncoder(made)
         for output in v.T:
             factors = []
             for block in form.lay_same(output):
                 factor = s.Plaintext()
                 # SEAL refuses a product with 0; this one is below the error of an encoding.
                 shown = block if np.abs(block).max() > 2.0**-30 else np.full(SLOTS, 2.0**-39)
-                encoder.encode(shown.tolist(), _SCALE, factor)
+                encoder.encode(shown.tolist(), _NUMBERS, factor)
                 factors.append(factor)
             for group in range(form.groups):
                 total = None
@@ -184,24 +179,41 @@ class SlotVector:
                         total = each
                     else:
                         evaluator.add_inplace(total, each)
-                step = 1
-                while step < form.segment:
+                step = form.side
+                while step < SLOTS:
                     turned = s.Ciphertext()
                     evaluator.rotate_vector(total, step, self._rotations, turned)
                     evaluator.add_inplace(total, turned)
                     step *= 2
-                encoder.encode(self._hide(secret).tolist(), _SCALE**2, plain)
-                evaluator.add_plain_inplace(total, plain)
+                hiding = self._draw_hiding(secret)
+                evaluator.add_inplace(total, _encrypt(hiding, _COLUMNS * _NUMBERS, self._public, secret))
                 pieces.append(save(total))
         return join(pieces)
 
-    def _hide(self, secret: Secret) -> NDArray[np.float64]:
+    def _draw_hiding(self, secret: Secret) -> NDArray[np.complex128]:
+        """Normal numbers for both parts of all slots, whose mean over a column's slots has a deviation of ``2^-24`` in each."""
         words = secret.uint64((2, SLOTS)).astype(np.float64) / 2.0**64
-        made: NDArray[np.float64] = (2 * words[0] - 1) * _HIDING
         radius = np.sqrt(-2 * np.log(np.maximum(words[0], 2.0**-64)))
-        heads = self.form.heads
-        made[heads] = _ERROR * (radius * np.cos(2 * np.pi * words[1]))[heads]
+        made: NDArray[np.complex128] = _ERROR * np.sqrt(self.form.segment) * radius * np.exp(2j * np.pi * words[1])
         return made
+
+
+def _encrypt(slots: NDArray[Any], scale: float, public: Any, secret: Secret) -> Any:
+    """Slots under a public key."""
+    s, made = seal(), context_for(*_PARAMETERS, secret)
+    plain, sealed = s.Plaintext(), s.Ciphertext(made)
+    s.CKKSEncoder(made).encode(slots.tolist(), scale, plain)
+    s.Encryptor(made, public).encrypt(plain, sealed)
+    return sealed
+
+
+def _load_key(empty: Any, raw: Any, what: str) -> Any:
+    if not isinstance(raw, np.ndarray):
+        raise _malformed(f"{what} of type {type(raw).__name__}")
+    try:
+        return load(empty, context(*_PARAMETERS), raw.astype(np.uint8).tobytes())
+    except (RuntimeError, ValueError) as error:
+        raise _malformed(f"{what}, none of SEAL under these parameters ({error})") from error
 
 
 def _load_all(sealed: Any, count: int, scale: float) -> list[Any]:

@@ -5,7 +5,7 @@ multiplies its own ``v`` itself, and the others multiply theirs with its ciphert
 
 * ``pair`` (the setting of S. Yang et al. 2019: no third party): each party has a key of its own, and opens the products of its own columns. There the host tells the guest its margins of
   all rows in every step, from which the guest finds the host's columns up to a linear map. Here no party sees another's rows, at the price of Taylor's loss.
-* ``ckks``: the same under CKKS, whose sums have an error of ``2^-16``.
+* ``ckks``: the same under CKKS, whose sums have an error of ``2^-24``, among parties that make their ciphertexts as they should: see `atoll.secure.encrypted.slots`.
 * ``arbiter`` (Hardy et al. 2017): the key is at a third party. The owner of the columns adds the others' products up, hides each sum behind a uniform number, and has it opened. So with
   several hosts it learns the sum alone, and the arbiter learns nothing. Hardy's parties encrypt derivatives of the rows in each step; ours encrypt columns, once.
 """

@@ -205,7 +205,7 @@ def predict_products(
 
 
 def predict_slots(rows: int, columns: Sequence[int], outputs: int, rounds: float) -> dict[str, float]:
-    """The same of CKKS: 6 ms a ciphertext's product and rotation, 370 kB a ciphertext.
+    """The same of CKKS: 6 ms a ciphertext's product and rotation, 370 kB a ciphertext, 3.7 MB a party's keys.
 
     Args:
         rows: training rows.
@@ -219,5 +219,5 @@ def predict_slots(rows: int, columns: Sequence[int], outputs: int, rounds: float
     turns = answers * forms[0].segment.bit_length() + rounds * outputs * others * sealed
     return {
         "seconds": 0.3 * len(columns) + 0.04 * sealed + 6e-3 * turns + 0.01 * answers,
-        "bytes": others * (3.3e6 * len(columns) + 3.7e5 * sealed) + 3.7e5 * answers,
+        "bytes": others * (3.7e6 * len(columns) + 3.7e5 * sealed) + 3.7e5 * answers,
     }

@@ -447,8 +447,8 @@ class VerticalLinear(VerticalModel):
         return keep
 
     def _exact(self, rows: int) -> float:
-        """See `JointRows.exact`; of CKKS above what an error of 2^-16 in each sum makes of it."""
-        return 1e-13 + 1e-7 / rows**2 if self.security == "ckks" else _SEALED_EXACT
+        """See `JointRows.exact`; of CKKS above what an error of 2^-24 in each sum makes of it."""
+        return 1e-13 + 2e-12 / rows**2 if self.security == "ckks" else _SEALED_EXACT
 
     def _block(
         self, x: NDArray[np.float64], parties: int, coupled: bool, unit: float, intercept: bool = False
