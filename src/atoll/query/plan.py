@@ -195,7 +195,7 @@ class QueryPlanner:
     def plan(self) -> QueryPlan:
         """All of it."""
         self._require_aggregates()
-        self._require_levels()
+        self.scopes.require_readable()
         self.scopes.require_local()
         released = self._released()
         keys = self._keys()
@@ -244,12 +244,6 @@ class QueryPlanner:
             if isinstance(node, exp.Window):
                 raise CompositionError("a window function at the outside", where=self.where, remedy="ask for the groups, and rank them yourself")  # fmt: skip
             yield node
-
-    def _require_levels(self) -> None:
-        for _, (table, column) in self.scopes.every_base():
-            if self.scopes.column_policy((table, column)).release == "never":
-                raise PolicyError(f"{table}.{column} is never released, not even in a condition", where="policies of the sites", remedy="leave the column out")  # fmt: skip
-        self.scopes.require_no_carrier()
 
     def _require_points(self) -> None:
         """Refuse to show which rows are near to a point, if the point's coordinates are private: circles would find them."""
@@ -309,27 +303,14 @@ class QueryPlanner:
     # ------------------------------------------------------------------ local SQL
 
     def _sources(self) -> dict[str, tuple[str, ...]]:
-        used: dict[str, set[str]] = {}
-        for table in self.tree.find_all(self.exp.Table):
-            if table.name.lower() in self.catalog.tables and not self._is_cte(table):
-                used.setdefault(table.name.lower(), set())
-        for _, (table, column) in self.scopes.every_base():
-            used.setdefault(table, set()).add(column)
-        units = {one.table: one.unit for one in self._released() if one.unit}
-        for table, unit in units.items():
-            used[table].add(unit)
-        return {table: tuple(name for name in self.catalog.tables[table] if name.lower() in columns) for table, columns in used.items()}  # fmt: skip
-
-    def _is_cte(self, table: Any) -> bool:
-        scope = self.scopes.scope_of(table)
-        return scope is not None and table.name in scope.cte_sources
+        return self.scopes.columns_read(self.catalog, [(one.table, one.unit) for one in self._released() if one.unit])
 
     def _renamed(self, tree: Any) -> Any:
         """The tree with tables of the catalog under the names that local SQL gives them."""
         exp = self.exp
         whole = self.tree
         for mine, table in zip(whole.find_all(exp.Table), tree.find_all(exp.Table), strict=True):
-            if mine.name.lower() in self.catalog.tables and not self._is_cte(mine):
+            if mine.name.lower() in self.catalog.tables and not self.scopes.is_cte(mine):
                 table.this.replace(exp.to_identifier(SOURCE + mine.name.lower(), quoted=True))
         return tree
 
@@ -507,10 +488,7 @@ class QueryPlanner:
 
     def _require_value(self, arg: Any, inner: Any) -> None:
         """Refuse values that the policy does not release, or expressions that could single out a row."""
-        for table, column in sorted(self.scopes.bases(arg, self.root)):
-            policy = self.scopes.column_policy((table, column))
-            if policy.release != "aggregate":
-                raise PolicyError(f"{inner.sql('duckdb')}: {table}.{column} is {policy.level} and only counts rows", where="policies of the sites", remedy="ask for COUNT, or let the sites release it: {level: private, release: aggregate}")  # fmt: skip
+        self.scopes.require_released(self.scopes.bases(arg, self.root), inner.sql("duckdb"))
         if self.strict and self._level(arg) != "public":
             degree = self._degree(arg, inner)
             if degree > _DEGREE:

@@ -7,12 +7,13 @@ column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from atoll.core.errors import CompositionError, PolicyError
 
 from .policy import ColumnPolicy, QueryPolicy
+from .statement import Catalog
 
 __all__ = ["Scopes"]
 
@@ -32,7 +33,7 @@ class Scopes:
         from sqlglot import exp
         from sqlglot.optimizer.scope import traverse_scope
 
-        self.exp, self.policy = exp, policy
+        self.tree, self.exp, self.policy = tree, exp, policy
         self.all = list(traverse_scope(tree))
         self.root = self.all[-1]
         self._of = {id(scope.expression): scope for scope in self.all}
@@ -106,6 +107,56 @@ class Scopes:
     def column_policy(self, base: Base) -> ColumnPolicy:
         """The policy of a column."""
         return self.policy.table(base[0]).column(base[1])
+
+    def is_cte(self, table: Any) -> bool:
+        """Whether a table is one of the statement's WITH."""
+        scope = self.scope_of(table)
+        return scope is not None and table.name in scope.cte_sources
+
+    def columns_read(self, catalog: Catalog, more: Iterable[Base] = ()) -> dict[str, tuple[str, ...]]:
+        """The tables that the statement reads, and their columns, as the catalog writes and orders them.
+
+        Args:
+            catalog: the tables.
+            more: columns that a plan needs beside those that the statement names, such as units.
+        """
+        used: dict[str, set[str]] = {}
+        for table in self.tree.find_all(self.exp.Table):
+            if table.name.lower() in catalog.tables and not self.is_cte(table):
+                used.setdefault(table.name.lower(), set())
+        for table, column in (*(base for _, base in self.every_base()), *more):
+            used.setdefault(table, set()).add(column)
+        return {table: tuple(name for name in catalog.tables[table] if name.lower() in columns) for table, columns in used.items()}  # fmt: skip
+
+    # ------------------------------------------------------------------ what no strategy may do
+
+    def require_readable(self) -> None:
+        """Refuse a statement that reads what is never released, or carries values by rows that every site has.
+
+        Raises:
+            PolicyError: names the column.
+        """
+        for _, (table, column) in self.every_base():
+            if self.column_policy((table, column)).release == "never":
+                raise PolicyError(f"{table}.{column} is never released, not even in a condition", where="policies of the sites", remedy="leave the column out")  # fmt: skip
+        self.require_no_carrier()
+
+    def require_released(self, bases: Iterable[Base], text: str, allowed: tuple[str, ...] = ("aggregate",)) -> None:
+        """Refuse to add up values that policies do not release.
+
+        Args:
+            bases: the columns that are added up.
+            text: the aggregate, for errors.
+            allowed: releases that do.
+
+        Raises:
+            PolicyError: names the column, and how sites may release it.
+        """
+        for table, column in sorted(bases):
+            policy = self.column_policy((table, column))
+            if policy.release not in allowed:
+                how = "aggregate" if allowed[-1] == "aggregate" else f"{allowed[-1]}, range: [0, 100]"
+                raise PolicyError(f"{text}: {table}.{column} is {policy.level} and only counts rows", where="policies of the sites", remedy=f"ask for COUNT, or let the sites release it: {{level: private, release: {how}}}")  # fmt: skip
 
     def is_divided(self, scope: Any) -> bool:
         """Whether a scope reads rows that only one site has."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from atoll.core.errors import DataError
 
-from .silo import EMPTY, Schema, SiloSource, connect_duckdb, quote
+from .silo import EMPTY, Schema, SiloSource, connect_duckdb, quote, quote_text
 
 __all__ = ["DuckDBFile", "Folder"]
 
@@ -51,7 +51,7 @@ class Folder(SiloSource):
     def _reading(self, table: str) -> str:
         path, reader = self._files()[table]
         more = ", sample_size = -1, header = true" if reader == "read_csv" else ""
-        return f"{reader}({_literal(path)}{more})"
+        return f"{reader}({quote_text(str(path))}{more})"
 
     def read_schema(self) -> Schema:
         """The tables and the types of their columns.
@@ -139,16 +139,12 @@ class DuckDBFile(SiloSource):
     def _attach(self, memory: int) -> Any:
         made = connect_duckdb(memory=memory)
         try:
-            made.execute(f"ATTACH {_literal(self._path)} AS silo (READ_ONLY)")
+            made.execute(f"ATTACH {quote_text(str(self._path))} AS silo (READ_ONLY)")
             made.execute("USE silo")
         except Exception as error:
             made.close()
             raise DataError(f"the file cannot be opened: {_first_line(error)}", where=str(self._path), remedy="let its writer close it: a DuckDB file has no readers while a process writes it") from error  # fmt: skip
         return made
-
-
-def _literal(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
 
 
 def _stamp(path: Path) -> tuple[int, int]:

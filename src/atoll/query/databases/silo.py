@@ -21,7 +21,7 @@ from atoll.core.extras import need
 
 from ..policy import QueryPolicy
 
-__all__ = ["EMPTY", "Silo", "SiloSource", "connect_duckdb", "lock_connection", "quote"]
+__all__ = ["EMPTY", "Silo", "SiloSource", "connect_duckdb", "lock_connection", "quote", "quote_text"]
 
 EMPTY = "NULL"
 """The type of a column without any value, which has every type."""
@@ -36,6 +36,11 @@ Watch = Callable[[Callable[[], None]], None]
 def quote(name: str) -> str:
     """A name as SQL quotes it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(value: str) -> str:
+    """A text as SQL quotes it."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 def connect_duckdb(path: str = ":memory:", memory: int | None = None, threads: int | None = None) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
-
-from atoll.core.errors import PolicyError
 
 from ..column_codes import ColumnCode
 from ..plan import find_outermost, read_aggregate, split_conditions
@@ -213,7 +211,7 @@ class GroupPlanner(JoinPlanner):
                 raise refuse(f"{text} of averages", "show the averages, and look for it yourself")
             return name, [put.add(name, value, value.code, value.bases)]
         for arg in args:
-            self._require_value(self.bases_of(arg, names), text)
+            self.scopes.require_released(self.bases_of(arg, names), text)
         numbers = [self.number(arg, names, adds=text) for arg in args]
         if any(isinstance(one, Quotient) for one in numbers):
             raise refuse(f"{text} adds averages", "show the averages, and add them yourself")
@@ -233,12 +231,6 @@ class GroupPlanner(JoinPlanner):
             product = self._product(args[i], args[j], numbers[i], numbers[j], names)
             found.append(put.add("sum", product, self._square_code(numbers[i], numbers[j])))
         return found
-
-    def _require_value(self, bases: Iterable[tuple[str, str]], text: str) -> None:
-        for table, column in sorted(bases):
-            policy = self.scopes.column_policy((table, column))
-            if policy.release != "aggregate":
-                raise PolicyError(f"{text}: {table}.{column} is {policy.level} and only counts rows", where="policies of the sites", remedy="ask for COUNT, or let the sites release it: {level: private, release: aggregate}")  # fmt: skip
 
     @staticmethod
     def _sum_code(value: Value) -> ColumnCode:
@@ -334,7 +326,7 @@ class GroupPlanner(JoinPlanner):
             found = Stored(value.code, value.bases | bases, self.new_name("g"))
             columns.append(WindowColumn(found, name, value, frame))
             return found
-        self._require_value(self.bases_of(args[0], names), text)
+        self.scopes.require_released(self.bases_of(args[0], names), text)
         number = self.number(args[0], names, adds=text)
         total = Stored(self._sum_code(number), bases, self.new_name("g"), True)
         columns.append(WindowColumn(total, "sum", number, frame))

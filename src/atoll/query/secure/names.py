@@ -115,16 +115,11 @@ class NamePlanner:
 
     # ------------------------------------------------------------------ text and types
 
-    def is_cte(self, table: Any) -> bool:
-        """Whether a table is one of the statement's WITH."""
-        scope = self.scopes.scope_of(table)
-        return scope is not None and table.name in scope.cte_sources
-
     def local(self, node: Any) -> str:
         """Local SQL of a part of the tree: tables of the catalog have the names that sites give them."""
         copy = node.copy()
         for mine, table in zip(node.find_all(self.exp.Table), copy.find_all(self.exp.Table), strict=True):
-            if mine.name.lower() in self.catalog.tables and not self.is_cte(mine):
+            if mine.name.lower() in self.catalog.tables and not self.scopes.is_cte(mine):
                 table.this.replace(self.exp.to_identifier(SOURCE + mine.name.lower(), quoted=True))
         return str(copy.sql("duckdb"))
 

@@ -63,10 +63,7 @@ class SecurePlanner(GroupPlanner):
         """All of it."""
         if self.policy.min_count > 1:
             raise PolicyError(f"min_count is {self.policy.min_count}, and under shares no site can write down which of its rows stand behind an answer", where="smcql", remedy="use the strategy sums, or let sites set min_count: 1")  # fmt: skip
-        for _, base in self.scopes.every_base():
-            if self.scopes.column_policy(base).release == "never":
-                raise PolicyError(f"{base[0]}.{base[1]} is never released, not even in a condition", where="policies of the sites", remedy="leave the column out")  # fmt: skip
-        self.scopes.require_no_carrier()
+        self.scopes.require_readable()
         common = self.tree.args.get("with_")
         self.common = ", ".join(self.local(one) for one in common.expressions) if common else ""
         return self._plan_root() if isinstance(self.tree, self.exp.Select) else self._plan_set()
@@ -79,25 +76,16 @@ class SecurePlanner(GroupPlanner):
         if keys:
             require_points(self.scopes)
         leaves = tuple(leaf.finish() for leaf in self.leaves)
-        return SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, self._sources(), self.common, finish)  # fmt: skip
+        sources = self.scopes.columns_read(
+            self.catalog, [(table, column) for leaf in self.leaves for table, column in leaf.claims]
+        )
+        return SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, sources, self.common, finish)  # fmt: skip
 
     def _require_shown(self, value: Value) -> None:
         """Refuse to open what is private."""
         for table, column in sorted(value.bases):
             if self.scopes.column_policy((table, column)).level == "private":
                 raise PolicyError(f"shows values of {table}.{column}, which is private", where="policies of the sites", remedy="show public or protected columns, or aggregates")  # fmt: skip
-
-    def _sources(self) -> dict[str, tuple[str, ...]]:
-        used: dict[str, set[str]] = {}
-        for table in self.tree.find_all(self.exp.Table):
-            if table.name.lower() in self.catalog.tables and not self.is_cte(table):
-                used.setdefault(table.name.lower(), set())
-        for _, (table, column) in self.scopes.every_base():
-            used.setdefault(table, set()).add(column)
-        for leaf in self.leaves:
-            for table, column in leaf.claims:
-                used[table].add(column)
-        return {table: tuple(name for name in self.catalog.tables[table] if name.lower() in columns) for table, columns in used.items()}  # fmt: skip
 
     # ------------------------------------------------------------------ the outermost SELECT
 

@@ -37,7 +37,7 @@ from atoll.core.requests.task import task
 from atoll.core.sealing import sealed_nbytes
 from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, find_first_above, join_scattered, margin_of, slots_of
 
-from ..databases.silo import quote
+from ..databases.silo import quote, quote_text
 from ..local import LocalCells, message_of, names_of, plan_of, prefix_of, silo_of
 from ..plan import Key, QueryPlan, QueryPlanner, make_plan, split_conditions
 from ..policy import QueryPolicy
@@ -94,15 +94,14 @@ class Relation:
         """Local SQL of the rows of all sites: a WITH of this name."""
         names = [name for name, _ in self.columns]
         shown = [f"CAST({quote(name)} AS {kind}) AS {quote(name)}" for name, kind in self.columns]
-        made = [f"({number}, {', '.join(_literal(cell) for cell in row)})" for number, row in enumerate(rows)]
+        made = [
+            f"({number}, {', '.join('NULL' if cell is None else quote_text(cell) for cell in row)})"
+            for number, row in enumerate(rows)
+        ]
         values = ", ".join(made) or f"(NULL, {', '.join(['NULL'] * len(names))})"
         inner = f"(VALUES {values}) AS v({', '.join([quote(_ENTRY), *map(quote, names)])})"
         where = "" if made else " WHERE false"
         return f"{quote(_RELATION)} AS (SELECT CAST({quote(_ENTRY)} AS BIGINT) AS {quote(_ENTRY)}, {', '.join(shown)} FROM {inner}{where})"  # fmt: skip
-
-
-def _literal(cell: str | None) -> str:
-    return "NULL" if cell is None else "'" + cell.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ class _SpatialPlanner(QueryPlanner):
         tree.set("qualify", qualify)
         if grouped:
             return self._plan_counts()
-        self._require_levels()
+        self.scopes.require_readable()
         self._require_points()
         order = self._order()
         k, distance = self._limit(order)

@@ -151,7 +151,7 @@ class _NoisedPlanner(QueryPlanner):
     def noised_plan(self) -> NoisedPlan:
         """All of it."""
         self._require_aggregates()
-        self._require_levels()
+        self.scopes.require_readable()
         self.scopes.require_local()
         released = self._require_one_table()
         keys = self._keys()
@@ -207,10 +207,7 @@ class _NoisedPlanner(QueryPlanner):
         self.aggregates.append((node, QueryAggregate(name, text, kind, tuple(places))))
 
     def _sum(self, text: str, arg: Any, when: str, what: str) -> int:
-        for table, column in sorted(self.scopes.bases(arg, self.root)):
-            policy = self.scopes.column_policy((table, column))
-            if policy.release not in ("aggregate", "noise"):
-                raise PolicyError(f"{what}: {table}.{column} is {policy.level} and only counts rows", where="policies of the sites", remedy="ask for COUNT, or let the sites release it: {level: private, release: noise, range: [0, 100]}")  # fmt: skip
+        self.scopes.require_released(self.scopes.bases(arg, self.root), what, ("aggregate", "noise"))
         low, high = self._range(arg, what)
         (kind,) = self._types([f"sum({text})"])
         digits = int(kind.rpartition(",")[2].rstrip(")")) if kind.startswith("DECIMAL") else 0
