@@ -25,7 +25,7 @@ from .plan import ROW
 from .policy import QueryPolicy, strictest
 from .scopes import Scopes
 from .statement import Catalog, SqlStatement, parse_statement, unite_schemas, with_points
-from .strategies.strategy import known_strategies
+from .strategies.strategy import known_strategies, takes_epsilon
 
 if TYPE_CHECKING:
     from atoll.data import Islands
@@ -206,14 +206,14 @@ class SqlConnection:
             Whether the rows are equal: in any order unless the statement orders them, and doubles to 1e-9 of their size. Groups and values that were withheld may be anything. ``None`` for an
             answer that is approximate, or only a plan.
         """
-        inexact = result.approximate is not None or result.privacy is not None
+        inexact = result.approximate is not None or bool(result.privacy and result.privacy["noise_std"])
         if result.explained or inexact or result.statement is None:
             return None
         expected, ordered = self._pool(result.statement.text, params)
         return _equal_rows(result.rows, expected, ordered, result.withheld_groups, result.withheld_values)
 
     def try_strategies(
-        self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, check: bool = False
+        self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, check: bool = False, **noise: Any
     ) -> dict[str, dict[str, Any]]:
         """Answer a statement by each strategy.
 
@@ -221,17 +221,18 @@ class SqlConnection:
             text: the statement.
             params: its parameters.
             check: whether to compare with DuckDB over all rows in one place; see `check`.
+            noise: ``epsilon``, ``delta`` and ``analyst`` of the strategies that take them; see `sql`.
 
         Returns:
-            Name of a strategy -> ``answered``, ``equal`` (``None`` if it is not compared), ``refused`` (why, or ``None``), ``seconds`` and ``bytes``.
+            Name of a strategy -> ``answered``, ``equal`` (``None`` if it is not compared, or approximate), ``refused`` (why, or ``None``), ``seconds`` and ``bytes``.
         """
         found: dict[str, dict[str, Any]] = {}
         for name in known_strategies()[1:]:
             begin = time.perf_counter()
             row: dict[str, Any] = {"answered": False, "equal": None, "refused": None, "seconds": None, "bytes": None}
             try:
-                result = self.sql(text, params, strategy=name)
-            except (CompositionError, PolicyError) as error:
+                result = self.sql(text, params, strategy=name, **(noise if takes_epsilon(name) else {}))
+            except (CompositionError, PolicyError, DataError) as error:
                 row["refused"] = str(error)
             else:
                 row |= {"answered": True, "seconds": time.perf_counter() - begin, "bytes": result.bytes}

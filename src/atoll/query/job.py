@@ -21,7 +21,15 @@ from atoll.core.validation import Checked, is_real
 from .local import digest_rows, message_of, silo_of
 from .policy import strictest
 from .statement import describe_catalog, parse_statement, unite_schemas, with_points
-from .strategies.strategy import HELPER, Choice, QueryAnswer, choose_strategy, known_strategies
+from .strategies.strategy import (
+    HELPER,
+    Choice,
+    QueryAnswer,
+    choose_strategy,
+    known_strategies,
+    shares_rows,
+    takes_epsilon,
+)
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -153,7 +161,7 @@ class Query(Checked, Job):
         sql: the statement: one SELECT, EXPLAIN of one, ``SHOW TABLES`` or ``DESCRIBE table``.
         strategy: how it is answered: ``"auto"``, or the name of a strategy, with options after a colon: ``"hufu:radii=3"``.
         params: values of ``?`` in the statement, in order.
-        epsilon: what an answer with noise costs each site's units; ``None`` for an answer without noise.
+        epsilon: what noise costs each site's units, in the answer or in what parties see on the way; ``None`` for none.
         delta: the probability that such an answer lists a group of one unit.
         analyst: who asks for noise, by the name that the sites' policies have budgets for.
     """
@@ -175,8 +183,8 @@ class Query(Checked, Job):
             return
         if not is_real(self.epsilon) or not 0 < self.epsilon < math.inf or not is_real(self.delta) or not 0 < self.delta < 1:  # fmt: skip
             raise ConfigError(f"epsilon={self.epsilon!r}, delta={self.delta!r}", where="query", remedy="use an epsilon above 0, such as 0.5, and a delta in (0, 1)")  # fmt: skip
-        if self.strategy not in ("auto", "saqe"):
-            raise ConfigError(f"strategy={self.strategy!r} with epsilon={self.epsilon:g}", where="query", remedy="use auto or saqe, which adds noise")  # fmt: skip
+        if self.strategy != "auto" and not takes_epsilon(self.strategy):
+            raise ConfigError(f"strategy={self.strategy!r} with epsilon={self.epsilon:g}", where="query", remedy="use auto or saqe, which adds noise, or shrinkwrap")  # fmt: skip
 
     def names(self) -> tuple[str, ...]:
         """The kind and the strategy, which a site's policy can allow or refuse."""
@@ -188,8 +196,8 @@ class Query(Checked, Job):
         return (*super().known_names(), *known_strategies())
 
     def others(self, n: int) -> Mapping[str, str]:
-        """The third party of ``smcql`` beside two sites: name -> role."""
-        return {HELPER: "shares"} if self.strategy == "smcql" and n < 3 else {}
+        """The third party beside two sites, where rows are shared: name -> role."""
+        return {HELPER: "shares"} if n < 3 and shares_rows(self.strategy) else {}
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """What leaves follows from the sites' tables and policies: the statement ``EXPLAIN SELECT …`` asks them, and reads no row."""
@@ -226,7 +234,7 @@ class _PreparedQuery(Prepared):
         statement = parse_statement(self.job.sql, catalog, self.job.params)
         job = self.job
         terms = None if job.epsilon is None else {"epsilon": job.epsilon, "delta": job.delta, "analyst": job.analyst}
-        choice = choose_strategy(job.strategy if terms is None else "saqe", statement, catalog, policy, len(sites), terms)  # fmt: skip
+        choice = choose_strategy("saqe" if terms and job.strategy == "auto" else job.strategy, statement, catalog, policy, len(sites), terms)  # fmt: skip
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
         compared = compared_columns(choice.plan)
         if compared and len(sites) > 1:
@@ -234,8 +242,8 @@ class _PreparedQuery(Prepared):
             learned += len(sites) * (M.nbytes(asked) + M.nbytes(dict.fromkeys(compared, "0" * 48)) + _CONTACT)
             if statement.explain != "explain":
                 await _require_replicas(fed, asked)
-        predicted = round(learned + choice.strategy.predict_cost(choice.plan, len(sites)))
         if statement.explain == "explain":
+            predicted = round(learned + choice.strategy.predict_cost(choice.plan, len(sites)))
             return QueryResult(QueryAnswer(statement.columns, statement.types, []), choice, 0, predicted, {}, "explain")
         message = message_of(statement, catalog, policy, fed.parties.names[0])
         answer = await choice.strategy.run(fed, choice.plan, message)
@@ -248,7 +256,7 @@ class _PreparedQuery(Prepared):
     def most(self, rows: int) -> Sequence[Event]:
         """Return one release without noise."""
         del rows
-        if self.job.epsilon is not None:
+        if self.job.epsilon is not None and not self.job.strategy.startswith("shrinkwrap"):
             return (Laplace(unit="user", epsilon=self.job.epsilon),)
         return (NonPrivate(what="the answer to a query"),)
 

@@ -18,9 +18,11 @@ from atoll.secure.tables import (
     SortKey,
     WindowAggregate,
     collect_table,
+    compact_rows,
     concatenate_tables,
     deliver_table,
     distinct_rows,
+    find_repeated_keys,
     group_rows,
     join_many,
     join_unique,
@@ -430,6 +432,41 @@ class Liar(Recorder):
 
     async def send(self, role, message):
         await super().send(role, self._lie(message) if isinstance(message, list) is self._of_table else message)
+
+
+@among_three
+async def cut(trio, values):
+    rows, extra = values
+    table = (await shared(trio, [(rows, len(rows["x"]))])).keep_columns(["x", "y"])
+    few = await table.filter_rows(await less_words(table.words("x"), trio.constant(np.full(len(table), 100), 16)))
+    made = await compact_rows(few, trio.numbers.constant(np.array([extra])))
+    seen = await trio.open(made.valid)
+    repeats = [await trio.open(await find_repeated_keys(few, [SortKey(few.words("x"))], most)) for most in (1, 2)]
+    return {"places": seen, "rows": await open_table(made), "repeats": [bool(one.any()) for one in repeats]}
+
+
+@settings(max_examples=6)
+@given(st.lists(st.sampled_from([1, 2, 3, 500]), min_size=3, max_size=12), st.integers(0, 14))
+def test_a_table_is_cut_to_its_rows_and_some_more_and_loses_none(words, extra):
+    count = sum(one < 100 for one in words)
+    x, y = np.array(words), np.arange(len(words)) * 2**40
+    zeros = np.zeros(len(words), np.int64)
+    found = [one for one, _ in cut(({"key": zeros, "missing": zeros, "x": x, "y": y, "flag": zeros}, extra))]
+    for one in found:
+        assert len(one["places"]) == max(1, min(len(words), count + extra))
+        assert as_rows(one["rows"]) == as_rows({"x": x[x < 100], "y": y[x < 100]})
+        most = max((words.count(word) for word in (1, 2, 3)), default=0)
+        assert one["repeats"] == [most > 1, most > 2]
+
+
+def test_where_the_rows_of_a_cut_table_lie_is_drawn():
+    """Four rows that count and four of eight that do not: over draws each place has one as often."""
+    zeros, x = np.zeros(12, np.int64), np.array([1] * 4 + [500] * 8)
+    drawn = [cut(({"key": zeros, "missing": zeros, "x": x, "y": zeros, "flag": zeros}, 4), seed=k)[0][0]["places"] for k in range(30)]  # fmt: skip
+    assert all(len(one) == 8 for one in drawn)
+    assert np.all(
+        np.abs(np.sum(drawn, axis=0, dtype=np.int64) - 15) <= 12
+    )  # 4.4 standard deviations of a binomial of 30
 
 
 @among_three

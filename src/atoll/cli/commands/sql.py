@@ -79,7 +79,7 @@ def _answer(db: Any, text: str, out: Path | None, *, each: bool, check: bool, **
     from rich.console import Group
 
     if each:
-        tried = db.try_strategies(text, check=check)
+        tried = db.try_strategies(text, check=check, **noise)
         return {"strategies": tried}, _shown_strategies(tried)
     result = db.sql(text, **noise)
     found, shown = result.facts(), [_shown(result, planned=result.explained)]
@@ -217,8 +217,9 @@ def _shown(result: Any, *, planned: bool) -> Any:
     if result.withheld_values:
         words.append(f"{result.withheld_values} values withheld: too few rows, or too few that differ")
     if result.privacy is not None:
-        noise = "; ".join(f"{text} ± {std:.4g}" for text, std in result.privacy["noise_std"].items())
+        noise = "; ".join(f"{text} ± {std:.4g}" for text, std in result.privacy["noise_std"].items()) or "the answer is exact"  # fmt: skip
         words.append(f"noise for epsilon {result.privacy['epsilon']:g} at each site ({noise})")
+        words += [f"{one['before']:,} rows became {one['after']:,}" for one in result.privacy.get("sizes", ())]
     return Group(table, Text(", ".join(words)))
 
 

@@ -6,9 +6,9 @@ One party rehearses the plan on zeros (`atoll.secure.shares.ShareRehearsal`). La
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from atoll.secure.shares import ShareRehearsal
 from atoll.secure.tables import SharedTable, outward_rows
 
 from .extents import Extents
-from .operators import PlanLeaf, SecurePlan
+from .operators import Operator, PlanLeaf, SecurePlan
 from .tables import SecureTables
 
-__all__ = ["SecureCost", "leaf_layout", "measure_extents", "predict_cost", "shown_columns"]
+__all__ = ["RehearsedCuts", "SecureCost", "leaf_layout", "measure_extents", "predict_cost", "shown_columns"]
 
 Layout = dict[str, "int | None"]
 _LARGEST = 1 << 12
@@ -46,6 +46,18 @@ class SecureCost:
     outward: float
 
 
+class RehearsedCuts(Protocol):
+    """Tables that become smaller by a part that is known, whatever their size."""
+
+    def shrink(self, op: Operator, rows: int) -> int:
+        """How many of an operator's rows are left."""
+        ...
+
+    async def resize(self, tables: SecureTables, op: Operator, table: SharedTable) -> SharedTable:
+        """What the parties do to cut an operator's table."""
+        ...
+
+
 def leaf_layout(leaf: PlanLeaf, widths: Mapping[str, int]) -> Layout:
     """The columns of a leaf's shared table.
 
@@ -62,9 +74,9 @@ def leaf_layout(leaf: PlanLeaf, widths: Mapping[str, int]) -> Layout:
     return made
 
 
-def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]]) -> Extents:
-    """How many rows the plan's tables have, for the sizes of the leaves at each site."""
-    found = Extents([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)])
+def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None) -> Extents:  # fmt: skip
+    """How many rows the plan's tables have, for the sizes of the leaves at each site; see `Extents`."""
+    found = Extents([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)], shrink)
     found.rows(plan.root)
     return found
 
@@ -76,7 +88,7 @@ def shown_columns(plan: SecurePlan, table: SharedTable) -> SharedTable:
     return table.keep_columns(kept)
 
 
-def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str]) -> SecureCost:  # fmt: skip
+def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None) -> SecureCost:  # fmt: skip
     """What a plan costs.
 
     Args:
@@ -84,29 +96,30 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
         sizes: rows of each leaf at each site.
         widths: words of each column of text.
         parties: the three parties.
+        cuts: tables that the parties cut; ``None`` for none.
     """
-    largest = measure_extents(plan, sizes).largest
+    largest = _largest(plan, [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)], cuts)
     shared = sum(_sharing(leaf_layout(leaf, widths), own[place], owner in parties) for place, leaf in enumerate(plan.leaves) for owner, own in sizes.items() if own[place])  # fmt: skip
     totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
     if largest <= _LARGEST:
         # Few rows are sorted in a number of steps that varies: the mean of several orders is nearer.
-        drawn = [_rehearse(plan, totals, widths, seed) for seed in range(4 if largest <= _LARGEST // 4 else 1)]
+        drawn = [_rehearse(plan, totals, widths, cuts, seed) for seed in range(4 if largest <= _LARGEST // 4 else 1)]
         sent, messages = (sum(values) / len(drawn) for values in zip(*((one.nbytes, one.messages) for one in drawn), strict=True))  # fmt: skip
         return SecureCost(sent + shared, messages, drawn[0].outward)
     runs = []
     for shrunk in (_LARGEST, _LARGEST // 4):
         smaller = list(totals)
-        while (rows := _largest(plan, smaller)) > shrunk and max(smaller) > 1:
+        while (rows := _largest(plan, smaller, cuts)) > shrunk and max(smaller) > 1:
             smaller = [max(1, one // 2) for one in smaller]
-        runs.append((rows, _rehearse(plan, smaller, widths)))
+        runs.append((rows, _rehearse(plan, smaller, widths, cuts)))
     (n, one), (m, other) = runs
     bytes_, outward = (_extrapolate(largest, (n, a), (m, b)) for a, b in ((one.nbytes, other.nbytes), (one.outward, other.outward)))  # fmt: skip
     growth = (one.messages - other.messages) / max(1e-9, math.log2(n / m)) if n > m else 0.0
     return SecureCost(bytes_ + shared, one.messages + growth * math.log2(largest / n), outward)
 
 
-def _largest(plan: SecurePlan, totals: Sequence[int]) -> int:
-    found = Extents(totals)
+def _largest(plan: SecurePlan, totals: Sequence[int], cuts: RehearsedCuts | None) -> int:
+    found = Extents(totals, None if cuts is None else cuts.shrink)
     found.rows(plan.root)
     return found.largest
 
@@ -132,7 +145,7 @@ def _sharing(layout: Layout, rows: int, among: bool) -> int:
     return sum(sent[1:]) if among else sum(sent)
 
 
-def _rehearse(plan: SecurePlan, totals: Sequence[int], widths: Mapping[str, int], seed: int = 0) -> SecureCost:
+def _rehearse(plan: SecurePlan, totals: Sequence[int], widths: Mapping[str, int], cuts: RehearsedCuts | None = None, seed: int = 0) -> SecureCost:  # fmt: skip
     """The protocol of one party, on zeros."""
     rehearsal = ShareRehearsal(_relayed, seed)
     trio = rehearsal.trio
@@ -144,7 +157,8 @@ def _rehearse(plan: SecurePlan, totals: Sequence[int], widths: Mapping[str, int]
         return SharedTable({name: column(bits) for name, bits in leaf_layout(leaf, widths).items()}, column(1))
 
     async def work() -> Any:
-        made = await SecureTables(trio, [table(leaf, n) for leaf, n in zip(plan.leaves, totals, strict=True)]).make(plan.root)  # fmt: skip
+        leaves = [table(leaf, n) for leaf, n in zip(plan.leaves, totals, strict=True)]
+        made = await SecureTables(trio, leaves, None if cuts is None else cuts.resize).make(plan.root)
         return await outward_rows(shown_columns(plan, made), ordered=plan.ordered)
 
     part = rehearsal.play(work())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from atoll.core.errors import CompositionError
 
@@ -31,7 +31,7 @@ from .operators import (
     Value,
 )
 
-__all__ = ["Extents", "bound_pairs"]
+__all__ = ["Extents", "bound_pairs", "too_many_rows"]
 
 _LARGEST = 1 << 62
 """Numbers stay below it, so that differences of two have a sign in 64 bits."""
@@ -50,12 +50,14 @@ class Extents:
 
     Args:
         sizes: rows of each leaf, of all sites together.
+        shrink: of an operator and its rows how many are left, where tables are cut.
 
     Attributes:
         largest: rows of the largest table.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], shrink: Callable[[Operator, int], int] | None = None) -> None:
+        self._shrink = shrink
         self._sizes, self.largest = list(sizes), max(sizes, default=1)
         self._known: dict[int, tuple[int, ColumnBounds]] = {}
         self._seen: list[Bound] = []
@@ -82,8 +84,9 @@ class Extents:
     def _measure(self, operator: Operator) -> tuple[int, ColumnBounds]:
         known = self._known.get(id(operator))
         if known is None:
-            known = self._known[id(operator)] = self._measured(operator)
-            self.largest = max(self.largest, known[0])
+            rows, bounds = self._measured(operator)
+            self.largest = max(self.largest, rows)
+            known = self._known[id(operator)] = (rows if self._shrink is None else self._shrink(operator, rows)), bounds
         return known
 
     def _measured(self, operator: Operator) -> tuple[int, ColumnBounds]:
@@ -194,6 +197,11 @@ class Extents:
         scale = max(x.code.scale, y.code.scale)
         a, b = (_times(self._bound(one, known), 10 ** (scale - one.code.scale)) for one in (x, y))
         self._keep(_sum(a if other is None else _product(a, self._bound(other, known)), b if under is None else _product(b, self._bound(under, known))))  # fmt: skip
+
+
+def too_many_rows(rows: int, most: int) -> CompositionError:
+    """The refusal of a table that the parties cannot hold."""
+    return CompositionError(f"a table of {rows:,} rows, filled up, and parties hold {most:,}", where="smcql", remedy="let policies say how many rows may have one key: key: true, or at_most: 7; let them declare join: local where it is so; or ask for fewer rows")  # fmt: skip
 
 
 def bound_pairs(left: int, right: int, left_most: int, right_most: int) -> int:

@@ -22,7 +22,7 @@ from ..statement import Catalog, SqlStatement
 __all__ = [
     "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
     "LeafRows", "Limited", "Looked", "MissingValue", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "Truth", "Value", "WindowColumn",
-    "walk_operators",
+    "number_operators", "walk_operators",
 ]  # fmt: skip
 
 Base = tuple[str, str]
@@ -399,6 +399,11 @@ def walk_operators(operator: Operator) -> Iterator[Operator]:
             if isinstance(inner, Operator):
                 yield from walk_operators(inner)
     yield operator
+
+
+def number_operators(root: Operator) -> dict[int, int]:
+    """``id`` of each operator -> its number, which is the same at every party: each operator comes after those that it needs."""
+    return {key: k for k, key in enumerate(dict.fromkeys(id(one) for one in walk_operators(root)))}
 
 
 # ---------------------------------------------------------------- the plan

@@ -6,9 +6,9 @@ leaves out is noticed: both give hidden bits, of which the parties open one for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from atoll.secure.tables import (
     attach_rows,
     attach_unique_rows,
     concatenate_tables,
+    find_repeated_keys,
     group_rows,
     join_many,
     mark_firsts,
@@ -42,7 +43,7 @@ from atoll.secure.tables import (
 )
 
 from ..column_codes import ColumnCode
-from .extents import Extents, bound_pairs
+from .extents import Extents, bound_pairs, too_many_rows
 from .operators import (
     ChosenValue,
     Compared,
@@ -73,7 +74,9 @@ from .operators import (
     WindowColumn,
 )
 
-__all__ = ["SecureTables"]
+__all__ = ["Resize", "SecureTables"]
+
+Resize: TypeAlias = "Callable[[SecureTables, Operator, SharedTable], Awaitable[SharedTable]]"
 
 _TOP = 1 << 63
 _ROW = "\0row"
@@ -98,10 +101,12 @@ class SecureTables:
     Args:
         trio: the three parties.
         leaves: the shared rows of each leaf.
+        resize: makes a smaller table of an operator's, without losing a row that counts; ``None`` keeps all.
+        most: rows of a join at most.
     """
 
-    def __init__(self, trio: Trio, leaves: Sequence[SharedTable]) -> None:
-        self.trio, self._leaves = trio, list(leaves)
+    def __init__(self, trio: Trio, leaves: Sequence[SharedTable], resize: Resize | None = None, most: int = 1 << 31) -> None:  # fmt: skip
+        self.trio, self._leaves, self._resize, self._most = trio, list(leaves), resize, most
         self._failures: list[tuple[SharedWords, str]] = []
         self._made: dict[int, tuple[Operator, SharedTable]] = {}
 
@@ -112,13 +117,39 @@ class SecureTables:
             DataError: more rows have one key than policies say, or a subquery has several rows.
         """
         found = await self._table(root)
+        await self.require_claims()
+        return found
+
+    async def require_claims(self) -> None:
+        """Refuse to go on if what was noticed on the way is against what policies claim: the parties open one bit for each kind.
+
+        Raises:
+            DataError: more rows have one key than policies say, or a subquery has several rows.
+        """
         if self._failures:
             counts = [(await lift_bits(bits, self.trio.numbers)).reshape(1, len(bits)).sum(1) for bits, _ in self._failures]  # fmt: skip
             failed = await self.trio.open(await self._positive(concatenated(counts)))
             for (_, what), bit in zip(self._failures, failed, strict=True):
                 if bit:
                     raise DataError(what, where="smcql", remedy="correct the policy, or write an aggregate or LIMIT 1 into the subquery")  # fmt: skip
-        return found
+            self._failures.clear()
+
+    async def notice_repeats(self, op: Operator, values: Sequence[Value], most: int, *, missing: bool = False) -> None:
+        """Notice if more rows of an operator's table have equal values than policies claim.
+
+        Args:
+            op: the operator.
+            values: the values.
+            most: how many rows may have them.
+            missing: whether missing values are one value; else they are none.
+        """
+        table = await self._table(op)
+        if len(table) <= most:
+            return
+        keys = [key for key, _ in await self._pairs(table, table, [(one, one) for one in values])]
+        if missing:
+            keys = [SortKey(x) for key in keys for x in (key.words, key.null) if x is not None]
+        self._failures.append((await find_repeated_keys(table, keys, most), _CLAIM))
 
     async def _positive(self, x: SharedArray) -> SharedWords:
         """1 where a number is above 0."""
@@ -127,7 +158,8 @@ class SecureTables:
     async def _table(self, op: Operator) -> SharedTable:
         """An operator's table: several lookups may be in one of them."""
         if id(op) not in self._made:
-            self._made[id(op)] = op, await self._table_of(op)
+            made = await self._table_of(op)
+            self._made[id(op)] = op, made if self._resize is None else await self._resize(self, op, made)
         return self._made[id(op)][1]
 
     async def _table_of(self, op: Operator) -> SharedTable:
@@ -387,6 +419,8 @@ class SecureTables:
             return await self._unique(right, left, [(b, a) for a, b in on])
         if left_most == 1 and bound == m:
             return await self._unique(left, right, on)
+        if bound > self._most:  # tables that are cut may be larger than expected
+            raise too_many_rows(bound, self._most)
         table, overflow = await join_many(left, right, on, bound=bound)
         if bound < n * m:
             self._failures.append((overflow, _CLAIM))
@@ -401,6 +435,8 @@ class SecureTables:
     async def _left(self, op: JoinedRows, left: SharedTable, right: SharedTable, on: Any) -> SharedTable:
         turned = [(b, a) for a, b in on]
         bound = Extents.pairs(op, len(left), len(right))
+        if bound > self._most:
+            raise too_many_rows(bound, self._most)
         if op.right_most == 1 and bound == len(left):
             found, _, repeated = await attach_unique_rows(right, left, turned, dict(right.columns))
             self._failures.append((repeated, _CLAIM))

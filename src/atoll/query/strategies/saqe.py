@@ -31,7 +31,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
-from atoll.core.event import Laplace
+from atoll.core.event import Event, Laplace
 from atoll.core.exposure import Exposure
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
@@ -51,7 +51,16 @@ from .sums import finish_cells
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
 
-__all__ = ["RECORD", "Saqe", "add_noised", "count_error", "list_noised", "sample_epsilon"]
+__all__ = [
+    "RECORD",
+    "Saqe",
+    "add_noised",
+    "count_error",
+    "find_release",
+    "list_noised",
+    "release_once",
+    "sample_epsilon",
+]
 
 RECORD = "query-noised"
 """Name of the record of answers with noise, among the results that stay at a site."""
@@ -302,22 +311,46 @@ def _release(island: Any, message: Any, plan: NoisedPlan, parts: int, exact: Any
     epsilon, delta, analyst = float(message["epsilon"]), float(message["delta"]), str(message["analyst"])
     if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
         raise ConfigError(f"epsilon={epsilon}, delta={delta}", where=island.name, remedy="use an epsilon above 0, and a delta in (0, 1)")  # fmt: skip
+    matter = json.dumps([plan.statement.sql, repr(plan.numbers), parts, plan.bounds, epsilon, delta, exact])
+    share = epsilon / plan.parts
+    charged = {"epsilon": share * parts, "delta": delta if plan.hidden_keys and parts == 1 else 0.0}
+    spent = [Laplace(unit="user" if plan.released.unit else "example", epsilon=share, count=parts)]
+    tag = hash_parts("noised answer", matter).hex()
+    return release_once(island, tag, plan.statement.text, analyst, charged, spent, lambda: make(rate_of(share, 1)))
+
+
+def find_release(island: Any, tag: str) -> tuple[list[Any], Any]:
+    """The record of a site's releases with noise, and of it the one of a tag; ``None`` if there is none."""
     try:
         answers = list(island.left(RECORD)["answers"])
     except ConfigError:
         answers = []
-    matter = json.dumps([plan.statement.sql, repr(plan.numbers), parts, plan.bounds, epsilon, delta, exact])
-    tag = hash_parts("noised answer", matter).hex()
-    known = next((one for one in answers if one["tag"] == tag), None)
+    return answers, next((one for one in answers if one["tag"] == tag), None)
+
+
+def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mapping[str, float], events: Sequence[Event], make: Callable[[], Any]) -> Any:  # fmt: skip
+    """A release that is made once for a tag: charged to an analyst's budget and the site's ledger, and written down before it leaves; later it is read.
+
+    Args:
+        island: the site.
+        tag: names the statement, the rows and all settings that the release depends on.
+        text: the statement.
+        analyst: who asks.
+        charged: ``epsilon`` and ``delta``.
+        events: the same for the ledger.
+        make: makes the release.
+
+    Raises:
+        PolicyError: the analyst's budget is spent, or the analyst has none.
+    """
+    answers, known = find_release(island, tag)
     if known is not None:
         return known["value"]
-    share = epsilon / plan.parts
-    charged = {"epsilon": share * parts, "delta": delta if plan.hidden_keys and parts == 1 else 0.0}
     _require_budget(island, answers, analyst, charged)
-    value = make(rate_of(share, 1))
-    unit = "user" if plan.released.unit else "example"
-    island.spend(Laplace(unit=unit, epsilon=share, count=parts))
-    entry = {"tag": tag, "analyst": analyst, "text": plan.statement.text, "value": value, **charged}
+    value = make()
+    for event in events:
+        island.spend(event)
+    entry = {"tag": tag, "analyst": analyst, "text": text, "value": value, **charged}
     island.leave(RECORD, {"answers": [*answers, entry]}, at_once=True)
     return value
 

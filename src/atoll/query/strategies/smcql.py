@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,17 +20,17 @@ from atoll.core.exposure import Exposure
 from atoll.core.extras import need
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
-from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, WordRing
+from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, Trio, WordRing
 from atoll.secure.tables import concatenate_tables, join_parts, outward_rows, send_table, share_table
 
 from ..column_codes import LONGEST
 from ..databases.silo import quote
 from ..local import message_of, names_of, plan_of, prefix_of, silo_of
-from ..secure.costs import leaf_layout, measure_extents, predict_cost, shown_columns
-from ..secure.extents import Extents
-from ..secure.operators import LeafRows, SecurePlan, walk_operators
+from ..secure.costs import RehearsedCuts, leaf_layout, measure_extents, predict_cost, shown_columns
+from ..secure.extents import Extents, too_many_rows
+from ..secure.operators import LeafRows, Operator, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
-from ..secure.tables import SecureTables
+from ..secure.tables import Resize, SecureTables
 from ..statement import SOURCE
 from .strategy import HELPER, PlanStep, QueryAnswer, Strategy
 from .sums import finish_cells
@@ -43,7 +43,17 @@ if TYPE_CHECKING:
     from ..policy import QueryPolicy
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["Smcql", "compute_shares", "measure_rows", "share_rows"]
+__all__ = [
+    "LocalRows",
+    "Smcql",
+    "compute_answer",
+    "compute_shares",
+    "local_rows",
+    "measure_rows",
+    "require_size",
+    "send_leaves",
+    "share_rows",
+]
 
 _GUESSED = 256
 _CONTACT, _ROLE = 26.0, 200.0
@@ -65,10 +75,10 @@ def _one_row(message: Any) -> Disclosure:
 # ---------------------------------------------------------------- at a site
 
 
-class _LocalRows:
+class LocalRows:
     """The rows of the leaves at one site, of one snapshot."""
 
-    def __init__(self, island: Any, message: Mapping[str, Any], plan: SecurePlan) -> None:
+    def __init__(self, island: Any, message: Mapping[str, Any], plan: SecurePlan, claims: Sequence[tuple[str, str, int]] = ()) -> None:  # fmt: skip
         silo = silo_of(island.data)
         names = names_of(silo, plan)
         prefix, tables = prefix_of(silo, plan, names), list(names.values())
@@ -76,7 +86,7 @@ class _LocalRows:
         first = island.name == message["first"]
         self.leaves = [leaf if first or not leaf.lone else None for leaf in plan.leaves]
         mine = [leaf for leaf in self.leaves if leaf is not None]
-        self.claims = list(dict.fromkeys(claim for leaf in mine for claim in leaf.claims))
+        self.claims = list(dict.fromkeys([*(claim for leaf in mine for claim in leaf.claims), *claims]))
         texts = [f"{prefix} {text}" for leaf in mine for text in (leaf.size or "SELECT 1", leaf.text)]
         texts += [f"{prefix} SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM {quote(SOURCE + table)} WHERE {quote(column)} IS NOT NULL GROUP BY {quote(column)})" for table, column, _ in self.claims]  # fmt: skip
         found = iter(silo.run_all(texts, tables, arrow=True))
@@ -138,42 +148,69 @@ class _LocalRows:
         return made
 
 
-def _rows_of(island: Any, message: Mapping[str, Any], *, fresh: bool) -> _LocalRows:
+def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: Callable[[SecurePlan], Sequence[tuple[str, str, int]]] = lambda plan: ()) -> LocalRows:  # fmt: skip
+    """The rows of a statement's leaves at a site, of one snapshot for all of its requests.
+
+    Args:
+        island: the site.
+        message: the request.
+        fresh: whether this is the statement's first request.
+        claims: of a plan: tables, their columns, and how many rows may have one value, that the site checks besides those of the leaves.
+    """
     silo = silo_of(island.data)
     plan = plan_of(silo, message, make_secure_plan)
-    if fresh or not isinstance(silo.kept, _LocalRows) or silo.kept.plan is not plan:
-        silo.kept = _LocalRows(island, message, plan)
-    kept: _LocalRows = silo.kept
+    if fresh or not isinstance(silo.kept, LocalRows) or silo.kept.plan is not plan:
+        silo.kept = LocalRows(island, message, plan, claims(plan))
+    kept: LocalRows = silo.kept
     return kept
 
 
 @task(discloses=_promised)
 def measure_rows(island: Any, message: Any) -> Any:
     """How many rows the tables of each leaf have, rounded up to a power of two, and how long texts are, in steps of 8 bytes."""
-    kept = _rows_of(island, message, fresh=True)
+    kept = local_rows(island, message, fresh=True)
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
 def _own_rows(island: Any, request: Mapping[str, Any], place: int) -> dict[str, Any]:
-    kept = _rows_of(island, request["message"], fresh=False)
+    kept = local_rows(island, request["message"], fresh=False)
     return kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"]))
 
 
 @task(discloses=_one_row)
 async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties."""
+    await send_leaves(island, peers, request, parties)
+    return {}
+
+
+async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any) -> None:
+    """Share the rows of all leaves, as one who is none of the three parties."""
     plan = plan_of(silo_of(island.data), request["message"], make_secure_plan)
     for place, leaf in enumerate(plan.leaves):
         size = int(request["sizes"][island.name][place])
         if size:
             rows = _own_rows(island, request, place)
             await send_table(peers, list(parties), island.secret, rows, layout=leaf_layout(leaf, request["widths"]), capacity=size)  # fmt: skip
-    return {}
 
 
 @task(discloses=_one_row)
 async def compute_shares(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation; return this party's part of the answer's rows."""
+    return await compute_answer(island, peers, request, parties, me)
+
+
+async def compute_answer(island: Island, peers: Peers, request: Any, parties: Any, me: str, cutting: Callable[[SecurePlan, Trio], Awaitable[Resize]] | None = None) -> Any:  # fmt: skip
+    """This party's part of the answer's rows.
+
+    Args:
+        island: the party.
+        peers: the session.
+        request: what is asked: the message, sizes and widths.
+        parties: the three.
+        me: which of them this one is.
+        cutting: what makes tables smaller, once all rows are shared; ``None`` for nothing.
+    """
     own = None if island.data is None else silo_of(island.data)
     plan = plan_of(own, request["message"], make_secure_plan)
     sharing = ReplicatedSharing(WordRing(64))
@@ -186,7 +223,8 @@ async def compute_shares(island: Island, peers: Peers, *, request: Any, parties:
                 rows = _own_rows(island, request, place) if owner == me else None
                 tables.append(await share_table(trio, owner, layout=leaf_layout(leaf, request["widths"]), capacity=int(sizes[place]), rows=rows))  # fmt: skip
         leaves.append(concatenate_tables(tables))
-    found = await SecureTables(trio, leaves).make(plan.root)
+    resize = None if cutting is None else await cutting(plan, trio)
+    found = await SecureTables(trio, leaves, resize, _MOST).make(plan.root)
     found = shown_columns(plan, found)
     part = await outward_rows(found, ordered=plan.ordered)
     return {"part": part, "rows": len(found), "layout": {name: bits or 0 for name, bits in found.layout.items()}}
@@ -209,13 +247,13 @@ class Smcql(Strategy):
     def require_parties(self, sites: int, *, helper: bool) -> None:
         """Refuse fewer than three parties."""
         if sites < 3 and not (sites == 2 and helper):
-            raise CompositionError(f"{sites} sites, and shares need three parties", where="smcql", remedy="ask for the strategy smcql by its name: then a helper is the third beside two sites")  # fmt: skip
+            raise CompositionError(f"{sites} sites, and shares need three parties", where=self.name, remedy=f"ask for the strategy {self.name} by its name: then a helper is the third beside two sites")  # fmt: skip
 
     def steps(self, plan: SecurePlan) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""
         found = [PlanStep("each site", "plain", leaf.text) for leaf in plan.leaves]
         found.append(PlanStep("each site", "shared", "share these rows, filled up to a power of two, among three parties"))  # fmt: skip
-        found += [PlanStep("three parties", "shared", one.what) for one in _told(plan)]
+        found += [PlanStep("three parties", "shared", one.what) for one in shown_operators(plan)]
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
 
@@ -239,61 +277,110 @@ class Smcql(Strategy):
     def predict_cost(self, plan: SecurePlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
         """Bytes for 256 rows of each table at each site, as long as nobody knows how many there are; of all pairs of rows, if a join has them."""
         del groups
-        names = [f"site {k}" for k in range(max(2, sites))]
-        sizes = {name: [_GUESSED if leaf.size else 1 for leaf in plan.leaves] for name in names}
-        parties = names[:3] if sites > 2 else [*names, HELPER]
-        return self._bytes(plan, sizes, {}, parties, _asked(plan, names[0]))
+        sizes = self.guess_sizes(plan, sites)
+        return self._bytes(plan, sizes, {}, self.cuts_before(plan, sizes))
+
+    @staticmethod
+    def guess_sizes(plan: SecurePlan, sites: int) -> dict[str, list[int]]:
+        """Rows of each leaf at each site, as long as nobody has told them."""
+        return {f"site {k}": [_GUESSED if leaf.size else 1 for leaf in plan.leaves] for k in range(max(2, sites))}
 
     def predict_answer(self, plan: SecurePlan, sites: int, answer: QueryAnswer) -> float:
         """Bytes for the sizes that the sites told."""
         del sites
-        names = list(answer.sizes)
-        parties = names[:3] if len(names) > 2 else [*names, HELPER]
-        return self._bytes(plan, answer.sizes, answer.widths, parties, _asked(plan, names[0]))
+        return self._bytes(plan, answer.sizes, answer.widths, self.cuts_after(plan, answer))
 
-    @staticmethod
-    def _bytes(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], asked: float) -> float:  # fmt: skip
-        cost = predict_cost(plan, sizes, widths, parties)
+    def _bytes(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None) -> float:  # fmt: skip
+        names = list(sizes)
+        parties = names[:3] if len(names) > 2 else [*names, HELPER]
+        asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0])))
+        cost = predict_cost(plan, sizes, widths, parties, cuts)
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
-        return cost.nbytes + cost.outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE)
+        return cost.nbytes + cost.outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE) + self.further_bytes(plan, sizes, asked)  # fmt: skip
+
+    def cuts_before(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]]) -> RehearsedCuts | None:
+        """Tables that the parties will cut, as far as anybody can tell; none."""
+        del plan, sizes
+        return None
+
+    def cuts_after(self, plan: SecurePlan, answer: QueryAnswer) -> RehearsedCuts | None:
+        """Tables that the parties have cut; none."""
+        del plan, answer
+        return None
+
+    def further_bytes(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], asked: float) -> float:
+        """Bytes beside those of the plan; none."""
+        del plan, sizes, asked
+        return 0.0
 
     async def run(self, fed: Federation, plan: SecurePlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
+        sizes, widths, _ = await self.measure(fed, message)
+        require_size(plan, sizes)
+        request = {"message": dict(message), "sizes": sizes, "widths": widths}
+        rows, _ = await self.open_rows(fed, plan, request, compute_shares, share_rows)
+        return QueryAnswer(plan.statement.columns, plan.statement.types, rows, rounds=2, sizes=sizes, widths=widths)
+
+    @staticmethod
+    async def measure(fed: Federation, message: Mapping[str, Any], task: Any = measure_rows) -> tuple[dict[str, list[int]], dict[str, int], dict[str, Any]]:  # fmt: skip
+        """The sizes of the leaves at each site, the words of each column of text, and all that the sites told.
+
+        Args:
+            fed: the sites.
+            message: the request.
+            task: what asks for them.
+        """
         names = list(fed.parties.names)
-        told = await fed.ask_all(fed.parties, measure_rows, message)
+        told = await fed.ask_all(fed.parties, task, message)
         known = dict(zip(told.senders.names, told.values, strict=True))
         sizes = {name: [int(one) for one in known[name]["rows"]] for name in names}
         widths: dict[str, int] = {}
         for one in known.values():
             for column, count in one["words"].items():
                 widths[str(column)] = max(widths.get(str(column), 1), min(int(count), LONGEST))
-        _require_size(plan, sizes)
+        return sizes, widths, known
+
+    @staticmethod
+    async def open_rows(fed: Federation, plan: SecurePlan, request: Mapping[str, Any], compute: Any, share: Any) -> tuple[list[tuple[Any, ...]], Any]:  # fmt: skip
+        """The rows of the answer, and what the first party told beside its part of them.
+
+        Args:
+            fed: the sites.
+            plan: the plan.
+            request: what is asked: the message, sizes and widths.
+            compute: the task of the three parties.
+            share: the task of other sites.
+        """
+        names = list(request["sizes"])
         parties = names[:3] if len(names) > 2 else [*names, HELPER]
-        request = {"message": dict(message), "sizes": sizes, "widths": widths}
-        roles = {name: (name, compute_shares.with_args(request=request, parties=parties, me=name) if name in parties else share_rows.with_args(request=request, parties=parties)) for name in dict.fromkeys([*parties, *names])}  # fmt: skip
+        roles = {name: (name, compute.with_args(request=request, parties=parties, me=name) if name in parties else share.with_args(request=request, parties=parties)) for name in dict.fromkeys([*parties, *names])}  # fmt: skip
         got = await fed.session(roles)
         first = got[parties[0]]
         layout = {str(name): int(bits) or None for name, bits in first["layout"].items()}
         found = join_parts({party: got[party]["part"] for party in parties[:2]}, layout=layout, rows=int(first["rows"]))  # fmt: skip
-        rows = finish_cells(plan, _cells(plan, found))
-        return QueryAnswer(plan.statement.columns, plan.statement.types, rows, rounds=2, sizes=sizes, widths=widths)
+        return finish_cells(plan, _cells(plan, found)), first
 
 
-def _asked(plan: SecurePlan, first: str) -> float:
-    """Bytes of what a site needs to make the plan."""
-    return float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, first)))
-
-
-def _told(plan: SecurePlan) -> list[Any]:
+def shown_operators(plan: SecurePlan) -> list[Any]:
     """The operators that EXPLAIN shows."""
     return [one for one in dict.fromkeys(walk_operators(plan.root)) if one.what and not isinstance(one, LeafRows)]
 
 
-def _require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]]) -> None:
-    largest = measure_extents(plan, sizes).largest
+def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None) -> None:  # fmt: skip
+    """Refuse tables that are too large for the parties.
+
+    Args:
+        plan: the plan.
+        sizes: rows of each leaf at each site.
+        shrink: how many of an operator's rows are left, where tables are cut.
+
+    Raises:
+        CompositionError: one has more rows than they hold.
+    """
+    largest = measure_extents(plan, sizes, shrink).largest
     if largest > _MOST:
-        raise CompositionError(f"a table of {largest:,} rows, filled up, and parties hold {_MOST:,}", where="smcql", remedy="let policies say how many rows may have one key: key: true, or at_most: 7; let them declare join: local where it is so; or ask for fewer rows")  # fmt: skip
+        raise too_many_rows(largest, _MOST)
 
 
 def _cells(plan: SecurePlan, found: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError, nearest
@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from ..policy import QueryPolicy
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["HELPER", "QueryAnswer", "PlanStep", "Strategy", "choose_strategy", "known_strategies"]
+__all__ = [
+    "HELPER",
+    "QueryAnswer",
+    "PlanStep",
+    "Strategy",
+    "choose_strategy",
+    "known_strategies",
+    "shares_rows",
+    "takes_epsilon",
+]
 
 HELPER = "helper"
 """The third party beside two sites, where a strategy computes on shares at three."""
@@ -75,7 +84,7 @@ class Strategy:
     shares_rows: ClassVar[bool] = False
     """Whether it shares single rows among parties. Then ``"auto"`` takes it only where no strategy without answers, and plans it only then."""
     needs_terms: ClassVar[bool] = False
-    """Whether it answers only with terms that a person gives, such as an epsilon; ``"auto"`` leaves it out."""
+    """Whether it answers with terms that a person gives, an epsilon among them; ``"auto"`` leaves it out."""
 
     @classmethod
     def of_options(cls, text: str) -> Strategy:
@@ -174,6 +183,18 @@ def known_strategies() -> tuple[str, ...]:
     return ("auto", *_known())
 
 
+def shares_rows(name: str) -> bool:
+    """Whether a strategy shares single rows among parties, so that a helper may be one of them; by its name, with options or without."""
+    known = _known().get(name.partition(":")[0])
+    return known is not None and known.shares_rows
+
+
+def takes_epsilon(name: str) -> bool:
+    """Whether a strategy answers with an epsilon that a person gives; by its name, with options or without."""
+    known = _known().get(name.partition(":")[0])
+    return known is not None and known.needs_terms
+
+
 def _known() -> dict[str, type[Strategy]]:
     from atoll.core.rooms import part_kinds
 
@@ -200,7 +221,7 @@ def choose_strategy(
         catalog: the tables.
         policy: what all sites allow.
         sites: number of sites.
-        terms: settings of the one strategy that is named; only an answer with noise has some.
+        terms: settings of the one strategy that is named, beside its options; only noise has some.
 
     Raises:
         ConfigError: there is no such strategy.
@@ -215,7 +236,7 @@ def choose_strategy(
     refused: dict[str, AtollError] = {}
     rejected: dict[str, str] = {}
     for one in sorted(known.values(), key=lambda kind: kind.shares_rows) if name == "auto" else [known[name]]:
-        strategy = one(**terms) if terms else one.of_options(options)
+        strategy = replace(one.of_options(options), **(terms or {}))
         if name == "auto" and one.needs_terms:
             rejected[one.name] = "it adds noise, and no epsilon is given"
             continue
@@ -228,7 +249,8 @@ def choose_strategy(
         except (PolicyError, CompositionError) as error:
             refused[strategy.name] = error
         else:
-            plans[strategy.name] = strategy.predict_cost(plan, sites), strategy, plan
+            # Of one strategy the cost is not compared, and a plan under shares is rehearsed for it.
+            plans[strategy.name] = strategy.predict_cost(plan, sites) if name == "auto" else 0.0, strategy, plan
     if not plans:
         raise _no_strategy(refused)
     cost, strategy, plan = min(plans.values(), key=lambda found: found[0])

@@ -8,6 +8,7 @@ from .grouping import window_columns as window_columns
 from .grouping import window_rows as window_rows
 from .joins import attach_rows as attach_rows
 from .joins import attach_unique_rows as attach_unique_rows
+from .joins import find_repeated_keys as find_repeated_keys
 from .joins import join_many as join_many
 from .joins import join_unique as join_unique
 from .joins import semi_join as semi_join
@@ -23,6 +24,7 @@ from .sorting import find_partition as find_partition
 from .sorting import sort_by_network as sort_by_network
 from .table import SharedTable as SharedTable
 from .table import collect_table as collect_table
+from .table import compact_rows as compact_rows
 from .table import concatenate_tables as concatenate_tables
 from .table import deliver_table as deliver_table
 from .table import join_parts as join_parts

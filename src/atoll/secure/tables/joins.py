@@ -15,7 +15,14 @@ from atoll.core.errors import ConfigError
 
 from ..shares.computation import SharedArray, concatenated
 from ..shares.trio import SharedWords, join_words
-from ..shares.word_circuits import less_words, lift_bits, numbers_to_words, pack_fields, words_to_numbers
+from ..shares.word_circuits import (
+    less_words,
+    lift_bits,
+    match_limbs,
+    numbers_to_words,
+    pack_fields,
+    words_to_numbers,
+)
 from .rearrangement import Column
 from .scans import copy_words, find_firsts, find_lasts, scan_sums
 from .sorting import SortKey, find_order, find_order_of_fields
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..shares.trio import Trio
 
-__all__ = ["attach_rows", "attach_unique_rows", "join_many", "join_unique", "semi_join"]
+__all__ = ["attach_rows", "attach_unique_rows", "find_repeated_keys", "join_many", "join_unique", "semi_join"]
 
 _PLACE, _START, _END, _COUNT, _BEFORE = (f"\0{name}" for name in ("place", "start", "end", "count", "before"))
 """Columns on the way, whose names no caller has."""
@@ -88,6 +95,22 @@ async def attach_unique_rows(
         raise ConfigError("numbers in place of bits", where="join", remedy="join words")
     # A row of `one` that leads no group has the keys of the one before it.
     return {name: x[rows] for name, x in zip(columns, back, strict=True)}, found[rows], source ^ leads
+
+
+async def find_repeated_keys(table: SharedTable, keys: Sequence[SortKey], most: int) -> SharedWords:
+    """Bits in a hidden order, of which one is 1 if and only if more than ``most`` rows that count have one key; missing keys have none.
+
+    Args:
+        table: the table, of more than ``most`` rows.
+        keys: its keys.
+        most: how many rows may have one.
+    """
+    usable, words = await _usable(table.valid, keys), [key.words for key in keys]
+    order = await find_order_of_fields([usable.inverted(), *words])
+    limbs = pack_fields([usable, *words])
+    moved = [x for x in await order.move([usable, *limbs]) if isinstance(x, SharedWords)]
+    same = await match_limbs([x[most:] for x in moved[1:]], [x[: len(table) - most] for x in moved[1:]])
+    return await table.trio.conjoin(same, moved[0][most:])
 
 
 async def _usable(valid: SharedWords, keys: Sequence[SortKey]) -> SharedWords:

@@ -19,7 +19,7 @@ from ..keystream import SEED
 from ..shares.computation import SharedArray, concatenated
 from ..shares.domain import WordRing
 from ..shares.trio import Array, CommonStream, SharedWords, Trio, join_words
-from ..shares.word_circuits import lift_bits
+from ..shares.word_circuits import lift_bits, negative_bits
 from .rearrangement import Column, Rearrangement
 from .sorting import SortKey, find_order
 
@@ -33,6 +33,7 @@ __all__ = [
     "Layout",
     "SharedTable",
     "collect_table",
+    "compact_rows",
     "concatenate_tables",
     "deliver_table",
     "join_parts",
@@ -186,6 +187,29 @@ async def sort_table(table: SharedTable, keys: Sequence[SortKey], *, limit: int 
     order = await find_order([SortKey(table.valid, descending=True), *keys])
     ordered = await table.move_rows(order)
     return ordered if limit is None else ordered.take_rows(slice(limit))
+
+
+async def compact_rows(table: SharedTable, extra: SharedArray) -> SharedTable:
+    """The rows that count and ``extra`` others, in a hidden order: the parties learn how many these are together, and nothing else.
+
+    The first ``extra`` rows that do not count stay, so that ``min(count + extra, rows)`` do. Which places they have is shown after a shuffle. A table keeps one row at least.
+
+    Args:
+        table: the table.
+        extra: one number, 0 or above, of which no party knows how much of the result it is.
+    """
+    trio, by, n = table.trio, table.trio.numbers, len(table)
+    filling = table.valid.inverted()
+    rest = await lift_bits(filling, by)
+    left = SharedArray(by, tuple(np.cumsum(part, dtype=np.uint64) - more for part, more in zip(rest.parts, extra.parts, strict=True)))  # fmt: skip
+    near = await trio.conjoin(filling, await negative_bits(left - np.ones(n, dtype=np.int64), trio))
+    order = Rearrangement.draw(trio, n)
+    kept, valid, *columns = await order.move([table.valid ^ near, table.valid, *table.columns.values()])
+    shuffled = _table(dict(zip(table.columns, columns, strict=True)), valid)
+    if not isinstance(kept, SharedWords):
+        raise ConfigError("numbers in place of bits", where="compact_rows", remedy="use words of one bit")
+    rows = np.flatnonzero(await trio.open(kept))
+    return shuffled.take_rows(rows if len(rows) else np.arange(1))
 
 
 # ------------------------------------------------------------------ in
