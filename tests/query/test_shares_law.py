@@ -184,6 +184,20 @@ def test_a_key_makes_a_join_as_large_as_the_other_table() -> None:
     assert sent[1] < sent[2] < sent[0]
 
 
+def test_a_derived_table_passes_on_how_many_rows_a_key_has() -> None:
+    """Rows of ``t`` with a number beside them have its keys, so a join of them is no larger; a cast that makes keys equal does not pass on."""
+    plain = "SELECT a.id FROM (SELECT id, row_number() OVER (PARTITION BY id ORDER BY id) AS r FROM t) a JOIN u ON a.id = u.id WHERE a.r = 1"
+    rows, visits = [[100 * j + k for k in range(5)] for j in range(3)], [[(27 * k + j) % 270 for k in range(5)] for j in range(3)]  # fmt: skip
+    sent = []
+    for text, key in ((plain, {}), (plain, {"at_most": 2}), (plain.replace("SELECT id, row", "SELECT id // 2 AS id, row"), {"at_most": 2})):  # fmt: skip
+        with keyed(rows, visits, **key) as db:
+            result = db.sql(text, strategy="smcql")
+            assert db.check(result)
+            sent.append(result.bytes)
+    assert sent[1] < 0.5 * sent[0]
+    assert sent[2] > 0.8 * sent[0]
+
+
 def test_what_a_policy_claims_of_a_key_is_checked() -> None:
     with keyed([[1, 1], [2], [3]], [[1], [], []], key=True) as db, pytest.raises(DataError, match=r"t.id is in more than 1 row, as the policy says"):  # fmt: skip
         db.sql(PAIRS, strategy="smcql")

@@ -36,6 +36,7 @@ from .operators import (
     Stored,
     Value,
 )
+from .sensitivity import bound_joins
 
 __all__ = ["make_secure_plan"]
 
@@ -79,7 +80,7 @@ class SecurePlanner(GroupPlanner):
         sources = self.scopes.columns_read(
             self.catalog, [(table, column) for leaf in self.leaves for table, column in leaf.claims]
         )
-        return SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, sources, self.common, finish)  # fmt: skip
+        return bound_joins(SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, sources, self.common, finish))  # fmt: skip
 
     def _require_shown(self, value: Value) -> None:
         """Refuse to open what is private."""

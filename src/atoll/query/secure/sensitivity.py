@@ -14,8 +14,9 @@ claim of columns of joins and partitions is checked under shares, before a size 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -46,6 +47,7 @@ __all__ = [
     "KeyClaim",
     "Moves",
     "SizeCut",
+    "bound_joins",
     "count_key_rows",
     "count_moves",
     "find_size_cuts",
@@ -456,3 +458,43 @@ def count_key_rows(plan: SecurePlan, op: Operator, values: Sequence[Value]) -> i
             if rows and times:
                 return rows * times
     return 0
+
+
+def bound_joins(plan: SecurePlan) -> SecurePlan:
+    """The plan with joins no larger than policies allow, also of derived tables that pass a column on: ``FROM (SELECT patient, … FROM diagnoses …) d JOIN …``.
+
+    The parties notice if a join has more rows than that.
+    """
+    made: dict[int, Operator] = {}
+
+    def bounded(op: Operator) -> Operator:
+        if id(op) in made:
+            return made[id(op)]
+        new = op
+        for name in ("left", "right", "source", "inner"):
+            if hasattr(op, name):
+                new = _with(new, name, bounded(getattr(op, name)))
+        if isinstance(op, Stacked):
+            new = _with(new, "sources", tuple(bounded(one) for one in op.sources))
+        pairs = op.pairs if isinstance(op, JoinedRows | Looked) else ()
+        for k, (side, most) in enumerate(_BOUNDED.get(type(op), ()) if pairs else ()):
+            if not getattr(op, most):
+                new = _with(new, most, count_key_rows(plan, getattr(new, side), [pair[k] for pair in pairs]))
+        made[id(op)] = new
+        return new
+
+    root = bounded(plan.root)
+    return plan if root is plan.root else replace(plan, root=root)
+
+
+_BOUNDED: dict[type, tuple[tuple[str, str], ...]] = {
+    JoinedRows: (("left", "left_most"), ("right", "right_most")),
+    Looked: (("source", "source_most"), ("inner", "inner_most")),
+}
+"""Of an operator its tables, and where the rows of one key stand."""
+
+
+def _with(op: Operator, name: str, value: Any) -> Operator:
+    old = getattr(op, name)
+    same = all(map(operator.is_, old, value)) if isinstance(value, tuple) else old is value or (isinstance(value, int) and old == value)  # fmt: skip
+    return op if same else replace(op, **{name: value})
