@@ -80,6 +80,19 @@ class _RehearsedTrio(Trio):
         del source
         return np.zeros(shape, dtype)
 
+    async def receive_order(self, source: str, n: int) -> Array:
+        del source
+        return np.arange(n)
+
+    async def receive_rows(self, source: str, usual: int, most: int) -> int:
+        del source, most
+        return usual
+
+    def settled(self, rows: int, usual: int) -> int:
+        """A usual number of rows in place of that of zeros."""
+        del rows
+        return usual
+
     def ordered(self, smaller: Array, at: Array, to: Array, rows: int) -> Array:
         """Comparisons of a uniform order in place of those of zeros."""
         del smaller
@@ -94,16 +107,21 @@ class ShareRehearsal:
     Args:
         count: bytes on the wire of a message's bytes.
         seed: draws the orders of sorts.
+        place: which of the three parties it is. The second one sends what the others send on the average, but for words that become numbers and what one party alone does.
 
     Attributes:
         trio: the three parties, to compute with.
     """
 
-    def __init__(self, count: Callable[[int], int] = lambda nbytes: nbytes, seed: int = 0) -> None:
+    def __init__(self, count: Callable[[int], int] = lambda nbytes: nbytes, seed: int = 0, place: int = 1) -> None:
         self._tally: Any = _Tally(count)
-        # The second party sends what the others send on the average, but for words that become numbers.
-        numbers, places = (_Numbers(None, self._tally, _PARTIES, "1", ReplicatedSharing(WordRing(bits))) for bits in (64, 32))  # type: ignore[arg-type]  # fmt: skip
+        numbers, places = (_Numbers(None, self._tally, _PARTIES, str(place), ReplicatedSharing(WordRing(bits))) for bits in (64, 32))  # type: ignore[arg-type]  # fmt: skip
         self.trio: Trio = _RehearsedTrio(numbers, places, np.random.default_rng(seed))
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this party would have sent so far."""
+        return int(self._tally.nbytes)
 
     @property
     def nbytes(self) -> int:

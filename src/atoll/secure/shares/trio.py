@@ -247,6 +247,33 @@ class Trio:
             )
         return found
 
+    async def receive_order(self, source: str, n: int) -> Array:
+        """An order of ``n`` rows that a party sends.
+
+        Raises:
+            LetterError: it is none.
+        """
+        order = (await self.receive(source, (n,), np.dtype(np.uint32))).astype(np.int64)
+        if not np.array_equal(np.sort(order), np.arange(n)):
+            raise LetterError(f"numbers that are no order of {n} rows", remedy=f"look at {source}, which sent them")
+        return order
+
+    async def receive_rows(self, source: str, usual: int, most: int) -> int:
+        """A number of rows that a party sends; a rehearsal takes a usual one.
+
+        Raises:
+            LetterError: it is not from 1 to ``most``.
+        """
+        (found,) = await self.receive(source, (1,), np.dtype(np.uint64))
+        if not 1 <= int(found) <= most:
+            raise LetterError(f"a table of {found} rows in place of 1 to {most}", remedy=f"look at {source}, which sent the number")  # fmt: skip
+        return self.settled(int(found), usual)
+
+    def settled(self, rows: int, usual: int) -> int:
+        """A number of rows that only the run tells. A rehearsal has a usual one in its place."""
+        del usual
+        return rows
+
     async def reshare(self, products: Array) -> Array:
         """Additive parts of the three, masked in place and passed on: returns the part of the party after.
 

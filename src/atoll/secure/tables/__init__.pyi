@@ -6,6 +6,10 @@ from .grouping import mark_firsts as mark_firsts
 from .grouping import total_rows as total_rows
 from .grouping import window_columns as window_columns
 from .grouping import window_rows as window_rows
+from .hybrid import KeyReader as KeyReader
+from .hybrid import attach_rows_by_reader as attach_rows_by_reader
+from .hybrid import group_rows_by_reader as group_rows_by_reader
+from .hybrid import join_many_by_reader as join_many_by_reader
 from .joins import attach_rows as attach_rows
 from .joins import attach_unique_rows as attach_unique_rows
 from .joins import find_repeated_keys as find_repeated_keys

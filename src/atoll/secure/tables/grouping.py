@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError
 from ..shares.computation import SharedArray
 from ..shares.trio import SharedWords
 from ..shares.word_circuits import choose_words, lift_bits, pack_fields, words_to_numbers
-from .rearrangement import Column
+from .rearrangement import Column, Rearrangement
 from .scans import copy_words, find_firsts, find_lasts, scan_least, scan_sums
 from .sorting import SortKey, find_order_of_fields, key_fields
 from .table import SharedTable
@@ -24,7 +24,7 @@ from .table import SharedTable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["RowAggregate", "WindowAggregate", "distinct_rows", "group_rows", "mark_firsts", "table_keys", "total_rows", "window_columns", "window_rows"]  # fmt: skip
+__all__ = ["RowAggregate", "WindowAggregate", "distinct_rows", "group_in_order", "group_rows", "mark_firsts", "table_keys", "total_rows", "window_columns", "window_rows"]  # fmt: skip
 
 Operation = Literal["count", "sum", "min", "max"]
 
@@ -91,6 +91,23 @@ async def group_rows(
     made = await _scanned(firsts, aggregates, dict(zip(inputs, moved[begin:], strict=True)))
     stays = await table.trio.conjoin(_all_words([valid])[0], find_lasts(firsts))
     return SharedTable({**dict(zip(kept, moved[len(limbs) : begin], strict=True)), **made}, stays)
+
+
+async def group_in_order(table: SharedTable, order: Rearrangement, firsts: SharedWords, aggregates: Mapping[str, RowAggregate], *, keep: Sequence[str] = ()) -> SharedTable:  # fmt: skip
+    """What `group_rows` gives, where it is known how rows lie in groups.
+
+    Args:
+        table: the table.
+        order: an order in which the rows of each group follow each other, and those that count are no group's with others.
+        firsts: where groups begin in this order.
+        aggregates: name -> what the new column has.
+        keep: columns of which the group's last row stays.
+    """
+    kept, inputs = list(dict.fromkeys(keep)), await _inputs(table, aggregates)
+    valid, *moved = await order.move([table.valid, *(table[name] for name in kept), *inputs.values()])
+    made = await _scanned(firsts, aggregates, dict(zip(inputs, moved[len(kept) :], strict=True)))
+    stays = await table.trio.conjoin(_all_words([valid])[0], find_lasts(firsts))
+    return SharedTable({**dict(zip(kept, moved[: len(kept)], strict=True)), **made}, stays)
 
 
 async def window_rows(

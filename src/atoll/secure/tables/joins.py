@@ -76,7 +76,7 @@ async def attach_unique_rows(
     if not on:
         raise ConfigError("no key", where="join", remedy="name one pair of columns or more to join by")
     trio, n, m = one.trio, len(one), len(other)
-    sides = [await _usable(table.valid, [pair[i] for pair in on]) for i, table in enumerate((one, other))]
+    sides = [await usable_rows(table.valid, [pair[i] for pair in on]) for i, table in enumerate((one, other))]
     widths = [max(a.words.bits, b.words.bits) for a, b in on]
     keys = [join_words([a.words.widened(bits), b.words.widened(bits)]) for (a, b), bits in zip(on, widths, strict=True)]
     # Rows that match nothing lie apart, behind all others. Rows of `one` have the lower numbers, so they lead their groups.
@@ -84,11 +84,11 @@ async def attach_unique_rows(
     source = join_words([sides[0], _zeros(trio, m, 1)])
     order = await find_order_of_fields(fields)
     limbs = pack_fields(fields)
-    longer = [_lengthened(x, m) for x in columns.values()]
+    longer = [lengthen(x, m) for x in columns.values()]
     source, *moved = await order.move([source, *limbs, *longer])  # type: ignore[assignment]
     firsts = await find_firsts([x for x in moved[: len(limbs)] if isinstance(x, SharedWords)])
     leads = await trio.conjoin(firsts, source)
-    copied = await _copied(firsts, leads, moved[len(limbs) :])
+    copied = await copy_leads(firsts, leads, moved[len(limbs) :])
     found, *back = await order.undo([*copied])
     rows = slice(n, n + m)
     if not isinstance(found, SharedWords):
@@ -105,7 +105,7 @@ async def find_repeated_keys(table: SharedTable, keys: Sequence[SortKey], most: 
         keys: its keys.
         most: how many rows may have one.
     """
-    usable, words = await _usable(table.valid, keys), [key.words for key in keys]
+    usable, words = await usable_rows(table.valid, keys), [key.words for key in keys]
     order = await find_order_of_fields([usable.inverted(), *words])
     limbs = pack_fields([usable, *words])
     moved = [x for x in await order.move([usable, *limbs]) if isinstance(x, SharedWords)]
@@ -113,7 +113,7 @@ async def find_repeated_keys(table: SharedTable, keys: Sequence[SortKey], most: 
     return await table.trio.conjoin(same, moved[0][most:])
 
 
-async def _usable(valid: SharedWords, keys: Sequence[SortKey]) -> SharedWords:
+async def usable_rows(valid: SharedWords, keys: Sequence[SortKey]) -> SharedWords:
     """Rows that count and miss no key."""
     for key in keys:
         if key.null is not None:
@@ -125,14 +125,14 @@ def _zeros(trio: Trio, n: int, bits: int) -> SharedWords:
     return trio.constant(np.zeros(n, dtype=np.uint64), bits)
 
 
-def _lengthened(x: Column, rows: int) -> Column:
+def lengthen(x: Column, rows: int) -> Column:
     """A column with further rows of zeros."""
     if isinstance(x, SharedWords):
         return join_words([x, _zeros(x.trio, rows, x.bits)])
     return concatenated([x, x.by.constant(np.zeros(rows, dtype=np.int64))])
 
 
-async def _copied(firsts: SharedWords, leads: SharedWords, columns: Sequence[Column]) -> list[Column]:
+async def copy_leads(firsts: SharedWords, leads: SharedWords, columns: Sequence[Column]) -> list[Column]:
     """Whether a group's first row leads it, and its columns if it does, in all rows of the group."""
     trio = firsts.trio
     words = [x for x in columns if isinstance(x, SharedWords)]
@@ -274,7 +274,7 @@ class _Spans:
 async def _spans(table: SharedTable, keys: Sequence[SortKey]) -> tuple[SharedTable, _Spans]:
     """A table sorted by its keys, rows that match nothing last, and each row's group as a span of places."""
     trio, n = table.trio, len(table)
-    usable = await _usable(table.valid, keys)
+    usable = await usable_rows(table.valid, keys)
     plain = [SortKey(key.words) for key in keys]
     order = await find_order([SortKey(usable, descending=True), *plain])
     limbs = pack_fields([usable, *(key.words for key in plain)])
@@ -311,12 +311,12 @@ async def _expanded(table: SharedTable, counts: SharedArray, bound: int) -> tupl
     slots = trio.constant(np.arange(bound), 32)
     order = await find_order([SortKey(join_words([begins, slots]))])
     names = list(table.columns)
-    columns = [_lengthened(x, bound) for x in (*(table[name] for name in names), before)]
+    columns = [lengthen(x, bound) for x in (*(table[name] for name in names), before)]
     rows = join_words([trio.constant(np.ones(m, dtype=np.uint8), 1), _zeros(trio, bound, 1)])
     firsts, *moved = await order.move([rows, *columns])
     if not isinstance(firsts, SharedWords):
         raise ConfigError("numbers in place of bits", where="join", remedy="use words of one bit")
-    copied = await _copied(firsts, firsts, moved)
+    copied = await copy_leads(firsts, firsts, moved)
     back = [x[m:] for x in await order.undo(copied[1:])]
     found = dict(zip([*names, _BEFORE], back, strict=True))
     place = by.constant(np.arange(bound)) - _number(found.pop(_BEFORE))
