@@ -1,12 +1,12 @@
 """Federated queries: SQL over tables that lie at several sites. Rows stay; the answer is that of all rows in one place, or it is refused.
 
-Five nouns. A `Silo` (`databases`) is one site's tables with its `QueryPolicy` (`policy`), and a locked engine that runs local SQL. A **statement** (`statement`) is one SELECT with every name resolved
-against the **catalog** of all sites. A **plan** (`plan`) says what each site computes, what is combined and what leaves; a `Strategy` (`strategies`) makes one and carries it out, with an answer
+Six nouns. A `Silo` (`databases`) is one site's tables with its `QueryPolicy` (`policy`), and a locked engine that runs local SQL. A **statement** (`statement`) is one SELECT with every name resolved
+against the **catalog** of all sites; a **rule** (`rules`) writes out what a table function in its FROM stands for. A **plan** (`plan`) says what each site computes, what is combined and what leaves; a `Strategy` (`strategies`) makes one and carries it out, with an answer
 as its result.
 
 A statement walks so::
 
-    text ── parse, resolve, refuse ──► SqlStatement
+    text ── parse, write rules out, resolve, refuse ──► SqlStatement
     SqlStatement, catalog, strictest policy ── each Strategy.plan ──► plans, and why others cannot
     cheapest plan ── Strategy.run: local SQL at each silo ── combine ──► QueryAnswer
     Strategy.exposures ──► leakage: who learns what, assuming what

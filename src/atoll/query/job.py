@@ -24,6 +24,7 @@ from .statement import describe_catalog, parse_statement, unite_schemas, with_po
 from .strategies.strategy import (
     HELPER,
     Choice,
+    PlanStep,
     QueryAnswer,
     choose_strategy,
     known_strategies,
@@ -107,7 +108,9 @@ class QueryResult:
         """The steps, in order: where each runs, in which form its numbers are, and what it does."""
         if self.choice is None:
             return []
-        return [{"place": one.place, "form": one.form, "what": one.what} for one in self.choice.strategy.steps(self.choice.plan)]  # fmt: skip
+        written = [PlanStep("coordinator", "plain", f"{call} stands for {text}") for call, text in self.choice.plan.statement.calls]  # fmt: skip
+        steps = [*written, *self.choice.strategy.steps(self.choice.plan)]
+        return [{"place": one.place, "form": one.form, "what": one.what} for one in steps]
 
     @property
     def leakage(self) -> list[dict[str, str]]:

@@ -1,7 +1,10 @@
-"""What the room of queries adds: a kind of job, and the strategies that answer statements."""
+"""What the room of queries adds: a kind of job, the strategies that answer statements, and the rules that they may call."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from atoll.core.addresses import load_object
 from atoll.core.rooms import PartKind, is_class
 
 __all__ = ["JOBS", "OWN_JOBS", "PARTS"]
@@ -12,6 +15,12 @@ JOBS = {"query": "atoll.query.job:Query"}
 OWN_JOBS = {"analyst": {"query": ""}}
 """Maps the role of a signer to the kinds of jobs that it may submit alone, and the setting that must name it."""
 
+
+def _is_rule(found: Any) -> bool:
+    return bool(load_object("atoll.query.rules.registry:is_rule")(found))
+
+
 PARTS = (
     PartKind("query strategy", ("atoll.query.strategies",), is_class("atoll.query.strategies.strategy:Strategy"), "How a statement is answered: what sites compute, what is combined, what leaves.", extra="sql"),
+    PartKind("query rule", ("atoll.query.rules",), _is_rule, "A table function in FROM: what it makes of a statement.", extra="sql"),
 )  # fmt: skip

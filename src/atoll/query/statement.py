@@ -17,6 +17,7 @@ from atoll.core.extras import need
 
 from .databases.silo import EMPTY, connect_duckdb, lock_connection, quote
 from .policy import LEVELS, PointPolicy, QueryPolicy
+from .rules.registry import count_rules, expand_rules
 from .spatial import break_ties, expand_points
 
 __all__ = [
@@ -63,6 +64,7 @@ class SqlStatement:
         sql: the SELECT with its parameters, as every site parses it again.
         pooled: the SELECT as DuckDB runs it over all rows in one place.
         explain: whether only the plan is asked for: ``""``, ``"explain"`` or ``"analyze"``.
+        calls: each call of a rule, and what stands in its place.
     """
 
     text: str
@@ -72,6 +74,7 @@ class SqlStatement:
     explain: str = ""
     sql: str = ""
     pooled: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
 
 
 def with_points(catalog: Catalog, policy: QueryPolicy) -> Catalog:
@@ -189,11 +192,12 @@ def parse_statement(text: str, catalog: Catalog, params: Sequence[Any] | Mapping
     except TypeError:
         raise ConfigError(f"params={params!r}", where="sql", remedy="give plain values: numbers, text, dates, None") from None  # fmt: skip
     points = tuple((table, *found.items()) for table, found in catalog.points.items())
-    return _parsed(text, catalog.key(), points, frozen, isinstance(params, Mapping))
+    return _parsed(text, catalog.key(), points, frozen, isinstance(params, Mapping), count_rules())
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(text: str, key: Any, points: Any, params: tuple[Any, ...], named: bool) -> SqlStatement:
+def _parsed(text: str, key: Any, points: Any, params: tuple[Any, ...], named: bool, rules: int) -> SqlStatement:
+    del rules  # a rule that has been added since is a new way to read the same text
     sqlglot = need("sqlglot", "sql", "SQL over silos")
     catalog = Catalog({table: dict(columns) for table, *columns in key}, {table: dict(found) for table, *found in points})  # fmt: skip
     body, explain = _without_explain(text)
@@ -210,22 +214,23 @@ def _parsed(text: str, key: Any, points: Any, params: tuple[Any, ...], named: bo
     if not isinstance(tree, selects):
         raise ConfigError(f"{type(tree).__name__.upper()} is not allowed: silos are only read", where="sql", remedy="write a SELECT")  # fmt: skip
     _set_params(sqlglot, tree, params, named)
+    calls = expand_rules(tree, catalog.tables, lambda node: _at(node, text, offset))
     _require_allowed(sqlglot, tree, text, offset)
     _require_tables(sqlglot, tree, catalog, text, offset)
-    sql = _plain_text(tree, body, params)
+    sql = _plain_text(tree, body, anew=bool(params or calls))
     spatial = expand_points(tree, catalog.points, lambda node: _at(node, text, offset))
     _require_columns(sqlglot, tree, catalog, text, offset)
-    columns, types = _describe(tree.sql("duckdb") if params or spatial else body.strip().removesuffix(";"), catalog)
+    columns, types = _describe(
+        tree.sql("duckdb") if params or spatial or calls else body.strip().removesuffix(";"), catalog
+    )
     found = _qualified(sqlglot, tree, catalog)
     pooled = break_ties(found) if spatial else sql
-    return SqlStatement(text, found, columns, types, explain, sql, pooled)
+    return SqlStatement(text, found, columns, types, explain, sql, pooled, calls)
 
 
-def _plain_text(tree: Any, body: str, params: tuple[Any, ...]) -> str:
-    """The SELECT as it was written, so that a site in this process need not parse it again, unless there are values to put in, or comments, which may end after the last line."""
-    return (
-        str(tree.sql("duckdb")) if params or "--" in body or "/*" in body else body.strip().removesuffix(";").rstrip()
-    )
+def _plain_text(tree: Any, body: str, *, anew: bool) -> str:
+    """The SELECT as it was written, so that a site in this process need not parse it again, unless it is written anew, or has comments, which may end after the last line."""
+    return str(tree.sql("duckdb")) if anew or "--" in body or "/*" in body else body.strip().removesuffix(";").rstrip()
 
 
 def _without_explain(text: str) -> tuple[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -88,6 +88,7 @@ _SEVERAL = ("alignment protocol", "vertical model", "cut defence")
 """Kinds of parts for columns at several parties."""
 
 _JOB = "kind of job"
+_RULE = "rule of queries"
 _NO_METHOD = "program"
 """The kind of job whose method is the user's own."""
 
@@ -97,7 +98,7 @@ _LINE = 40
 
 @dataclass(frozen=True)
 class Described:
-    """A part for columns at several parties, or a kind of job.
+    """A part for columns at several parties, a rule of queries, or a kind of job.
 
     Attributes:
         name: its name, in Python, and of a part in configurations and policies.
@@ -117,7 +118,7 @@ class Described:
 
 
 def describe_parts() -> dict[str, Described]:
-    """Name -> part: the alignment protocols, vertical models and defences that the rooms have, then the kinds of jobs."""
+    """Name -> part: the alignment protocols, vertical models and defences that the rooms have, the rules of queries, then the kinds of jobs."""
     from atoll.cli.commands.vertical import MODELS
     from atoll.core.rooms import part_kinds, part_names
     from atoll.secure.psi import BloomEncoding
@@ -132,8 +133,20 @@ def describe_parts() -> dict[str, Described]:
             command = f"atoll psi --protocol {name.lower()}" if kind == "alignment protocol" else asked.get(name, "")
             found[name] = _describe(part, home, shown, command)
     found["BloomEncoding"] = _describe(BloomEncoding, "atoll.secure.psi", "record linkage", "atoll psi --fuzzy COLUMNS")
-    order = [*_SEVERAL[:2], "transfer method", "record linkage", *_SEVERAL[2:], _JOB]
-    return dict(sorted((found | _describe_jobs()).items(), key=lambda one: (order.index(one[1].kind), one[0])))
+    order = [*_SEVERAL[:2], "transfer method", "record linkage", *_SEVERAL[2:], _RULE, _JOB]
+    return dict(sorted((found | _describe_rules() | _describe_jobs()).items(), key=lambda one: (order.index(one[1].kind), one[0])))  # fmt: skip
+
+
+def _describe_rules() -> dict[str, Described]:
+    """Name -> rule, as SQL calls it; those of modules that are imported too."""
+    from atoll.query.rules import known_rules
+
+    found = {}
+    for one in known_rules().values():
+        home = one.rewrite.__module__ if not one.rewrite.__module__.startswith("atoll.") else "atoll.query.rules"
+        described = _describe(one.rewrite, home, _RULE, one.signature)
+        found[one.name] = replace(described, name=one.name)
+    return found
 
 
 def _describe_jobs() -> dict[str, Described]:
@@ -152,7 +165,7 @@ def _describe_jobs() -> dict[str, Described]:
     return found
 
 
-def _describe(part: type, home: str, kind: str, asked: str) -> Described:
+def _describe(part: Callable[..., Any], home: str, kind: str, asked: str) -> Described:
     text = inspect.getdoc(part) or ""
     first, _, rest = text.partition("\n\n")
     line = ""
@@ -179,7 +192,14 @@ def page(found: Sequence[Fact]) -> str:
         _format_line(("name", "kind", "what it does")), _format_line(["---"] * 3),
     ]  # fmt: skip
     parts = describe_parts().values()
-    lines += [_format_line([f"`{one.name}`", one.kind, one.text]) for one in parts if one.kind != _JOB]
+    lines += [_format_line([f"`{one.name}`", one.kind, one.text]) for one in parts if one.kind not in (_RULE, _JOB)]
+    lines += [
+        "\n## Rules of queries\n",
+        "SQL calls them in FROM, see [Query tables with SQL](howto/queries.md#call-a-rule).\n",
+        _format_line(("name", "as SQL calls it", "what it does")), _format_line(["---"] * 3),
+    ]  # fmt: skip
+    own = [one for one in parts if one.kind == _RULE and one.address.startswith("atoll.")]
+    lines += [_format_line([f"`{one.name}`", f"`{one.asked}`", one.text]) for one in own]
     lines += [
         "\n## Kinds of jobs\n",
         "A configuration names them, such as `job: split-fed`, and in Python you give them to `atoll.simulate`. The algorithms above belong to `Training`, and models of columns at several parties to `Vertical`; the other jobs are methods of their own.\n",
@@ -307,18 +327,19 @@ def _make_cards(found: list[Fact]) -> Table:
 
 
 def _make_part_tables(found: Sequence[Described]) -> Sequence[Table]:
-    """Parts for columns at several parties, then kinds of jobs."""
+    """Parts for columns at several parties, then rules of queries, then kinds of jobs."""
     made = []
-    for title, second, jobs in (
-        ("Columns at several parties", "kind", False),
-        ("Kinds of jobs", "configuration", True),
+    for title, second, kind in (
+        ("Columns at several parties", "kind", ""),
+        ("Rules of queries", "as SQL calls it", _RULE),
+        ("Kinds of jobs", "configuration", _JOB),
     ):
-        table = PlainTable(header_style="bold", title=title, caption="Name one to read more." if jobs else None)
+        table = PlainTable(header_style="bold", title=title, caption="Name one to read more." if kind == _JOB else None)
         for column in ("name", second, "what it does"):
             table.add_column(column)
         for one in found:
-            if (one.kind == _JOB) is jobs:
-                table.add_row(one.name, one.asked if jobs else one.kind, escape(one.text))
+            if kind == (one.kind if one.kind in (_RULE, _JOB) else ""):
+                table.add_row(one.name, escape(one.asked if kind else one.kind), escape(one.text))
         made.append(table)
     return made
 

@@ -33,6 +33,7 @@ from atoll.secure.tables import (
     attach_rows,
     attach_unique_rows,
     concatenate_tables,
+    cross_rows,
     find_repeated_keys,
     group_rows,
     join_many,
@@ -413,6 +414,8 @@ class SecureTables:
 
     async def _inner(self, op: JoinedRows | Looked, left: SharedTable, right: SharedTable, on: Any) -> SharedTable:
         left_most, right_most = (op.left_most, op.right_most) if isinstance(op, JoinedRows) else (op.source_most, op.inner_most)  # fmt: skip
+        if not op.pairs:
+            return await cross_rows(left, right)
         n, m = len(left), len(right)
         bound = bound_pairs(n, m, left_most, right_most)
         if right_most == 1 and bound == n:
@@ -463,6 +466,8 @@ class SecureTables:
         names = [name for column in op.columns for name in self._all_names(inner, column)]
         if not op.pairs and op.condition is None:
             return await self._broadcast(op, table, inner, names)
+        if not op.pairs and not names and op.condition is not None:
+            return table.with_columns({op.flag: await self._any_pair(table, inner, op.condition)})
         on = await self._pairs(table, inner, op.pairs)
         if op.condition is None:
             found, matched, repeated = await attach_unique_rows(inner, table, [(b, a) for a, b in on], {name: inner[name] for name in names})  # fmt: skip
@@ -477,6 +482,18 @@ class SecureTables:
         if names:
             self._failures.append((repeated, _SCALAR))
         return table.with_columns({**found, op.flag: matched})
+
+    async def _any_pair(self, table: SharedTable, inner: SharedTable, condition: RowCondition) -> SharedWords:
+        """Whether a condition holds for a row and one of another table, or more: all pairs, and a tree of OR over those of a row."""
+        both = await cross_rows(table, inner)
+        true = await self.trio.conjoin(both.valid, (await self._truth(both, condition))[0])
+        none = true.inverted().with_shape((len(table), len(inner)))
+        while none.shape[1] > 1:
+            half = none.shape[1] // 2
+            joined = await self.trio.conjoin(none[:, :half], none[:, half : 2 * half])
+            rest = none[:, 2 * half :]
+            none = joined.with_parts(*(np.concatenate(pair, axis=1) for pair in zip(joined.parts, rest.parts, strict=True)))  # fmt: skip
+        return none.inverted().with_shape((len(table),))
 
     async def _broadcast(self, op: Looked, table: SharedTable, inner: SharedTable, names: Sequence[str]) -> SharedTable:
         """The one row of a table beside each row of another."""

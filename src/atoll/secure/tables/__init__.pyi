@@ -13,6 +13,7 @@ from .hybrid import join_many_by_reader as join_many_by_reader
 from .joins import attach_rows as attach_rows
 from .joins import attach_unique_rows as attach_unique_rows
 from .joins import find_repeated_keys as find_repeated_keys
+from .joins import cross_rows as cross_rows
 from .joins import join_many as join_many
 from .joins import join_unique as join_unique
 from .joins import semi_join as semi_join

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..shares.trio import Trio
 
-__all__ = ["attach_rows", "attach_unique_rows", "find_repeated_keys", "join_many", "join_unique", "semi_join"]
+__all__ = ["attach_rows", "attach_unique_rows", "cross_rows", "find_repeated_keys", "join_many", "join_unique", "semi_join"]
 
 _PLACE, _START, _END, _COUNT, _BEFORE = (f"\0{name}" for name in ("place", "start", "end", "count", "before"))
 """Columns on the way, whose names no caller has."""
@@ -167,6 +167,19 @@ def _joined(other: SharedTable, found: Mapping[str, Column]) -> dict[str, Column
     if both:
         raise ConfigError(f"columns {both} in both tables", where="join", remedy="rename them in one of the tables")
     return {**other.columns, **found}
+
+
+async def cross_rows(left: SharedTable, right: SharedTable) -> SharedTable:
+    """All pairs of rows, those of the first row of ``left`` first, for one AND a pair: which row of which table stands where is public.
+
+    Raises:
+        ConfigError: a column is in both tables.
+    """
+    _joined(right, left.columns)
+    n, m = len(left), len(right)
+    one, other = np.repeat(np.arange(n), m), np.tile(np.arange(m), n)
+    columns = {**{name: x[one] for name, x in left.columns.items()}, **{name: x[other] for name, x in right.columns.items()}}  # fmt: skip
+    return SharedTable(columns, await left.trio.conjoin(left.valid[one], right.valid[other]))
 
 
 async def join_unique(
