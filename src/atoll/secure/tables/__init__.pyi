@@ -12,8 +12,8 @@ from .hybrid import group_rows_by_reader as group_rows_by_reader
 from .hybrid import join_many_by_reader as join_many_by_reader
 from .joins import attach_rows as attach_rows
 from .joins import attach_unique_rows as attach_unique_rows
-from .joins import find_repeated_keys as find_repeated_keys
 from .joins import cross_rows as cross_rows
+from .joins import find_repeated_keys as find_repeated_keys
 from .joins import join_many as join_many
 from .joins import join_unique as join_unique
 from .joins import semi_join as semi_join

@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
     from ..shares.trio import Trio
 
-__all__ = ["attach_rows", "attach_unique_rows", "cross_rows", "find_repeated_keys", "join_many", "join_unique", "semi_join"]
+__all__ = [
+    "attach_rows",
+    "attach_unique_rows",
+    "cross_rows",
+    "find_repeated_keys",
+    "join_many",
+    "join_unique",
+    "semi_join",
+]
 
 _PLACE, _START, _END, _COUNT, _BEFORE = (f"\0{name}" for name in ("place", "start", "end", "count", "before"))
 """Columns on the way, whose names no caller has."""
