@@ -15,6 +15,7 @@ from atoll.algorithms import FedAvg
 from atoll.core.errors import DataError
 from atoll.data import Dataset
 from atoll.selection import Everyone
+from atoll.torch.learner import seeded
 
 ROWS = 9
 RNG = np.random.default_rng(3)
@@ -186,6 +187,27 @@ def test_a_loss_that_no_order_of_targets_changes_trains_and_is_named(loss: Any) 
 def test_a_loss_whose_shapes_fit_one_number_of_rows_is_refused() -> None:
     with pytest.raises(DataError, match=r"raises RuntimeError on 32 rows: .*must match"):
         train(lambda o, t: ((o - t) ** 2).mean(1), ROWS)  # (9, 9) and (9,)
+
+
+@pytest.mark.parametrize("loss", [nn.BCELoss(), nn.BCEWithLogitsLoss(), F.binary_cross_entropy])
+def test_a_loss_that_takes_no_whole_numbers_says_how_to_give_it_fractions(loss: Any) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 1), nn.Sigmoid(), nn.Flatten(0)), 0)
+    with pytest.raises(DataError, match=r"cannot take targets of this type: .*target\.float\(\)"):
+        train(loss, 1, CLASSES % 2, model)
+
+
+def test_a_loss_without_a_gradient_is_refused() -> None:
+    for loss in (lambda o, t: F.cross_entropy(o, t).detach(), lambda o, t: (o.argmax(1) != t).float()):
+        with pytest.raises(DataError, match=r"has no gradient by the model's parameters.*detach\(\)"):
+            train(loss, 3, CLASSES)
+
+    def seldom(o: Any, t: Any) -> Any:
+        return F.cross_entropy(o, t) if len(o) > 5 else torch.zeros(())
+
+    made, first, columns = train(seldom, 3, CLASSES)
+    F.cross_entropy(first(columns["x"]), columns["y"]).backward()
+    expected = first.weight.detach() - 0.01 * first.weight.grad
+    np.testing.assert_allclose(made.params["weight"], expected.numpy(), atol=1e-6)
 
 
 def test_a_loss_that_needs_more_rows_than_the_first_look_has_is_a_mean_of_its_rows() -> None:

@@ -260,8 +260,8 @@ class SupportsScores(Protocol):
 class SupportsLink(SupportsScores, Protocol):
     """``link`` says what the scores are, so that probabilities of classes follow from them.
 
-    ``"softmax"``: log-probabilities up to a constant, and of one output the log-odds of the second class; ``"log"``: log-probabilities; ``"value"``: the numbers
-    themselves, also of classes; ``""``: scores of which no probabilities follow, as of a hinge.
+    ``"softmax"``: log-probabilities up to a constant, and of one output the log-odds of the second class; ``"log"``: log-probabilities;
+    ``"probability"``: probabilities, and of one output that of the second class; ``"value"``: the numbers themselves, also of classes; ``""``: scores of which no probabilities follow, as of a hinge.
     """
 
     link: str

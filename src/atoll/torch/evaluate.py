@@ -30,6 +30,7 @@ __all__ = [
     "profile_many",
     "pullback",
     "run_over",
+    "scale_of_outputs",
     "score",
 ]
 
@@ -93,6 +94,50 @@ def score(network: FunctionalModule, params: Mapping[str, NDArray[Any]], x: NDAr
     with torch.no_grad(), network.measuring():
         made = [outputs.cpu() for _, outputs in run_over(network, params, pool)]
     return np.asarray(torch.cat(made).numpy()) if made else np.zeros((0,))
+
+
+_DRAWS = (1.0, -3.0, 5.0, -1.0)
+_NOISE = 1 << 20  # entries of a parameter that gets noise, besides
+
+
+def scale_of_outputs(network: FunctionalModule, x: Tensor) -> str:
+    """Return what a model's outputs are with any weights, found with a few: what its last layer makes of them.
+
+    Args:
+        network: the model.
+        x: a few rows.
+
+    Returns:
+        ``"probabilities"``: from 0 to 1, and of several classes with the sum 1; ``"fractions"``: from 0 to 1, with other sums; ``"log"``: logarithms of
+        probabilities of several classes; ``"numbers"``: anything else; ``""``: not known.
+    """
+    generator, made = torch.Generator().manual_seed(0), list[Tensor]()
+    try:
+        with torch.no_grad(), network.measuring():
+            own = dict(network.evaluation.named_parameters())
+            for scale in _DRAWS:
+                moved = {
+                    name: p * scale + (torch.randn(p.shape, generator=generator).to(p) if p.numel() <= _NOISE else 0.0)
+                    for name, p in own.items()
+                    if name in network.names
+                }
+                rest = {**own, **dict(network.evaluation.named_buffers())}
+                outputs = network.outputs(moved, rest, x, training=False)
+                made.append(outputs.reshape(len(x), -1).double())
+    except Exception:  # the user's own code, with weights that it may not have been made for
+        return ""
+    found = torch.cat(made)
+    found = found[found.isfinite().all(1)]
+    several = found.shape[1] > 1
+    if not len(found) or not found.any():
+        return ""
+    if bool(((found >= 0) & (found <= 1)).all()):
+        return "probabilities" if not several or _adds_up(found) else "fractions"
+    return "log" if several and bool((found <= 0).all()) and _adds_up(found.exp()) else "numbers"
+
+
+def _adds_up(shares: Tensor) -> bool:
+    return bool((shares.sum(1) - 1).abs().max() < 1e-3)
 
 
 def pullback(

@@ -33,6 +33,9 @@ _ONE_SHAPE = (
     "output.squeeze(1)[:, None] - target[None, :]"
 )
 _SHAPES = re.compile("arget size|must match|broadcast|same size|incorrect size|size mismatch|shape")
+_TYPES = re.compile(
+    "expected (target )?dtype|dtype \\w+ but expected|expected scalar type|result type \\w+ can't be cast"
+)
 _SMALL = 1e-4  # a change of a loss that rounding may make, as a share of it
 _NEAR = 1e-3  # a change by the order of targets that is none, as a share of a change by their values
 
@@ -138,7 +141,15 @@ class LossLook:
         Raises:
             DataError: it raises for outputs and targets of such shapes, or over shapes on any number of rows.
         """
-        if error is self._of_model or not _SHAPES.search(str(error)):
+        if error is self._of_model:
+            return
+        if last and _TYPES.search(str(error)):
+            raise DataError(
+                f"the loss {self.loss.name!r} cannot take targets of this type: {str(error).splitlines()[0]}",
+                where="Training.loss",
+                remedy="give a function that turns them into what it takes, as in lambda output, target: F.binary_cross_entropy(output, target.float()), or use loss='bce' (log-odds) or 'cross_entropy'",
+            ) from error
+        if not _SHAPES.search(str(error)):
             return
         if pairs.apart is not None:
             raise DataError(
@@ -217,11 +228,31 @@ class LossLook:
             except Exception:  # training reports it
                 return []
             found.append({id(leaf): leaf for leaf in _leaves_of(values) if isinstance(leaf, nn.Parameter)})
+        if not values.requires_grad:
+            self._require_gradient()
         held = [leaf for place, leaf in found[0].items() if place in found[1]]
         fn = self.loss.fn
         owner = getattr(fn, "__self__", fn)
         named = {id(p): name for name, p in owner.named_parameters()} if isinstance(owner, nn.Module) else {}
         return [named.get(id(leaf), f"one of shape {tuple(leaf.shape)}") for leaf in held]
+
+    def _require_gradient(self) -> None:
+        """Refuse a loss that has no gradient on more rows either: training would raise, client by client.
+
+        Raises:
+            DataError: names the loss.
+        """
+        self._outputs = None
+        try:
+            moves = self._call(self._take(_MORE), grad=True).requires_grad
+        except Exception:  # training reports it
+            return
+        if not moves:
+            raise DataError(
+                f"the loss {self.loss.name!r} has no gradient by the model's parameters",
+                where="Training.loss",
+                remedy="compute it from the model's outputs with functions that have one: neither in the loss nor in forward detach(), .item(), NumPy, argmax or torch.no_grad()",
+            )
 
     def _take(self, rows: int) -> dict[str, Tensor]:
         x = self._columns["x"]

@@ -408,7 +408,7 @@ class FunctionalModule:
         asked = set(self.loss.signature.names)
         if broadcast is None and asked & {"broadcast", "round"}:
             return
-        params = {n: p.detach() for n, p in self.training.named_parameters() if p.requires_grad}
+        params = {n: p.detach().requires_grad_() for n, p in self.training.named_parameters() if p.requires_grad}
 
         def inputs(columns: Mapping[str, Tensor], mode: Keyed) -> LossInputs:
             frozen = {n: b.clone() for n, b in self.frozen.items()}

@@ -20,6 +20,8 @@ __all__ = ["columns_in", "metadata_of", "require_same_scores", "table_model_of"]
 
 _COLUMNS, _LINK, _SCORES = "columns", "link", "scores"
 """Names in the metadata of ``model.safetensors``."""
+_PROBABLE = ("softmax", "log", "probability")
+"""Scores from which probabilities follow; see `atoll.learn.learner.SupportsLink`."""
 _CLOSE, _FEW = 1e-4, 8
 """How near scores must be on another machine, and how many a file holds."""
 
@@ -40,11 +42,11 @@ def table_model_of(
     """
     if columns is None or not isinstance(learner, SupportsScores):
         return None
-    link = (metadata or {}).get(_LINK, link_of(learner))
-    classed = columns.task in ("classification", "binary") and link != "value"
-    found = _scores_of_two(learner, params, columns)
+    found = _scores_of_two(learner, params, columns)  # first: a learner may learn from it what its scores are
     if found is None:
         return None
+    link = (metadata or {}).get(_LINK, link_of(learner))
+    classed = columns.task in ("classification", "binary") and link != "value"
     outputs = int(np.prod(found.shape[1:]))
     if classed and outputs > len(columns.classes):
         more = tuple(str(k) for k in range(len(columns.classes), outputs))
@@ -52,22 +54,26 @@ def table_model_of(
     known = columns if classed else replace(columns, classes=())
 
     def answer(rows: Any, where: str) -> RowPredictions:
-        scores = np.asarray(learner.scores(params, known.matrix(rows, where)))
+        matrix = known.matrix(rows, where)
+        scores = np.asarray(learner.scores(params, matrix)) if len(matrix) else np.zeros_like(found[:0])
         if classed:
-            return _classify(scores.reshape(len(scores), -1), known, link)
+            return _classify(scores.reshape(len(scores), outputs), known, link)
         return RowPredictions(scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 1 else scores)
 
-    return TableModel(title, known, answer, classed and link in ("softmax", "log"))
+    return TableModel(title, known, answer, classed and link in _PROBABLE)
 
 
 def _classify(scores: NDArray[Any], columns: ModelColumns, link: str) -> RowPredictions:
     if scores.shape[1] == 1:
-        place = (scores[:, 0] > 0).astype(np.int64)
-        scores = np.concatenate([np.zeros_like(scores), scores], axis=1)
+        place = (scores[:, 0] > (0.5 if link == "probability" else 0)).astype(np.int64)
+        first = 1 - scores if link == "probability" else np.zeros_like(scores)
+        scores = np.concatenate([first, scores], axis=1)
     else:
         place = scores.argmax(axis=1)
-    if link not in ("softmax", "log"):
+    if link not in _PROBABLE:
         return RowPredictions(columns.values[place])
+    if link == "probability":
+        return RowPredictions(columns.values[place], scores)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True) if link == "softmax" else scores)
     return RowPredictions(
         columns.values[place], weights / weights.sum(axis=1, keepdims=True) if link == "softmax" else weights
