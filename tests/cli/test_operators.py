@@ -26,6 +26,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.rooms import job_kinds, part_names
 from atoll.runs import parse_config, parse_policy
 from atoll.runs.folder import FORMAT
+from atoll.runs.kept import _tell_rejected
 from atoll.runtime.consent import parse_consent
 from atoll.secure import psi
 from atoll.secure.psi import Alignment
@@ -92,6 +93,7 @@ class _Server:
                 {
                     "format": FORMAT,
                     "status": "finished",
+                    "notices": ["2 replies were rejected"],
                     "result": {"trees": 3, "features": ["age"], "importance": {"age": 0.5}},
                 }
             ),
@@ -105,7 +107,15 @@ class _Server:
 
 def test_a_wait_ends_with_what_the_job_has_found() -> None:
     found = asyncio.run(reached(_Server(), "00000001-x"))  # type: ignore[arg-type]
-    assert found == {"round": 2, "test/accuracy": 0.75, "trees": 3, "importance.age": 0.5}
+    assert found["result"] == {"round": 2, "test/accuracy": 0.75, "trees": 3, "importance.age": 0.5}
+    assert found["notices"] == ["2 replies were rejected"]
+
+
+def test_a_line_of_the_log_says_whose_replies_were_rejected_and_why() -> None:
+    row = {"round": 2, "rejected_clients": {"north": "refused by its policy", **{f"site-{i}": "NaN" for i in range(4)}}}
+    assert _tell_rejected(row) == (
+        "replies were rejected in round 2: north: refused by its policy; site-0: NaN; site-1: NaN; and 2 more"
+    )
 
 
 def test_a_state_that_there_is_not_is_answered_with_a_word() -> None:

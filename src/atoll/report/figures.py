@@ -215,7 +215,7 @@ def curves_figure(facts: Facts) -> str | None:
                 axis.set_ylim(top=1.0)
             else:
                 axis.set_ylim(bottom=0)
-            axis.legend(loc="lower right" if head.startswith(("Accuracy", "AUC")) else "upper right", fontsize=8.5)
+            axis.legend(loc="best", fontsize=8.5)
 
     return figure("learning curves", draw, size=(10.6, 3.2), columns=len(panels))
 

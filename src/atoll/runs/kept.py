@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,7 +128,7 @@ class Kept:
         shown = {k: v for k, v in row.items() if isinstance(v, int | float | str)}
         logger.info("round", extra={"record": shown})
         if row.get("rejected_clients"):
-            logger.warning("replies were rejected", extra={"round": row["round"], "clients": row["rejected_clients"]})
+            logger.warning("%s", _tell_rejected(row), extra={"round": row["round"], "clients": row["rejected_clients"]})
         if self.on_record is not None:
             self.on_record(row)
         measures = {name: value for name, value in row.items() if name not in ("slot", "clock")}
@@ -296,3 +296,15 @@ def _make_trackers(config: RunConfig | PythonRun, folder: RunFolder) -> list[Any
 
 def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+_NAMED = 3
+"""Most clients that a line of the log names."""
+
+
+def _tell_rejected(row: Mapping[str, Any]) -> str:
+    """Say whose replies a round has rejected, and why; a log of a job keeps words alone."""
+    clients = dict(row["rejected_clients"])
+    named = "; ".join(f"{name}: {why}" for name, why in list(clients.items())[:_NAMED])
+    more = f"; and {len(clients) - _NAMED} more" if len(clients) > _NAMED else ""
+    return f"replies were rejected in round {row['round']}: {named}{more}"

@@ -49,7 +49,7 @@ def command(
         if ended["state"] != "finished":
             return ended
         try:
-            return {**ended, "result": await reached(admin, ended["job"])}
+            return {**ended, **await reached(admin, ended["job"])}
         except AtollError as error:  # the job has finished all the same
             output.note(f"Its numbers could not be read: {escape(str(error))}")
             return ended
@@ -59,6 +59,8 @@ def command(
     found = list(ended.get("result", {}).items())
     for name, value in found[:_SHOWN]:
         output.say(f"  {escape(name)}: {escape(value if isinstance(value, str) else f'{value:.6g}')}")
+    for notice in ended.get("notices", ()):
+        output.note(escape(notice))
     if len(found) > _SHOWN:
         output.note(f"and {len(found) - _SHOWN} more: --json, or the report")
     if ended["state"] == "finished":
@@ -67,7 +69,7 @@ def command(
 
 
 async def reached(admin: Admin, job: str) -> dict[str, Any]:
-    """What a finished job has found, in short: numbers and words by name, from its records and its manifest.
+    """What a finished job has found, in short: ``result``, numbers and words by name, and ``notices``, what to know of them, such as who was refused and why.
 
     Args:
         admin: the connection.
@@ -83,7 +85,8 @@ async def reached(admin: Admin, job: str) -> dict[str, Any]:
     last = {name: value for row in rows for name, value in row.items()}
     measures = {name: value for name, value in last.items() if "/" in name or name in ("round", "loss", "epsilon")}
     found = flat({"": _without_lists(measures), **_without_lists(manifest.get("result") or {})})
-    return {name.lstrip("./"): value for name, value in found.items() if isinstance(value, int | float | str)}
+    named = {name.lstrip("./"): value for name, value in found.items() if isinstance(value, int | float | str)}
+    return {"result": named, "notices": list(manifest.get("notices") or ())}
 
 
 def _without_lists(tree: Any) -> Any:
