@@ -267,3 +267,56 @@ def test_a_column_of_a_file_that_nobody_reads_does_not_block_the_others(tmp_path
     for use in (lambda: atoll.simulate(Statistics(), {"north": read}, engine="inline", progress=False), lambda: read["visit"]):  # fmt: skip
         with pytest.raises(DataError, match=r"column 'visit' holds objects \(time\).*leave the column out"):
             use()
+
+
+@pytest.mark.parametrize("use", ["fit", "files"])
+def test_whole_numbers_that_begin_with_zeros_are_no_amounts_and_keep_them_as_categories(
+    tmp_path: Path, use: str
+) -> None:
+    file = tmp_path / "rows.csv"
+    frame(town=np.resize(["01067", "10115", "80331"], ROWS)).to_csv(file, index=False)
+    with pytest.raises(
+        DataError, match=r"column 'town' has whole numbers that begin with 0, such as .*01067.* at row 2"
+    ):
+        USES[use](file)
+    towns = {"town": ["01067", "10115", "80331"]}
+    assert dict(from_csv_files([file], target="died", categories=towns).about.categories) == {"town": tuple(towns["town"])}  # fmt: skip
+    assert "town=10115" in fitted(DataTable.read(file), categories=towns).outcome.features
+    # A statistic counts them, as it counts words; zeros, fractions and one-digit numbers stay numbers.
+    counts = atoll.simulate(
+        Statistics(columns=["town"]), {"north": DataTable.read(file)}, engine="inline", progress=False
+    )
+    assert "01067" in str(counts.outcome)
+    frame(dose=np.resize(["0", "0.5", "10"], ROWS), grade=np.resize(["0", "1"], ROWS)).to_csv(file, index=False)
+    assert USES[use](file)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_days_written_as_numbers_are_no_feature_that_nobody_chose(tmp_path: Path, use: str) -> None:
+    file = tmp_path / "rows.csv"
+    days = frame(admitted=DAYS.strftime("%Y%m%d").astype(int))
+    days.assign(admitted=days.admitted.sample(frac=1, random_state=0).to_numpy()).to_csv(file, index=False)
+    with pytest.raises(DataError, match=r"column 'admitted' has dates as numbers, such as .*2026\d{4}") as refused:
+        USES[use](file)
+    assert "drop=['admitted']" in str(refused.value.remedy)
+    assert fitted(DataTable.read(file), columns=["age", "admitted"])  # chosen
+    frame(code=np.arange(ROWS) % 7 * 2 + 20261400).to_csv(file, index=False)  # there is no month 13
+    assert USES[use](file)
+
+
+def test_an_infinite_value_is_named_by_its_column_and_line(tmp_path: Path) -> None:
+    frame(dose=np.r_[[0.5, np.inf], np.full(ROWS - 2, 1.5)]).to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(DataError, match="column 'dose' has inf at row 3"):
+        from_csv_files([tmp_path / "rows.csv"], target="died")
+
+
+def test_a_word_among_the_numbers_of_a_label_is_no_further_class_of_a_fit_as_of_a_reader(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    table = frame()
+    table.assign(died=table.died.astype(str).where(table.index % 7 > 0, "unknown")).to_csv(file, index=False)
+    for use in (USES["fit"], USES["files"]):
+        with pytest.raises(DataError, match=r"column 'died' has numbers, but .*unknown"):
+            use(file)
+    assert (
+        fitted(DataTable.read(file), categories={"died": ["0", "1", "unknown"]}).outcome.layout.classes[2] == "unknown"
+    )

@@ -21,7 +21,7 @@ from atoll.core.errors import DataError, nearest
 from atoll.core.redaction import private
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import Task
-from atoll.data.readers._words import require_categories, require_no_moments
+from atoll.data.readers._words import require_categories, require_no_moments, require_one_notation
 from atoll.data.readers.table import require_no_key, without_holes
 from atoll.data.table import DataTable
 from atoll.statistics.columns import columns_of, table_of
@@ -237,6 +237,8 @@ def _tell_columns(where: str, table: DataTable, message: Any) -> dict[str, Any]:
     for name in message["columns"] or table.columns:
         if name in message["features"] or (message["rest"] and name not in message["aside"]):
             _require_feature(table, name, asked, chosen=name in message["features"], where=where)
+        if name in message["words"] and table[name].dtype.kind == "U" and not table.missing(name).all():
+            require_one_notation(without_holes(table[name]), name, where, table.row_offset, "or take another label")
         column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
         kinds[name] = column.told_kind(least)
         if not column.listable:

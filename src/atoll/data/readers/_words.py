@@ -64,12 +64,29 @@ def require_categories(values: Array, column: str, where: str, offset: int, reme
         remedy: how to leave the column out, where that is not ``drop=``.
 
     Raises:
-        DataError: at least half of the distinct values are numbers, or all are numbers in another notation, or dates; or one value is written in two ways.
+        DataError: at least half of the distinct values are numbers, or all are numbers in another notation, codes such as 01067, or dates; or one value is written in two ways.
     """
     require_plain_numbers(values, column, where, offset)
+    _require_no_codes(values, column, where, offset)
     require_no_moments(values, column, where, remedy)
     require_one_notation(values, column, where, offset, remedy or f"or leave the column out with drop=[{column!r}]")
     require_one_spelling(np.unique(values).tolist(), column, where)
+
+
+def _require_no_codes(values: Array, column: str, where: str, offset: int) -> None:
+    """Refuse whole numbers some of which begin with zeros: they may be codes, or amounts of one width, which nobody can see.
+
+    Raises:
+        DataError: names the first that does.
+    """
+    words = values.tolist()
+    row = next((k for k, word in enumerate(words) if len(word) > 1 and word[0] == "0"), None)
+    if row is not None and all(map(str.isdecimal, words)):
+        raise DataError(
+            f"column {column!r} has whole numbers that begin with 0, such as {private(words[row])} at row {row + offset}: codes, or amounts",
+            where=where,
+            remedy=f"if they are amounts write them without these zeros; {_unless(column)}",
+        )
 
 
 def require_one_notation(values: Array, column: str, where: str, offset: int, remedy: str) -> None:

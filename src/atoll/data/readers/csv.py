@@ -181,6 +181,7 @@ def _body(lines: Any, width: int, where: str) -> list[list[str]]:
     return body
 
 
+_CODE = re.compile(r"0\d")
 _EXCEL_SEPARATOR = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
 _BINARY = {
     b"PK\x03\x04": ("an Excel workbook or another archive", "save its sheet as CSV, or as Parquet"),
@@ -215,6 +216,8 @@ def _typed(values: Sequence[str], decimal: str) -> Array:
     signs = text if decimal == "." else np.char.replace(text, decimal, ".")
     if (np.char.find(text, "_") >= 0).any():  # Python reads 1_200 as 1200, and nobody else does
         return text
+    if any(map(_CODE.match, text.tolist())) and all(map(str.isdecimal, text[~np.isin(text, MISSING)].tolist())):
+        return text  # 01067 is a code, such as that of a post office, and another one than 1067
     try:
         return signs.astype(np.int64)
     except (ValueError, OverflowError):

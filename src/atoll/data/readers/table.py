@@ -102,6 +102,7 @@ def from_table(
     for column in features:
         if column not in (categories or {}) and table[column].dtype.kind == "M":
             require_no_moments(table[column], column, f"table {name!r}")
+        _require_finite(table[column], column, f"table {name!r}", row_offset)
     if not missing_features:
         _check_complete({column: table[column] for column in features}, name, row_offset)
     fixed = categories or {}
@@ -137,7 +138,7 @@ def require_no_keys(table: Mapping[str, Array], features: Iterable[str], name: s
         DataError: names the first.
     """
     for column in features:
-        require_no_key(table[column], column, f"table {name!r}", f"leave it out with drop=[{column!r}], keep it apart with keep=[{column!r}], or list the features=")  # fmt: skip
+        require_no_key(table[column], column, f"table {name!r}", f"leave it out with drop=[{column!r}]; or keep it apart with keep=[{column!r}]; or list the features=")  # fmt: skip
 
 
 def require_no_key(values: Array, column: str, where: str, remedy: str) -> None:
@@ -150,7 +151,7 @@ def require_no_key(values: Array, column: str, where: str, remedy: str) -> None:
         remedy: what to do.
 
     Raises:
-        DataError: there are enough rows, and nearly each has another value: text, ``0, 1, 2, ...``, or whole numbers or text under a name such as ``patient_id``
+        DataError: there are enough rows, and all values are days such as 20261126; or nearly each has another value: text, ``0, 1, 2, ...``, or whole numbers or text under a name such as ``patient_id``
             or ``MRN``, of which a quarter of different values suffices.
     """
     there = values[~holes(values)]
@@ -168,6 +169,8 @@ def _key(column: str, values: Array) -> str:
     different = len(np.unique(values))
     every = "every" if different == len(values) else "nearly every"
     nearly = different > _NEARLY * len(values)
+    if _are_days(values):
+        return f"has dates as numbers, such as {private(str(values[0]))}, which are no amounts"
     if values.dtype.kind == "U" and nearly:
         return f"has another text in {every} row"
     steps = np.diff(values) if values.dtype.kind in "iu" else np.zeros(0)
@@ -178,6 +181,14 @@ def _key(column: str, values: Array) -> str:
     if different >= max(share * len(values), min(_FEW_ROWS, _NEARLY * len(values))):
         return f"looks like a key: it has another value in {every if nearly else 'most'} {'row' if nearly else 'rows'}"
     return ""
+
+
+def _are_days(values: Array) -> bool:
+    """Whether whole numbers are days such as 20261126: all of them, and not one day alone."""
+    if values.dtype.kind not in "iu" or values.min() < 19000101 or values.max() > 21001231:
+        return False
+    month, day = values // 100 % 100, values % 100
+    return bool(((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all() and len(np.unique(values)) > 2)
 
 
 def _names_rows(column: str) -> str:
@@ -208,6 +219,21 @@ def _check_complete(table: Mapping[str, Array], name: str, offset: int) -> None:
             where=f"table {name!r}",
             remedy="fill them or leave these rows out first, or leave the columns out with drop=; "
             "for jobs that can use them, declare them: missing_features=True",
+        )
+
+
+def _require_finite(values: Array, column: str, where: str, offset: int) -> None:
+    """Refuse infinite features, by the name that the column has in its file.
+
+    Raises:
+        DataError: names the first row.
+    """
+    infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(0, bool)
+    if infinite.any():
+        raise DataError(
+            f"column {column!r} has {values[np.argmax(infinite)]} at row {int(np.argmax(infinite)) + offset} ({int(infinite.sum())} such values)",
+            where=where,
+            remedy="correct it, leave these rows out, or leave the column out with drop=",
         )
 
 

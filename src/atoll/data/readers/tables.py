@@ -297,7 +297,8 @@ def islands_of_tables(
     features = [one for one in _used(next(iter(everyone.values())), targets, options) if one not in targets]
     fixed = {
         **_texts(everyone, features, listed, row_offset, scheme),
-        **_texts(labels, targets, listed, row_offset, scheme, label=True),
+        # The numbers of a regression have no codes, and `from_table` refuses text there.
+        **({} if task == "regression" else _texts(labels, targets, listed, row_offset, scheme, label=True)),
         **listed,
     }
     _require_no_keys(everyone, features, listed, options)
