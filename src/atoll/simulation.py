@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, over
 
 import numpy as np
 
-from atoll.core.calls import checked_call
+from atoll.core.calls import checked_call, level_outside
 from atoll.core.federation.federation import Federation, Program, run_program
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, admit_job
@@ -326,14 +325,6 @@ def describe_run(
     return PythonRun(name, seed, settings_of(job, islands, **how))
 
 
-def _outside() -> int:
-    """The level of the frame that called Atoll, for a warning."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "atoll":
-        frame, level = frame.f_back, level + 1
-    return level
-
-
 def _in_folder(
     run: PythonRun,
     job: Job,
@@ -420,7 +411,7 @@ def simulated(
         close_spending(made)
     watch.explain(fed, shown)
     for line in _cut_off(made):  # a program returns what it likes, and nobody may look at the result's notices
-        warnings.warn(line, RuntimeWarning, stacklevel=_outside())
+        warnings.warn(line, RuntimeWarning, stacklevel=level_outside())
     result = result_of_run(job, islands, prepared, value, fed, time.perf_counter() - begin)
     if job.one_form or job.reads == "table":  # a program of one's own may have clients of any kind
         result = replace(result, notices=(*result.notices, *name_other_units(islands), *name_other_codings(islands)))

@@ -10,7 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import atoll
 from atoll.cli.app import run
+from atoll.data import from_csv_folder
+from atoll.runs import load_model
+from atoll.stages import GaussianNoise
 
 COLUMNS = ("age", "ward", "bmi")
 CLASSES = ("no", "yes")
@@ -242,3 +246,35 @@ def test_a_run_measures_on_the_rows_that_clients_hold_out(config, typed):
     whole, apart = (json.loads(Path(name, "data.json").read_text()) for name in ("whole", "apart"))
     assert (whole["held_out"], apart["held_out"] + apart["rows"]) == (0, whole["rows"])
     assert apart["held_out"] == sum(size - int(0.8 * size) for size in whole["client_sizes"])
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "model"),
+    [("trees", "--rounds 3 --depth 2", "model.json"), ("fit glm", "--set alpha=1 --out fit.json", "fit.json")],
+)
+def test_new_rows_in_another_unit_are_named_with_the_range_of_the_training(command, more, model, place, capsys) -> None:
+    new = pd.read_csv("new.csv").assign(age=lambda rows: rows.age * 12)
+    new.to_csv("months.csv", index=False)
+    told(capsys, *command.split(), "north.csv", "south.csv", "--label", "died", *more.split())
+    assert "notices" not in told(capsys, "predict", model, "--rows", "new.csv")
+    (line,) = told(capsys, "predict", model, "--rows", "months.csv")["notices"]
+    assert line.startswith(f"column 'age' of the rows lies around {new.age.median():.4g}, and nearly all that the")
+    assert line.endswith("is it in another unit?")
+    with pytest.warns(RuntimeWarning, match="column 'age' of the rows"):
+        load_model(Path(model)).predict(new)
+
+
+def test_a_trained_network_knows_where_its_columns_lay_unless_it_promises_privacy(place) -> None:
+    Path("new.csv").unlink()
+    islands = from_csv_folder(place, target="died", features=["age", "bmi"])
+    job = atoll.Training(model=atoll.models.linear(2, 2), algorithm=atoll.FedAvg(lr=0.0001), rounds=1)
+    rows = {"age": np.full(30, 720.0), "bmi": np.full(30, 25.0)}
+    result = atoll.simulate(job, islands, engine="inline", progress=False)
+    with pytest.warns(
+        RuntimeWarning, match=r"column 'age' of the rows lies around 720, .* between about \d\d and \d\d"
+    ):
+        result.predict(rows)
+    private = job.replace(uplink=[atoll.Clip(1.0), GaussianNoise(multiplier=1.0)])
+    silent = atoll.simulate(private, islands, engine="inline", progress=False)
+    assert silent.table.columns.extents == {}
+    silent.predict(rows)  # pytest fails on a warning

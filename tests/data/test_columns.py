@@ -228,6 +228,35 @@ def test_numbers_that_may_say_that_a_value_is_missing_are_named(sign: float, sai
     assert told == ([f"column 'age' has {sign:g} in 2 rows of client 'south', far from all other values: if it says that a value is missing, leave these cells empty"] if said else [])  # fmt: skip
 
 
+def test_several_codes_of_missing_values_do_not_hide_each_other_nor_is_one_row_too_few() -> None:
+    def said(**cells: float) -> list[str]:
+        table = measured("age", 1)
+        table["age"][: len(cells)] = list(cells.values())
+        told = atoll.simulate(Statistics(), {"north": table}, engine="inline", progress=False).notices
+        return [line.partition(" of client")[0] for line in told if "says that a value is missing" in line]
+
+    assert said(a=-99, b=-99, c=999) == ["column 'age' has -99 in 2 rows", "column 'age' has 999 in 1 row"]
+    assert said(a=-99, b=-99, c=-88, d=-88) == ["column 'age' has -99 in 2 rows", "column 'age' has -88 in 2 rows"]
+    assert said(a=-99) == said(a=99.0, b=99.0, c=88.0) == []  # people of 99 years are alive
+
+
+def test_a_code_of_missing_values_in_the_target_of_a_regression_is_named() -> None:
+    frames = {
+        name: pd.DataFrame(measured("age", 1)).assign(stay=np.arange(24) % 9 + 0.5) for name in ("north", "south")
+    }
+    frames["south"].loc[[3, 8], "stay"] = 999
+    islands = from_dataframes(frames, target="stay")
+    told = atoll.simulate(UNITS["trees"](), islands, engine="inline", progress=False).notices
+    (line,) = [line for line in told if "says that a value is missing" in line]
+    assert line.startswith("the target has 999 in 2 rows of client 'south'")
+
+
+def test_words_as_the_target_of_a_regression_are_refused_in_several_tables_as_in_one() -> None:
+    frames = {name: pd.DataFrame(measured("age", 1)).assign(sex=["f", "m"] * 12) for name in ("north", "south")}
+    with pytest.raises(DataError, match="column 'sex', the target of a regression, has text such as"):
+        from_dataframes(frames, target="sex", task="regression")
+
+
 def test_rows_without_a_label_are_said_by_a_training_too() -> None:
     rows = {name: pd.DataFrame({"x": np.arange(12.0), "y": np.arange(12) % 2}) for name in ("north", "south")}
     rows["south"] = rows["south"].assign(y=lambda t: t.y.where(t.index > 2))

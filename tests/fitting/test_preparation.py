@@ -227,7 +227,7 @@ def test_a_saved_fit_predicts_raw_rows_as_scikit_learn_does(impute: str, tmp_pat
         model.predict(turned.rename(columns={"age": "aged"}))
     if not impute:
         with pytest.raises(DataError, match="1 values of column 'age' are missing"):
-            model.predict(turned[:5].assign(age=[1.0, 2.0, np.nan, 3.0, 4.0]))
+            model.predict(turned[:5].assign(age=[41.0, 42.0, np.nan, 43.0, 44.0]))
     with pytest.raises(CompositionError, match="SVM has no probabilities"):
         fit(SVM(), data, label="kind", impute=impute, columns=["age", "pressure"]).predict_proba(turned)
 

@@ -1,10 +1,11 @@
-"""Calls that do not fit: an unknown, missing or unusable argument is named, with its place and the remedy."""
+"""Calls that do not fit: an unknown, missing or unusable argument is named, with its place and the remedy; and where a call of Atoll came from."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -13,7 +14,7 @@ import numpy as np
 
 from .errors import AtollError, ConfigError, nearest
 
-__all__ = ["KINDS", "checked_call", "is_real", "misfit", "shown"]
+__all__ = ["KINDS", "checked_call", "is_real", "level_outside", "misfit", "shown"]
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
@@ -127,3 +128,11 @@ def shown(value: Any) -> str:
     """The value, shortened: it may be a list of a million."""
     text = repr(value)
     return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
+
+
+def level_outside() -> int:
+    """Return the level of the frame that called Atoll, for a warning."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "atoll":
+        frame, level = frame.f_back, level + 1
+    return level

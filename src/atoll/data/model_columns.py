@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atoll.core.calls import level_outside
 from atoll.core.errors import CompositionError, DataError, nearest
 from atoll.core.extras import need
 from atoll.core.redaction import private
@@ -21,6 +23,7 @@ from .readers._words import is_number, read_truths
 from .readers.libraries import table_of_frame
 from .readers.table import holes
 from .table import DataTable
+from .units import ColumnExtent, extents_of, name_far_rows
 
 __all__ = ["RowPredictions", "ModelColumns", "ModelEstimator", "TableModel", "as_numbers", "type_classes"]
 
@@ -45,6 +48,7 @@ class ModelColumns:
         shape: shape of a row, if it is not ``(features,)``, as of an image.
         task: see `atoll.data.About`; empty if the model has no label.
         classes: names of the classes, in the order of their codes; empty if it predicts no class.
+        extents: column of numbers -> where nearly all values of the training lay, roughly; empty of features without names and of models that promise privacy.
     """
 
     features: tuple[str, ...]
@@ -54,13 +58,15 @@ class ModelColumns:
     shape: tuple[int, ...] = ()
     task: str = ""
     classes: tuple[str, ...] = ()
+    extents: Mapping[str, ColumnExtent] = field(default_factory=dict, hash=False, compare=False)
 
     @classmethod
-    def of(cls, data: Any) -> ModelColumns | None:
+    def of(cls, data: Any, *, private: bool = False) -> ModelColumns | None:
         """Return the columns of a population; ``None`` if its features are no numbers, as texts are, or nothing describes them.
 
         Args:
             data: `Islands`, or their outline: clients (``shard``) and a description (``about``).
+            private: whether the model promises privacy, and says nothing of its rows but what its columns are called.
         """
         about, rows = getattr(data, "about", None), data.shard(0) if len(data) else {}
         if about is None or "x" not in rows:
@@ -75,8 +81,12 @@ class ModelColumns:
             classes = classes or (str(_lower_class(data)), "1")
         elif about.task in ("classification", "multilabel"):
             classes = classes or tuple(map(str, range(about.classes or 0)))
+        # Between sites they have told the server, if they do; else the rows are here.
+        told = getattr(data, "extents", None)
+        measured = {} if private or len(about.features) != width else extents_of(data) if told is None else told
         return cls(
             names, dict(about.categories), about.missing_features, x.dtype.name, x.shape[1:] if x.ndim > 2 else (), about.task, classes,
+            {name: extent for name, extent in measured.items() if extent.many},
         )  # fmt: skip
 
     def packed(self) -> str:
@@ -85,6 +95,8 @@ class ModelColumns:
         if self.features == _number_names(len(self.features)):
             whole["features"] = len(self.features)
         whole["categories"] = {name: list(values) for name, values in self.categories.items()}
+        if self.extents:
+            whole["extents"] = {name: extent.pack() for name, extent in self.extents.items()}
         return json.dumps(whole).replace("=", "\\u003d")
 
     @classmethod
@@ -103,8 +115,9 @@ class ModelColumns:
             shape, dtype = tuple(int(n) for n in whole["shape"]), np.dtype(str(whole["dtype"]))
             if dtype.kind not in "biuf":
                 raise ValueError(f"features of type {dtype}")
+            extents = {str(name): ColumnExtent.unpack(one) for name, one in whole.get("extents", {}).items()}
             return cls(
-                **tuples, categories=words, missing=bool(whole["missing"]), dtype=dtype.name, shape=shape, task=str(whole["task"])
+                **tuples, categories=words, missing=bool(whole["missing"]), dtype=dtype.name, shape=shape, task=str(whole["task"]), extents=extents
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -193,10 +206,22 @@ class ModelColumns:
         if isinstance(rows, Dataset):
             rows = np.asarray(rows.with_features_of(self.about)["x"])
         if isinstance(rows, np.ndarray | list | tuple):
-            return self._of_array(np.asarray(rows), where)
+            made = self._of_array(np.asarray(rows), where)
+            self.warn_of_far_rows(dict(zip(self.features, made.T, strict=True)) if made.ndim == 2 else {})
+            return made
         table = self.select(rows, where)
         coded = [as_numbers(table[name], self.categories.get(name)) for name in self.features]
+        self.warn_of_far_rows(dict(zip(self.features, coded, strict=True)))
         return self._of_array(np.stack(coded, axis=1), _place_of(rows, where)[0])
+
+    def warn_of_far_rows(self, rows: Mapping[str, Any]) -> None:
+        """Warn of columns of which most rows lie outside nearly all rows of the training, by a factor of two or more: their unit may be another.
+
+        Args:
+            rows: column -> its numbers, ``(rows,)``.
+        """
+        for line in name_far_rows(self.extents, rows):
+            warnings.warn(line, RuntimeWarning, stacklevel=level_outside())
 
     def _of_array(self, x: Array, where: str) -> Array:
         shape = self.shape or (len(self.features),)

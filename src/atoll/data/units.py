@@ -1,10 +1,11 @@
-"""Columns in other units: what a column's name says of its unit, and how large its numbers are, to a power of ten.
+"""Columns in other units: what a column's name says of its unit, and where its numbers lie.
 
 A party that has grams where the others have tonnes sends updates of the right form, and the model never recovers. Two names that differ only in the unit between
 brackets, such as ``age [years]`` and ``age [months]``, are refused. Without a unit in the name, numbers that are far off are named: the scale of a column is
-``round(log10(RMS))``, with the root mean square of its values. In one process the result says so, and also names a column whose median lies outside nearly all values of the
-others and is at least twice or half theirs, such as days in place of years. Between organisations, the whole number is all that leaves a
-site. A site keeps it to itself with ``scales: false``, and it does not leave for a job that promises privacy, because its ledger would not count it.
+``round(log10(RMS))``, with the root mean square of its values. A column is also named if its median lies outside nearly all values of the others and is at least twice or half
+theirs, such as days in place of years. Between organisations a site tells that power of ten, and of a column with a name the median and two numbers between which nearly all values lie, each to half a
+power of two, with at least its policy's ``min_count`` rows beyond either. A site keeps this to itself with ``scales: false``, and it does not leave for a job that promises privacy, because its ledger would
+not count it. A saved model has the same numbers of its training rows, with which new rows are compared.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ __all__ = [
     "EMPTY",
     "FAR",
     "MOST_COLUMNS",
+    "ColumnExtent",
+    "extents_of",
+    "measure_tables",
+    "merge_extents",
+    "name_far_rows",
     "name_other_units",
     "name_units_of_test",
     "numbers_of",
     "other_units",
     "require_one_unit",
-    "scales_of",
 ]
 
 _NAMED = re.compile(r"(.*\S)\s*(?:\[\s*(\S[^\]]*)\]|\(\s*(\S[^)]*)\))")
@@ -43,10 +48,77 @@ MOST_COLUMNS = 100_000
 _CLIENTS, _ROWS = 1000, 10_000  # looked at
 _FEW, _SHOWN = 10, 5
 """Values of a column that a scale of a simulation's client needs, and sentences that a result has at most."""
+_SIGNS = 4
+"""Of the smallest and of the largest values of a column, how many may say that a value is missing."""
 _TIMES = 2
 """How many times larger a median must be at least, if it lies outside nearly all other values."""
 EMPTY = -1000
 """The scale of a column of zeros, which is not compared."""
+_LARGEST = 400
+"""A scale is below it, whatever the type of the numbers."""
+_ZERO, _NUMBERS = 3000, 20_000_000
+"""Where codes of numbers count from, and numbers of one site that are looked at."""
+
+
+@dataclass(frozen=True)
+class ColumnExtent:
+    """Where the numbers of a column lie.
+
+    Attributes:
+        scale: ``round(log10(RMS))``, or `EMPTY`.
+        low: nearly all values are at least this; a wrong one must not hide the others.
+        high: nearly all values are at most this.
+        median: of the values.
+        many: whether there are more than two values, and enough rows; if not, the scale alone is known.
+    """
+
+    scale: int
+    low: float = 0.0
+    high: float = 0.0
+    median: float = 0.0
+    many: bool = False
+
+    @classmethod
+    def of(cls, known: Any, scale: int, least: int = 1) -> ColumnExtent:
+        """Return the extent of the values of a column, ``(rows,)``, with at least so many of them below and above what it tells."""
+        beyond, rows = max(1 + len(known) // 100, least), np.sort(known)
+        if len(known) < max(_FEW, 2 * beyond + 1):
+            return cls(scale)
+        low, high, middle = float(rows[beyond]), float(rows[-1 - beyond]), float(np.median(rows))
+        return cls(scale, low, high, middle, len(np.unique(rows)) > 2)
+
+    def pack(self) -> list[int]:
+        """Return the extent as whole numbers: the scale, and to half a power of two the others, of which ``low`` and ``high`` are not drawn in."""
+        codes = [_code(self.low, math.floor), _code(self.high, math.ceil), _code(self.median, round)]
+        return [self.scale, *(codes if self.many else ())]
+
+    @classmethod
+    def unpack(cls, numbers: Any) -> ColumnExtent:
+        """Return the inverse of `pack`.
+
+        Raises:
+            ValueError: these are no such numbers.
+        """
+        given = list(numbers)
+        if len(given) not in (1, 4) or any(type(n) is not int for n in given) or not EMPTY <= given[0] <= _LARGEST:
+            raise ValueError(f"{given!r} is no extent of a column")
+        if any(abs(n) > 2 * _ZERO for n in given[1:]):
+            raise ValueError(f"{given!r} is no extent of a column")
+        low, high, median = map(_number, given[1:] or (0, 0, 0))
+        return cls(given[0], low, high, median, len(given) > 1)
+
+
+def _code(value: float, rounded: Any) -> int:
+    """A number to half a power of two: its sign, and above 0 where its power counts from."""
+    if value == 0:
+        return 0
+    power = 2 * math.log2(abs(value))
+    # Of a negative number, the lower one has the larger power.
+    return int(rounded(power) + _ZERO if value > 0 else -(-rounded(-power) + _ZERO))
+
+
+def _number(code: int) -> float:
+    return 0.0 if code == 0 else math.copysign(2.0 ** min(1023.0, (abs(code) - _ZERO) / 2), code)
 
 
 def require_one_unit(here: Iterable[str], there: Iterable[str], where: str, other: str) -> None:
@@ -91,7 +163,7 @@ def name_other_units(population: Any) -> list[str]:
     if len(population) > _CLIENTS or not getattr(population, "separate", isinstance(population, Community)):
         return []
     about, test = getattr(population, "about", None), getattr(population, "test", None)
-    found: dict[str, dict[str, _Extent]] = {}
+    found: dict[str, dict[str, ColumnExtent]] = {}
     for place, client in enumerate(population.names):
         for column, extent in _measure_columns(population.shard(place), about).items():
             found.setdefault(column, {})[str(client)] = extent
@@ -125,76 +197,84 @@ def _shorten(told: Sequence[str]) -> list[str]:
 
 
 def _name_infinite(population: Any, about: Any) -> list[str]:
-    """Say which columns have infinite values, which count as missing, and numbers that may say so: -99 and 999, twice or more and far from all other values."""
+    """Say which columns, and targets of a regression, have infinite values, which count as missing, and numbers that may say so: -99 and 999, far from all other values."""
     found = []
     for place, client in enumerate(population.names):
-        for column, values in numbers_of(population.shard(place), about).items():
+        for column, values in _numbers_and_target(population.shard(place), about).items():
+            name = "the target" if column == _TARGET else f"column {column!r}"
             many = int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
             if many:
-                found.append(f"column {column!r} has {many} infinite values at client {str(client)!r}: they count as missing")  # fmt: skip
+                found.append(f"{name} has {many} infinite values at client {str(client)!r}: they count as missing")  # fmt: skip
             for value, times in _find_signs(values):
-                found.append(f"column {column!r} has {value:g} in {times} rows of client {str(client)!r}, far from all other values: if it says that a value is missing, leave these cells empty")  # fmt: skip
+                found.append(f"{name} has {value:g} in {times} row{'s' * (times > 1)} of client {str(client)!r}, far from all other values: if it says that a value is missing, leave these cells empty")  # fmt: skip
     return found[:_SHOWN]
 
 
 def _find_signs(values: Any) -> list[tuple[float, int]]:
-    """Numbers such as -99 and 999 that several rows have, farther from the other values than these from each other, and how many rows."""
+    """Numbers such as -99 and 999, farther from all that are no such numbers than these from each other, and in how many rows; one row is enough from three digits on."""
     known, counts = np.unique(values[np.isfinite(values)], return_counts=True)
-    found = []
-    for place, side in ((0, known[1:]), (-1, known[:-1])) if len(known) > 2 else ():
-        value, digits = float(known[place]), f"{abs(float(known[place])):.17g}"
-        away = abs(value - float(side[place]))
-        signs = digits in ("9" * len(digits), "8" * len(digits)) and (len(digits) > 1 or value < 0)
-        if signs and counts[place] > 1 and away > float(side[-1]) - float(side[0]):
-            found.append((value, int(counts[place])))
-    return found
+    signs = np.array([_may_say_missing(float(value)) for value in _ends(known)], bool)
+    places = _ends(np.arange(len(known)))[signs]
+    others = np.delete(known, places)
+    if len(others) < 2:
+        return []
+    low, high = float(others[0]), float(others[-1])
+    found = [(float(known[k]), int(counts[k])) for k in places.tolist()]
+    return [
+        (value, times)
+        for value, times in found
+        if (times > 1 or abs(value) > 100) and max(low - value, value - high) > high - low
+    ]
+
+
+def _ends(values: Any) -> Any:
+    """The few smallest and largest of sorted values: other values are no signs of missing ones."""
+    return values if len(values) <= 2 * _SIGNS else np.concatenate([values[:_SIGNS], values[-_SIGNS:]])
+
+
+def _may_say_missing(value: float) -> bool:
+    digits = f"{abs(value):.17g}"
+    return digits in ("9" * len(digits), "8" * len(digits)) and (len(digits) > 1 or value < 0)
 
 
 _TARGET = "y"
 
 
-@dataclass(frozen=True)
-class _Extent:
-    """The scale of a column, between what nearly all of its values lie (a wrong one must not hide the others), its median, and whether it has more than two values."""
-
-    scale: int
-    low: float
-    high: float
-    median: float
-    many: bool
-
-
-def _measure_columns(data: Any, about: Any) -> dict[str, _Extent]:
+def _measure_columns(data: Any, about: Any) -> dict[str, ColumnExtent]:
     """The extent of each column with enough values, and of the target of a regression."""
-    found, known_about = {}, getattr(data, "about", about)
-    columns = numbers_of(data, about)
-    if known_about is not None and known_about.task == "regression" and "y" in data and np.ndim(data["y"]) == 1:
-        columns = {**columns, _TARGET: np.asarray(data["y"])[labelled_rows(data)]}
-    for column, values in columns.items():
+    found = {}
+    for column, values in _numbers_and_target(data, about).items():
         known = values[:_ROWS][np.isfinite(values[:_ROWS])].astype(np.float64)
         if len(known) >= _FEW and (mean := float(np.sqrt(np.mean(known * known)))) > 0 and math.isfinite(mean):
-            wrong, rows = 1 + len(known) // 100, np.sort(known)
-            low, high, middle = float(rows[wrong]), float(rows[-1 - wrong]), float(np.median(known))
-            found[column] = _Extent(round(math.log10(mean)), low, high, middle, len(np.unique(known)) > 2)
+            found[column] = ColumnExtent.of(known, round(math.log10(mean)))
     return found
 
 
-def _name_far(rows: Mapping[str, _Extent], column: str) -> list[str]:
+def _numbers_and_target(data: Any, about: Any) -> dict[str, Any]:
+    """The columns of numbers, and of a data set the target of a regression."""
+    about = getattr(data, "about", about)
+    columns = numbers_of(data, about)
+    if about is not None and about.task == "regression" and "y" in data and np.ndim(data["y"]) == 1:
+        return {**columns, _TARGET: np.asarray(data["y"])[labelled_rows(data)]}
+    return columns
+
+
+def _name_far(rows: Mapping[str, ColumnExtent], column: str, who: str = "client") -> list[str]:
     """Say which client is far off in a column."""
-    told = _off({client: extent.scale for client, extent in rows.items()}, column, "client")
+    told = _off({client: extent.scale for client, extent in rows.items()}, column, who)
     if told or len(rows) < 2:
         return told
     for client, extent in rows.items():
         others = [other for name, other in rows.items() if name != client]
         if _lies_apart(extent, others) and (len(others) > 1 or _lies_apart(others[0], [extent])):
             low, high = min(other.low for other in others), max(other.high for other in others)
-            told.append(f"{column} of client {client!r} lies around {extent.median:.4g}, and nearly all at the other clients between {low:.4g} and {high:.4g}")  # fmt: skip
+            told.append(f"{column} of {who} {client!r} lies around {extent.median:.4g}, and nearly all at the other {who}s between {low:.4g} and {high:.4g}")  # fmt: skip
             if len(rows) == 2:
                 break
     return told
 
 
-def _name_far_test(rows: Mapping[str, _Extent], test: _Extent, column: str, who: str = "client") -> list[str]:
+def _name_far_test(rows: Mapping[str, ColumnExtent], test: ColumnExtent, column: str, who: str = "client") -> list[str]:
     """Say that test rows are far off those of all clients."""
     told = _off({**{name: extent.scale for name, extent in rows.items()}, "test": test.scale}, column, who)
     if told or not _lies_apart(test, list(rows.values())):
@@ -203,7 +283,7 @@ def _name_far_test(rows: Mapping[str, _Extent], test: _Extent, column: str, who:
     return [f"{column} of the test rows lies around {test.median:.4g}, and nearly all at the {who}s between {low:.4g} and {high:.4g}"]  # fmt: skip
 
 
-def _lies_apart(own: _Extent, others: Sequence[_Extent]) -> bool:
+def _lies_apart(own: ColumnExtent, others: Sequence[ColumnExtent]) -> bool:
     """Whether a median lies outside nearly all values of the others, and is at least twice or half theirs: the factors of units are."""
     low, high = min(other.low for other in others), max(other.high for other in others)
     middle = float(np.median([other.median for other in others]))
@@ -236,41 +316,110 @@ def numbers_of(data: Any, about: Any) -> dict[str, Any]:
     return {name: values for name, values in rows.items() if values.ndim == 1 and values.dtype.kind in "fiu"}
 
 
-def scales_of(data: Any) -> tuple[int, ...]:
-    """Return the scale of each feature of a site's data, from its first rows; nothing for data other than tables of numbers."""
+def extents_of(data: Any, least: int = 1) -> dict[str, ColumnExtent]:
+    """Return the extent of each feature, from the first rows of each client; nothing for data other than tables of numbers.
+
+    Of features without names (``x0``, ``x1``, ...) and of codes of text the scale alone.
+
+    Args:
+        data: `atoll.data.Islands`, or a data set.
+        least: the fewest rows below and above what is told.
+    """
     parts = [data] if hasattr(data, "row_bytes") else [data.shard(i) for i in range(min(len(data), _CLIENTS))]
-    squares: Any = 0.0
-    rows: Any = 0
+    share, blocks = max(1, _ROWS // max(1, len(parts))), []
     for part in parts:
-        x: Any = np.asarray(part["x"][:_ROWS]) if "x" in part else np.zeros(0)
+        x: Any = np.asarray(part["x"][:share]) if "x" in part else np.zeros(0)
         if x.ndim != 2 or x.dtype.kind not in "fiub" or x.shape[1] > MOST_COLUMNS:
-            return ()
-        known = ~np.isnan(x) if x.dtype.kind == "f" else np.ones(x.shape, np.bool_)
-        rows, x = rows + known.sum(axis=0), np.where(known, x, 0)
-        squares = squares + np.einsum("ij,ij->j", x, x, dtype=np.float64, casting="unsafe")
-    means = np.sqrt(np.atleast_1d(squares) / np.maximum(1, rows))
-    return tuple(
-        EMPTY if not mean > 0 or not math.isfinite(mean) else round(math.log10(mean)) for mean in means.tolist()
-    )
+            return {}
+        blocks.append(x)
+    if not blocks:
+        return {}
+    rows = np.concatenate(blocks)
+    rows = rows[
+        np.linspace(0, len(rows) - 1, min(len(rows), max(_FEW, _NUMBERS // max(1, rows.shape[1])))).astype(np.int64)
+    ]
+    known = ~np.isnan(rows) if rows.dtype.kind == "f" else np.ones(rows.shape, np.bool_)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->j", here := np.where(known, rows, 0), here, dtype=np.float64, casting="unsafe")
+    means = np.sqrt(squares / np.maximum(1, known.sum(axis=0)))
+    scales = [EMPTY if not mean > 0 or not math.isfinite(mean) else round(math.log10(mean)) for mean in means.tolist()]
+    about = getattr(data, "about", None)
+    if about is None or len(about.features) != len(scales):
+        return {f"x{k}": ColumnExtent(scale) for k, scale in enumerate(scales)}
+    found = {}
+    for k, (name, scale) in enumerate(zip(about.features, scales, strict=True)):
+        values = rows[known[:, k], k].astype(np.float64)
+        told = name not in about.categories and scale != EMPTY
+        found[name] = ColumnExtent.of(values, scale, least) if told else ColumnExtent(scale)
+    return found
 
 
-def other_units(scales: Mapping[str, Sequence[int]], names: Sequence[str] = ()) -> list[str]:
+def measure_tables(tables: Sequence[Any], columns: Iterable[str]) -> dict[str, ColumnExtent]:
+    """Return the extents of columns of numbers over all tables, from the first rows of each.
+
+    Args:
+        tables: they have these columns.
+        columns: names.
+    """
+    share, found = max(1, _ROWS // max(1, len(tables))), {}
+    for name in columns:
+        parts = [np.asarray(table[name][:share]) for table in tables]
+        if all(part.dtype.kind in "fiub" for part in parts):
+            rows = np.concatenate(parts).astype(np.float64)
+            found[name] = ColumnExtent.of(rows[np.isfinite(rows)], EMPTY)
+    return found
+
+
+def merge_extents(told: Iterable[Mapping[str, ColumnExtent]]) -> dict[str, ColumnExtent]:
+    """Return the extent of each column over all parties that tell one."""
+    found: dict[str, list[ColumnExtent]] = {}
+    for each in told:
+        for name, extent in each.items():
+            if extent.many:
+                found.setdefault(name, []).append(extent)
+    return {
+        name: ColumnExtent(
+            max(one.scale for one in each), min(one.low for one in each), max(one.high for one in each), float(np.median([one.median for one in each])), True
+        )
+        for name, each in found.items()
+    }  # fmt: skip
+
+
+def name_far_rows(extents: Mapping[str, ColumnExtent], rows: Mapping[str, Any]) -> list[str]:
+    """Return in words in which columns rows to predict lie outside nearly all rows of the training, by a factor of two or more.
+
+    Args:
+        extents: of the training's columns.
+        rows: column -> its numbers, ``(rows,)``.
+    """
+    told = []
+    for name, extent in extents.items():
+        values = np.asarray(rows[name], np.float64) if name in rows else np.zeros(0)
+        known = values[np.isfinite(values)]
+        middle = float(np.median(known)) if len(known) else 0.0
+        if len(known) and _lies_apart(ColumnExtent(0, middle, middle, middle, True), [extent]):
+            told.append(f"column {name!r} of the rows lies around {middle:.4g}, and nearly all that the model was trained on between about {extent.low:.2g} and {extent.high:.2g}")  # fmt: skip
+    return _shorten(told)
+
+
+def other_units(sites: Mapping[str, Mapping[str, ColumnExtent]], *, fine: bool = True) -> list[str]:
     """Return in words which site is far off in which column; of two sites nobody can say which one it is.
 
     Args:
-        scales: site -> its scales; nothing for a site that does not tell them.
-        names: of the features.
+        sites: site -> the extents of its columns; none for a site that does not tell them.
+        fine: whether a factor of two may be enough, which sites with other people may have too; if not, it takes powers of ten.
     """
-    told = {site: each for site, each in scales.items() if each}
-    widths = {len(each) for each in told.values()}
-    if len(told) < 2 or len(widths) != 1:
-        return []
-    found = []
-    for at in range(widths.pop()):
-        rows = {site: each[at] for site, each in told.items() if each[at] != EMPTY}
-        name = f"column {names[at]!r}" if at < len(names) else f"feature {at + 1}"
-        found += _off(rows, name)
-    return found
+    found: dict[str, dict[str, ColumnExtent]] = {}
+    for site, columns in sites.items():
+        for column, extent in columns.items():
+            if extent.scale != EMPTY:
+                found.setdefault(column, {})[site] = extent
+    look = (
+        _name_far
+        if fine
+        else lambda rows, column, who: _off({site: one.scale for site, one in rows.items()}, column, who)
+    )
+    return [words for column, rows in found.items() for words in look(rows, f"column {column!r}", "site")]
 
 
 def _off(rows: Mapping[str, int], column: str, who: str = "site") -> list[str]:

@@ -16,10 +16,12 @@ from atoll.core.extras import need
 from atoll.core.persistence.files import as_json
 from atoll.data import Dataset, DataTable
 from atoll.data.model_columns import ModelColumns, ModelEstimator, RowPredictions, TableModel, as_numbers
+from atoll.data.units import ColumnExtent
+from atoll.statistics.columns import table_of
 
 from .method import FitMethod
 from .page import Readings, read_coefficients, read_curves
-from .rows import FeatureLayout, rows_of, typed
+from .rows import FeatureLayout, PartyRows, rows_of, typed
 
 __all__ = ["FittedModel", "pipeline_of"]
 
@@ -112,6 +114,7 @@ class FittedModel:
         params: the numbers, by name; ``model["coef"]`` is ``model.params["coef"]``.
         told: rows, rows withheld at parties, contacts, and whether the method converged.
         codes: column of numbers that are codes of text, as in a data set -> its values, in the order of their codes.
+        extents: see `atoll.data.model_columns.ModelColumns`; empty where the rows are at sites, which tell sums alone.
     """
 
     method: FitMethod
@@ -119,6 +122,7 @@ class FittedModel:
     params: Mapping[str, Any]
     told: Mapping[str, Any] = field(default_factory=dict)
     codes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    extents: Mapping[str, ColumnExtent] = field(default_factory=dict, compare=False)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.params:
@@ -154,7 +158,7 @@ class FittedModel:
         Args:
             data: a table with the columns of the training, or an array ``(rows, columns)`` in their order.
         """
-        rows = rows_of(self._table(data), self.layout, "predict", labelled=False)
+        rows = self._new_rows(data)
         return self.method.predict(self.params, rows, self.layout.classes)
 
     def predict_proba(self, data: Any) -> NDArray[Any]:
@@ -165,8 +169,13 @@ class FittedModel:
         """
         if not self.method.probable:
             return self.table_model().predict_proba(data)
-        rows = rows_of(self._table(data), self.layout, "predict", labelled=False)
+        rows = self._new_rows(data)
         return self.method.probabilities(self.params, rows, self.layout.classes)
+
+    def _new_rows(self, data: Any) -> PartyRows:
+        table = table_of(self._table(data))
+        self.columns.warn_of_far_rows({name: as_numbers(table[name], None) for name in self.extents if name in table})
+        return rows_of(table, self.layout, "predict", labelled=False)
 
     @property
     def columns(self) -> ModelColumns:
@@ -174,7 +183,7 @@ class FittedModel:
         columns = (*self.layout.numbers, *self.layout.levels)
         words = {name: tuple(map(str, values)) for name, values in {**self.layout.levels, **self.codes}.items()}
         task = "classification" if self.layout.classes else ("regression" if self.layout.label else "")
-        return ModelColumns(columns, words, True, "float64", (), task, tuple(self.layout.classes))
+        return ModelColumns(columns, words, True, "float64", (), task, tuple(self.layout.classes), self.extents)
 
     def table_model(self) -> TableModel:
         """The model as one that predicts rows of tables, and refuses texts that it does not know."""
@@ -190,6 +199,7 @@ class FittedModel:
         chosen = self.columns.select(self._table(data), where)
         texts = {name: as_numbers(chosen[name], words) for name, words in self.codes.items()}
         table = DataTable({name: texts.get(name, chosen[name]) for name in chosen.columns}, name=chosen.name)
+        self.columns.warn_of_far_rows({name: as_numbers(table[name], None) for name in self.extents})
         rows = rows_of(table, self.layout, table.name, labelled=False)
         found = self.method.predict(self.params, rows, self.layout.classes)
         return RowPredictions(
@@ -264,6 +274,7 @@ class FittedModel:
         whole = {
             "format": _FORMAT, "method": type(self.method).__name__, "settings": settings, "layout": self.layout.packed(), "params": arrays,
             "told": dict(self.told), **({"codes": {name: list(words) for name, words in self.codes.items()}} if self.codes else {}),
+            **({"extents": {name: one.pack() for name, one in self.extents.items()}} if self.extents else {}),
         }  # fmt: skip
         return as_json(whole, indent=1).encode()
 
@@ -289,7 +300,8 @@ class FittedModel:
             method = getattr(methods, whole["method"])(**whole["settings"])
             params = {name: _read_array(one) for name, one in whole["params"].items()}
             codes = {str(name): tuple(map(str, words)) for name, words in whole.get("codes", {}).items()}
-            return cls(method, FeatureLayout.unpacked(whole["layout"]), params, whole["told"], codes)
+            extents = {str(name): ColumnExtent.unpack(one) for name, one in whole.get("extents", {}).items()}
+            return cls(method, FeatureLayout.unpacked(whole["layout"]), params, whole["told"], codes, extents)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path} is not a fitted model: {error}",

@@ -15,6 +15,7 @@ from atoll.core.federation.reducer import Plain, Reducer
 from atoll.core.job import Job, Prepared, name_of
 from atoll.core.rooms import part_names
 from atoll.core.validation import Checked, require_parts
+from atoll.data.units import ColumnExtent, measure_tables
 from atoll.statistics.columns import table_of
 
 from .contacts import Contacts
@@ -205,8 +206,18 @@ class _PreparedFit(Prepared):
     def outcome(self, value: FittedModel) -> FittedModel:
         """Return the model, which knows the codes of text."""
         numbers = value.layout.numbers
-        self.lost = self._name_lost_rows(value)
-        return replace(value, codes={name: words for name, words in self.codes.items() if name in numbers})
+        self.lost = [*self._name_lost_rows(value), *self._name_numbers_as_classes(value)]
+        words = {name: words for name, words in self.codes.items() if name in numbers}
+        return replace(
+            value, codes=words, extents=self._measure_extents([name for name in numbers if name not in words])
+        )
+
+    def _measure_extents(self, numbers: Sequence[str]) -> dict[str, ColumnExtent]:
+        """Where the numbers of the rows lie, with which new rows are compared; nothing beside noise, nor where the rows are at their sites."""
+        if self.data is None or self.job.model.events() or hasattr(self.data, "outline") or not len(self.data):
+            return {}
+        tables = [table_of(self.data.shard(place)) for place in range(len(self.data))]
+        return {name: extent for name, extent in measure_tables(tables, numbers).items() if extent.many}
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         """Return which replies did not count, and once there is an outcome, which rows."""
@@ -233,6 +244,18 @@ class _PreparedFit(Prepared):
             for name, count in bare.items()
             if count
         ]
+
+    def _name_numbers_as_classes(self, value: FittedModel) -> list[str]:
+        """Say that a label of several whole numbers was taken for classes, which have no order: counts and amounts are often meant."""
+        label, classes = self.job.label, value.layout.classes
+        if self.job.model.target != "class" or label in self.job.categories or len(classes) < 3:
+            return []
+        if not all(name.removeprefix("-").isdecimal() for name in classes):
+            return []
+        many = len(classes)
+        said = f"the label {label!r} has {many} whole numbers, which count as {many} classes without an order"
+        instead = "for counts use GLM(family='poisson') (atoll fit glm --set family=poisson), for amounts Ridge (atoll fit ridge)"
+        return [f"{said}: {instead}; if they are classes, list them: categories={{{label!r}: [...]}} (--categories)"]
 
     def most(self, rows: int) -> Sequence[Event]:
         """Return the method's noise, or one release without any."""

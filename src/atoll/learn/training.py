@@ -346,7 +346,11 @@ class Training(Checked, Job):
                 ),
                 *name_unlabelled(self, data),
             ],
-            columns=functools.partial(ModelColumns.of, seen),
+            columns=functools.partial(
+                ModelColumns.of,
+                seen,
+                private=job.claim is not None or promises_privacy(job.algorithm, job.up, job.aggregation),
+            ),
         )
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:

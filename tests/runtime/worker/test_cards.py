@@ -20,7 +20,6 @@ from atoll.data import Dataset, Islands
 from atoll.data.model_columns import ModelColumns
 from atoll.data.readers.table import from_table
 from atoll.runtime.worker import DataCard, RemoteIslands, card_of, merge_cards
-from atoll.runtime.worker.at_server import _in_order
 from atoll.runtime.worker.at_site import _in_agreed_codes
 from atoll.runtime.worker.cards import Column, example_rows, lone_classes, recoded
 from atoll.runtime.worker.sitedata import site_data
@@ -99,11 +98,6 @@ def test_sites_may_have_their_columns_in_any_order() -> None:
         }
         assert found == {"a": [[7.0, 3.0]], "b": [[9.0, 1.0], [8.0, 2.0]]}
     assert merge_cards({"one": card_of(rows["b"]), "two": card_of(rows["b"])}).features == ("v", "u")
-
-
-def test_scales_of_columns_are_compared_by_name() -> None:
-    assert _in_order((3, 0), ("v", "u"), ("u", "v")) == [0, 3]
-    assert _in_order((3, 0), (), ("u", "v")) == (3, 0)
 
 
 def test_labels_are_united_in_a_stated_order() -> None:

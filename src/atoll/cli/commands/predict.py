@@ -8,6 +8,7 @@ import io
 import json as json_module
 import secrets
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,11 +134,14 @@ def _load(
 
 
 def _predict_alone(found: TableModel, rows: Path, options: FileOptions, out: Path, output: Output) -> None:
+    from atoll.cli.output import note_found
     from atoll.data import DataTable
 
     # A file in the usual form is read by the model, whose errors name its lines.
     given = rows if options == FileOptions() else DataTable.read(rows, **options.plain())
-    answer = found.answer(given, str(rows))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", RuntimeWarning)
+        answer = found.answer(given, str(rows))
     write_bytes(out, _table_of(answer, found).encode())
     count = len(answer.prediction)
     told: dict[str, Any] = {
@@ -146,7 +150,9 @@ def _predict_alone(found: TableModel, rows: Path, options: FileOptions, out: Pat
         "file": str(out),
         "columns": list(found.columns.features),
         "classes": list(found.columns.classes),
+        **({"notices": [str(one.message) for one in said]} if said else {}),
     }
+    note_found(output, told, None)
     output.give(told, f"{count:,} predictions of {found.title} are in {out}")
 
 

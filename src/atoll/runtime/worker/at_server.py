@@ -27,7 +27,7 @@ from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.data import Dataset
-from atoll.data.units import other_units
+from atoll.data.units import merge_extents, other_units
 from atoll.engines.link import LinkClosed
 from atoll.learn.local.own_loss import OutputsError
 from atoll.runs import Kept, RunFolder, keeping, result_of, yaml
@@ -402,24 +402,14 @@ def _look_at_units(job: JobConfig, gathered: Gathered) -> None:
     Raises:
         DataError: there is one, and the job rejects what stands far outside.
     """
-    hellos = gathered.hellos
-    named = {site: hello.card.features for site, hello in hellos.items() if hello.card is not None}
-    names = next(iter(named.values()), ())
-    for words in other_units(
-        {site: _in_order(hello.scales, named.get(site, ()), names) for site, hello in hellos.items()}, names
-    ):
-        if job.on_outlier == "reject":
+    told = {site: hello.extents for site, hello in gathered.hellos.items()}
+    far = other_units(told, fine=False)
+    for words in other_units(told):
+        if job.on_outlier == "reject" and words in far:
             raise DataError(
                 words, where="data cards", remedy="give every site's column the same unit, or set on_outlier: warn"
             )
         logger.warning("%s: is it in another unit?", words)
-
-
-def _in_order(scales: Sequence[int], own: Sequence[str], names: Sequence[str]) -> Sequence[int]:
-    """Return a site's scales in another order of its columns, which have names."""
-    if len(own) != len(scales) or set(own) != set(names):
-        return scales
-    return [scales[own.index(name)] for name in names]
 
 
 async def _dismiss(channels: Mapping[str, Any]) -> None:
@@ -479,7 +469,10 @@ async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, 
     )  # the server's own labels train nobody
     for name, labels in lone.items():
         logger.warning("%s alone has %s: if that is a misspelling, correct it there", name, _classes(labels))
-    return RemoteIslands(names, sizes, card, _coded(test, card), run.job.name, held_out=run.gathered.held_out), lone
+    extents = merge_extents(hello.extents for hello in run.gathered.hellos.values())
+    return RemoteIslands(
+        names, sizes, card, _coded(test, card), run.job.name, extents, held_out=run.gathered.held_out
+    ), lone
 
 
 def _naming_classes(error: DataError, card: DataCard, lone: Mapping[str, Sequence[str]]) -> DataError:

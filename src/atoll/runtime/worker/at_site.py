@@ -22,7 +22,7 @@ from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, SitePolicy, admit_job
 from atoll.core.sealing import Record, Sealing, VirtualSealing
 from atoll.data import Islands
-from atoll.data.units import scales_of
+from atoll.data.units import ColumnExtent, extents_of
 from atoll.engines.link import LinkClosed
 from atoll.runs.log import logger
 from atoll.runs.spending import seen_by
@@ -160,9 +160,9 @@ async def serve_job(
     try:
         async with alive(channel):
             data = await work.call(load)
-            scales = await work.call(_admitted, job, data)
+            extents = await work.call(_admitted, job, data)
             hello = Hello(
-                data.names, data.sizes, data.card, None if letters is None else letters.signed, scales, data.held_out
+                data.names, data.sizes, data.card, None if letters is None else letters.signed, extents, data.held_out
             )
             await channel.send({"hello": hello.packed()})
             rendezvous = Rendezvous.unpack(await channel.recv())
@@ -195,8 +195,8 @@ async def serve_job(
     await engine.serve()
 
 
-def _admitted(job: JobConfig, data: SiteData) -> tuple[int, ...]:
-    """Return the scales of the columns for the server, if the site tells them.
+def _admitted(job: JobConfig, data: SiteData) -> Mapping[str, ColumnExtent]:
+    """Return the extents of the columns for the server, if the site tells them.
 
     Raises:
         PolicyError: the site's policy refuses the job.
@@ -205,7 +205,8 @@ def _admitted(job: JobConfig, data: SiteData) -> tuple[int, ...]:
     for one in every_job(made):
         admit_job({f"site {data.site!r}": data.policy or SitePolicy()}, one.names())
     tells = data.scales and data.card is not None and made.one_form and not promises_privacy(made)
-    return scales_of(data.population) if tells else ()
+    least = (data.policy or AllowAll(MIN_COUNT, ())).rules.min_count
+    return extents_of(data.population, least) if tells else {}
 
 
 def alive(channel: Any) -> AbstractAsyncContextManager[None]:

@@ -19,7 +19,7 @@ from atoll.data.codings import require_one_coding
 from atoll.data.dataset import About, order_columns, united
 from atoll.data.islands import ColumnNames
 from atoll.data.missing import labelled_rows
-from atoll.data.units import require_one_unit
+from atoll.data.units import ColumnExtent, require_one_unit
 
 __all__ = [
     "MOST_CLASSES",
@@ -467,6 +467,7 @@ class RemoteIslands:
         tags: empty: no client is known to be corrupted.
         test: rows that the server itself holds for evaluation, or ``None``.
         scheme: how the population was made, for tables.
+        extents: feature -> where the numbers of the sites that tell it lie, for the model that is saved.
         held_rows: rows of each client on which it measures and does not train, ``(clients,)``; ``None`` if a site cannot tell.
 
     Args:
@@ -475,6 +476,7 @@ class RemoteIslands:
         card: what all sites agree on.
         test: the server's own rows.
         name: short name.
+        extents: see above.
         held_out: the held-out rows of each.
 
     Raises:
@@ -490,6 +492,7 @@ class RemoteIslands:
         card: DataCard | None,
         test: Dataset | None = None,
         name: str = "sites",
+        extents: Mapping[str, ColumnExtent] | None = None,
         held_out: ArrayLike | None = None,
     ) -> None:
         self.held_rows: NDArray[np.int64] | None = None if held_out is None else np.array(held_out, dtype=np.int64)
@@ -502,6 +505,7 @@ class RemoteIslands:
             )
         self.card = card
         self.test = test
+        self.extents = dict(extents or {})
         self.tags = Tags(np.zeros(len(names), np.uint8))
         task, classes = ("unlabelled", None) if card is None else (card.task, card.classes)
         named = () if card is None else (card.labels, card.features, card.missing_features, card.categories)
@@ -569,6 +573,7 @@ class RemoteIslands:
             self.card,
             self.test,
             self.name,
+            self.extents,
             None if self.held_rows is None else self.held_rows[chosen],
         )
 
@@ -591,7 +596,7 @@ class RemoteIslands:
                 where="data cards",
                 remedy="give every site a data set with columns (a CSV file, an archive of arrays, an atoll.data.Dataset)",
             )
-        return Outline([str(name) for name in self.names], self.sizes, self.card, self.test, self.name)
+        return Outline([str(name) for name in self.names], self.sizes, self.card, self.test, self.name, self.extents)
 
     def __repr__(self) -> str:
         return (

@@ -2,7 +2,7 @@
 
 ```
 site   {"pulse": true} ...                                     while it loads its data
-site   {"hello": {"parties": [names], "sizes": [rows], "card": {...} or None, "letters": {...} or None, "scales": [...],
+site   {"hello": {"parties": [names], "sizes": [rows], "card": {...} or None, "letters": {...} or None, "extents": {column: [...]},
         "held_out": [rows] or None}}                           or {"error": ...}
 server {"roster": [names], "sizes": [rows], "others": {name: role}, "helpers": {name: site}, "card": {...} or None, "seed",
         "secret", "letters": {site: {...}}}     or {"error": ...}
@@ -20,7 +20,7 @@ import numpy as np
 
 from atoll.core.errors import AtollError, MessageError
 from atoll.core.requests.wire import pack_error, unpack_error
-from atoll.data.units import EMPTY, MOST_COLUMNS
+from atoll.data.units import MOST_COLUMNS, ColumnExtent
 
 from .cards import DataCard
 from .letters import SignedKey
@@ -42,7 +42,7 @@ class Hello:
         card: what a server must know of the data, if the clients' data has a common form.
         letters: its key for the letters of this job. It is signed again in each attempt, so it is not part of what a
             site must keep unchanged.
-        scales: how large the numbers of each feature are; see `atoll.data.units`. Nothing if the site does not say.
+        extents: feature -> where its numbers lie, roughly; see `atoll.data.units`. Nothing if the site does not say.
         held_out: rows of each client on which it measures and does not train; ``None`` if the site cannot tell.
     """
 
@@ -50,7 +50,7 @@ class Hello:
     sizes: tuple[int, ...]
     card: DataCard | None
     letters: SignedKey | None = field(default=None, compare=False)
-    scales: tuple[int, ...] = field(default=(), compare=False)
+    extents: Mapping[str, ColumnExtent] = field(default_factory=dict, compare=False)
     held_out: tuple[int, ...] | None = field(default=None, compare=False)
 
     def packed(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Hello:
             "sizes": np.asarray(self.sizes, dtype=np.int64),
             "card": None if self.card is None else self.card.packed(),
             "letters": None if self.letters is None else self.letters.pack(),
-            "scales": list(self.scales),
+            "extents": {name: extent.pack() for name, extent in self.extents.items()},
             "held_out": None if self.held_out is None else np.asarray(self.held_out, dtype=np.int64),
         }
 
@@ -80,7 +80,7 @@ class Hello:
                 or not all(0 <= size <= MOST_ROWS for size in sizes)
             ):
                 raise ValueError(f"{len(parties)} parties and {len(sizes)} sizes")
-            card, letters, scales = tree["card"], tree.get("letters"), tree.get("scales")
+            card, letters, extents = tree["card"], tree.get("letters"), tree.get("extents")
             held = None if tree.get("held_out") is None else _whole(tree["held_out"])
             if held is not None and (len(held) != len(sizes) or not all(0 <= size <= MOST_ROWS for size in held)):
                 raise ValueError(f"{len(parties)} parties and {len(held)} numbers of rows that they hold out")
@@ -88,7 +88,7 @@ class Hello:
             raise _refused("a hello", where, error) from error
         signed = None if letters is None else SignedKey.unpack(letters, where)
         known = None if card is None else DataCard.unpack(card, where)
-        return Hello(parties, sizes, known, signed, scales_in(scales, where), held)
+        return Hello(parties, sizes, known, signed, extents_in(extents, where), held)
 
 
 @dataclass(frozen=True)
@@ -222,14 +222,18 @@ def _refused(what: str, where: str, error: Exception) -> MessageError:
     )
 
 
-def scales_in(tree: Any, where: str) -> tuple[int, ...]:
-    """Read what a site says of its scales.
+def extents_in(tree: Any, where: str) -> dict[str, ColumnExtent]:
+    """Read what a site says of its columns.
 
     Raises:
         MessageError: they are not small whole numbers.
     """
-    given = [] if tree is None else tree
-    whole = isinstance(given, list) and len(given) <= MOST_COLUMNS and all(type(n) is int for n in given)
-    if not whole or not all(EMPTY <= n <= 400 for n in given):
-        raise MessageError("no scales of columns", where=where, remedy="use the same version of Atoll everywhere")
-    return tuple(given)
+    given = {} if tree is None else tree
+    try:
+        if not isinstance(given, Mapping) or len(given) > MOST_COLUMNS:
+            raise ValueError(f"a {type(given).__name__}")
+        return {_text(name): ColumnExtent.unpack(numbers) for name, numbers in given.items()}
+    except (TypeError, ValueError) as error:
+        raise MessageError(
+            "no extents of columns", where=where, remedy="use the same version of Atoll everywhere"
+        ) from error

@@ -314,8 +314,8 @@ def told_of(spec: Mapping[str, Any], name: str) -> list[str]:
     """
     given = settings_of(spec, name)
     told = "the server and all other sites learn the number of rows, the names of the columns"
-    if given.get("scales", True):
-        told += ", the server the power of ten of each column"
+    if given.get("scales", True) is not False:
+        told += ", the server roughly where the numbers of each column lie"
     if given.get("database") and not given.get("factory"):
         return [f"a job's tasks query the {database_of(str(given['database']))}; the server learns their replies"]
     if not given.get("path"):

@@ -355,7 +355,7 @@ class SiteData:
         policy: what it requires; ``None`` is nothing, and no consent to what a policy must name.
         plays: the role of a helper, which has no clients.
         own: a helper's data.
-        scales: whether the server learns how large the numbers of each column are, to a power of ten.
+        scales: whether the server learns where the numbers of each column lie, roughly; see `atoll.data.units`.
     """
 
     site: str

@@ -227,7 +227,7 @@ def _open_postgresql(database: SiteDatabase, socket: str) -> Any:
 SETTINGS = ("path", "target", "task", "features", "drop", "categories", "missing", "missing_features", "id", "delimiter", "decimal", "encoding",
             "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "database", "folder", "policy", "consent", "scales", "held_out", "tables", "limits")  # fmt: skip
 """Keys of a mapping that describes a site's data; ``policy`` is what the site requires, ``consent`` who may run what there, and
-``scales`` whether it tells how large the numbers of its columns are, and ``held_out`` the share of each client's rows that trainings measure on.
+``scales`` whether it tells where the numbers of its columns lie, and ``held_out`` the share of each client's rows that trainings measure on.
 ``tables`` and ``limits`` say what queries may do with tables, see `atoll.query.policy`."""
 
 WAYS = ("path", "source", "factory", "database")
