@@ -181,7 +181,7 @@ def test_clusters_stand_still_and_a_penalty_beside_a_doubled_column_is_said() ->
 def test_test_rows_in_another_coding_are_refused_and_lost_ones_said(sites: list[Path], typed: Typed, tmp_path: Path) -> None:  # fmt: skip
     """Labels 1 and 2 in the test file made 1 (alive) the class 1 (died): an accuracy of .23 where it is .68."""
     test = tmp_path / "test.csv"
-    pd.read_csv(sites[0]).head(20).to_csv(test, index=False)
+    pd.read_csv(sites[0]).head(20).assign(age=lambda rows: rows.age + 0.001).to_csv(test, index=False)
     words = ("fit", "glm", *sites, "--columns", "age", "--label", "died", "--test", test)
     code, found, _ = typed(*words)
     assert (code, found.get("notices", [])) == (0, [])
@@ -209,3 +209,25 @@ def test_a_site_that_did_not_measure_a_column_has_no_text_in_it(sites: list[Path
     pd.read_csv(sites[0]).assign(grade=lambda t: t.index % 3).to_csv(third, index=False)
     assert typed("fit", "bayes", *sites, "--columns", "ward", "--label", "grade")[0] != 0
     assert typed("fit", "bayes", *sites, third, "--columns", "ward", "--label", "grade")[0] == 0
+
+
+def test_rows_that_a_model_is_scored_on_and_was_trained_on_are_said(
+    sites: list[Path], typed: Typed, tmp_path: Path
+) -> None:
+    """Doubled rows of one file lie on both sides of a split, and a test file may be one of the sites'."""
+
+    def said(found: dict[str, Any]) -> list[str]:
+        return [line for line in found.get("notices", ()) if "equal rows of the training" in line]
+
+    asked = ("trees", *sites, "--label", "died", "--drop", "days,status,ward", "--rounds", "1", "--out", tmp_path / "m.json")  # fmt: skip
+    assert said(typed(*asked)[1]) == []
+    (line,) = said(typed(*asked, "--test", sites[1])[1])
+    assert line.startswith("50 of 50 test rows equal")
+    fit = ("fit", "glm", *sites, "--label", "died", "--columns", "age")
+    assert said(typed(*fit)[1]) == []
+    (line,) = said(typed(*fit, "--test", sites[0])[1])
+    assert line.startswith("60 of 60 test rows equal")
+    table = pd.read_csv(sites[0])
+    pd.concat([table, table]).to_csv(sites[0], index=False)
+    (line,) = said(typed(*asked)[1])
+    assert " of 34 test rows equal" in line

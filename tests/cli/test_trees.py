@@ -295,3 +295,31 @@ def test_a_page_compares_the_federation_with_each_site_and_all_rows(capsys, clin
     assert [name for name, *_ in rows] == ["north alone", "south alone", "federated", "pooled"]
     assert rows[2][1:] == (f"{found['federated']:.6g}", f"{found['auc']['federated']:.6g}")
     assert rows[3][1:] == (f"{found['pooled']:.6g}", f"{found['auc']['pooled']:.6g}")
+
+
+def test_counts_are_classes_with_a_word_and_numbers_with_an_option(capsys, tmp_path):
+    rng = np.random.default_rng(3)
+    for name in ("north", "south"):
+        age = rng.normal(60, 9, 80).round(1)
+        stay = rng.poisson(np.exp((age - 50) / 20))
+        (tmp_path / f"{name}.csv").write_text("age,stay\n" + "".join(f"{a},{s}\n" for a, s in zip(age, stay, strict=True)))  # fmt: skip
+    files = [str(tmp_path / f"{name}.csv") for name in ("north", "south")]
+    said = {}
+    for task in ((), ("--task", "classification"), ("--task", "regression")):
+        words = ("--label", "stay", "--rounds", "2", "--depth", "2", "--out", str(tmp_path / "m.json"), *task)
+        assert run(["trees", *files, *words, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        said[task[-1:]] = found["measure"], [line for line in found.get("notices", ()) if "whole numbers" in line]
+    assert said[("classification",)] == ("accuracy", [])
+    assert said[("regression",)] == ("rmse", [])
+    measure, (line,) = said[()]
+    assert (measure, "--task regression" in line) == ("accuracy", True)
+    assert run(["trees", *files, "--label", "stay", "--task", "counts", "--json"]) == 3
+    assert "unknown task 'counts'" in capsys.readouterr().out
+    # The same labels in a fit, which names the method for counts and the one for amounts.
+    assert run(["fit", "glm", *files, "--label", "stay", "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out.splitlines()[-1])["notices"]
+    assert "--set family=poisson" in line
+    assert "atoll fit ridge" in line
+    assert run(["fit", "glm", *files, "--label", "stay", "--set", "family=poisson", "--json"]) == 0
+    assert "notices" not in json.loads(capsys.readouterr().out)

@@ -17,6 +17,8 @@ from atoll.core.errors import AtollError, ConfigError, DataError, MissingExtraEr
 from .pooled import fit_pooled
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.federation.reducer import Reducer
     from atoll.data import Dataset, DataTable, Islands
     from atoll.fitting import FitMethod, FittedModel
@@ -141,7 +143,13 @@ def compare_fits(
         **({"notices": list(results[0].notices)} if results[0].notices else {}),
     }  # fmt: skip
     more = [f"{name} alone: {reason}" for name, reason in reasons.items()] + (
-        [] if test is None else [*_name_unknown(federated, test), *name_units_of_test(tables, test)]
+        []
+        if test is None
+        else [
+            *_name_unknown(federated, test),
+            *name_units_of_test(tables, test),
+            *_compare_with_test(federated, whole, test),
+        ]
     )
     if more:
         found["notices"] = [*found.get("notices", ()), *more]
@@ -173,6 +181,15 @@ def _name_unknown(model: FittedModel, test: DataTable) -> list[str]:
         for name, count in counts.items()
         if count
     ]
+
+
+def _compare_with_test(model: FittedModel, whole: DataTable, test: DataTable) -> list[str]:
+    from atoll.fitting.rows import rows_of
+
+    if not model.layout.label or not model.method.featured:
+        return []
+    made = [rows_of(table, model.layout, "test") for table in (whole, test)]
+    return _name_shared_rows(*(np.column_stack([rows.x, rows.y]) for rows in made))
 
 
 def _fit_in_one_place(
@@ -224,6 +241,7 @@ def compare_trees(
     secure: bool,
     seed: int,
     missing_features: bool = False,
+    task: str | None = None,
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
@@ -243,6 +261,7 @@ def compare_trees(
         secure: whether to mask sums.
         seed: of samples, and of test rows.
         missing_features: whether cells of features may be empty.
+        task: whether the label is a ``"classification"`` or a ``"regression"``; by default its values say it.
         columns: features; by default all columns but the label.
         drop: columns to leave out.
         categories: agreed values of a column, in the order of their codes.
@@ -263,7 +282,7 @@ def compare_trees(
     from atoll.trees.tree import auc, score
 
     islands = from_csv_files(
-        files, target=label, test=test, missing_features=missing_features, features=list(columns) or None, drop=drop,
+        files, target=label, test=test, task=task, missing_features=missing_features, features=list(columns) or None, drop=drop,
         categories=dict(categories or {}), **(form or {}),
     )  # fmt: skip
     islands, kept = (islands, str(test)) if test is not None else _keep_test_rows(islands, seed)
@@ -281,23 +300,22 @@ def compare_trees(
         alone[shard.name] = grow(data, ordinary) if len(set(shard.y.tolist())) > 1 else None
     ensemble, union = grow(islands, {**settings, **more}, results=results), islands.pooled()
 
-    def measure_trees(trees: Ensemble | None) -> float | None:
-        return None if trees is None else _if_known(score(objective, held["y"], trees.predict(held["x"]))[1])
+    measures = {"score": lambda made: score(objective, held["y"], made)[1], "auc": lambda made: auc(held["y"], made)}
 
-    def area(trees: Ensemble | None) -> float | None:
-        return None if trees is None else _if_known(auc(held["y"], trees.predict(held["x"])))
+    def measure_trees(trees: Ensemble | None, by: str = "score") -> float | None:
+        return None if trees is None else _if_known(measures[by](trees.predict(held["x"])))
 
-    def tell_measures(measure: Any) -> dict[str, Any]:
-        each = {name: measure(trees) for name, trees in alone.items()}
-        return {"alone": each, "federated": measure(ensemble), "pooled": measure(pooled)}
+    def tell_measures(by: str) -> dict[str, Any]:
+        each = {name: measure_trees(trees, by) for name, trees in alone.items()}
+        return {"alone": each, "federated": measure_trees(ensemble, by), "pooled": measure_trees(pooled, by)}
 
     missing = ours and not beside_xgboost  # never our own code beside itself
     pooled = None if missing else grow(Islands.from_datasets({"all": union}), ordinary)
-    lacking = [f"{name} alone: its rows have one class" for name, trees in alone.items() if trees is None]
+    lacking = _note_rows(alone, union, held, "" if task is not None or label in (categories or {}) else label)
     name = score(objective, held["y"], ensemble.predict(held["x"]))[0]
-    found: dict[str, Any] = {"measure": name, **tell_measures(measure_trees)}
+    found: dict[str, Any] = {"measure": name, **tell_measures("score")}
     if objective.name != SQUARED:
-        found["auc"] = tell_measures(area)
+        found["auc"] = tell_measures("auc")
     found |= {"pooled_note": _NO_XGBOOST} if missing else {}
     found |= {**_describe_trees(ensemble, [*results[0].notices, *lacking]), "test": {"rows": len(held), "from": kept}}
     if page is not None:
@@ -306,6 +324,53 @@ def compare_trees(
         others = [grow(Islands.from_datasets({"all": one}), ordinary) for one in _in_other_orders(union, seed)]
         found["pooled_shuffled"] = [value for value in map(measure_trees, others) if value is not None]
     return found, ensemble
+
+
+_SAME, _DISTINCT = 0.05, 0.25
+"""Share of test rows that are named if they are rows of the training too, and of different rows that a table has at least: with few columns, people may be alike."""
+
+
+def _note_rows(alone: Mapping[str, Any], union: Dataset, held: Dataset, unasked: str) -> list[str]:
+    """Say which sites have one class, which test rows were trained on, and whether a label of numbers, of which nobody said the task, counts as classes."""
+    from atoll.data.missing import known_rows
+
+    known = known_rows(union, "trees")
+    train, test = (np.column_stack([rows["x"], rows["y"]]) for rows in (known, held))
+    return [
+        *(f"{name} alone: its rows have one class" for name, trees in alone.items() if trees is None),
+        *_name_shared_rows(train, test),
+        *(_name_numbers_as_classes(unasked, union.about.labels) if unasked else []),
+    ]
+
+
+def _name_shared_rows(train: NDArray[Any], held: NDArray[Any]) -> list[str]:
+    """Say that rows to score on are rows that the model was trained on, as with doubled rows in a file, or a test file among the sites'.
+
+    Args:
+        train: rows with their labels, ``(rows, numbers)``.
+        held: test rows, in the same form.
+    """
+    known, asked = (
+        {row.tobytes() for row in rows} for rows in (np.ascontiguousarray(train), np.ascontiguousarray(held))
+    )
+    shared = sum(row.tobytes() in known for row in np.ascontiguousarray(held)) if known & asked else 0
+    if shared < _SAME * len(held) or len(known) < _DISTINCT * len(train):
+        return []
+    return (
+        [
+            f"{shared} of {len(held)} test rows equal rows of the training, label included: if these are the same people, the measures are too good"
+        ]
+        if shared
+        else []
+    )
+
+
+def _name_numbers_as_classes(label: str, classes: Sequence[str]) -> list[str]:
+    """Say that a label of several whole numbers was taken for classes, which have no order: counts and amounts are often meant."""
+    if len(classes) < 3 or not all(name.removeprefix("-").isdecimal() for name in classes):
+        return []
+    many, remedy = len(classes), "for counts and amounts give --task regression, for classes --task classification"
+    return [f"the label {label!r} has {many} whole numbers, which count as {many} classes without an order: {remedy}"]
 
 
 def _describe_trees(ensemble: Ensemble, notices: Sequence[str]) -> dict[str, Any]:

@@ -15,6 +15,12 @@ _MOST = 20
 """Features whose importance a terminal shows."""
 
 
+Task = Annotated[
+    str | None,
+    typer.Option("--task", help="classification or regression: what the label is, if its values do not say it."),
+]
+
+
 @app.command("trees", rich_help_panel=ANALYSE)
 @sharing(FileOptions)
 def command(
@@ -34,6 +40,7 @@ def command(
     categories: Annotated[
         list[str], typer.Option("--categories", help="Agreed values of a column: ward=surgery,internal.")
     ] = [],  # noqa: B006
+    task: Task = None,
     method: Annotated[str, typer.Option("--method", help="histogram, bagging, lightgbm or forest.")] = "histogram",
     rounds: Annotated[int, typer.Option("--rounds", help="Boosting rounds.", min=1)] = 50,
     depth: Annotated[int, typer.Option("--depth", help="Levels of splits.", min=1, max=16)] = 6,
@@ -62,8 +69,7 @@ def command(
     from atoll.cli.describing import lists_of, words_of
     from atoll.cli.output import note_found, require_folder
     from atoll.study.sites import compare_trees
-    from atoll.trees import model_file
-    from atoll.trees.model_files import model_file_name
+    from atoll.trees.model_files import model_file, model_file_name
 
     out = out or Path(model_file_name(method))
     for option, file in (("--out", out), ("--html", html)):
@@ -71,7 +77,7 @@ def command(
             require_folder(file, option)
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
     found, ensemble = compare_trees(
-        files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features,
+        files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features, task=task,
         columns=words_of(columns), drop=words_of(drop), categories=lists_of(categories), form=options.plain(), page=html,
     )  # fmt: skip
     out.write_bytes(model_file(ensemble))
