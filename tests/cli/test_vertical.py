@@ -470,6 +470,18 @@ def test_columns_are_left_out_and_odd_ones_are_what_they_are(files, asked, tmp_p
         asked(bank, shop, *few)
 
 
+def test_keys_that_a_program_took_for_numbers_are_said(files, asked, tmp_path):
+    """007 at one party and 7 or 7.0 at the other, as a table of numbers is written again, are different keys: none would be shared."""
+    bank, shop = files()
+    for again in ("{}", "{}.0"):
+        write(tmp_path / "bank.csv", {"id": [f"{int(one):09d}" for one in files.ids], "a": files.x[:, 0].tolist(), "y": [int(v > 0) for v in files.x[:, 1]]})  # fmt: skip
+        write(tmp_path / "shop.csv", {"id": [again.format(int(one)) for one in files.ids], "c": files.x[:, 2].tolist()})
+        with pytest.warns(
+            UserWarning, match=rf"{ROWS} keys of bank and shop differ in zeros, as in 007 and 7, or 7\.0"
+        ):
+            asked(bank, shop, "--trees", 2, "--security", "none", code=3)
+
+
 def test_labels_that_single_precision_cannot_hold_are_refused(files, asked, tmp_path):
     bank, shop = files("regression")
     base = 1_700_000_000
@@ -488,3 +500,13 @@ def test_labels_that_single_precision_cannot_hold_are_refused(files, asked, tmp_
 def test_an_attack_that_nobody_knows_is_named_as_it_was_typed(files, asked):
     told = asked(*files(), "--model", "net", "--attack", "nrm", code=2)["error"]
     assert told["what"] == "--attack nrm. Did you mean 'norm'?"
+
+
+def test_codes_of_missing_values_are_said_of_columns_at_several_parties_too(files, asked, tmp_path):
+    bank, shop = files()
+    rows = list(csv.reader(Path(shop).read_text(encoding="utf-8").splitlines()))
+    write(
+        tmp_path / "shop.csv", {"id": [row[0] for row in rows[1:]], "c": ["-99", "-99", *(row[1] for row in rows[3:])]}
+    )
+    with pytest.warns(UserWarning, match="column 'c' has -99 in 2 rows of client 'shop'"):
+        asked(bank, shop, "--trees", 2, "--security", "none")

@@ -52,8 +52,8 @@ def tables_of(files: Sequence[Path], **options: Any) -> dict[str, DataTable]:
     return {name: DataTable.read(file, **options).named(str(file)) for name, file in name_files(files).items()}
 
 
-def warn_of_capitals(tables: Mapping[str, Any], columns: Sequence[str], key: Any) -> list[Any]:
-    """Warn of keys of all files that differ in capitals alone, as no party could; return the keys of each.
+def warn_of_likely_keys(tables: Mapping[str, Any], columns: Sequence[str], key: Any) -> list[Any]:
+    """Warn of keys of all files that differ in capitals or zeros alone, as no party could; return the keys of each.
 
     Raises:
         DataError: a column is unknown, or holds two texts of one number and ``key`` does not say what they are.
@@ -63,12 +63,21 @@ def warn_of_capitals(tables: Mapping[str, Any], columns: Sequence[str], key: Any
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the roles warn of their own
         keys = [RowKeys.of(one, columns, key=key, where=f"table of {name!r}") for name, one in tables.items()]
-    folded = [{name.casefold() for name in one.names} for one in keys]
+    both = " and ".join(tables)
     plain = set.intersection(*(set(one.names) for one in keys))
-    apart = len(set.intersection(*folded) - {name.casefold() for name in plain})
-    if apart:
-        warnings.warn(f"{apart} keys of {' and '.join(tables)} differ in capitals alone; they are different keys", UserWarning, stacklevel=2)  # fmt: skip
+    folds = {"capitals": str.casefold, "zeros, as in 007 and 7, or 7.0 and 7": _without_zeros}
+    for what, fold in folds.items():
+        shared = set.intersection(*({fold(name) for name in one.names} for one in keys))
+        apart = len(shared - {fold(name) for name in plain})
+        if apart:
+            warnings.warn(f"{apart} keys of {both} differ in {what} alone; they are different keys", UserWarning, stacklevel=2)  # fmt: skip
     return keys
+
+
+def _without_zeros(key: str) -> str:
+    """A key of digits as programs write it that took it for a number: without zeros before it, and without ``.0``."""
+    digits = key.removesuffix(".0")
+    return (digits.lstrip("0") or "0") if digits.isdecimal() else key
 
 
 def words_of(text: str | None) -> list[str]:

@@ -205,7 +205,7 @@ def _look_at_rest(tables: Mapping[str, Any], columns: Sequence[str], key: Any, c
     """Why keys may not match: capitals, of which it warns, and where nothing is shared the shape of each party's own keys. It looks at all files, as no party could."""
     from atoll.cli import describing as words
 
-    keys = words.warn_of_capitals(tables, columns, key)
+    keys = words.warn_of_likely_keys(tables, columns, key)
     return {"shapes": {name: one.shape() for name, one in zip(tables, keys, strict=True)}} if not count else {}
 
 

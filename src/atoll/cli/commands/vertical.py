@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json as json_module
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -287,7 +288,7 @@ def _read(
             raise ConfigError(f"--drop {name}: it is the column of {option}", remedy="leave other columns out")
     if left_out:
         tables = {name: table.without(one for one in left_out if one in table) for name, table in tables.items()}
-    words.warn_of_capitals(tables, [ids], key)
+    words.warn_of_likely_keys(tables, [ids], key)
     return tables, left_out
 
 
@@ -531,6 +532,8 @@ def _in_this_process(job: Any, tables: Mapping[str, Any], folder: Path) -> Found
 
     place = folder / "results"
     run = simulate(job, tables, engine="inline", results=place, progress=False)
+    for line in run.notices:
+        warnings.warn(line, UserWarning, stacklevel=2)
     return run.outcome, dict.fromkeys([*tables, *job.helpers()], place), None
 
 

@@ -147,10 +147,12 @@ def require_plain_numbers(values: Array, column: str, where: str, offset: int) -
     if points and not commas and (all(map(_POINTS.fullmatch, words)) or all(map(is_number, words))):
         raise refuse("a point, as text", ".", "if points separate thousands, write 1000 for 1.000; if they are decimal signs, set decimal='.' or convert the text to numbers")  # fmt: skip
     if commas and all(map(_THOUSANDS.fullmatch, words)):
-        decimal = "" if points else "; if the comma is the decimal sign set decimal=','"
+        decimal = "" if points else "; if the comma is the decimal sign write 1.5 for 1,5, or set decimal=','"
         raise refuse("a comma", ",", f"if commas separate thousands, write 1000 for 1,000{decimal}")
     if commas and all(map(_COMMA.fullmatch, words)):
-        raise refuse("a comma", ",", "if the comma is the decimal sign set decimal=',', else remove it")
+        raise refuse(
+            "a comma", ",", "if the comma is the decimal sign write 1.5 for 1,5, or set decimal=','; else remove it"
+        )
     if any("%" in word for word in words) and all(map(_SHARE.fullmatch, words)):
         raise refuse("a percent sign", "%", "write them as plain numbers")
     sign = next((sign for sign in _BETWEEN if any(sign in word for word in words)), "")
