@@ -184,6 +184,24 @@ def test_a_key_makes_a_join_as_large_as_the_other_table() -> None:
     assert sent[1] < sent[2] < sent[0]
 
 
+@pytest.mark.parametrize("order", ["v.cost DESC, v.id, v.day", pytest.param("v.id DESC NULLS FIRST, v.day, v.cost", marks=pytest.mark.slow), ""])  # fmt: skip
+def test_sites_share_their_own_first_rows_alone(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slicing: of 27 rows at three sites 6 are shared, and the first three are those of all."""
+    start = datetime.date(2024, 1, 1)
+    made = {f"s{j}": TableSource({"p": (P, []), "v": (V, [(None if k % 5 == 4 else k * 5 % 7, k * 11 % 9, start + datetime.timedelta(k * 29 % 50)) for k in range(j, 27, 3)]), "q": (Q, []), "n": N}) for j in range(3)}  # fmt: skip
+    text = f"SELECT v.id, v.cost, v.day FROM v WHERE v.cost < 8 {f'ORDER BY {order}' if order else ''} LIMIT 2 OFFSET 1"
+    with connected(made, POLICY) as db:
+        found = db.sql(text, strategy="smcql")
+        assert "LIMIT 3" in found.plan[0]["what"]
+        assert db.check(found) if order else len(found.rows) == 2
+        with monkeypatch.context() as patch:
+            patch.setattr("atoll.query.secure.plan.SecurePlanner._slice_leaf", lambda *args: None)
+            whole = db.sql(text.replace("v.id, v.cost, v.day FROM", "v.day, v.id, v.cost FROM"), strategy="smcql")
+        assert "LIMIT" not in whole.plan[0]["what"]
+        assert not order or {(i, c, d) for d, i, c in whole.rows} == set(found.rows)
+        assert found.bytes < 0.75 * whole.bytes
+
+
 def test_a_derived_table_passes_on_how_many_rows_a_key_has() -> None:
     """Rows of ``t`` with a number beside them have its keys, so a join of them is no larger; a cast that makes keys equal does not pass on."""
     plain = "SELECT a.id FROM (SELECT id, row_number() OVER (PARTITION BY id ORDER BY id) AS r FROM t) a JOIN u ON a.id = u.id WHERE a.r = 1"

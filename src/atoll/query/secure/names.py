@@ -54,6 +54,8 @@ class LeafDraft:
         self.nullable = False
         self.single = False
         """Whether each site shares one row of aggregates."""
+        self.first: tuple[str, int] | None = None
+        """Local SQL of an order, and how many rows each site shares: no other can be among the first of all."""
 
     def finish(self) -> PlanLeaf:
         """The leaf as it stands in the plan."""
@@ -63,6 +65,10 @@ class LeafDraft:
         size = "" if self.single else f"SELECT count(*) {source}{links}"
         claims = tuple((t, c, most) for (t, c), most in self.claims.items())
         body = source + (f" WHERE {' AND '.join(where)}" if where else "")
+        if self.first is not None:
+            order, rows = self.first
+            size = f"SELECT least(count(*), {rows}) {source}{links}"
+            body += f"{f' ORDER BY {order}' if order else ''} LIMIT {rows}"
         return PlanLeaf(", ".join(sorted(self.aliases)), tuple(self.columns), body, size, self.lone, claims)
 
 

@@ -31,6 +31,7 @@ from .operators import (
     LeafRows,
     Limited,
     Operator,
+    Order,
     Quotient,
     SecurePlan,
     Stored,
@@ -256,13 +257,25 @@ class SecurePlanner(GroupPlanner):
                     self._require_shown(value)  # the order shows it
                 names.operator, columns = self.store(names.operator, [value for value, _, _ in by], "ORDER BY")
                 limit = sum(self._limits(tree)) if tree.args.get("limit") is not None else None
-                names.operator = Limited(names.operator, tuple((column, down, first) for column, (_, down, first) in zip(columns, by, strict=True)), limit, what="sort" if limit is None else f"sort, and keep the first {limit}")  # fmt: skip
+                by_columns = tuple((column, down, first) for column, (_, down, first) in zip(columns, by, strict=True))
+                self._slice_leaf(names.operator, by_columns, limit)
+                names.operator = Limited(names.operator, by_columns, limit, what="sort" if limit is None else f"sort, and keep the first {limit}")  # fmt: skip
                 ordered = True
                 finish_tree.set("order", None)
         elif tree.args.get("limit") is not None and order is None:
             limit = sum(self._limits(tree))
+            self._slice_leaf(names.operator, (), limit)
             names.operator, ordered = Limited(names.operator, (), limit, what=f"keep the first {limit}"), True
         return self._made(names.operator, keys, outputs, self._finish(finish_tree, keys, outputs), grouped=False, ordered=ordered, limit=limit)  # fmt: skip
+
+    def _slice_leaf(self, rows: Operator, order: Order, limit: int | None) -> None:
+        """Have each site share its own first rows alone, where it can sort them: the parties sort ``sites * limit`` rows in place of all (Bater et al. 2017, section 5.2: slicing)."""
+        if not limit or not isinstance(rows, LeafRows):
+            return
+        leaf = self.leaves[rows.place]
+        texts = {one.name: one.text for one in leaf.columns}
+        if all(column.name in texts for column, _, _ in order):
+            leaf.first = ", ".join(f"{texts[column.name]} {'DESC' if down else 'ASC'} NULLS {'FIRST' if first else 'LAST'}" for column, down, first in order), limit  # fmt: skip
 
     @staticmethod
     def _typed(code: ColumnCode, kind: str) -> ColumnCode:

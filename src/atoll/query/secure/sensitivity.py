@@ -236,6 +236,7 @@ class _LeafTables:
         for join in tree.args.get("joins") or ():
             on = join.args.get("on")
             parts += [] if on is None else list(on.flatten()) if isinstance(on, exp.And) else [on]
+        self.sliced = tree.args.get("limit") is not None
         self._links: list[tuple[Any, Any]] = []
         self.filters: list[Any] = []
         """The conditions that join no two tables."""
@@ -391,7 +392,7 @@ class _UnitMoves:
             return Moves(0, 1)
         rows, claims = tables.unit_rows(self.kind)
         self.checked += claims
-        return Moves(rows)
+        return Moves(0, rows) if tables.sliced else Moves(rows)  # another row takes the place of one that goes
 
     def _of_join(self, op: JoinedRows) -> Moves:
         left, right = self.of(op.left), self.of(op.right)
