@@ -117,3 +117,28 @@ def test_the_nearest_rows_of_three_sites_over_mutual_tls_are_those_of_a_simulati
         assert [tuple(row) for row in found["rows"]] == expected.rows
         assert (found["strategy"], found["comparisons"]) == ("hufu", expected.facts()["comparisons"])
         assert abs(found["bytes"]["predicted"] / found["bytes"]["total"] - 1) < 0.1
+
+
+def test_sizes_with_noise_are_charged_at_each_site_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """Two sites and a helper: tables are cut, the answer is exact, and each site's record has what it cost."""
+    (tmp_path / "data").mkdir()
+    rules = "policy: {min_count: 1, privacy: {people: {anna: {epsilon: 9, delta: 0.01}}}}\ntables: {trips: {columns: {card: {level: protected, at_most: 2}, fare: protected}}}\n"
+    (tmp_path / "data" / "helper.yaml").write_text("policy: {min_count: 1}\n")
+    for site, first in (("north", 0), ("south", 100)):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "trips.csv").write_text("card,fare\n" + "".join(f"{first + k // 2},{k % 8}\n" for k in range(24)))  # fmt: skip
+        (tmp_path / "data" / f"{site}.yaml").write_text(f"path: {tmp_path}/{site}\n{rules}")
+    text = "SELECT count(*) FROM trips a JOIN trips b ON a.card = b.card WHERE a.fare = 2 AND b.fare = 3"
+    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nstrategy: shrinkwrap:split=uniform\nepsilon: 8\ndelta: 0.001\nanalyst: anna\nsql: {text}\n")  # fmt: skip
+    asked = ["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south", "--folder", str(tmp_path / "trial")]  # fmt: skip
+    assert run(asked) == 0, capsys.readouterr().err
+    found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
+    assert (found["strategy"], found["rows"], found["privacy"]["epsilon"]) == ("shrinkwrap", [[6]], 8.0)
+    assert len(found["privacy"]["sizes"]) == 3
+    capsys.readouterr()
+    records = sorted((tmp_path / "trial").rglob("results"))
+    spent = []
+    for folder in records:
+        assert run(["privacy", "ledger", str(folder), "--by", "analyst", "--json"]) == 0
+        spent += json.loads(capsys.readouterr().out)["analysts"]
+    assert [(one["site"], one["analyst"], one["epsilon"]) for one in spent] == [("north", "anna", 8.0), ("south", "anna", 8.0)]  # fmt: skip

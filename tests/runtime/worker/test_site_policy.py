@@ -14,7 +14,7 @@ from atoll.runtime.job_spec import parse_job
 from atoll.runtime.worker import load_site_data, site_spec
 from atoll.runtime.worker.at_site import _admitted
 from atoll.runtime.worker.headers import look_at_headers
-from atoll.runtime.worker.policies import require_allowed, require_names
+from atoll.runtime.worker.policies import demand_of_site, require_allowed, require_names
 from atoll.runtime.worker.words import settings_of
 from atoll.stages import Clip, GaussianNoise
 
@@ -36,6 +36,26 @@ def test_a_site_reads_its_policy(tmp_path):
     assert made.policy == SitePolicy(stages=[Clip(2.0), GaussianNoise(0.5)], tasks=["atoll.*"], min_count=10)
     assert made.sizes == (4,)
     assert load_site_data(site(tmp_path, ""), "north").policy is None
+
+
+def test_budgets_of_analysts_stand_beside_what_every_release_must_have(tmp_path):
+    """`privacy: people` is for queries alone, and the rest of the section for all jobs."""
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north" / "v.csv").write_text("ward\nA\n")
+    people = "people: {anna: {epsilon: 4, delta: 1.0e-6}}, rows: 3"
+    for more in ("", ", require: false"):
+        (tmp_path / "north.yaml").write_text(f"path: north\npolicy: {{min_count: 2, privacy: {{{people}{more}}}}}\ntables: {{v: {{columns: public}}}}\n")  # fmt: skip
+        spec = site_spec(str(tmp_path / "north.yaml"))
+        look_at_headers(spec, "north")
+        made = load_site_data(spec, "north")
+        silo = made.population.shard(0)
+        noise = silo.policy.privacy
+        assert (noise.people, noise.rows, silo.policy.min_count) == ({"anna": (4.0, 1e-6)}, 3, 2)
+        demand = demand_of_site(spec, "north")
+        assert demand is None if not more else demand.require is False
+    (tmp_path / "north.yaml").write_text("path: north\npolicy: {privacy: {people: {anna: {epsilon: -4}}}}\ntables: {v: {columns: public}}\n")  # fmt: skip
+    with pytest.raises(ConfigError, match="anna"):
+        look_at_headers(site_spec(str(tmp_path / "north.yaml")), "north")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,31 @@ _IMPORTED = (".py", ".so", ".pyd")
 """Ends of files that an interpreter on some system may import."""
 
 
+_OF_QUERIES = ("people", "groups", "rows")
+"""What ``policy: privacy`` says of noise in answers to queries; the rest is for all jobs."""
+
+
+def noise_of_queries(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a site's policy says of noise in answers to queries, as `atoll.query.QueryPolicy` reads it; nothing if it has no word about it.
+
+    Args:
+        given: the result of `settings_of`.
+    """
+    said = given.get("policy")
+    section = said.get("privacy") if isinstance(said, Mapping) and given.get("tables") is not None else None
+    found = {key: section[key] for key in _OF_QUERIES if key in section} if isinstance(section, Mapping) else {}
+    return {"privacy": found} if found else {}
+
+
+def _for_all_jobs(given: Mapping[str, Any]) -> Any:
+    """A site's policy without what is for queries alone."""
+    said = given.get("policy")
+    if not noise_of_queries(given) or not isinstance(said, Mapping):
+        return said
+    rest = {key: value for key, value in said["privacy"].items() if key not in _OF_QUERIES}
+    return {**{key: value for key, value in said.items() if key != "privacy"}, **({"privacy": rest} if rest else {})}
+
+
 def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
     """Return the policy in a site's settings; ``None`` if they have none. Without a word about ``min_count`` it has ``MIN_COUNT``.
 
@@ -55,7 +80,7 @@ def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
 
     from .words import inside
 
-    said = given["policy"]
+    said = _for_all_jobs(given)
     if isinstance(said, Mapping):
         _require_words(said, f"policy of site {name!r}")
         said = {"min_count": MIN_COUNT, **said}
@@ -93,7 +118,7 @@ def demand_of_site(given: Mapping[str, Any], name: str, helper: bool = False) ->
     """
     from .words import settings_of
 
-    policy = settings_of(given, name, helper).get("policy") if given else None
+    policy = _for_all_jobs(settings_of(given, name, helper)) if given else None
     if policy is None:
         return None
     if isinstance(policy, Mapping):
