@@ -1,12 +1,13 @@
 """How many rows of a plan's tables count, and how much work they are, as far as anybody can tell before rows are read.
 
-Guesses of rows rest on constants and on no row: an equality keeps a tenth, another comparison a third, a join has as many rows as its larger side (Selinger et al. 1979, table 1). Work is in rows times steps of a sort.
+Guesses of rows rest on constants and on no row: an equality keeps a tenth and its opposite the rest, another comparison a third, a join has as many rows as its larger side (Selinger et al. 1979, table 1). Work is in rows times steps of a sort.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from .extents import Extents, bound_pairs
 from .operators import (
@@ -73,9 +74,13 @@ def _expected(plan: SecurePlan, totals: Sequence[int], op: Operator, known: Mapp
     return rows
 
 
-def _local_part(node: object) -> float:
+def _local_part(node: Any) -> float:
     """What part of the rows a site's own condition keeps."""
     kind = type(node).__name__
+    if kind == "Not":
+        return 1 - _local_part(node.this)
+    if kind == "NEQ":
+        return 1 - _EQUAL
     return _EQUAL if kind in ("EQ", "Like", "Is") else 2 * _EQUAL if kind == "In" else _OTHER
 
 
