@@ -73,6 +73,10 @@ def test_check_compares_with_all_rows_in_one_place(atoll: Callable[..., Any], wo
     assert found["bytes"] > 0
     rows = json.loads(atoll(*words, "--strategy", "each", "--check", "--json", "SELECT ward FROM visits").out)
     assert (rows["strategies"]["sums"]["answered"], "asks for rows" in rows["strategies"]["sums"]["refused"]) == (False, True)  # fmt: skip
+    assert all(set(one) == {"answered", "equal", "refused", "seconds", "bytes"} for one in rows["strategies"].values())
+    assert "no epsilon is given" in rows["strategies"]["saqe"]["refused"]
+    noisy = json.loads(atoll(*words, "--strategy", "each", "--epsilon", "1", "--json", "SELECT ward FROM visits").out)
+    assert "not all sites have a budget" in noisy["strategies"]["saqe"]["refused"]
 
 
 def test_a_transcript_has_every_message_and_no_cell(atoll: Callable[..., Any], tmp_path: Path) -> None:
