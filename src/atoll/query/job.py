@@ -237,7 +237,7 @@ class _PreparedQuery(Prepared):
         statement = parse_statement(self.job.sql, catalog, self.job.params)
         job = self.job
         terms = None if job.epsilon is None else {"epsilon": job.epsilon, "delta": job.delta, "analyst": job.analyst}
-        choice = choose_strategy("saqe" if terms and job.strategy == "auto" else job.strategy, statement, catalog, policy, len(sites), terms)  # fmt: skip
+        choice = choose_strategy("saqe" if terms and job.strategy == "auto" else job.strategy, statement, catalog, policy, list(sites), terms)  # fmt: skip
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
         compared = compared_columns(choice.plan)
         if compared and len(sites) > 1:

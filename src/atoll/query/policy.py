@@ -11,9 +11,9 @@
 A column's *level* says who may read its values: ``public`` anyone; ``protected`` the site, the coordinator and the analyst; ``private`` the site alone. Its *release* says
 what may leave of it together with other rows: ``aggregate`` sums and what follows from them, ``never`` nothing, not even a condition. Without a word, a public or
 protected column is released in aggregates, and a private one only counts rows: in conditions and in ``COUNT``. What is not named is private. Without a policy all is private and
-``min_count`` is 10, so that only ``COUNT`` answers.
+``min_count`` is 10, so that only ``COUNT`` answers. ``trusted: [regulator]`` lets a party beside the site read a column that is not public.
 
-Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count, the coarser precision of points.
+Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count, whom all trust, the coarser precision of points.
 
 ``points: {location: {x: lon, y: lat, extent: 360, precision: 1.0e-4}}`` in a table lets statements name the point ``location`` in spatial functions (`atoll.query.spatial`); with ``wkt: column`` a
 column of text has it, such as ``POINT (2.3 48.8)``.
@@ -51,6 +51,7 @@ class ColumnPolicy:
         scale: the smallest difference of two values that matters, for strategies that share numbers as whole multiples of it. Masked sums are exact without it. ``None`` for none.
         local: whether all rows with one value of it lie at one site, so that sites join on it by themselves.
         at_most: how many rows of all sites may have one value of it: 1 for a key. Strategies under shares make joins no larger, and check it. ``None`` for any number.
+        trusted: parties that may read its values beside the site, by name: the strategy ``conclave`` has one of them match and sort the rows of all sites by it.
     """
 
     level: str = "private"
@@ -60,6 +61,7 @@ class ColumnPolicy:
     scale: float | None = None
     local: bool = False
     at_most: int | None = None
+    trusted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
     for one in told:
         for name, table in one["tables"].items():
             points = {point: PointPolicy(*row) for point, row in table["points"].items()}
-            made = TablePolicy(table["mode"], table["unit"], {c: ColumnPolicy(*row) for c, row in table["columns"].items()}, points=points)  # fmt: skip
+            made = TablePolicy(table["mode"], table["unit"], {c: _unpacked(row) for c, row in table["columns"].items()}, points=points)  # fmt: skip
             known = tables.setdefault(name, made)
             if (known.mode, known.unit) != (made.mode, made.unit):
                 raise ConfigError(
@@ -274,7 +276,15 @@ def _stricter(one: ColumnPolicy | None, other: ColumnPolicy) -> ColumnPolicy:
         local=one.local and other.local,
         scale=one.scale if one.scale == other.scale else None,
         at_most=None if one.at_most is None or other.at_most is None else max(one.at_most, other.at_most),
+        trusted=_trusted_by_both(one, other),
     )
+
+
+def _trusted_by_both(one: ColumnPolicy, other: ColumnPolicy) -> tuple[str, ...]:
+    """Whom both trust: a public column is one that anyone may read."""
+    if "public" in (one.level, other.level):
+        return other.trusted if one.level == "public" else one.trusted
+    return tuple(name for name in one.trusted if name in other.trusted)
 
 
 def _common_points(table: str, one: Mapping[str, PointPolicy], other: Mapping[str, PointPolicy]) -> dict[str, PointPolicy]:  # fmt: skip
@@ -302,7 +312,13 @@ def _packed(one: ColumnPolicy, *, bounds: bool) -> list[Any]:
         one.scale,
         one.local,
         one.at_most,
+        *([list(one.trusted)] if one.trusted else []),
     ]
+
+
+def _unpacked(row: Sequence[Any]) -> ColumnPolicy:
+    made = ColumnPolicy(*row[:7])
+    return replace(made, trusted=tuple(str(name) for name in row[7])) if len(row) > 7 else made
 
 
 def _mapping(given: Any, where: str, known: Sequence[str] = ()) -> Mapping[str, Any]:
@@ -388,7 +404,16 @@ def _column(given: Any, where: str) -> ColumnPolicy:
     most = one.get("at_most", 1 if one.get("key") else None)
     if ("key" in one and (one["key"] is not True or "at_most" in one)) or (most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1)):  # fmt: skip
         raise ConfigError(f"key: {one.get('key')!r}, at_most: {one.get('at_most')!r}", where=where, remedy="use key: true, or at_most: and a whole number of at least 1")  # fmt: skip
-    return ColumnPolicy(level, release, low, high, None if scale is None else float(scale), "join" in one, most)
+    return ColumnPolicy(
+        level,
+        release,
+        low,
+        high,
+        None if scale is None else float(scale),
+        "join" in one,
+        most,
+        tuple(sorted(set(trusted))),
+    )
 
 
 def _word(given: Any, known: Sequence[str], name: str, where: str) -> str:

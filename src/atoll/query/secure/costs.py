@@ -15,14 +15,22 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.message.words import word_dtype
 from atoll.core.sealing import sealed_nbytes
-from atoll.secure.shares import ShareRehearsal
+from atoll.secure.shares import ShareRehearsal, Trio
 from atoll.secure.tables import SharedTable, outward_rows
 
 from .extents import Extents
 from .operators import Operator, PlanLeaf, SecurePlan
 from .tables import SecureTables
 
-__all__ = ["RehearsedCuts", "SecureCost", "leaf_layout", "measure_extents", "predict_cost", "shown_columns"]
+__all__ = [
+    "RehearsedCuts",
+    "RehearsedKeys",
+    "SecureCost",
+    "leaf_layout",
+    "measure_extents",
+    "predict_cost",
+    "shown_columns",
+]
 
 Layout = dict[str, "int | None"]
 _LARGEST = 1 << 12
@@ -44,6 +52,16 @@ class SecureCost:
     nbytes: float
     messages: float
     outward: float
+
+
+class RehearsedKeys(Protocol):
+    """Tables of a plan some of whose keys one party reads, so that each of the three sends something else."""
+
+    extents: type[Extents]
+
+    def make_tables(self, trio: Trio, leaves: Sequence[SharedTable]) -> SecureTables:
+        """What computes the tables."""
+        ...
 
 
 class RehearsedCuts(Protocol):
@@ -74,9 +92,9 @@ def leaf_layout(leaf: PlanLeaf, widths: Mapping[str, int]) -> Layout:
     return made
 
 
-def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None) -> Extents:  # fmt: skip
+def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents) -> Extents:  # fmt: skip
     """How many rows the plan's tables have, for the sizes of the leaves at each site; see `Extents`."""
-    found = Extents([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)], shrink)
+    found = kind([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)], shrink)
     found.rows(plan.root)
     return found
 
@@ -88,7 +106,7 @@ def shown_columns(plan: SecurePlan, table: SharedTable) -> SharedTable:
     return table.keep_columns(kept)
 
 
-def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None) -> SecureCost:  # fmt: skip
+def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None, keys: RehearsedKeys | None = None) -> SecureCost:  # fmt: skip
     """What a plan costs.
 
     Args:
@@ -97,31 +115,27 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
         widths: words of each column of text.
         parties: the three parties.
         cuts: tables that the parties cut; ``None`` for none.
+        keys: tables whose keys a party reads; ``None`` for none.
     """
-    largest = _largest(plan, [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)], cuts)
+    run = _Rehearsals(plan, widths, cuts, keys)
+    largest = run.largest([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)])
     shared = sum(_sharing(leaf_layout(leaf, widths), own[place], owner in parties) for place, leaf in enumerate(plan.leaves) for owner, own in sizes.items() if own[place])  # fmt: skip
     totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
     if largest <= _LARGEST:
         # Few rows are sorted in a number of steps that varies: the mean of several orders is nearer.
-        drawn = [_rehearse(plan, totals, widths, cuts, seed) for seed in range(4 if largest <= _LARGEST // 4 else 1)]
+        drawn = [run.play(totals, seed) for seed in range(4 if largest <= _LARGEST // 4 and keys is None else 1)]
         sent, messages = (sum(values) / len(drawn) for values in zip(*((one.nbytes, one.messages) for one in drawn), strict=True))  # fmt: skip
         return SecureCost(sent + shared, messages, drawn[0].outward)
     runs = []
     for shrunk in (_LARGEST, _LARGEST // 4):
         smaller = list(totals)
-        while (rows := _largest(plan, smaller, cuts)) > shrunk and max(smaller) > 1:
+        while (rows := run.largest(smaller)) > shrunk and max(smaller) > 1:
             smaller = [max(1, one // 2) for one in smaller]
-        runs.append((rows, _rehearse(plan, smaller, widths, cuts)))
+        runs.append((rows, run.play(smaller)))
     (n, one), (m, other) = runs
     bytes_, outward = (_extrapolate(largest, (n, a), (m, b)) for a, b in ((one.nbytes, other.nbytes), (one.outward, other.outward)))  # fmt: skip
     growth = (one.messages - other.messages) / max(1e-9, math.log2(n / m)) if n > m else 0.0
     return SecureCost(bytes_ + shared, one.messages + growth * math.log2(largest / n), outward)
-
-
-def _largest(plan: SecurePlan, totals: Sequence[int], cuts: RehearsedCuts | None) -> int:
-    found = Extents(totals, None if cuts is None else cuts.shrink)
-    found.rows(plan.root)
-    return found.largest
 
 
 def _extrapolate(n: int, one: tuple[int, float], other: tuple[int, float]) -> float:
@@ -145,21 +159,46 @@ def _sharing(layout: Layout, rows: int, among: bool) -> int:
     return sum(sent[1:]) if among else sum(sent)
 
 
-def _rehearse(plan: SecurePlan, totals: Sequence[int], widths: Mapping[str, int], cuts: RehearsedCuts | None = None, seed: int = 0) -> SecureCost:  # fmt: skip
-    """The protocol of one party, on zeros."""
-    rehearsal = ShareRehearsal(_relayed, seed)
-    trio = rehearsal.trio
+@dataclass(frozen=True)
+class _Rehearsals:
+    """The protocol of one party, on zeros; see `predict_cost`."""
 
-    def table(leaf: PlanLeaf, n: int) -> SharedTable:
-        def column(bits: int | None) -> Any:
-            return trio.numbers.constant(np.zeros(n, np.int64)) if bits is None else trio.constant(np.zeros(n, np.uint64), bits)  # fmt: skip
+    plan: SecurePlan
+    widths: Mapping[str, int]
+    cuts: RehearsedCuts | None
+    keys: RehearsedKeys | None
 
-        return SharedTable({name: column(bits) for name, bits in leaf_layout(leaf, widths).items()}, column(1))
+    def largest(self, totals: Sequence[int]) -> int:
+        """Rows of the largest table."""
+        shrink = None if self.cuts is None else self.cuts.shrink
+        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents).largest  # fmt: skip
 
-    async def work() -> Any:
-        leaves = [table(leaf, n) for leaf, n in zip(plan.leaves, totals, strict=True)]
-        made = await SecureTables(trio, leaves, None if cuts is None else cuts.resize).make(plan.root)
-        return await outward_rows(shown_columns(plan, made), ordered=plan.ordered)
+    def play(self, totals: Sequence[int], seed: int = 0) -> SecureCost:
+        """What the parties send for leaves of some rows: one of them stands for all, unless each sends something else."""
+        if self.keys is None:
+            rehearsal, part = self._play(totals, seed, 1)
+            return SecureCost(rehearsal.nbytes, rehearsal.messages, 2.0 * M.nbytes(part))
+        runs = [self._play(totals, seed + place, place) for place in range(3)]
+        outward = sum(M.nbytes(part) for _, part in runs[:2])
+        return SecureCost(sum(one.sent for one, _ in runs), max(one.messages for one, _ in runs), outward)
 
-    part = rehearsal.play(work())
-    return SecureCost(rehearsal.nbytes, rehearsal.messages, 2.0 * M.nbytes(part))
+    def _play(self, totals: Sequence[int], seed: int, place: int) -> tuple[ShareRehearsal, Any]:
+        rehearsal = ShareRehearsal(_relayed, seed, place)
+        trio = rehearsal.trio
+
+        def table(leaf: PlanLeaf, n: int) -> SharedTable:
+            def column(bits: int | None) -> Any:
+                return trio.numbers.constant(np.zeros(n, np.int64)) if bits is None else trio.constant(np.zeros(n, np.uint64), bits)  # fmt: skip
+
+            return SharedTable({name: column(bits) for name, bits in leaf_layout(leaf, self.widths).items()}, column(1))
+
+        def tables(leaves: Sequence[SharedTable]) -> SecureTables:
+            resize = None if self.cuts is None else self.cuts.resize
+            return SecureTables(trio, leaves, resize) if self.keys is None else self.keys.make_tables(trio, leaves)
+
+        async def work() -> Any:
+            leaves = [table(leaf, n) for leaf, n in zip(self.plan.leaves, totals, strict=True)]
+            made = await tables(leaves).make(self.plan.root)
+            return await outward_rows(shown_columns(self.plan, made), ordered=self.plan.ordered)
+
+        return rehearsal, rehearsal.play(work())

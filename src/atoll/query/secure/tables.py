@@ -75,14 +75,14 @@ from .operators import (
     WindowColumn,
 )
 
-__all__ = ["Resize", "SecureTables"]
+__all__ = ["REPEATED_KEY", "SEVERAL_ROWS", "Resize", "SecureTables"]
 
 Resize: TypeAlias = "Callable[[SecureTables, Operator, SharedTable], Awaitable[SharedTable]]"
 
 _TOP = 1 << 63
 _ROW = "\0row"
-_CLAIM = "a value that policies declare to be in few rows (key, at_most) is in more"
-_SCALAR = "a subquery that stands for one value has several rows"
+REPEATED_KEY = "a value that policies declare to be in few rows (key, at_most) is in more"
+SEVERAL_ROWS = "a subquery that stands for one value has several rows"
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class SecureTables:
         keys = [key for key, _ in await self._pairs(table, table, [(one, one) for one in values])]
         if missing:
             keys = [SortKey(x) for key in keys for x in (key.words, key.null) if x is not None]
-        self._failures.append((await find_repeated_keys(table, keys, most), _CLAIM))
+        self._failures.append((await find_repeated_keys(table, keys, most), REPEATED_KEY))
 
     async def _positive(self, x: SharedArray) -> SharedWords:
         """1 where a number is above 0."""
@@ -426,13 +426,13 @@ class SecureTables:
             raise too_many_rows(bound, self._most)
         table, overflow = await join_many(left, right, on, bound=bound)
         if bound < n * m:
-            self._failures.append((overflow, _CLAIM))
+            self._failures.append((overflow, REPEATED_KEY))
         return table
 
     async def _unique(self, one: SharedTable, other: SharedTable, on: Any) -> SharedTable:
         """The rows of ``other`` with those of ``one``, whose keys are unique: the parties check it."""
         found, matched, repeated = await attach_unique_rows(one, other, on, dict(one.columns))
-        self._failures.append((repeated, _CLAIM))
+        self._failures.append((repeated, REPEATED_KEY))
         return await other.with_columns(found).filter_rows(matched)
 
     async def _left(self, op: JoinedRows, left: SharedTable, right: SharedTable, on: Any) -> SharedTable:
@@ -442,11 +442,11 @@ class SecureTables:
             raise too_many_rows(bound, self._most)
         if op.right_most == 1 and bound == len(left):
             found, _, repeated = await attach_unique_rows(right, left, turned, dict(right.columns))
-            self._failures.append((repeated, _CLAIM))
+            self._failures.append((repeated, REPEATED_KEY))
             return left.with_columns(found)
         table, overflow = await join_many(right, left, turned, bound=bound, outer=True)
         if bound < len(left) * len(right):
-            self._failures.append((overflow, _CLAIM))
+            self._failures.append((overflow, REPEATED_KEY))
         return table.keep_columns([*left.columns, *right.columns])
 
     async def _unmatched(self, numbered: SharedTable, table: SharedTable, row: str) -> SharedTable:
@@ -472,7 +472,7 @@ class SecureTables:
         if op.condition is None:
             found, matched, repeated = await attach_unique_rows(inner, table, [(b, a) for a, b in on], {name: inner[name] for name in names})  # fmt: skip
             if names:
-                self._failures.append((repeated, _SCALAR))
+                self._failures.append((repeated, SEVERAL_ROWS))
             return table.with_columns({**found, op.flag: matched})
         numbered = _numbered(table, _ROW)
         both = await self._inner(op, numbered, inner, on)
@@ -480,7 +480,7 @@ class SecureTables:
         on = [(SortKey(both.words(_ROW)), SortKey(numbered.words(_ROW)))]
         found, matched, repeated = await attach_unique_rows(both, numbered, on, {name: both[name] for name in names})
         if names:
-            self._failures.append((repeated, _SCALAR))
+            self._failures.append((repeated, SEVERAL_ROWS))
         return table.with_columns({**found, op.flag: matched})
 
     async def _any_pair(self, table: SharedTable, inner: SharedTable, condition: RowCondition) -> SharedWords:
@@ -502,7 +502,7 @@ class SecureTables:
         found: dict[str, Any] = {op.flag: _repeated(await self._positive(count), n)}
         if names:
             if len(inner) > 1:
-                self._failures.append((await self._positive(count - by.constant(np.ones(1, np.int64))), _SCALAR))
+                self._failures.append((await self._positive(count - by.constant(np.ones(1, np.int64))), SEVERAL_ROWS))
             cleared = await inner.keep_columns(names).clear_rows()
             for name, x in cleared.columns.items():
                 if isinstance(x, SharedWords):
@@ -522,7 +522,7 @@ class SecureTables:
             await self._add(one, table, keys, added, made)
         table = table.with_columns(added)
         names = list(dict.fromkeys(name for key in op.keys for name in self._all_names(table, key)))
-        found = await group_rows(table, keys, made, keep=names) if op.keys else await total_rows(table, made)
+        found = await self._make_groups(op, table, keys, made, names) if op.keys else await total_rows(table, made)
         cleared: dict[str, Any] = {}
         for one in op.columns:
             name = one.column.name
@@ -533,6 +533,11 @@ class SecureTables:
                 words = await self.trio.conjoin_all([(there.spread(64), found.words(limb)) for limb in limbs])
                 cleared |= dict(zip(limbs, words, strict=True))
         return found.with_columns(cleared)
+
+    async def _make_groups(self, op: GroupedRows, table: SharedTable, keys: list[SortKey], made: dict[str, RowAggregate], keep: list[str]) -> SharedTable:  # fmt: skip
+        """One row for each group."""
+        del op
+        return await group_rows(table, keys, made, keep=keep)
 
     async def _add(self, one: GroupColumn, table: SharedTable, keys: list[SortKey], added: dict[str, Any], made: dict[str, RowAggregate]) -> None:  # fmt: skip
         """The columns that an aggregate runs over, and what becomes of them."""

@@ -1,3 +1,4 @@
+from .conclave import Conclave as Conclave
 from .hufu import Hufu as Hufu
 from .saqe import Saqe as Saqe
 from .shrinkwrap import Shrinkwrap as Shrinkwrap

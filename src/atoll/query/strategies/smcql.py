@@ -21,12 +21,12 @@ from atoll.core.extras import need
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, Trio, WordRing
-from atoll.secure.tables import concatenate_tables, join_parts, outward_rows, send_table, share_table
+from atoll.secure.tables import SharedTable, concatenate_tables, join_parts, outward_rows, send_table, share_table
 
 from ..column_codes import LONGEST
 from ..databases.silo import quote
 from ..local import message_of, names_of, plan_of, prefix_of, silo_of
-from ..secure.costs import RehearsedCuts, leaf_layout, measure_extents, predict_cost, shown_columns
+from ..secure.costs import RehearsedCuts, RehearsedKeys, leaf_layout, measure_extents, predict_cost, shown_columns
 from ..secure.extents import Extents, too_many_rows
 from ..secure.operators import LeafRows, Operator, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..statement import Catalog, SqlStatement
 
 __all__ = [
+    "MOST_ROWS",
     "LocalRows",
     "Smcql",
     "compute_answer",
@@ -58,7 +59,7 @@ __all__ = [
 _GUESSED = 256
 _CONTACT, _ROLE = 26.0, 200.0
 """Bytes of a message or a reply beside its values, and of what begins a role of a session."""
-_MOST = 1 << 21
+MOST_ROWS = 1 << 21
 """Most rows of a table that the parties make."""
 
 
@@ -148,7 +149,7 @@ class LocalRows:
         return made
 
 
-def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: Callable[[SecurePlan], Sequence[tuple[str, str, int]]] = lambda plan: ()) -> LocalRows:  # fmt: skip
+def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: Callable[[SecurePlan], Sequence[tuple[str, str, int]]] = lambda plan: (), make: Callable[..., Any] = make_secure_plan) -> LocalRows:  # fmt: skip
     """The rows of a statement's leaves at a site, of one snapshot for all of its requests.
 
     Args:
@@ -156,9 +157,10 @@ def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: 
         message: the request.
         fresh: whether this is the statement's first request.
         claims: of a plan: tables, their columns, and how many rows may have one value, that the site checks besides those of the leaves.
+        make: makes the plan; see `atoll.query.local.plan_of`.
     """
     silo = silo_of(island.data)
-    plan = plan_of(silo, message, make_secure_plan)
+    plan = plan_of(silo, message, make)
     if fresh or not isinstance(silo.kept, LocalRows) or silo.kept.plan is not plan:
         silo.kept = LocalRows(island, message, plan, claims(plan))
     kept: LocalRows = silo.kept
@@ -172,8 +174,8 @@ def measure_rows(island: Any, message: Any) -> Any:
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
-def _own_rows(island: Any, request: Mapping[str, Any], place: int) -> dict[str, Any]:
-    kept = local_rows(island, request["message"], fresh=False)
+def _own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callable[..., Any]) -> dict[str, Any]:
+    kept = local_rows(island, request["message"], fresh=False, make=make)
     return kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"]))
 
 
@@ -184,13 +186,13 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
     return {}
 
 
-async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any) -> None:
-    """Share the rows of all leaves, as one who is none of the three parties."""
-    plan = plan_of(silo_of(island.data), request["message"], make_secure_plan)
+async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, make: Callable[..., Any] = make_secure_plan) -> None:  # fmt: skip
+    """Share the rows of all leaves, as one who is none of the three parties; ``make`` as in `local_rows`."""
+    plan = plan_of(silo_of(island.data), request["message"], make)
     for place, leaf in enumerate(plan.leaves):
         size = int(request["sizes"][island.name][place])
         if size:
-            rows = _own_rows(island, request, place)
+            rows = _own_rows(island, request, place, make)
             await send_table(peers, list(parties), island.secret, rows, layout=leaf_layout(leaf, request["widths"]), capacity=size)  # fmt: skip
 
 
@@ -200,7 +202,7 @@ async def compute_shares(island: Island, peers: Peers, *, request: Any, parties:
     return await compute_answer(island, peers, request, parties, me)
 
 
-async def compute_answer(island: Island, peers: Peers, request: Any, parties: Any, me: str, cutting: Callable[[SecurePlan, Trio], Awaitable[Resize]] | None = None) -> Any:  # fmt: skip
+async def compute_answer(island: Island, peers: Peers, request: Any, parties: Any, me: str, cutting: Callable[[SecurePlan, Trio], Awaitable[Resize]] | None = None, make: Callable[..., Any] = make_secure_plan, tables: Callable[[Trio, list[SharedTable]], SecureTables] | None = None) -> Any:  # fmt: skip
     """This party's part of the answer's rows.
 
     Args:
@@ -210,21 +212,23 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
         parties: the three.
         me: which of them this one is.
         cutting: what makes tables smaller, once all rows are shared; ``None`` for nothing.
+        make: makes the plan, as in `local_rows`.
+        tables: what computes the tables of the parties and the leaves; by default `SecureTables`.
     """
     own = None if island.data is None else silo_of(island.data)
-    plan = plan_of(own, request["message"], make_secure_plan)
+    plan = plan_of(own, request["message"], make)
     sharing = ReplicatedSharing(WordRing(64))
     trio = await ReplicatedComputation(island, peers, list(parties), me, sharing).trio()
     leaves = []
     for place, leaf in enumerate(plan.leaves):
-        tables = []
+        parts = []
         for owner, sizes in request["sizes"].items():
             if sizes[place]:
-                rows = _own_rows(island, request, place) if owner == me else None
-                tables.append(await share_table(trio, owner, layout=leaf_layout(leaf, request["widths"]), capacity=int(sizes[place]), rows=rows))  # fmt: skip
-        leaves.append(concatenate_tables(tables))
+                rows = _own_rows(island, request, place, make) if owner == me else None
+                parts.append(await share_table(trio, owner, layout=leaf_layout(leaf, request["widths"]), capacity=int(sizes[place]), rows=rows))  # fmt: skip
+        leaves.append(concatenate_tables(parts))
     resize = None if cutting is None else await cutting(plan, trio)
-    found = await SecureTables(trio, leaves, resize, _MOST).make(plan.root)
+    found = await (SecureTables(trio, leaves, resize, MOST_ROWS) if tables is None else tables(trio, leaves)).make(plan.root)  # fmt: skip
     found = shown_columns(plan, found)
     part = await outward_rows(found, ordered=plan.ordered)
     return {"part": part, "rows": len(found), "layout": {name: bits or 0 for name, bits in found.layout.items()}}
@@ -288,13 +292,13 @@ class Smcql(Strategy):
     def predict_answer(self, plan: SecurePlan, sites: int, answer: QueryAnswer) -> float:
         """Bytes for the sizes that the sites told."""
         del sites
-        return self._bytes(plan, answer.sizes, answer.widths, self.cuts_after(plan, answer))
+        return self._bytes(plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins)
 
-    def _bytes(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None) -> float:  # fmt: skip
+    def _bytes(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = ()) -> float:  # fmt: skip
         names = list(sizes)
-        parties = names[:3] if len(names) > 2 else [*names, HELPER]
+        parties = self.choose_parties(plan, names)
         asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0])))
-        cost = predict_cost(plan, sizes, widths, parties, cuts)
+        cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins))
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
         return cost.nbytes + cost.outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE) + self.further_bytes(plan, sizes, asked)  # fmt: skip
@@ -307,6 +311,16 @@ class Smcql(Strategy):
     def cuts_after(self, plan: SecurePlan, answer: QueryAnswer) -> RehearsedCuts | None:
         """Tables that the parties have cut; none."""
         del plan, answer
+        return None
+
+    def choose_parties(self, plan: SecurePlan, names: Sequence[str]) -> list[str]:
+        """The three parties: the first three sites, or two and a helper."""
+        del plan
+        return list(names[:3]) if len(names) > 2 else [*names, HELPER]
+
+    def keys_read(self, plan: SecurePlan, parties: Sequence[str], joins: Sequence[float]) -> RehearsedKeys | None:
+        """Tables whose keys a party reads; none. ``joins`` as in `QueryAnswer`."""
+        del plan, parties, joins
         return None
 
     def further_bytes(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], asked: float) -> float:
@@ -341,8 +355,7 @@ class Smcql(Strategy):
                 widths[str(column)] = max(widths.get(str(column), 1), min(int(count), LONGEST))
         return sizes, widths, known
 
-    @staticmethod
-    async def open_rows(fed: Federation, plan: SecurePlan, request: Mapping[str, Any], compute: Any, share: Any) -> tuple[list[tuple[Any, ...]], Any]:  # fmt: skip
+    async def open_rows(self, fed: Federation, plan: SecurePlan, request: Mapping[str, Any], compute: Any, share: Any) -> tuple[list[tuple[Any, ...]], Any]:  # fmt: skip
         """The rows of the answer, and what the first party told beside its part of them.
 
         Args:
@@ -353,7 +366,7 @@ class Smcql(Strategy):
             share: the task of other sites.
         """
         names = list(request["sizes"])
-        parties = names[:3] if len(names) > 2 else [*names, HELPER]
+        parties = self.choose_parties(plan, names)
         roles = {name: (name, compute.with_args(request=request, parties=parties, me=name) if name in parties else share.with_args(request=request, parties=parties)) for name in dict.fromkeys([*parties, *names])}  # fmt: skip
         got = await fed.session(roles)
         first = got[parties[0]]
@@ -367,20 +380,21 @@ def shown_operators(plan: SecurePlan) -> list[Any]:
     return [one for one in dict.fromkeys(walk_operators(plan.root)) if one.what and not isinstance(one, LeafRows)]
 
 
-def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None) -> None:  # fmt: skip
+def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents) -> None:  # fmt: skip
     """Refuse tables that are too large for the parties.
 
     Args:
         plan: the plan.
         sizes: rows of each leaf at each site.
         shrink: how many of an operator's rows are left, where tables are cut.
+        kind: how many rows tables have.
 
     Raises:
         CompositionError: one has more rows than they hold.
     """
-    largest = measure_extents(plan, sizes, shrink).largest
-    if largest > _MOST:
-        raise too_many_rows(largest, _MOST)
+    largest = measure_extents(plan, sizes, shrink, kind).largest
+    if largest > MOST_ROWS:
+        raise too_many_rows(largest, MOST_ROWS)
 
 
 def _cells(plan: SecurePlan, found: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -46,6 +46,7 @@ class QueryAnswer:
         privacy: what the answer costs of a privacy budget, and its noise; ``None`` for an answer without noise.
         sizes: rows of each part of the plan that each site told, where a strategy asks for them.
         widths: words of each column of text, where a strategy asks for them.
+        joins: rows of joins whose size only the run tells, as multiples of the longer table's rows.
     """
 
     columns: tuple[str, ...]
@@ -59,6 +60,7 @@ class QueryAnswer:
     privacy: Mapping[str, Any] | None = None
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     widths: Mapping[str, int] = field(default_factory=dict)
+    joins: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,17 @@ class Strategy:
 
         Raises:
             CompositionError: there are too few.
+        """
+
+    def require_named(self, plan: Any, names: Sequence[str]) -> None:
+        """Refuse a plan that names a party which takes no part.
+
+        Args:
+            plan: the plan.
+            names: the sites, and the helper if there is one.
+
+        Raises:
+            PolicyError: there is no such party.
         """
 
     def steps(self, plan: Any) -> Sequence[PlanStep]:
@@ -210,7 +223,7 @@ def choose_strategy(
     statement: SqlStatement,
     catalog: Catalog,
     policy: QueryPolicy,
-    sites: int,
+    names: Sequence[str],
     terms: Mapping[str, Any] | None = None,
 ) -> Choice:
     """The strategy of a name, or for ``"auto"`` the cheapest that can answer: if one can that shares no rows, the cheapest of those.
@@ -220,7 +233,7 @@ def choose_strategy(
         statement: the statement.
         catalog: the tables.
         policy: what all sites allow.
-        sites: number of sites.
+        names: the sites.
         terms: settings of the one strategy that is named, beside its options; only noise has some.
 
     Raises:
@@ -228,27 +241,34 @@ def choose_strategy(
         PolicyError: no strategy is allowed to answer.
         CompositionError: no strategy can answer.
     """
-    known = _known()
+    known, sites = _known(), len(names)
     name, _, options = name.partition(":")
     if (name != "auto" and name not in known) or (name == "auto" and options):
         raise ConfigError(f"strategy={name!r}.{nearest(name, known)}", where="query", remedy=f"use auto, or {', '.join(known)}")  # fmt: skip
     plans: dict[str, tuple[float, Strategy, Any]] = {}
     refused: dict[str, AtollError] = {}
     rejected: dict[str, str] = {}
-    for one in sorted(known.values(), key=lambda kind: kind.shares_rows) if name == "auto" else [known[name]]:
+    # One that refines another comes after it.
+    for one in sorted(known.values(), key=lambda kind: (kind.shares_rows, len(kind.__mro__))) if name == "auto" else [known[name]]:  # fmt: skip
         strategy = replace(one.of_options(options), **(terms or {}))
         if name == "auto" and one.needs_terms:
             rejected[one.name] = "it adds noise, and no epsilon is given"
             continue
-        if plans and one.shares_rows:
-            rejected[one.name] = f"it shares rows among parties, and {' and '.join(plans)} can do without"
+        spared = [other for other, (_, found, _) in plans.items() if not found.shares_rows]
+        if spared and one.shares_rows:
+            rejected[one.name] = f"it shares rows among parties, and {' and '.join(spared)} can do without"
             continue
         try:
             strategy.require_parties(sites, helper=name != "auto")
             plan = strategy.plan(statement, catalog, policy)
+            strategy.require_named(plan, [*names, *([HELPER] if name != "auto" and one.shares_rows and sites < 3 else [])])  # fmt: skip
         except (PolicyError, CompositionError) as error:
             refused[strategy.name] = error
         else:
+            same = next((other for other, (_, _, made) in plans.items() if made == plan), None)
+            if same is not None:
+                rejected[one.name] = f"its plan is that of {same}"
+                continue
             # Of one strategy the cost is not compared, and a plan under shares is rehearsed for it.
             plans[strategy.name] = strategy.predict_cost(plan, sites) if name == "auto" else 0.0, strategy, plan
     if not plans:
