@@ -80,6 +80,14 @@ def test_settings_of_another_kind_are_refused_before_the_site_connects(tmp_path:
     assert load_site_data(site_spec(str(tmp_path / "site.yaml")), "north").scales is False
 
 
+def test_a_column_that_the_file_or_the_command_leaves_out_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "id,age,dose,outcome\n1,50,0.5,ill\n2,60,1.5,well\n")
+    write(tmp_path / "site.yaml", "path: a.csv\ntarget: outcome\ndrop: [id]\n")
+    data = load_site_data(site_spec(str(tmp_path / "site.yaml"), drop=["dose"]), "north")
+    assert data.card is not None
+    assert data.card.features == ("age",)
+
+
 def test_the_files_of_a_folder_are_joined_and_their_labels_agree(tmp_path: Path) -> None:
     write(tmp_path / "d" / "2.csv", "age,dose,outcome\n1,1,well\n")
     write(tmp_path / "d" / "1.csv", "age,dose,outcome\n2,2,ill\n3,3,dead\n")

@@ -425,7 +425,7 @@ def is_yaml(path: Path) -> bool:
 
 
 def from_yaml(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a YAML file, overridden by those of the command line; paths are relative to the file.
+    """Return the settings of a YAML file, overridden by those of the command line; paths are relative to the file. A column that either leaves out is left out.
 
     Raises:
         DataError: not a mapping, or it names another YAML file.
@@ -436,7 +436,10 @@ def from_yaml(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     tree = yaml.read(path)
     if not isinstance(tree, dict):
         raise DataError("not a mapping of settings", where=path.name, remedy="start with source: or path:")
+    said = tree.get("drop")
     tree = {**tree, **{key: value for key, value in given.items() if key != "path"}}
+    if given.get("drop") and isinstance(said, list):  # what the file keeps out stays out
+        tree["drop"] = [*said, *(column for column in given["drop"] if column not in said)]
     if "path" in tree:
         parts = [str((path.parent / part.strip()).resolve()) for part in str(tree["path"]).split(",")]
         if any(is_yaml(Path(part)) for part in parts):
