@@ -174,9 +174,9 @@ def test_a_site_without_a_policy_sends_no_features_of_rows(tmp_path):
             PolicyError, match=r"features of single rows(?s:.*)'north'(?s:.*)allow: \['\*', 'row-features'\]"
         ):
             _admitted(asks, data)
-        assert _admitted(Job("training", "FedAvg"), data) == ()
+        assert _admitted(Job("training", "FedAvg"), data) == {}
     agreed = load_site_data(site(tmp_path, "policy: {allow: [FADA, FedAvg, row-features]}\n"), "north")
-    assert _admitted(asks, agreed) == ()
+    assert _admitted(asks, agreed) == {}
     require_names(("FADA", "FedAvg"), asks.names(), "consent")
 
 
