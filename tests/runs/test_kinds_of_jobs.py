@@ -134,6 +134,7 @@ def test_a_round_that_records_nothing_is_refused() -> None:
     ("change", "match"),
     [
         ({"job": "progam"}, r"job='progam' is not a kind of job\. Did you mean 'program'"),
+        ({"job": {"kind": "trees"}}, "job={'kind': 'trees'} is not a kind of job"),
         ({"program": "median"}, r"program='median' is not module:name"),
         ({"arguments": {"low": 0.0}}, r"does not take these arguments: missing a required argument: 'high'"),
         ({"rounds": 0}, r"rounds=0"),

@@ -259,7 +259,7 @@ def job_class(name: Any) -> type[Job]:
     kinds = job_kinds()
     if isinstance(name, str) and ":" in name:
         found = imported(name, "kind of job", where="job")
-    elif name in kinds:
+    elif isinstance(name, str) and name in kinds:
         found = load_object(kinds[name])
     else:
         raise ConfigError(

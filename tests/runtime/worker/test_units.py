@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,8 @@ def test_millimoles_are_named_before_the_first_round_whatever_the_order_of_the_c
         assert ended.error is None
         (line,) = [line for line in ended.warnings if "another unit" in line]
         assert "column 'glucose' of site 'c' lies around 5.657, and nearly all at the other sites between" in line
+        manifest = json.loads((tmp_path / how / "server" / "manifest.json").read_text(encoding="utf-8"))
+        assert manifest["notices"][-1] == line  # so that the report, and the command that waits, say it too
 
 
 def test_a_factor_of_2501_is_named_before_the_first_round_and_by_one_setting_ends_the_job(tmp_path: Path) -> None:

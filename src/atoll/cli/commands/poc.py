@@ -17,7 +17,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import error_of, in_order
 from atoll.cli.commands.run import sentence
 from atoll.cli.commands.site import DropOption, IdOption, TargetOption, TaskOption
-from atoll.cli.output import Output
+from atoll.cli.output import Output, note_found
 from atoll.core.errors import CheckpointError, ConfigError, nearest
 from atoll.report.progress import Rounds
 from atoll.runs import RunFolder, result_of, yaml
@@ -95,6 +95,7 @@ def command(
             return INTERRUPT_CODE
         kept = folder is not None
         result = {**found, **({} if kept else dict.fromkeys(("folder", "model", "report")))}
+        note_found(output, result, None)
         output.give(result, sentence(result))
     return 0
 

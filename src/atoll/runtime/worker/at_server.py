@@ -402,14 +402,19 @@ def _look_at_units(job: JobConfig, gathered: Gathered) -> None:
     Raises:
         DataError: there is one, and the job rejects what stands far outside.
     """
-    told = {site: hello.extents for site, hello in gathered.hellos.items()}
-    far = other_units(told, fine=False)
-    for words in other_units(told):
-        if job.on_outlier == "reject" and words in far:
-            raise DataError(
-                words, where="data cards", remedy="give every site's column the same unit, or set on_outlier: warn"
-            )
-        logger.warning("%s: is it in another unit?", words)
+    far = other_units({site: hello.extents for site, hello in gathered.hellos.items()}, fine=False)
+    if far and job.on_outlier == "reject":
+        raise DataError(
+            far[0], where="data cards", remedy="give every site's column the same unit, or set on_outlier: warn"
+        )
+    for line in _name_units(gathered):
+        logger.warning("%s", line)
+
+
+def _name_units(gathered: Gathered) -> list[str]:
+    """Say which site's columns may be in other units."""
+    told = other_units({site: hello.extents for site, hello in gathered.hellos.items()})
+    return [f"{words}: is it in another unit?" for words in told]
 
 
 async def _dismiss(channels: Mapping[str, Any]) -> None:
@@ -433,7 +438,8 @@ async def _carry_out(run: _Run, listeners: tuple[Any, ...], report: bool) -> Non
     world = await _world(run, remote, others)
     world.install(prepared)
     value, fed = await run_program(world, prepared.program)
-    run.kept.finish(result_of_run(job, remote, prepared, value, fed, time.perf_counter() - begin))
+    result = result_of_run(job, remote, prepared, value, fed, time.perf_counter() - begin)
+    run.kept.finish(replace(result, notices=(*result.notices, *_name_units(run.gathered))))
     if report:
         await asyncio.to_thread(run.kept.report)
 
