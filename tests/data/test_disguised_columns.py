@@ -320,3 +320,13 @@ def test_a_word_among_the_numbers_of_a_label_is_no_further_class_of_a_fit_as_of_
     assert (
         fitted(DataTable.read(file), categories={"died": ["0", "1", "unknown"]}).outcome.layout.classes[2] == "unknown"
     )
+
+
+@pytest.mark.parametrize("target", [0, 2, [2], np.int64(0)])
+def test_a_column_that_a_frame_calls_by_a_number_is_named_by_a_text(target: Any) -> None:
+    """0 was no target: the rows had no labels, and nothing said so."""
+    numbered = frame(dose=np.resize([0.5, 1.5], ROWS)).set_axis([0, 1, 2], axis=1)
+    with pytest.raises(DataError, match="is no name of a column") as refused:
+        from_dataframes({"north": numbered}, target=target)
+    assert "is '" in str(refused.value.remedy)
+    assert from_dataframes({"north": numbered}, target="2").classes == 2

@@ -28,6 +28,7 @@ __all__ = [
     "require_no_key",
     "require_no_keys",
     "without_holes",
+    "targets_of",
 ]
 
 _MOST_CLASSES = 100
@@ -93,7 +94,7 @@ def from_table(
         DataError: columns are unknown, features are missing, values are outside the categories, text is not a category, the
             target may be classes or amounts, or it has a class -1 that is not declared; names rows and columns.
     """
-    targets = [target] if isinstance(target, str) else list(target or ())
+    targets = targets_of(target, f"table {name!r}")
     keep, drop = list(keep), list(drop)
     _check_known(table, [*targets, *keep, *drop, *(features or ()), *(categories or ())], name)
     if features is None:
@@ -124,6 +125,25 @@ def from_table(
         columns, task=task, name=name, citation=citation, labels=labels, features=tuple(features),
         missing_features=missing_features, categories={c: known for c, known in words.items() if known},
     )  # fmt: skip
+
+
+def targets_of(target: str | Sequence[str] | None, where: str) -> list[str]:
+    """The target columns as a list.
+
+    Raises:
+        DataError: they are no names. A frame may call its columns 0, 1, ...: taken for no target, 0 would leave the rows without labels.
+    """
+    names = (
+        []
+        if target is None
+        else [target]
+        if isinstance(target, str) or not isinstance(target, Iterable)
+        else list(target)
+    )
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise DataError(f"target={target!r} is no name of a column", where=where, remedy=f"give a text: a column that is called {wrong!r} in a frame is {str(wrong)!r} here")  # fmt: skip
+    return names
 
 
 def require_no_keys(table: Mapping[str, Array], features: Iterable[str], name: str) -> None:

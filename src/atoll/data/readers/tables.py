@@ -30,6 +30,7 @@ from .table import (
     names_of_classes,
     require_declared,
     require_no_keys,
+    targets_of,
     without_holes,
 )
 
@@ -280,7 +281,7 @@ def islands_of_tables(
             where=scheme,
             remedy="give every client a table and a name other than 'test'",
         )
-    targets = [target] if isinstance(target, str) else list(target or ())
+    targets = targets_of(target, scheme)
     everyone = dict(
         _align_tables(
             everyone,
