@@ -294,6 +294,9 @@ def test_a_plan_says_each_size_and_what_cannot_be_told_is_refused() -> None:
             ask(db, "SELECT count(*) FROM p")
         with pytest.raises(ConfigError, match="split=best"):
             ask(db, JOINED, ",split=best")
+        for epsilon in (-1.0, 1e-9, math.inf):
+            with pytest.raises(ConfigError, match=r"epsilon of 0\.001 or more"):
+                ask(db, JOINED, "", epsilon)
     loose = {**made, "tables": POLICY["tables"]}
     with connected(small(ROWS, VISITS), loose) as db:
         found = ask(db, f"EXPLAIN {JOINED}", ",split=uniform")

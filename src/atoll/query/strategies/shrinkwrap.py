@@ -4,7 +4,8 @@ Under shares a table has a row for each row that could be. Here a table of ``c``
 stay, so answers are those of `smcql`. Sizes tell the parties how many rows count, up to the noise.
 
 * Each site draws ``max(0, eta)``, with ``Pr[eta = x]`` proportional to ``exp(-epsilon |x - shift| / moves)`` (`padding_shift`), and shares it: nobody sees one site's noise or their sum. So the size is
-  (``epsilon``, ``delta``)-private for the units of a site whoever else is curious: each site's noise suffices alone, and that of others comes on top.
+  (``epsilon``, ``delta``)-private for the units of a site, also before another site that knows its own noise: each site's suffices alone, and that of others comes on top. As always under shares, one of the three
+  parties may be curious.
 * ``moves`` is by how many rows a unit of one site moves the table at most (`atoll.query.secure.sensitivity`).
 * The parties keep the rows that count and so many others, in an order that nobody knows (`atoll.secure.tables.compact_rows`): no party learns ``c``.
 * ``epsilon`` and ``delta`` are divided over the tables: ``uniform``, ``eager`` (all for the first) or ``optimal``: as the expected work is least.
@@ -61,6 +62,8 @@ _STATES = "query-states"
 _NOISE = {"n": None}
 _GUESSED_SITES = 3
 _CHARGE = 240.0
+_LEAST, _PARTS = 0.001, 1024
+"""The smallest epsilon, and most parts of it: noise has a law above ``2^-40``."""
 
 
 # ---------------------------------------------------------------- noise
@@ -150,8 +153,10 @@ class _Terms:
         self.parts = [int(one) for one in given["parts"]]
         self.epsilon, self.delta, self.analyst = float(given["epsilon"]), float(given["delta"]), str(given["analyst"])
         self.counts = len(plan.outputs) if given["noisy"] else 0
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0 and 0 < self.delta < 1):
-            raise ConfigError(f"epsilon={self.epsilon}, delta={self.delta}", where="shrinkwrap", remedy="use an epsilon above 0, and a delta in (0, 1)")  # fmt: skip
+        if not (_LEAST <= self.epsilon < math.inf and 0 < self.delta < 1):
+            raise ConfigError(f"epsilon={self.epsilon}, delta={self.delta}", where="shrinkwrap", remedy=f"use an epsilon of {_LEAST} or more, and a delta in (0, 1)")  # fmt: skip
+        if sum(self.parts) > _PARTS:
+            raise PolicyError(f"epsilon is divided into {sum(self.parts)} parts", where="shrinkwrap", remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
         self._plan, whole = plan, max(1, sum(self.parts))
         sizes = self.epsilon / 2 if self.counts else self.epsilon
         self.epsilons = [sizes * part / whole for part in self.parts]
@@ -390,8 +395,8 @@ class Shrinkwrap(Smcql):
     def __post_init__(self) -> None:
         if self.split not in SPLITS or self.answer not in ("exact", "noisy"):
             raise ConfigError(f"split={self.split}, answer={self.answer}", where="shrinkwrap", remedy=f"use split={', '.join(SPLITS)}, and answer=exact or noisy")  # fmt: skip
-        if not (math.isfinite(self.epsilon) and self.epsilon >= 0 and 0 < self.delta < 1):
-            raise ConfigError(f"epsilon={self.epsilon}, delta={self.delta}", where="shrinkwrap", remedy="use an epsilon above 0, such as 0.5, or 0 to cut nothing, and a delta in (0, 1)")  # fmt: skip
+        if not ((self.epsilon == 0 or _LEAST <= self.epsilon < math.inf) and 0 < self.delta < 1):
+            raise ConfigError(f"epsilon={self.epsilon}, delta={self.delta}", where="shrinkwrap", remedy=f"use an epsilon of {_LEAST} or more, such as 0.5, or 0 to cut nothing, and a delta in (0, 1)")  # fmt: skip
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan under shares of which a table can be cut.
@@ -481,7 +486,7 @@ class Shrinkwrap(Smcql):
         unit = f"all rows of one {_unit_of(plan)}" if _unit_of(plan) else "a row"
         names = ", ".join(dict.fromkeys(cut.operator.what or "rows of the sites" for cut in find_size_cuts(plan)[0]))
         text = f"how many rows these tables have, with noise for epsilon={self._size_epsilon:g}, delta={self.delta:g} of {unit} at one site: {names}"  # fmt: skip
-        about = "the policies are right about at_most and key, which the sites and the parties check"
+        about = "at most one of the three parties is curious, none departs from the protocol, and the policies are right about at_most and key, which the sites and the parties check"
         return [
             Exposure("coordinator, three parties", text, about, "sizes"),
             Exposure("coordinator", "whether a site's rows have changed since the statement was last asked", ""),
