@@ -155,10 +155,7 @@ def test_remedies_of_numbers_beyond_64_bits_answer_and_decimals_fill_their_digit
     ])  # fmt: skip
 
 
-def test_a_min_count_is_refused_and_a_scale_lets_doubles_add_up() -> None:
-    strict = {**POLICY, "policy": {"min_count": 2}}
-    with connected(sources(FIXED), strict) as db, pytest.raises(PolicyError, match="min_count is 2"):
-        db.sql("SELECT count(DISTINCT age) FROM p", strategy="smcql")
+def test_a_scale_lets_doubles_add_up() -> None:
     scaled = {**POLICY, "tables": {**POLICY["tables"], "p": {"columns": {"x": {"level": "protected", "scale": 0.01}}}}}
     with connected(sources(FIXED), scaled) as db:
         assert db.sql("SELECT sum(x), avg(x) FROM p", strategy="smcql").rows == [(pytest.approx(-6.0), pytest.approx(-0.25))]  # fmt: skip

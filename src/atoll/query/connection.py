@@ -53,7 +53,7 @@ class SqlResult:
         predicted: bytes that the strategy expected.
         links: bytes on the link of each site.
         seconds: what it took: ``total``, ``local`` and ``secure``.
-        withheld_groups: groups that too few units stand behind.
+        withheld_groups: groups that too few units stand behind; ``None`` for none, or so few that their number would tell of single units.
         withheld_values: NULLs that stand for values that too few units stand behind.
         explained: whether only the plan was asked for.
         privacy: what was spent of a privacy budget; ``None`` for an answer without noise.
@@ -72,7 +72,8 @@ class SqlResult:
         self.plan, self.leakage = list(facts["plan"]), list(facts["leakage"])
         self.bytes, self.predicted = int(facts["bytes"]["total"]), int(facts["bytes"]["predicted"])
         self.links, self.seconds = dict(facts["bytes"]["links"]), dict(facts["seconds"])
-        self.withheld_groups, self.withheld_values = int(facts["withheld_groups"]), int(facts["withheld_values"])
+        few = facts["withheld_groups"]
+        self.withheld_groups, self.withheld_values = None if few is None else int(few), int(facts["withheld_values"])
         self.privacy, self.approximate = facts["privacy"], facts["approximate"]
         self.rows = rows if rows is not None else _typed_rows(self.types, facts["rows"])
 
@@ -459,8 +460,9 @@ class Cursor:
         """Do nothing, as PEP 249 allows."""
 
 
-def _equal_rows(found: Sequence[Any], expected: Sequence[Any], ordered: bool, groups: int, values: int) -> bool:
+def _equal_rows(found: Sequence[Any], expected: Sequence[Any], ordered: bool, groups: int | None, values: int) -> bool:
     """Whether rows are those expected, up to what was withheld."""
+    groups = len(expected) if groups is None else groups
     if len(found) > len(expected) or len(expected) - len(found) > groups:
         return False
     left = list(expected) if ordered else sorted(expected, key=_row_key)

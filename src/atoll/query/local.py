@@ -24,12 +24,14 @@ __all__ = [
     "local_cells",
     "message_of",
     "names_of",
+    "open_record",
     "plan_of",
     "plan_once",
     "prefix_of",
     "record_units",
     "silo_of",
     "source_text",
+    "units_text",
 ]
 
 Cell = tuple[str | None, ...]
@@ -181,7 +183,7 @@ class LocalCells:
             texts.append(listed)
         if plan.counted:
             texts += [self._members_text(one) for one in plan.released]
-            texts += [self._entities_text(one) for one in plan.released]
+            texts += [units_text(one, plan.catalog, self._names[one.table]) for one in plan.released]
         found = silo.run_all(texts, list(self._names.values()), stable={listed})
         keys = len(plan.keys)
         self._rows = {tuple(row[:keys]): row[keys:] for row in found[0]}
@@ -214,19 +216,6 @@ class LocalCells:
         shown = ", ".join([f"CAST({one.entity} AS VARCHAR)", *self._key_list(), *sets])
         return f"{self._with()} SELECT DISTINCT {shown} {self.plan.body}"
 
-    def _entities_text(self, one: Released) -> str:
-        """The units of a table, each with a hash of all that its rows hold."""
-        table = f"main.{quote(self._names[one.table])}"
-        columns = sorted(self.plan.catalog.tables[one.table])
-        cells = ", ".join(f"coalesce(replace(CAST({quote(name)} AS VARCHAR), '|', '||'), '|n')" for name in columns)
-        digest = f"md5(concat_ws('|,', {cells}))"
-        if not one.unit:
-            return f"SELECT CAST(rowid AS VARCHAR), md5_number_lower({digest}) FROM {table}"
-        types = self.plan.catalog.tables[one.table]
-        name = next(name for name in types if name.lower() == one.unit)
-        unit = f"coalesce(CAST(CAST({quote(name)} AS {types[name]}) AS VARCHAR), '')"
-        return f"SELECT {unit}, md5_number_lower(string_agg({digest}, ',' ORDER BY {digest})) FROM {table} GROUP BY 1"
-
     # ------------------------------------------------------------------ numbers
 
     def units(self, key: Cell) -> list[int]:
@@ -250,6 +239,38 @@ class LocalCells:
             made += addend.encode(row[start : start + len(addend.columns)]) if place in told else [0] * addend.words
             start += len(addend.columns)
         return made
+
+
+def units_text(one: Released, catalog: Catalog, name: str) -> str:
+    """Local SQL of the units of a table, each with a hash of all that its rows hold.
+
+    Args:
+        one: the table and its unit.
+        catalog: the tables.
+        name: the table, as the source writes it.
+    """
+    table, types = f"main.{quote(name)}", catalog.tables[one.table]
+    cells = ", ".join(f"coalesce(replace(CAST({quote(column)} AS VARCHAR), '|', '||'), '|n')" for column in sorted(types))  # fmt: skip
+    digest = f"md5(concat_ws('|,', {cells}))"
+    if not one.unit:
+        return f"SELECT CAST(rowid AS VARCHAR) AS unit, md5_number_lower({digest}) AS held FROM {table}"
+    column = next(column for column in types if column.lower() == one.unit)
+    unit = f"coalesce(CAST(CAST({quote(column)} AS {types[column]}) AS VARCHAR), '')"
+    return f"SELECT {unit} AS unit, md5_number_lower(string_agg({digest}, ',' ORDER BY {digest})) AS held FROM {table} GROUP BY 1"  # fmt: skip
+
+
+def open_record(island: Any, text: str, least: int, table: str, hashes: Sequence[int]) -> AnswerRecord:
+    """A site's record of which units of a table stand behind its answers, of whatever strategy.
+
+    Args:
+        island: the site.
+        text: the statement.
+        least: the minimum count.
+        table: the table.
+        hashes: of its units.
+    """
+    made = np.array([int(one) & 0xFFFF_FFFF_FFFF_FFFF for one in hashes], np.uint64)
+    return AnswerRecord.of(island, text, least, made, f"{RECORD}-{_safe(table)}")
 
 
 def names_of(silo: Silo, plan: Any) -> dict[str, str]:
@@ -301,8 +322,7 @@ def record_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden: S
     place_of = {key: k for k, key in enumerate(told)}
     for released, members, entities in zip(plan.released, cells.members, cells.entities, strict=True):
         places = {entity: k for k, (entity, _) in enumerate(entities)}
-        hashes = np.array([int(digest) & 0xFFFF_FFFF_FFFF_FFFF for _, digest in entities], np.uint64)
-        record = AnswerRecord.of(island, plan.statement.text, plan.policy.min_count, hashes, f"{RECORD}-{_safe(released.table)}")  # fmt: skip
+        record = open_record(island, plan.statement.text, plan.policy.min_count, released.table, [digest for _, digest in entities])  # fmt: skip
         sets: list[RowSets] = []
         for condition in answered:
             labels, twice = np.full(len(entities), -1, np.int64), False

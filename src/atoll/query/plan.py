@@ -29,11 +29,17 @@ __all__ = [
     "QueryPlan",
     "QueryPlanner",
     "Released",
+    "conditions_inside",
     "find_outermost",
+    "guard_node",
     "make_plan",
+    "measure_degree",
     "read_aggregate",
+    "require_degree",
     "require_points",
+    "single_out",
     "split_conditions",
+    "try_casts",
 ]
 
 _DEGREE = 4
@@ -177,9 +183,7 @@ class QueryPlanner:
         self.exp, self.statement, self.catalog, self.policy = exp, statement, catalog, policy
         self.tree = merge_subqueries(statement.tree.copy(), leave_tables_isolated=False)
         if policy.min_count > 1:
-            for cast in list(self.tree.find_all(exp.Cast)):
-                if type(cast) is exp.Cast:  # a row whose value does not fit is NULL: an error would tell of it
-                    cast.replace(exp.TryCast(this=cast.this, to=cast.args["to"], safe=True))
+            try_casts(exp, self.tree)
         self._require_select()
         self.scopes = Scopes(self.tree, policy)
         self.root = self.scopes.root
@@ -331,10 +335,8 @@ class QueryPlanner:
         return body, f" GROUP BY {', '.join(self._guarded(node) for _, node in keys)}" if keys else ""
 
     def _guarded_node(self, node: Any) -> Any:
-        """An expression, NULL where it fails if few rows must not show: which statements fail would tell of single rows."""
-        exp = self.exp
-        plain = not self.strict or isinstance(node, exp.Column | exp.Literal) or node.find(exp.Query) is not None
-        return node if plain else exp.Anonymous(this="TRY", expressions=[node.copy()])
+        """An expression, NULL where it fails if few rows must not show."""
+        return guard_node(self.exp, node) if self.strict else node
 
     def _key_body(self, keys: Sequence[tuple[str, Any]]) -> str:
         """Local SQL of all keys that could occur, from public columns alone: which keys satisfy a condition on others would show single rows."""
@@ -398,7 +400,7 @@ class QueryPlanner:
         for arg in args:
             if not name.startswith("count"):
                 self._require_value(arg, inner)
-            for extra in self._extra(arg, name) if self.strict else ():
+            for extra in conditions_inside(exp, arg, name) if self.strict else ():
                 both = exp.and_(condition.copy(), extra) if condition is not None else extra
                 supports.append(self._condition(both))
                 rests.append(supports[-1])
@@ -491,46 +493,10 @@ class QueryPlanner:
         self.scopes.require_released(self.scopes.bases(arg, self.root), inner.sql("duckdb"))
         if self.strict and self._level(arg) != "public":
             degree = self._degree(arg, inner)
-            if degree > _DEGREE:
-                raise CompositionError(f"{inner.sql('duckdb')} multiplies {degree} columns, which would single out large values", where=self.where, remedy=f"multiply at most {_DEGREE}")  # fmt: skip
+            require_degree(degree, inner, self.where)
 
     def _degree(self, node: Any, inner: Any) -> int:
-        """Columns that are multiplied in an expression that is a polynomial of columns, piece by piece.
-
-        Raises:
-            CompositionError: it is none.
-        """
-        exp = self.exp
-        if node.find(exp.Column) is None or isinstance(node, exp.Predicate | exp.Connector | exp.Not):
-            return 0
-        if isinstance(node, exp.Column | exp.Year | exp.Month | exp.Day | exp.Extract | exp.DateDiff):
-            return 1
-        if isinstance(node, exp.Mul):
-            return self._degree(node.left, inner) + self._degree(node.right, inner)
-        parts = _summands(exp, node)
-        if not parts:
-            raise CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could single out a row, and min_count is {self.policy.min_count}", where=self.where, remedy="use + - * of columns, CASE, and division by constants")  # fmt: skip
-        return max(self._degree(part, inner) for part in parts)
-
-    def _extra(self, arg: Any, name: str) -> Iterator[Any]:
-        """Conditions inside an argument: they divide the cell as a FILTER does."""
-        exp = self.exp
-        if isinstance(arg, exp.Column):
-            return
-        for node in arg.walk():
-            if isinstance(node, exp.Case):
-                for one in node.args["ifs"]:
-                    yield exp.EQ(this=node.this.copy(), expression=one.this.copy()) if node.this is not None else one.this.copy()  # fmt: skip
-            elif isinstance(node, exp.If) and not isinstance(node.parent, exp.Case):
-                yield node.this.copy()
-            elif isinstance(node, exp.Nullif):
-                yield exp.EQ(this=exp.paren(node.this.copy()), expression=exp.paren(node.expression.copy()))
-            elif isinstance(node, exp.Coalesce) and not (isinstance(node.this, exp.Column) and not any(one.find(exp.Column) for one in node.expressions)):  # fmt: skip
-                yield exp.Is(this=exp.paren(node.this.copy()), expression=exp.Null())
-            elif isinstance(node, exp.Predicate | exp.Connector | exp.Not) and not _in_condition(exp, node, arg):
-                yield node.copy()
-        if name == "count" or arg.find(exp.Nullif, exp.Case, exp.If, exp.TryCast) or len(list(arg.find_all(exp.Column))) > 1:  # fmt: skip
-            yield exp.Not(this=exp.Is(this=exp.paren(arg.copy()), expression=exp.Null()))
+        return measure_degree(self.exp, node, lambda part: single_out(part, inner, self.where, self.policy.min_count))
 
     # ------------------------------------------------------------------ the result
 
@@ -596,6 +562,84 @@ def require_points(scopes: Scopes) -> None:
             for table, column in sorted(scopes.bases(node, scope)):
                 if scopes.column_policy((table, column)).level == "private":
                     raise PolicyError(f"shows rows by their distance, and {table}.{column} is private", where="policies of the sites", remedy="ask for COUNT(*), or let the sites make the coordinates protected")  # fmt: skip
+
+
+def try_casts(exp: Any, tree: Any) -> None:
+    """Make a value that a cast does not fit NULL: an error would tell of its row."""
+    for cast in list(tree.find_all(exp.Cast)):
+        if type(cast) is exp.Cast:
+            cast.replace(exp.TryCast(this=cast.this, to=cast.args["to"], safe=True))
+
+
+def guard_node(exp: Any, node: Any) -> Any:
+    """An expression, NULL where it fails: which statements fail would tell of single rows."""
+    plain = isinstance(node, exp.Column | exp.Literal) or node.find(exp.Query) is not None
+    return node if plain else exp.Anonymous(this="TRY", expressions=[node.copy()])
+
+
+def require_degree(degree: int, inner: Any, where: str) -> None:
+    """Refuse an aggregate that multiplies so many columns that one large value stands out.
+
+    Raises:
+        CompositionError: names the aggregate.
+    """
+    if degree > _DEGREE:
+        raise CompositionError(f"{inner.sql('duckdb')} multiplies {degree} columns, which would single out large values", where=where, remedy=f"multiply at most {_DEGREE}")  # fmt: skip
+
+
+def single_out(node: Any, inner: Any, where: str, least: int) -> CompositionError:
+    """The error of an expression inside an aggregate that could be large for one row alone."""
+    return CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could single out a row, and min_count is {least}", where=where, remedy="use + - * of columns, CASE, and division by constants")  # fmt: skip
+
+
+def measure_degree(exp: Any, node: Any, refused: Callable[[Any], Exception], other: Callable[[Any], int | None] = lambda _: None) -> int:  # fmt: skip
+    """Columns that are multiplied in an expression that is a polynomial of columns, piece by piece.
+
+    Args:
+        exp: sqlglot's expressions.
+        node: the expression.
+        refused: the error of a part that makes it none.
+        other: the degree of a node, if the caller knows it better: of a column of a subquery, say.
+    """
+    known = other(node)
+    if known is not None:
+        return known
+    if node.find(exp.Column) is None or isinstance(node, exp.Predicate | exp.Connector | exp.Not):
+        return 0
+    if isinstance(node, exp.Column | exp.Year | exp.Month | exp.Day | exp.Extract | exp.DateDiff):
+        return 1
+    if isinstance(node, exp.Mul):
+        return measure_degree(exp, node.left, refused, other) + measure_degree(exp, node.right, refused, other)
+    parts = _summands(exp, node)
+    if not parts:
+        raise refused(node)
+    return max(measure_degree(exp, part, refused, other) for part in parts)
+
+
+def conditions_inside(exp: Any, arg: Any, name: str) -> Iterator[Any]:
+    """Conditions inside an argument of an aggregate: they divide a group as a FILTER does.
+
+    Args:
+        exp: sqlglot's expressions.
+        arg: the argument.
+        name: the aggregate.
+    """
+    if isinstance(arg, exp.Column):
+        return
+    for node in arg.walk():
+        if isinstance(node, exp.Case):
+            for one in node.args["ifs"]:
+                yield exp.EQ(this=node.this.copy(), expression=one.this.copy()) if node.this is not None else one.this.copy()  # fmt: skip
+        elif isinstance(node, exp.If) and not isinstance(node.parent, exp.Case):
+            yield node.this.copy()
+        elif isinstance(node, exp.Nullif):
+            yield exp.EQ(this=exp.paren(node.this.copy()), expression=exp.paren(node.expression.copy()))
+        elif isinstance(node, exp.Coalesce) and not (isinstance(node.this, exp.Column) and not any(one.find(exp.Column) for one in node.expressions)):  # fmt: skip
+            yield exp.Is(this=exp.paren(node.this.copy()), expression=exp.Null())
+        elif isinstance(node, exp.Predicate | exp.Connector | exp.Not) and not _in_condition(exp, node, arg):
+            yield node.copy()
+    if name == "count" or arg.find(exp.Nullif, exp.Case, exp.If, exp.TryCast) or len(list(arg.find_all(exp.Column))) > 1:  # fmt: skip
+        yield exp.Not(this=exp.Is(this=exp.paren(arg.copy()), expression=exp.Null()))
 
 
 def find_outermost(node: Any, kinds: tuple[type, ...], closed: tuple[type, ...], top: bool = True) -> Iterator[Any]:

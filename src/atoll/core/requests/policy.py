@@ -380,7 +380,8 @@ def _require_disclosure(least: int, request: Request) -> None:
     """
     if request.task.discloses is None:
         return
-    said = request.task.discloses(request.message)
+    # A role of a session has arguments, and no message.
+    said = request.task.discloses(request.task.args if request.message is None else request.message)
     if said.min_count < least and not said.private:
         raise PolicyError(
             f"min_count={said.min_count}, but this site requires at least {least} rows behind every number",

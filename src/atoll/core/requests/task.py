@@ -522,7 +522,7 @@ class Task:
             under a reducer that wraps the task it runs party by party.
         promise: for a step of a secure reducer: ``message -> least``, the smallest number of parties whose sum a server that lies can see, 0 if it can see less
             than a sum, ``None`` if another step has promised it. See ``SitePolicy.sums_only``.
-        discloses: for a task that describes rows: ``message -> Disclosure``, what its reply promises. See ``SitePolicy.min_count``.
+        discloses: for a task that describes rows: ``message -> Disclosure``, what its reply promises; a role of a session, which has no message, gives its arguments. See ``SitePolicy.min_count``.
         contract: for a role of a protocol between parties: ``args -> Contract``, what it sends and what each role learns. See ``SitePolicy.learned``.
         findings: what it finds out while it runs; workers send it back with their replies.
         adds_excess: whether it is a half that adds the excess noise of the wrapped request; see ``Stage.excess``.

@@ -23,14 +23,19 @@ from .operators import Operator, PlanLeaf, SecurePlan
 from .tables import SecureTables
 
 __all__ = [
+    "WITHHELD",
     "RehearsedCuts",
     "RehearsedKeys",
     "SecureCost",
     "leaf_layout",
     "measure_extents",
     "predict_cost",
+    "release_rows",
     "shown_columns",
 ]
+
+WITHHELD = "withheld"
+"""The column of the number of groups that are left out."""
 
 Layout = dict[str, "int | None"]
 _LARGEST = 1 << 12
@@ -95,15 +100,32 @@ def leaf_layout(leaf: PlanLeaf, widths: Mapping[str, int]) -> Layout:
 def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents) -> Extents:  # fmt: skip
     """How many rows the plan's tables have, for the sizes of the leaves at each site; see `Extents`."""
     found = kind([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)], shrink)
-    found.rows(plan.root)
+    for root in (plan.root, plan.withheld):
+        if root is not None:
+            found.rows(root)
     return found
 
 
 def shown_columns(plan: SecurePlan, table: SharedTable) -> SharedTable:
     """The columns of the last table that are opened: words, numbers, and the bits beside them."""
     shown = {column.name for column in plan.key_columns} | {part.name for one in plan.outputs for part in one.parts}
+    shown |= {plan.copies.name} if plan.copies is not None else set()
     kept = [name for name in table.columns if name in shown or name.removesuffix("?") in shown or name.rpartition(".")[0] in shown]  # fmt: skip
     return table.keep_columns(kept)
+
+
+async def release_rows(plan: SecurePlan, tables: SecureTables) -> tuple[SharedTable, Any, Any]:
+    """The answer's table, this party's part of its rows, and of the number of groups that are left out; ``None`` if none can be.
+
+    Args:
+        plan: the plan.
+        tables: what makes its tables.
+    """
+    made = shown_columns(plan, await tables.make(plan.root))
+    few = None
+    if plan.withheld is not None:
+        few = await outward_rows((await tables.make(plan.withheld)).keep_columns([WITHHELD]), ordered=True)
+    return made, await outward_rows(made, ordered=plan.ordered), few
 
 
 def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None, keys: RehearsedKeys | None = None) -> SecureCost:  # fmt: skip
@@ -177,9 +199,9 @@ class _Rehearsals:
         """What the parties send for leaves of some rows: one of them stands for all, unless each sends something else."""
         if self.keys is None:
             rehearsal, part = self._play(totals, seed, 1)
-            return SecureCost(rehearsal.nbytes, rehearsal.messages, 2.0 * M.nbytes(part))
+            return SecureCost(rehearsal.nbytes, rehearsal.messages, sum(2.0 * M.nbytes(one) for one in part))
         runs = [self._play(totals, seed + place, place) for place in range(3)]
-        outward = sum(M.nbytes(part) for _, part in runs[:2])
+        outward = sum(M.nbytes(one) for _, parts in runs[:2] for one in parts)
         return SecureCost(sum(one.sent for one, _ in runs), max(one.messages for one, _ in runs), outward)
 
     def _play(self, totals: Sequence[int], seed: int, place: int) -> tuple[ShareRehearsal, Any]:
@@ -198,7 +220,6 @@ class _Rehearsals:
 
         async def work() -> Any:
             leaves = [table(leaf, n) for leaf, n in zip(self.plan.leaves, totals, strict=True)]
-            made = await tables(leaves).make(self.plan.root)
-            return await outward_rows(shown_columns(self.plan, made), ordered=self.plan.ordered)
+            return (await release_rows(self.plan, tables(leaves)))[1:]
 
         return rehearsal, rehearsal.play(work())

@@ -87,9 +87,11 @@ class GroupPlanner(JoinPlanner):
         if names.grouped:
             keys = [names.values[one.sql("duckdb")] for one in self._key_nodes(names)]
             unique = frozenset(keys) if keys and all(key in [value for _, value in outputs] for key in keys) else None
+        units = self.unit_columns(names) if self.strict else []
         if node.args.get("distinct"):
             operator, columns = self.store(operator, [value for _, value in outputs], "DISTINCT", words=True)
-            operator = GroupedRows(operator, tuple(columns), what="DISTINCT")
+            made = self.represent_units(units)
+            operator, units = GroupedRows(operator, tuple(columns), tuple(made), what="DISTINCT"), [one.column for one in made]  # fmt: skip
             outputs = [(name, column) for (name, _), column in zip(outputs, columns, strict=True)]
             unique = frozenset(columns)
         if node.args.get("limit"):
@@ -97,6 +99,7 @@ class GroupPlanner(JoinPlanner):
             rows, skip = self._limits(node)
             operator, columns = self.store(names.operator if not node.args.get("distinct") else operator, [value for value, _, _ in order], "ORDER BY")  # fmt: skip
             operator = Limited(operator, tuple((column, down, first) for column, (_, down, first) in zip(columns, order, strict=True)), rows, skip, what=f"LIMIT {rows}")  # fmt: skip
+        self.query_units[id(node)] = units
         return operator, outputs, unique
 
     def _limits(self, node: Any) -> tuple[int, int]:
@@ -167,9 +170,14 @@ class GroupPlanner(JoinPlanner):
         values = [self.value(key, names) for key in keys]
         columns, mapping = self.plan_aggregates(nodes, names)
         names.operator, stored = self.store(names.operator, values, "GROUP BY", words=True)
+        units = self.unit_columns(names) if self.strict else []
+        made, counts = self.represent_units(units), dict[Any, GroupColumn]()
+        # Of a subquery without groups all rows stand behind the one value, which decides about rows of others.
+        counted = self.count_units(units, counts) if self.strict and not keys else []
         shown = ", ".join(key.sql("duckdb") for key in keys)
-        names.operator = GroupedRows(names.operator, tuple(stored), tuple(columns), what=f"{f'group by {shown}' if keys else 'one group'}: {', '.join(node.sql('duckdb') for node in nodes)}".removesuffix(": "))  # fmt: skip
-        names.grouped = True
+        grouped = GroupedRows(names.operator, tuple(stored), (*columns, *made, *counts.values()), what=f"{f'group by {shown}' if keys else 'one group'}: {', '.join(node.sql('duckdb') for node in nodes)}".removesuffix(": "))  # fmt: skip
+        names.operator = self.keep_enough(grouped, counted) if counted else grouped
+        names.grouped, names.represented = True, [one.column for one in made]
         names.values = {**mapping, **{key.sql("duckdb"): column for key, column in zip(keys, stored, strict=True)}}
 
     # ------------------------------------------------------------------ aggregates
@@ -180,9 +188,11 @@ class GroupPlanner(JoinPlanner):
         mapping: dict[str, Value] = {}
         for node in nodes:
             name, parts = self._parts_of(node, names, columns)
+            if self.strict and name in ("sum", "avg"):  # a sum over a group of a subquery may be that of one row
+                parts = [parts[0], replace(parts[1], bases=self.bases_of(node, names))]
             if name == "avg":
                 count, total = parts
-                mapping[node.sql("duckdb")] = Quotient(ColumnCode("whole", "DOUBLE"), over=total, under=count)
+                mapping[node.sql("duckdb")] = Quotient(ColumnCode("whole", "DOUBLE"), total.bases, over=total, under=count)  # fmt: skip
             elif name in ("count", "sum", "min", "max"):
                 mapping[node.sql("duckdb")] = parts[-1]
             else:
@@ -328,13 +338,13 @@ class GroupPlanner(JoinPlanner):
             return found
         self.scopes.require_released(self.bases_of(args[0], names), text)
         number = self.number(args[0], names, adds=text)
-        total = Stored(self._sum_code(number), bases, self.new_name("g"), True)
+        total = Stored(self._sum_code(number), bases | (self.bases_of(args[0], names) if self.strict else frozenset()), self.new_name("g"), True)  # fmt: skip
         columns.append(WindowColumn(total, "sum", number, frame))
         if name == "sum":
             return total
         count = Stored(_WHOLE, bases, self.new_name("g"), True)
         columns.append(WindowColumn(count, "count", number, frame))
-        return Quotient(ColumnCode("whole", "DOUBLE"), bases, over=total, under=count)
+        return Quotient(ColumnCode("whole", "DOUBLE"), total.bases, over=total, under=count)
 
     # ------------------------------------------------------------------ set operations
 
@@ -355,16 +365,18 @@ class GroupPlanner(JoinPlanner):
             self.origins[columns[-1].name] = x
             inputs[0].append(x)
             inputs[1].append(y)
+        units = self._stack_units([one.unnest() for one in (node.left, node.right)], inputs)
         name = type(node).__name__.upper()
         every = not node.args.get("distinct", True)
         flags = () if isinstance(node, exp.Union) else (self.new_name("f"), self.new_name("f"))
-        made: Operator = Stacked((a, b), (tuple(inputs[0]), tuple(inputs[1])), tuple(columns), flags, what=f"{name} {'ALL' if every else ''}".strip())  # fmt: skip
+        made: Operator = Stacked((a, b), (tuple(inputs[0]), tuple(inputs[1])), (*columns, *units), flags, what=f"{name} {'ALL' if every else ''}".strip())  # fmt: skip
         unique = None
         if flags and every:
             raise refuse(f"{name} ALL", f"use {name}")
         if not every:
             tests = [GroupColumn(Stored(_WHOLE, frozenset(), self.new_name("g"), True), "count", None, Flag(flag)) for flag in flags]  # fmt: skip
-            made = GroupedRows(made, tuple(columns), tuple(tests), what="DISTINCT")
+            kept = self.represent_units(units)
+            made, units = GroupedRows(made, tuple(columns), (*tests, *kept), what="DISTINCT"), [one.column for one in kept]  # fmt: skip
             unique = frozenset(columns)
             if flags:
                 zero = Fixed(_WHOLE, value=0)
@@ -375,4 +387,13 @@ class GroupPlanner(JoinPlanner):
             order = self._order(node, SelectNames(node, scope, None), dict(outputs))
             rows, skip = self._limits(node)
             made = Limited(made, tuple((cast("Stored", value), down, first) for value, down, first in order), rows, skip, what=f"LIMIT {rows}")  # fmt: skip
+        self.query_units[id(node)] = units
         return made, outputs, unique
+
+    def _stack_units(self, sides: Sequence[Any], inputs: Sequence[list[Value]]) -> list[Stored]:
+        """The units of stacked rows, put beside their other columns: those of different tables are counted together."""
+        own = [self.query_units.get(id(one), []) for one in sides]
+        count = max(map(len, own))
+        for row, mine in zip(inputs, own, strict=True):
+            row += [mine[min(k, len(mine) - 1)] if mine else Fixed(_WHOLE, value=None) for k in range(count)]
+        return [Stored(_WHOLE, frozenset(), self.new_name("u")) for _ in range(count)]

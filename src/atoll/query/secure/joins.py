@@ -96,12 +96,15 @@ class JoinPlanner(LookupPlanner):
             self.scopes.require_local_joins(scope)
         except CompositionError:
             return False
-        return all(isinstance(source, self.exp.Table) or self.is_local_scope(source) for _, source in self.scopes.sources_of(scope).values())  # fmt: skip
+        return all(isinstance(source, self.exp.Table) or (not self.needs_units(source) and self.is_local_scope(source)) for _, source in self.scopes.sources_of(scope).values())  # fmt: skip
 
     def _leaf(self, items: Sequence[str], aliases: set[str], names: SelectNames, lone: bool) -> LeafDraft:
         leaf = LeafDraft(items, aliases, lone)
-        for alias in aliases:
+        for alias in sorted(aliases):
             names.sources[alias] = leaf
+            source = self.scopes.sources_of(names.scope)[alias][1]
+            if self.strict and isinstance(source, self.exp.Table) and (self.everywhere or self.scopes.is_source_divided(source)):  # fmt: skip
+                leaf.released.append(self.released(alias, source.name.lower()))
         return leaf
 
     def _settle(self, part: JoinPart) -> None:
@@ -116,13 +119,14 @@ class JoinPlanner(LookupPlanner):
         if alias not in self.scopes.sources_of(names.scope):
             raise refuse(f"{item.sql('duckdb')} in FROM", "read tables and subqueries")
         source = self.scopes.sources_of(names.scope)[alias][1]
-        if isinstance(source, self.exp.Table) or self.is_local_scope(source):
+        if isinstance(source, self.exp.Table) or (not self.needs_units(source) and self.is_local_scope(source)):
             leaf = self._leaf([self.local(item)], {alias}, names, not self.scopes.is_source_divided(source))
             return JoinPart(LeafRows(-1), {alias}, leaf)
         operator, outputs, unique = self.query(source.expression, source, None)
         renamed = item.args.get("alias").columns if item.args.get("alias") is not None else []
         columns = {(renamed[k].name if k < len(renamed) else name).lower(): value for k, (name, value) in enumerate(outputs)}  # fmt: skip
         names.sources[alias] = columns
+        names.units[alias] = self.query_units.get(id(source.expression.unnest()), [])
         if unique is not None:
             names.uniques[alias] = frozenset(name for name in columns if columns[name] in unique)
             if len(names.uniques[alias]) < len(unique):
@@ -161,7 +165,7 @@ class JoinPlanner(LookupPlanner):
         """Keep the rows of a part for which conditions hold: at the sites, if they can tell."""
         for one in conditions:
             if part.leaf is not None and not part.leaf.nullable and (self.is_constant(one) or self.leaf_of(one, names) is part.leaf):  # fmt: skip
-                part.leaf.kept.append(self.local(one))
+                part.leaf.kept.append(self.guarded(one))
             else:
                 kept, names.operator = names.operator, part.operator
                 self.filter(names, one)
@@ -188,6 +192,7 @@ class JoinPlanner(LookupPlanner):
                     x.items += y.items
                     x.links += y.links
                     x.kept += y.kept
+                    x.released += y.released
                     x.aliases |= y.aliases
                     x.lone = x.lone and y.lone
                     self._link(x, conditions, names)

@@ -101,6 +101,8 @@ class LookupPlanner(ValuePlanner):
         if select.args.get("group") or select.args.get("having") or any(True for _ in find_outermost(select, (self.exp.AggFunc,), (self.exp.Query,))):  # fmt: skip
             raise refuse("EXISTS of a subquery with aggregates", "compare the aggregate with a value")
         inner, equal, rest, _ = self._correlated(query, names)
+        if self.strict and not equal and not rest:
+            raise refuse(f"EXISTS ({query.sql('duckdb')}) is the same for all rows, and min_count is {self.policy.min_count}", "relate it to the rows around it: WHERE inner.x = outer.y")  # fmt: skip
         return self._look(names, inner, equal, rest, (), f"EXISTS ({query.sql('duckdb')})")
 
     def look_up_member(self, node: Any, names: SelectNames, *, positive: bool, query: Any = None) -> RowCondition:
@@ -158,6 +160,9 @@ class LookupPlanner(ValuePlanner):
         outer = any(self.outer_aliases(part, SelectNames(select, scope, names)) for part in split_conditions(exp, select.args.get("where")))  # fmt: skip
         shown = select.expressions[0].unalias()
         if not outer:
+            grouped = select.args.get("group") or not self._is_one_row(select)
+            if self.strict and grouped:
+                raise refuse(f"({text}) may be the value of one row, and min_count is {self.policy.min_count}", "write an aggregate over all rows of the subquery")  # fmt: skip
             operator, outputs, _ = self.query(query, scope, names)
             inner, value = SelectNames(select, scope, names), outputs[0][1]
             pair = [value.over, value.under] if isinstance(value, Quotient) else [value]
@@ -187,6 +192,10 @@ class LookupPlanner(ValuePlanner):
             place.values[node] = value
         names.values[key] = self.value(shown, place)
         return names.values[key]
+
+    def _is_one_row(self, select: Any) -> bool:
+        """Whether a subquery is one row of aggregates."""
+        return any(True for one in select.expressions for _ in find_outermost(one, (self.exp.AggFunc,), (self.exp.Query,), top=False)) or any(isinstance(one.unalias(), self.exp.AggFunc) for one in select.expressions)  # fmt: skip
 
     @staticmethod
     def _is_count(name: str, columns: Sequence[GroupColumn]) -> bool:

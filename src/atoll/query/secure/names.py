@@ -9,7 +9,7 @@ from typing import Any, cast
 from atoll.core.errors import CompositionError
 
 from ..column_codes import ColumnCode, code_of
-from ..plan import find_outermost
+from ..plan import Released, find_outermost, guard_node, try_casts
 from ..policy import QueryPolicy
 from ..scopes import Scopes
 from ..statement import SOURCE, Catalog, SqlStatement
@@ -51,6 +51,7 @@ class LeafDraft:
         """Local SQL of further conditions."""
         self.columns: list[SharedColumn] = []
         self.claims: dict[tuple[str, str], int] = {}
+        self.released: list[Released] = []
         self.nullable = False
         self.single = False
         """Whether each site shares one row of aggregates."""
@@ -69,7 +70,9 @@ class LeafDraft:
             order, rows = self.first
             size = f"SELECT least(count(*), {rows}) {source}{links}"
             body += f"{f' ORDER BY {order}' if order else ''} LIMIT {rows}"
-        return PlanLeaf(", ".join(sorted(self.aliases)), tuple(self.columns), body, size, self.lone, claims)
+        return PlanLeaf(
+            ", ".join(sorted(self.aliases)), tuple(self.columns), body, size, self.lone, claims, tuple(self.released)
+        )
 
 
 class JoinPart:
@@ -88,6 +91,8 @@ class SelectNames:
         outer: the names around a subquery.
         sources: alias -> a leaf, or the columns of a derived table.
         uniques: alias of a derived table -> the columns of which no two rows have equal values.
+        units: alias of a derived table -> the units of its rows, where few must not show.
+        represented: of groups, a unit of each; ``None`` of rows.
         operator: the rows so far.
         values: text of an expression that is computed already -> its value.
         flags: id of a subquery's predicate -> its condition.
@@ -98,6 +103,8 @@ class SelectNames:
         self.select, self.scope, self.outer = select, scope, outer
         self.sources: dict[str, LeafDraft | dict[str, Value]] = {}
         self.uniques: dict[str, frozenset[str]] = {}
+        self.units: dict[str, list[Stored]] = {}
+        self.represented: list[Stored] | None = None
         self.operator: Operator = LeafRows(0)
         self.values: dict[str, Value] = {}
         self.grouped = False
@@ -113,7 +120,15 @@ class NamePlanner:
         self.exp, self.statement, self.catalog, self.policy, self.connection = exp, statement, catalog, policy, connection  # fmt: skip
         self._selects = exp.Query  # SELECT and what joins several, not the job of that name
         self.tree = merge_subqueries(statement.tree.copy(), leave_tables_isolated=False)
+        self.strict = policy.min_count > 1
+        if self.strict:
+            try_casts(exp, self.tree)
         self.scopes = Scopes(self.tree, policy)
+        self.everywhere = not self.scopes.is_divided(self.scopes.root)
+        self.unit_bases: list[tuple[str, str]] = []
+        self.apart: set[str] = set()
+        """Units that are in one row each, so that counting rows counts them."""
+        self.query_units: dict[int, list[Stored]] = {}
         self.leaves: list[LeafDraft] = []
         self._kinds: dict[tuple[int, str], str] = {}
         self._count = 0
@@ -128,6 +143,10 @@ class NamePlanner:
             if mine.name.lower() in self.catalog.tables and not self.scopes.is_cte(mine):
                 table.this.replace(self.exp.to_identifier(SOURCE + mine.name.lower(), quoted=True))
         return str(copy.sql("duckdb"))
+
+    def guarded(self, node: Any) -> str:
+        """Local SQL of an expression, NULL where it fails if few rows must not show."""
+        return self.local(node) if not self.strict else self.local(guard_node(self.exp, node))
 
     def kind(self, node: Any, names: SelectNames) -> str:
         """DuckDB's type of an expression."""
@@ -282,11 +301,13 @@ class NamePlanner:
         """Whether an expression is the same for all rows."""
         return node.find(self.exp.Column, self.exp.Query, self.exp.AggFunc, self.exp.Window) is None
 
-    def share(self, leaf: LeafDraft, text: str, code: ColumnCode, bases: Iterable[tuple[str, str]], *, number: bool = False) -> Stored:  # fmt: skip
+    def share(self, leaf: LeafDraft, text: str, code: ColumnCode, bases: Iterable[tuple[str, str]], *, number: bool = False, row: bool = False) -> Stored:  # fmt: skip
         """The column of a leaf that has a local expression."""
         known = next((one for one in leaf.columns if (one.text, one.number) == (text, number)), None)
         if known is None:
-            known = SharedColumn(f"{'n' if number else 'w'}{leaf.place}.{len(leaf.columns)}", text, code, number)
+            known = SharedColumn(
+                f"{'n' if number else 'w'}{leaf.place}.{len(leaf.columns)}", text, code, number, row=row
+            )
             leaf.columns.append(known)
         return Stored(code, frozenset(bases), known.name, number)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..aggregates import QueryAggregate
 from ..column_codes import ColumnCode
-from ..plan import Key
+from ..plan import Key, Released
 from ..policy import QueryPolicy
 from ..statement import Catalog, SqlStatement
 
@@ -188,6 +188,7 @@ class SharedColumn:
         code: how its values become words.
         number: whether it is a number; otherwise words.
         bounded: whether parties compute with it, so that its values must not be too large; numbers are so always.
+        row: whether it numbers the rows of a site, to which the site adds its own number.
     """
 
     name: str
@@ -195,6 +196,7 @@ class SharedColumn:
     code: ColumnCode
     number: bool = False
     bounded: bool = False
+    row: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ class PlanLeaf:
         size: local SQL of FROM with its joins, whose number of rows is told, rounded up; empty for one row a site.
         lone: whether every site has all of its rows, so that one shares them.
         claims: tables, their columns, and how many rows may have one value: what policies declare and the plan rests on.
+        released: its tables whose units must not show; none if single units may.
     """
 
     name: str
@@ -216,12 +219,17 @@ class PlanLeaf:
     size: str
     lone: bool
     claims: tuple[tuple[str, str, int], ...] = ()
+    released: tuple[Released, ...] = ()
 
     @property
     def text(self) -> str:
         """Local SQL of the shared columns."""
         shown = ", ".join(f"{one.text} AS c{k}" for k, one in enumerate(self.columns)) or "1 AS c0"
         return f"SELECT {shown} {self.body}"
+
+    def units_text(self, one: Released) -> str:
+        """Local SQL of the units of a table that it keeps rows of."""
+        return f"SELECT DISTINCT CAST({one.entity} AS VARCHAR) AS unit {self.body}"
 
 
 @dataclass(frozen=True)
@@ -416,10 +424,12 @@ class AggregateOutput:
     Attributes:
         aggregate: what it is.
         parts: its totals, the first of which counts the rows with a value; or one column of words.
+        guarded: whether the parts are missing where few units would show.
     """
 
     aggregate: QueryAggregate
     parts: tuple[Stored, ...]
+    guarded: bool = False
 
 
 @dataclass(frozen=True)
@@ -441,7 +451,8 @@ class SecurePlan:
         sources: tables -> columns that are read.
         common: the statement's own WITH.
         finish: SQL of the result, over the table ``cells``.
-        units: columns of counts of units, one for each table, that ``min_count`` is compared with.
+        copies: how many rows of the answer each opened row stands for; ``None`` for one.
+        withheld: makes a table of one row, ``withheld``: how many groups are left out; ``None`` if none can be.
     """
 
     statement: SqlStatement
@@ -458,7 +469,8 @@ class SecurePlan:
     sources: dict[str, tuple[str, ...]] = field(compare=False)
     common: str
     finish: str
-    units: tuple[Stored, ...] = ()
+    copies: Stored | None = None
+    withheld: Operator | None = None
 
     @property
     def aggregates(self) -> tuple[QueryAggregate, ...]:

@@ -25,7 +25,9 @@ from .groups import GroupPlanner
 from .names import SelectNames, refuse
 from .operators import (
     AggregateOutput,
+    ChosenValue,
     Filtered,
+    Fixed,
     GroupColumn,
     GroupedRows,
     LeafRows,
@@ -33,6 +35,7 @@ from .operators import (
     Operator,
     Order,
     Quotient,
+    RowCondition,
     SecurePlan,
     Stored,
     Value,
@@ -63,14 +66,12 @@ class SecurePlanner(GroupPlanner):
 
     def plan(self) -> SecurePlan:
         """All of it."""
-        if self.policy.min_count > 1:
-            raise PolicyError(f"min_count is {self.policy.min_count}, and under shares no site can write down which of its rows stand behind an answer", where="smcql", remedy="use the strategy sums, or let sites set min_count: 1")  # fmt: skip
         self.scopes.require_readable()
         common = self.tree.args.get("with_")
         self.common = ", ".join(self.local(one) for one in common.expressions) if common else ""
         return self._plan_root() if isinstance(self.tree, self.exp.Select) else self._plan_set()
 
-    def _made(self, root: Operator, keys: Sequence[tuple[str, Stored, str]], outputs: Sequence[AggregateOutput], finish: str, *, grouped: bool, ordered: bool = False, limit: int | None = None) -> SecurePlan:  # fmt: skip
+    def _made(self, root: Operator, keys: Sequence[tuple[str, Stored, str]], outputs: Sequence[AggregateOutput], finish: str, *, grouped: bool, ordered: bool = False, limit: int | None = None, copies: Stored | None = None, withheld: Operator | None = None) -> SecurePlan:  # fmt: skip
         shown = tuple(Key(text, kind) for text, _, kind in keys)
         columns = tuple(column for _, column, _ in keys)
         for _, column, _ in keys:
@@ -78,10 +79,9 @@ class SecurePlanner(GroupPlanner):
         if keys:
             require_points(self.scopes)
         leaves = tuple(leaf.finish() for leaf in self.leaves)
-        sources = self.scopes.columns_read(
-            self.catalog, [(table, column) for leaf in self.leaves for table, column in leaf.claims]
-        )
-        return bound_joins(SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, sources, self.common, finish))  # fmt: skip
+        claimed = [(table, column) for leaf in self.leaves for table, column in leaf.claims]
+        sources = self.scopes.columns_read(self.catalog, [*claimed, *self.unit_bases])
+        return bound_joins(SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, sources, self.common, finish, copies, withheld))  # fmt: skip
 
     def _require_shown(self, value: Value) -> None:
         """Refuse to open what is private."""
@@ -100,8 +100,10 @@ class SecurePlanner(GroupPlanner):
         distinct = bool(tree.args.get("distinct")) and not nodes and not tree.args.get("group")
         if distinct and not any(self.outermost(one, (exp.Window,)) for one in tree.expressions):
             keys = list(dict.fromkeys(one.unalias() for one in tree.expressions))
+        if self.strict:
+            self._require_no_windows()
         if not (nodes or tree.args.get("group") or (distinct and keys)):
-            return self._plan_rows(names, where)
+            return self._plan_alike_rows(names, where) if self.strict else self._plan_rows(names, where)
         self.read_rows(names, where)
         kinds = [self.kind(key, names) for key in keys]
         for key in keys:
@@ -110,6 +112,8 @@ class SecurePlanner(GroupPlanner):
         values = [self.value(key, names) for key in keys]
         columns: dict[Any, GroupColumn] = {}
         outputs = [self._output(node, names, columns) for node in nodes]
+        if self.strict:
+            return self._plan_guarded(names, nodes, outputs, columns, list(zip(keys, values, kinds, strict=True)))
         single = self._aggregate_at_sites(names, keys, columns)
         if single is None:
             names.operator, stored = self.store(names.operator, values, "GROUP BY", words=True)
@@ -131,6 +135,72 @@ class SecurePlanner(GroupPlanner):
         named = [(key.sql("duckdb"), column, kind) for key, column, kind in zip(keys, stored, kinds, strict=True)]
         finish = self._finish(finish_tree, named, outputs)
         return self._made(names.operator, named, outputs, finish, grouped=True, ordered=ordered, limit=limit)
+
+    # ------------------------------------------------------------------ answers that few units must not show
+
+    def _require_no_windows(self) -> None:
+        """Refuse a window function at the outside, whose value may be that of one row, or a total less a group that is left out."""
+        for place in (*self.tree.expressions, *(self.tree.args[name] for name in ("qualify", "order") if self.tree.args.get(name))):  # fmt: skip
+            for node in self.outermost(place, (self.exp.Window,)):
+                raise refuse(f"{node.sql('duckdb')} at the outside, and min_count is {self.policy.min_count}", "ask for the groups, and rank them yourself")  # fmt: skip
+
+    def _plan_guarded(self, names: SelectNames, nodes: Sequence[Any], outputs: Sequence[AggregateOutput], columns: dict[Any, GroupColumn], keys: Sequence[tuple[Any, Value, str]]) -> SecurePlan:  # fmt: skip
+        """Groups of enough units, with the aggregates that single out none. What is around them, the coordinator computes from these."""
+        units = self.unit_columns(names)
+        counts: dict[Any, GroupColumn] = {}
+        guards = self.guard_aggregates(nodes, names, units, counts)
+        counted, shown = self.count_units(units, counts), self.represent_units(units)
+        names.operator, stored = self.store(names.operator, [value for _, value, _ in keys], "GROUP BY", words=True)
+        texts = ", ".join(node.sql("duckdb") for node, _, _ in keys)
+        what = f"{f'group by {texts}' if keys else 'one group'}: {', '.join(node.sql('duckdb') for node in nodes)}"
+        grouped = GroupedRows(names.operator, tuple(stored), (*columns.values(), *counts.values(), *shown), what=what.removesuffix(": "))  # fmt: skip
+        names.operator = self.keep_enough(grouped, counted)
+        made = [self._guarded_output(names, one, guard) for one, guard in zip(outputs, guards, strict=True)]
+        names.grouped = True
+        names.values = {node.sql("duckdb"): column for (node, _, _), column in zip(keys, stored, strict=True)}
+        names.values |= self._mapping(nodes, made)[1]
+        finish_tree, having = self.tree, self.tree.args.get("having")
+        if having is not None and self.queries(having):
+            finish_tree = self._having(names, having)
+        for one in self._subqueries_beside(self.tree):
+            raise refuse(f"the subquery ({one.sql('duckdb')}) beside the aggregates", "ask it in a statement of its own")  # fmt: skip
+        named = [(node.sql("duckdb"), column, kind) for (node, _, kind), column in zip(keys, stored, strict=True)]
+        withheld = self.count_withheld(grouped, counted, [one.column for one in shown], None) if keys else None
+        return self._made(names.operator, named, made, self._finish(finish_tree, named, made), grouped=True, withheld=withheld)  # fmt: skip
+
+    def _guarded_output(self, names: SelectNames, one: AggregateOutput, guard: RowCondition | None) -> AggregateOutput:
+        """An aggregate of which nothing is opened where it may not be shown."""
+        if guard is None:
+            return one
+        values = [ChosenValue(part.code, part.bases, cases=((guard, part),), default=Fixed(part.code, value=None)) for part in one.parts]  # fmt: skip
+        names.operator, parts = self.store(names.operator, values, f"{one.aggregate.text}, unless it shows few units")
+        return AggregateOutput(one.aggregate, tuple(parts), True)
+
+    def _plan_alike_rows(self, names: SelectNames, where: Sequence[Any]) -> SecurePlan:
+        """Rows that are alike in what is shown and ordered by, each kind of them once, with how many there are."""
+        exp, tree = self.exp, self.tree
+        self.read_rows(names, where)
+        order = [one.this for one in tree.args["order"].expressions] if tree.args.get("order") else []
+        aliases = {one.alias for one in tree.expressions if isinstance(one, exp.Alias)}
+        order = [one for one in order if not isinstance(one, exp.Literal) and not (isinstance(one, exp.Column) and not one.table and one.name in aliases)]  # fmt: skip
+        nodes = list(dict.fromkeys([*(one.unalias() for one in tree.expressions), *order]))
+        kinds = [self.kind(node, names) for node in nodes]
+        keys = [(node.sql("duckdb"), self.value(node, names), kind) for node, kind in zip(nodes, kinds, strict=True)]
+        return self._plan_alike(names.operator, keys, self.unit_columns(names), self._finish_rows(keys))
+
+    def _plan_alike(self, source: Operator, keys: Sequence[tuple[str, Value, str]], units: Sequence[Stored], finish: str) -> SecurePlan:  # fmt: skip
+        source, stored = self.store(source, [value for _, value, _ in keys], "the answer", words=True)
+        counts: dict[Any, GroupColumn] = {}
+        counted, shown = self.count_units(units, counts), self.represent_units(units)
+        copies = GroupColumn(Stored(_WHOLE, frozenset(), self.new_name("g"), True), "count")
+        grouped = GroupedRows(source, tuple(stored), (copies, *counts.values(), *shown), what="rows that are alike, and how many units have them")  # fmt: skip
+        named = [(text, replace(column, code=self._typed(column.code, kind)), kind) for (text, _, kind), column in zip(keys, stored, strict=True)]  # fmt: skip
+        withheld = self.count_withheld(grouped, counted, [one.column for one in shown], copies.column)
+        return self._made(self.keep_enough(grouped, counted), named, [], finish, grouped=False, copies=copies.column, withheld=withheld)  # fmt: skip
+
+    def _finish_rows(self, keys: Sequence[tuple[str, Value, str]]) -> str:
+        named = [(text, Stored(value.code), kind) for text, value, kind in keys]
+        return self._finish(self.tree, named, [])
 
     def _subqueries_beside(self, tree: Any) -> list[Any]:
         return [query for place in (*tree.expressions, *([tree.args["order"]] if tree.args.get("order") else [])) for query in self.queries(place)]  # fmt: skip
@@ -325,10 +395,15 @@ class SecurePlanner(GroupPlanner):
         order, limit, offset = (tree.args.get(name) for name in ("order", "limit", "offset"))
         for name in ("order", "limit", "offset"):
             tree.set(name, None)
+        if self.strict and (not isinstance(tree, exp.Union) or tree.args.get("distinct", True)):
+            raise refuse(f"{type(tree).__name__.upper()} at the outside makes one row of many, and min_count is {self.policy.min_count}", "SELECT DISTINCT … FROM (… UNION ALL …), whose rows are counted")  # fmt: skip
         operator, outputs, _ = self._set(tree, self.scopes.root)
-        operator, columns = self.store(operator, [value for _, value in outputs], "the answer", words=True)
         finish = exp.select(*(f'k{k} AS "{name}"' for k, (name, _) in enumerate(outputs))).from_("cells")
         for name, part in (("order", order), ("limit", limit), ("offset", offset)):
             finish.set(name, part.copy() if part is not None else None)
+        if self.strict:
+            shown = [(name, value, kind) for (name, value), kind in zip(outputs, self.statement.types, strict=True)]
+            return self._plan_alike(operator, shown, self.query_units[id(tree)], str(finish.sql("duckdb")))
+        operator, columns = self.store(operator, [value for _, value in outputs], "the answer", words=True)
         keys = [(name, column, kind) for (name, _), column, kind in zip(outputs, columns, self.statement.types, strict=True)]  # fmt: skip
         return self._made(operator, keys, [], str(finish.sql("duckdb")), grouped=False)

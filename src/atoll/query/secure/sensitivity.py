@@ -484,8 +484,8 @@ def bound_joins(plan: SecurePlan) -> SecurePlan:
         made[id(op)] = new
         return new
 
-    root = bounded(plan.root)
-    return plan if root is plan.root else replace(plan, root=root)
+    root, withheld = bounded(plan.root), None if plan.withheld is None else bounded(plan.withheld)
+    return plan if root is plan.root and withheld is plan.withheld else replace(plan, root=root, withheld=withheld)
 
 
 _BOUNDED: dict[type, tuple[tuple[str, str], ...]] = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..column_codes import ColumnCode
-from .names import LeafDraft, NamePlanner, SelectNames, refuse
+from .names import LeafDraft, SelectNames, refuse
 from .operators import (
     ChosenValue,
     Compared,
@@ -23,6 +23,7 @@ from .operators import (
     Truth,
     Value,
 )
+from .units import UnitPlanner
 
 __all__ = ["ValuePlanner"]
 
@@ -30,7 +31,7 @@ _WHOLE = ColumnCode("whole", "BIGINT")
 _TRUTH = ColumnCode("whole", "BOOLEAN")
 
 
-class ValuePlanner(NamePlanner):
+class ValuePlanner(UnitPlanner):
     """Values and conditions of one row."""
 
     # ------------------------------------------------------------------ values
@@ -55,7 +56,7 @@ class ValuePlanner(NamePlanner):
         if leaf is not None:
             own = kind or self.kind(node, names)
             code = self.code(own, text)
-            local = self.local(node)
+            local = self.guarded(node)
             return self._guarded(leaf, node, code, code.local(f"CAST({local} AS {code.type})" if kind or code.type != own else local), names)  # fmt: skip
         make = next((method for kinds, method in self._makers() if isinstance(node, kinds)), None)
         if make is not None:
@@ -161,7 +162,7 @@ class ValuePlanner(NamePlanner):
         if leaf is None or (leaf.nullable and self.of_nothing(node, names) is not None):
             return self._as_number(self.value(node, names), text, adds)
         kind = self.kind(node, names)
-        code, local = self.code(kind, text), self.local(node)
+        code, local = self.code(kind, text), self.guarded(node)
         if code.kind == "real":
             scale = self._scale_of(node, names)
             if scale is None:

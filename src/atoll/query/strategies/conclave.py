@@ -13,7 +13,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core import message as M
@@ -47,7 +47,7 @@ from ..secure.frontier import (
 from ..secure.operators import GroupedRows, JoinedRows, Looked, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
 from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, SecureTables
-from .smcql import MOST_ROWS, Smcql, compute_answer, local_rows, require_size, send_leaves
+from .smcql import MOST_ROWS, Smcql, compute_answer, local_rows, refuse_min_count, require_size, send_leaves
 from .strategy import PlanStep, QueryAnswer
 
 if TYPE_CHECKING:
@@ -217,6 +217,7 @@ class Conclave(Smcql):
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan under shares whose frontier is moved; see `atoll.query.secure.frontier`."""
+        refuse_min_count(policy, "conclave")
         return planner_of(self.trusted)(statement, catalog, policy)
 
     def require_named(self, plan: SecurePlan, names: Sequence[str]) -> None:
@@ -276,9 +277,9 @@ class Conclave(Smcql):
         sizes, widths, _ = await self.measure(fed, asked, measure_frontier)
         require_size(plan, sizes, kind=ClearExtents)
         request = {"message": asked, "sizes": sizes, "widths": widths}
-        rows, told = await self.open_rows(fed, plan, request, compute_clear_keys, share_frontier)
+        made, told = await self.open_rows(fed, plan, request, compute_clear_keys, share_frontier)
         joins = [float(one) for one in told["joins"]]
-        return QueryAnswer(plan.statement.columns, plan.statement.types, rows, rounds=2, sizes=sizes, widths=widths, joins=joins)  # fmt: skip
+        return replace(made, joins=joins)
 
 
 class _RehearsedReader:

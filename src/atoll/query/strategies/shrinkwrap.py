@@ -20,7 +20,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,7 +42,7 @@ from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
 from ..secure.work import expect_rows, measure_work
 from .saqe import find_release, release_once
-from .smcql import LocalRows, Smcql, compute_answer, local_rows, require_size, send_leaves
+from .smcql import LocalRows, Smcql, compute_answer, local_rows, refuse_min_count, require_size, send_leaves
 from .strategy import PlanStep, QueryAnswer
 
 if TYPE_CHECKING:
@@ -408,6 +408,7 @@ class Shrinkwrap(Smcql):
         """
         if self.answer == "noisy" and not self.epsilon:
             raise ConfigError("answer=noisy without epsilon", where="shrinkwrap", remedy="say how much noise: shrinkwrap:answer=noisy,epsilon=0.5")  # fmt: skip
+        refuse_min_count(policy, "shrinkwrap")
         made = super().plan(statement, catalog, policy)
         if not self.epsilon:
             return made
@@ -535,9 +536,9 @@ class Shrinkwrap(Smcql):
         charged = await fed.ask_all(fed.parties, charge_sizes, request)
         if len(charged.values) < len(fed.parties):
             raise DataError(next(iter(charged.rejected.values()), "a site did not answer"), where="shrinkwrap", remedy="start all sites, and ask within their budgets")  # fmt: skip
-        rows, first = await self.open_rows(fed, plan, request, compute_cut_rows, share_cut_rows)
+        made, first = await self.open_rows(fed, plan, request, compute_cut_rows, share_cut_rows)
         privacy = self._privacy(plan, request, [[int(x) for x in one] for one in first["cuts"]])
-        return QueryAnswer(plan.statement.columns, plan.statement.types, rows, rounds=3, sizes=sizes, widths=widths, privacy=privacy)  # fmt: skip
+        return replace(made, rounds=3, privacy=privacy)
 
     def _privacy(self, plan: SecurePlan, request: Mapping[str, Any], seen: Sequence[Sequence[int]]) -> dict[str, Any]:
         """What the sizes cost, and what they were."""

@@ -4,6 +4,9 @@
 2. Sites share their rows among three parties: the first three sites, or two sites and a helper. Filling rows hide how many there are.
 3. The parties join, filter, group and sort (`atoll.query.secure.tables`); what each sees depends on these sizes alone (`atoll.secure.tables`).
 4. The parties hand the rows of the answer to the coordinator, which puts two parts of three together, and computes what is written around the aggregates.
+
+With a ``min_count`` the parties count the units behind each group and hand out those of enough (`atoll.query.secure.units`). Before its rows leave, a site writes down which of its units they are, in the record
+that it has for masked sums too, and refuses units that differ from those of an earlier answer by few.
 """
 
 from __future__ import annotations
@@ -15,18 +18,27 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.errors import CompositionError, DataError
+from atoll.core.errors import CompositionError, DataError, PolicyError
 from atoll.core.exposure import Exposure
 from atoll.core.extras import need
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, Trio, WordRing
-from atoll.secure.tables import SharedTable, concatenate_tables, join_parts, outward_rows, send_table, share_table
+from atoll.secure.tables import SharedTable, concatenate_tables, join_parts, send_table, share_table
+from atoll.statistics.answered import RowSets
 
 from ..column_codes import LONGEST
 from ..databases.silo import quote
-from ..local import message_of, names_of, plan_of, prefix_of, silo_of
-from ..secure.costs import RehearsedCuts, RehearsedKeys, leaf_layout, measure_extents, predict_cost, shown_columns
+from ..local import message_of, names_of, open_record, plan_of, prefix_of, silo_of, units_text
+from ..secure.costs import (
+    WITHHELD,
+    RehearsedCuts,
+    RehearsedKeys,
+    leaf_layout,
+    measure_extents,
+    predict_cost,
+    release_rows,
+)
 from ..secure.extents import Extents, too_many_rows
 from ..secure.operators import LeafRows, Operator, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
@@ -50,6 +62,7 @@ __all__ = [
     "compute_answer",
     "compute_shares",
     "local_rows",
+    "refuse_min_count",
     "measure_rows",
     "require_size",
     "send_leaves",
@@ -59,6 +72,8 @@ __all__ = [
 _GUESSED = 256
 _CONTACT, _ROLE = 26.0, 200.0
 """Bytes of a message or a reply beside its values, and of what begins a role of a session."""
+_ROWS = 40
+"""Bits of the number of a row within its site."""
 MOST_ROWS = 1 << 21
 """Most rows of a table that the parties make."""
 
@@ -67,10 +82,8 @@ def _promised(message: Any) -> Disclosure:
     return Disclosure(int(message["policy"]["min_count"]))
 
 
-def _one_row(message: Any) -> Disclosure:
-    """The plan refuses a min_count above 1, so nothing is promised."""
-    del message
-    return Disclosure(1)
+def _promised_of(args: Any) -> Disclosure:
+    return _promised(args["request"]["message"])
 
 
 # ---------------------------------------------------------------- at a site
@@ -83,13 +96,17 @@ class LocalRows:
         silo = silo_of(island.data)
         names = names_of(silo, plan)
         prefix, tables = prefix_of(silo, plan, names), list(names.values())
-        self.plan, self.name = plan, silo.name
+        self.plan, self.name, self.number = plan, silo.name, 0
         first = island.name == message["first"]
         self.leaves = [leaf if first or not leaf.lone else None for leaf in plan.leaves]
         mine = [leaf for leaf in self.leaves if leaf is not None]
         self.claims = list(dict.fromkeys([*(claim for leaf in mine for claim in leaf.claims), *claims]))
         texts = [f"{prefix} {text}" for leaf in mine for text in (leaf.size or "SELECT 1", leaf.text)]
         texts += [f"{prefix} SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM {quote(SOURCE + table)} WHERE {quote(column)} IS NOT NULL GROUP BY {quote(column)})" for table, column, _ in self.claims]  # fmt: skip
+        self.released = [(leaf, one) for leaf in mine for one in leaf.released]
+        texts += [f"{prefix} {leaf.units_text(one)}" for leaf, one in self.released]
+        counted = list(dict.fromkeys(one.table for _, one in self.released))
+        texts += [units_text(next(one for _, one in self.released if one.table == table), plan.catalog, names[table]) for table in counted]  # fmt: skip
         found = iter(silo.run_all(texts, tables, arrow=True))
         self.sizes, self.rows = [], list[Any]()
         for leaf in self.leaves:
@@ -100,10 +117,38 @@ class LocalRows:
             count = next(found).column(0)[0].as_py()
             self.sizes.append(1 << max(0, int(count) - 1).bit_length())
             self.rows.append(next(found))
-        for (table, column, most), rows in zip(self.claims, found, strict=True):
+        for table, column, most in self.claims:
+            rows = next(found)
             seen = int(rows.column(0)[0].as_py())
             if seen > most:
                 raise DataError(f"a value of {table}.{column} is in more than {most} row{'' if most == 1 else 's'}, as the policy says", where=self.name, remedy="correct key or at_most in the policy")  # fmt: skip
+
+        self._kept = [next(found).column(0).to_pylist() for _ in self.released]
+        self._units = {table: [one.to_pylist() for one in next(found).columns] for table in counted}
+
+    def record(self, island: Any) -> None:
+        """Write down which units of this site stand behind the answer, before any of their rows leaves.
+
+        The parties leave out further rows, which no site sees. So of each table the record has the units of all rows that this site shares.
+
+        Args:
+            island: the site.
+
+        Raises:
+            PolicyError: these units differ from those of an earlier answer by too few.
+        """
+        alone = len(self.plan.leaves) == 1 == len(self.released)  # a number is then a sum over these units
+        for table, (units, held) in self._units.items():
+            places = {unit: k for k, unit in enumerate(units)}
+            sets = []
+            for (leaf, one), kept in zip(self.released, self._kept, strict=True):
+                if one.table == table:
+                    labels = np.full(len(units), -1, np.int64)
+                    labels[[places[unit] for unit in kept if unit in places]] = 0
+                    sets.append(RowSets([f"{one.alias} {leaf.body.partition(' WHERE ')[2]}".strip()], labels, keys=["[]"], combined=alone))  # fmt: skip
+            record = open_record(island, self.plan.statement.text, self.plan.policy.min_count, table, held)
+            record.describe(sets, alone=False)
+            record.keep(island)
 
     def widths(self) -> dict[str, int]:
         """Words that each column of text needs here."""
@@ -130,9 +175,12 @@ class LocalRows:
             DataError: a number of the answer might leave 64 bits.
         """
         made: dict[str, Any] = {}
+        compute = need("pyarrow.compute", "sql", "shares of rows")
         leaf = self.plan.leaves[place]
         for k, column in enumerate(leaf.columns):
             values = self.rows[place].column(k)
+            if column.row:  # rows of different sites are different units
+                values = compute.add(values, self.number << _ROWS)
             if column.number or column.bounded:
                 numbers = values.fill_null(0).to_numpy().astype(np.int64)
                 most = extents.largest_of(column.name)
@@ -176,10 +224,11 @@ def measure_rows(island: Any, message: Any) -> Any:
 
 def _own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callable[..., Any]) -> dict[str, Any]:
     kept = local_rows(island, request["message"], fresh=False, make=make)
+    kept.number = list(request["sizes"]).index(island.name)
     return kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"]))
 
 
-@task(discloses=_one_row)
+@task(discloses=_promised_of)
 async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties."""
     await send_leaves(island, peers, request, parties)
@@ -189,6 +238,7 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
 async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, make: Callable[..., Any] = make_secure_plan) -> None:  # fmt: skip
     """Share the rows of all leaves, as one who is none of the three parties; ``make`` as in `local_rows`."""
     plan = plan_of(silo_of(island.data), request["message"], make)
+    local_rows(island, request["message"], fresh=False, make=make).record(island)
     for place, leaf in enumerate(plan.leaves):
         size = int(request["sizes"][island.name][place])
         if size:
@@ -196,7 +246,7 @@ async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, 
             await send_table(peers, list(parties), island.secret, rows, layout=leaf_layout(leaf, request["widths"]), capacity=size)  # fmt: skip
 
 
-@task(discloses=_one_row)
+@task(discloses=_promised_of)
 async def compute_shares(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation; return this party's part of the answer's rows."""
     return await compute_answer(island, peers, request, parties, me)
@@ -217,6 +267,8 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
     """
     own = None if island.data is None else silo_of(island.data)
     plan = plan_of(own, request["message"], make)
+    if own is not None:
+        local_rows(island, request["message"], fresh=False, make=make).record(island)
     sharing = ReplicatedSharing(WordRing(64))
     trio = await ReplicatedComputation(island, peers, list(parties), me, sharing).trio()
     leaves = []
@@ -228,10 +280,14 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
                 parts.append(await share_table(trio, owner, layout=leaf_layout(leaf, request["widths"]), capacity=int(sizes[place]), rows=rows))  # fmt: skip
         leaves.append(concatenate_tables(parts))
     resize = None if cutting is None else await cutting(plan, trio)
-    found = await (SecureTables(trio, leaves, resize, MOST_ROWS) if tables is None else tables(trio, leaves)).make(plan.root)  # fmt: skip
-    found = shown_columns(plan, found)
-    part = await outward_rows(found, ordered=plan.ordered)
-    return {"part": part, "rows": len(found), "layout": {name: bits or 0 for name, bits in found.layout.items()}}
+    made = SecureTables(trio, leaves, resize, MOST_ROWS) if tables is None else tables(trio, leaves)
+    found, part, few = await release_rows(plan, made)
+    return {
+        "part": part,
+        "few": few,
+        "rows": len(found),
+        "layout": {name: bits or 0 for name, bits in found.layout.items()},
+    }
 
 
 # ---------------------------------------------------------------- the strategy
@@ -265,6 +321,7 @@ class Smcql(Strategy):
         """What a plan gives away."""
         shared = "at most one of the three parties is curious, and none departs from the protocol"
         tables = " and of ".join(leaf.name for leaf in plan.leaves)
+        least = plan.policy.min_count
         who = f"the {'groups' if plan.grouped else 'rows'} of the answer"
         if plan.limit is not None:
             who = f"the first {plan.limit} of {who}"
@@ -276,7 +333,13 @@ class Smcql(Strategy):
             made.append(Exposure("three parties", f"whether the policies are right about how many rows have one value of {', '.join(claims)}", shared, "count"))  # fmt: skip
         if " WHERE " in plan.finish:
             who += ", also those that HAVING leaves out"
-        return [*made, Exposure("three parties", "nothing else", shared), Exposure("coordinator", who, shared, "sum"), Exposure("analyst", "the answer", "", "sum")]  # fmt: skip
+        if least > 1:
+            who += f": of those that {least} units or more stand behind, of each table"
+        found = [*made, Exposure("three parties", "nothing else", shared), Exposure("coordinator", who, shared, "sum")]
+        if plan.withheld is not None:
+            found.append(Exposure("coordinator, analyst", f"how many groups of fewer than {least} units there are, if {least} units or more stand behind them together", shared, "count"))  # fmt: skip
+        seen = "each site compares the rows of its own that it shares with those behind its earlier answers; which of them a join or a condition on rows of several sites leaves out, it does not see" if least > 1 else ""  # fmt: skip
+        return [*found, Exposure("analyst", "the answer", seen, "sum")]
 
     def predict_cost(self, plan: SecurePlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
         """Bytes for 256 rows of each table at each site, as long as nobody knows how many there are; of all pairs of rows, if a join has them."""
@@ -333,8 +396,7 @@ class Smcql(Strategy):
         sizes, widths, _ = await self.measure(fed, message)
         require_size(plan, sizes)
         request = {"message": dict(message), "sizes": sizes, "widths": widths}
-        rows, _ = await self.open_rows(fed, plan, request, compute_shares, share_rows)
-        return QueryAnswer(plan.statement.columns, plan.statement.types, rows, rounds=2, sizes=sizes, widths=widths)
+        return (await self.open_rows(fed, plan, request, compute_shares, share_rows))[0]
 
     @staticmethod
     async def measure(fed: Federation, message: Mapping[str, Any], task: Any = measure_rows) -> tuple[dict[str, list[int]], dict[str, int], dict[str, Any]]:  # fmt: skip
@@ -355,8 +417,8 @@ class Smcql(Strategy):
                 widths[str(column)] = max(widths.get(str(column), 1), min(int(count), LONGEST))
         return sizes, widths, known
 
-    async def open_rows(self, fed: Federation, plan: SecurePlan, request: Mapping[str, Any], compute: Any, share: Any) -> tuple[list[tuple[Any, ...]], Any]:  # fmt: skip
-        """The rows of the answer, and what the first party told beside its part of them.
+    async def open_rows(self, fed: Federation, plan: SecurePlan, request: Mapping[str, Any], compute: Any, share: Any) -> tuple[QueryAnswer, Any]:  # fmt: skip
+        """The answer, and what the first party told beside its part of the rows.
 
         Args:
             fed: the sites.
@@ -372,7 +434,11 @@ class Smcql(Strategy):
         first = got[parties[0]]
         layout = {str(name): int(bits) or None for name, bits in first["layout"].items()}
         found = join_parts({party: got[party]["part"] for party in parties[:2]}, layout=layout, rows=int(first["rows"]))  # fmt: skip
-        return finish_cells(plan, _cells(plan, found)), first
+        cells, values = _cells(plan, found)
+        rows = finish_cells(plan, cells)
+        withheld = _withheld(plan, {party: got[party]["few"] for party in parties[:2]}, len(cells))
+        made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, rounds=2, sizes=request["sizes"], widths=request["widths"])  # fmt: skip
+        return made, first
 
 
 def shown_operators(plan: SecurePlan) -> list[Any]:
@@ -397,17 +463,43 @@ def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: C
         raise too_many_rows(largest, MOST_ROWS)
 
 
-def _cells(plan: SecurePlan, found: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Keys and aggregates as text, a row for each group."""
+def refuse_min_count(policy: QueryPolicy, where: str) -> None:
+    """Refuse a ``min_count`` above 1, where more than the rows of the answer is told: sizes or keys.
+
+    Raises:
+        PolicyError: it is.
+    """
+    if policy.min_count > 1:
+        raise PolicyError(f"min_count is {policy.min_count}, and {where} tells more than groups of enough units", where=where, remedy="use the strategy sums or smcql, or let sites set min_count: 1")  # fmt: skip
+
+
+def _withheld(plan: SecurePlan, parts: Mapping[str, Any], shown: int) -> int | None:
+    """How many groups are left out; ``None`` for none or few."""
+    if plan.policy.min_count == 1:
+        return 0
+    if plan.withheld is None:  # one group, shown or not
+        return 1 - shown
+    found = join_parts(parts, layout={WITHHELD: None}, rows=1)[WITHHELD]
+    return int(found[0]) if len(found) else None
+
+
+def _cells(plan: SecurePlan, found: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], int]:
+    """Keys and aggregates as text, a row for each group; and how many aggregates are withheld."""
+    withheld = 0
     columns = [column.code.decode(_words(found, column.name), found[f"{column.name}?"]) for column in plan.key_columns]
     for one in plan.outputs:
         if not one.parts[0].number:
             (part,) = one.parts
             columns.append(part.code.decode(_words(found, part.name), found[f"{part.name}?"]))
             continue
+        there = found[f"{one.parts[0].name}?"] if one.guarded else np.ones(len(found[one.parts[0].name]))
+        withheld += int((there == 0).sum())
         totals = [[part.code.value(int(value)) for value in found[part.name]] for part in one.parts]
-        columns.append([one.aggregate.finish([int(n), *rest]) for n, *rest in zip(*totals, strict=True)])
-    return list(zip(*columns, strict=True))
+        columns.append([one.aggregate.finish([int(n), *rest]) if told else None for told, n, *rest in zip(there, *totals, strict=True)])  # fmt: skip
+    cells = list(zip(*columns, strict=True))
+    if plan.copies is not None:
+        cells = [cell for cell, count in zip(cells, found[plan.copies.name], strict=True) for _ in range(int(count))]
+    return cells, withheld
 
 
 def _words(found: Mapping[str, Any], name: str) -> list[Any]:

@@ -38,7 +38,7 @@ class QueryAnswer:
         columns: names of the columns.
         types: DuckDB's types of the columns.
         rows: the rows; ordered only if the statement orders them.
-        withheld_groups: groups that fewer units than ``min_count`` stand behind.
+        withheld_groups: groups that fewer units than ``min_count`` stand behind; ``None`` where a strategy tells their number only if enough units stand behind them together, and it does not.
         withheld_values: NULLs that stand for a value that few units, or a difference of few units, would show.
         rounds: contacts with the sites; between sites, messages that follow one another.
         groups: what the cost depends on and only the run tells: the keys of all groups that the sites were asked for, also of those that are withheld; or numbers, see the strategy's ``predict_cost``.
@@ -52,7 +52,7 @@ class QueryAnswer:
     columns: tuple[str, ...]
     types: tuple[str, ...]
     rows: list[tuple[Any, ...]]
-    withheld_groups: int = 0
+    withheld_groups: int | None = 0
     withheld_values: int = 0
     rounds: int = 0
     groups: Sequence[Sequence[str | None]] = ((),)
@@ -245,7 +245,7 @@ def choose_strategy(
     name, _, options = name.partition(":")
     if (name != "auto" and name not in known) or (name == "auto" and options):
         raise ConfigError(f"strategy={name!r}.{nearest(name, known)}", where="query", remedy=f"use auto, or {', '.join(known)}")  # fmt: skip
-    plans: dict[str, tuple[float, Strategy, Any]] = {}
+    plans: dict[str, tuple[Strategy, Any]] = {}
     refused: dict[str, AtollError] = {}
     rejected: dict[str, str] = {}
     # One that refines another comes after it.
@@ -254,7 +254,7 @@ def choose_strategy(
         if name == "auto" and one.needs_terms:
             rejected[one.name] = "it adds noise, and no epsilon is given"
             continue
-        spared = [other for other, (_, found, _) in plans.items() if not found.shares_rows]
+        spared = [other for other, (found, _) in plans.items() if not found.shares_rows]
         if spared and one.shares_rows:
             rejected[one.name] = f"it shares rows among parties, and {' and '.join(spared)} can do without"
             continue
@@ -265,17 +265,18 @@ def choose_strategy(
         except (PolicyError, CompositionError) as error:
             refused[strategy.name] = error
         else:
-            same = next((other for other, (_, _, made) in plans.items() if made == plan), None)
+            same = next((other for other, (_, made) in plans.items() if made == plan), None)
             if same is not None:
                 rejected[one.name] = f"its plan is that of {same}"
                 continue
-            # Of one strategy the cost is not compared, and a plan under shares is rehearsed for it.
-            plans[strategy.name] = strategy.predict_cost(plan, sites) if name == "auto" else 0.0, strategy, plan
+            plans[strategy.name] = strategy, plan
     if not plans:
         raise _no_strategy(refused)
-    cost, strategy, plan = min(plans.values(), key=lambda found: found[0])
+    # The cost of a plan under shares takes a rehearsal: it is not asked for where nobody competes.
+    costs = {other: found.predict_cost(made, sites) for other, (found, made) in plans.items()} if len(plans) > 1 else dict.fromkeys(plans, 0.0)  # fmt: skip
+    strategy, plan = plans[min(costs, key=lambda other: costs[other])]
     rejected |= {other: str(error) for other, error in refused.items()}
-    rejected |= {other: f"it sends about {found[0]:,.0f} bytes, and {strategy.name} {cost:,.0f}" for other, found in plans.items() if other != strategy.name}  # fmt: skip
+    rejected |= {other: f"it sends about {cost:,.0f} bytes, and {strategy.name} {costs[strategy.name]:,.0f}" for other, cost in costs.items() if other != strategy.name}  # fmt: skip
     return Choice(strategy, plan, rejected)
 
 

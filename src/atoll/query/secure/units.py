@@ -1,0 +1,244 @@
+"""What ``min_count`` asks of an answer under shares: how many units stand behind each group, and which aggregates would single one out.
+
+A row of a table is a unit, or what the policy names (``unit: patient``). Beside the rows of each table that the outermost FROM names, sites share the unit; the parties count the different ones in
+each group, and open the groups of at least ``min_count`` units of every table. A unit at two sites counts once. Rules of one statement are those of masked sums (`atoll.query.plan`):
+
+* an aggregate is NULL if fewer units stand behind its FILTER or a condition of a CASE in it, or if 1 to ``min_count - 1`` are what two of these differ by;
+* of a sum, rows without a value are taken off as if each were a unit;
+* the least and the largest value are those of one row, and are not shown.
+
+Each row of a subquery that groups stands for one of its units (`represent_units`), so that whoever groups twice cannot count a unit twice. What is written around the aggregates is computed from opened
+groups; only a HAVING with a subquery is not, and it sees NULL in place of a withheld aggregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from atoll.core.errors import CompositionError, PolicyError
+
+from ..column_codes import ColumnCode
+from ..databases.silo import quote
+from ..plan import ROW, Released, conditions_inside, measure_degree, read_aggregate, require_degree, single_out
+from .names import LeafDraft, NamePlanner, SelectNames
+from .operators import (
+    Compared,
+    Computed,
+    Connected,
+    Filtered,
+    Fixed,
+    GroupColumn,
+    GroupedRows,
+    MissingValue,
+    Negated,
+    Operator,
+    RowCondition,
+    SameTruth,
+    Stored,
+    Truth,
+    Value,
+)
+
+__all__ = ["UnitPlanner"]
+
+_WHOLE = ColumnCode("whole", "BIGINT")
+_TRUTH = ColumnCode("whole", "BOOLEAN")
+_MOST_CONDITIONS = 16
+Counts = dict[Any, GroupColumn]
+
+
+class UnitPlanner(NamePlanner):
+    """Units behind rows and groups."""
+
+    # ------------------------------------------------------------------ the units of rows
+
+    def needs_units(self, source: Any) -> bool:
+        """Whether a source of FROM is planned under shares so that its units are seen, although sites could make its rows."""
+        if not self.strict or isinstance(source, self.exp.Table):
+            return False
+        return bool(self.scopes.tables(source)) and (self.scopes.is_divided(source) or self.everywhere)
+
+    def unit_columns(self, names: SelectNames) -> list[Stored]:
+        """The units of the rows of a SELECT, a column for each table that is divided; of tables alone that every site has, for each of them."""
+        if names.represented is not None:
+            return names.represented
+        found: list[Stored] = []
+        for alias, (_, source) in names.scope.selected_sources.items():
+            held = names.sources.get(alias)
+            if alias in names.units:
+                found += names.units[alias]
+                self.apart.difference_update(one.name for one in names.units[alias])
+            elif isinstance(held, LeafDraft) and isinstance(source, self.exp.Table) and (self.everywhere or self.scopes.is_source_divided(source)):  # fmt: skip
+                found.append(self._share_unit(held, alias, source.name.lower()))
+                if len(names.scope.selected_sources) == 1 and not self.policy.table(source.name).unit:
+                    self.apart.add(found[-1].name)
+        return found
+
+    def released(self, alias: str, table: str) -> Released:
+        """A table of FROM whose units must not show."""
+        unit = self.policy.table(table).unit
+        if unit:
+            self.unit_bases.append((table, unit))
+        return Released(table, alias, unit, False)
+
+    def _share_unit(self, leaf: LeafDraft, alias: str, table: str) -> Stored:
+        unit, row = self.policy.table(table).unit, f"{quote(alias)}.{quote(ROW)}"
+        if not unit:
+            return self.share(leaf, row, _WHOLE, (), row=True)
+        # Missing units are one; a row that an outer join lacks has none. Nobody opens the digest: it is short, and alike at all sites.
+        text = f"coalesce(CAST({quote(alias)}.{quote(unit)} AS VARCHAR), '')"
+        return self.share(leaf, f"CASE WHEN {row} IS NOT NULL THEN CAST(md5_number_lower({text}) >> 1 AS BIGINT) END", _WHOLE, ())  # fmt: skip
+
+    def represent_units(self, units: Sequence[Stored]) -> list[GroupColumn]:
+        """One unit of each group: of several groups there are at least as many units as different ones of these."""
+        return [GroupColumn(Stored(_WHOLE, frozenset(), self.new_name("u")), "min", unit) for unit in units]
+
+    # ------------------------------------------------------------------ how many there are
+
+    def count_units(self, units: Sequence[Stored], counts: Counts, condition: RowCondition | None = None) -> list[Stored]:  # fmt: skip
+        """Columns of a group that count different units, of each table, in the rows for which a condition is true."""
+        found = []
+        for unit in units:
+            key = ("units", unit.name, condition)
+            if key not in counts:
+                made = Stored(_WHOLE, frozenset(), self.new_name("g"), True)
+                counts[key] = GroupColumn(made, "count", unit, condition, unit.name not in self.apart)
+            found.append(counts[key].column)
+        return found
+
+    def _count_rows(self, counts: Counts, condition: RowCondition) -> Stored:
+        key = ("rows", condition)
+        if key not in counts:
+            counts[key] = GroupColumn(Stored(_WHOLE, frozenset(), self.new_name("g"), True), "count", None, condition)
+        return counts[key].column
+
+    def enough(self, columns: Sequence[Value]) -> RowCondition:
+        """Whether numbers of units are all at least ``min_count``."""
+        least = Fixed(_WHOLE, value=self.policy.min_count - 1)
+        return Connected(True, tuple(Compared(False, least, one) for one in columns)) if columns else SameTruth(True)
+
+    def _none_or_enough(self, columns: Sequence[Stored]) -> list[RowCondition]:
+        return [Connected(False, (Compared(True, one, Fixed(_WHOLE, value=0)), self.enough([one]))) for one in columns]
+
+    def keep_enough(self, operator: GroupedRows, counted: Sequence[Stored]) -> Operator:
+        """The groups of enough units."""
+        return Filtered(operator, self.enough(counted), what=f"leave out groups of fewer than {self.policy.min_count} units")  # fmt: skip
+
+    def count_withheld(self, operator: Operator, counted: Sequence[Stored], represented: Sequence[Stored], copies: Stored | None) -> Operator:  # fmt: skip
+        """One row with the number of groups, or of rows, that are left out, if enough units stand behind them together: else a statement would tell whether somebody is there."""
+        few = Filtered(operator, Negated(self.enough(counted)))
+        number = GroupColumn(Stored(_WHOLE, frozenset(), "withheld", True), "sum" if copies else "count", copies)
+        together: Counts = {}
+        found = self.count_units(represented, together)
+        one = GroupedRows(few, (), (number, *together.values()))
+        return Filtered(one, self.enough(found))
+
+    # ------------------------------------------------------------------ aggregates that could single out a unit
+
+    def guard_aggregates(self, nodes: Sequence[Any], names: SelectNames, units: Sequence[Stored], counts: Counts) -> list[RowCondition | None]:  # fmt: skip
+        """When each aggregate of a group may be shown; ``None``: whenever the group is.
+
+        Raises:
+            PolicyError: it is the value of one row.
+            CompositionError: it could single out a row.
+        """
+        exp, found = self.exp, list[RowCondition | None]()
+        known: list[RowCondition] = []
+        for node in nodes:
+            inner, where = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
+            name, args = read_aggregate(exp, inner)
+            distinct = isinstance(inner.this, exp.Distinct)
+            args = list(inner.this.expressions) if distinct else args
+            if name in ("min", "max"):
+                raise PolicyError(f"{inner.sql('duckdb')} is the value of one row, and min_count is {self.policy.min_count}", where="smcql", remedy="ask for AVG, STDDEV, or counts of ranges")  # fmt: skip
+            inside = [] if where is None else [where]
+            for arg in args:
+                if name != "count":
+                    self._require_polynomial(arg, names, inner)
+                extras = conditions_inside(exp, arg, "count" if name.startswith("count") else name)
+                inside += [exp.and_(where.copy(), one) if where is not None else one for one in extras]
+            parts: list[RowCondition] = []
+            for one in inside:
+                condition = self.condition(one, names)
+                parts += [self.enough(self.count_units(units, counts, condition)), *self._rests(condition, known, units, counts)]  # fmt: skip
+            if args and not name.startswith("count"):
+                parts.append(self._has_values(args, names, inner, where, units, counts))
+            found.append(Connected(True, tuple(dict.fromkeys(parts))) if parts else None)
+        return found
+
+    def _rests(self, condition: RowCondition, known: list[RowCondition], units: Sequence[Stored], counts: Counts) -> Iterator[RowCondition]:  # fmt: skip
+        """That a set of rows differs from the whole group, and from those of other conditions, by no unit or by enough."""
+        yield from self._none_or_enough(self.count_units(units, counts, _is_not_true(condition)))
+        if condition not in known:
+            known.append(condition)
+        if len(known) > _MOST_CONDITIONS:
+            raise CompositionError(f"more than {_MOST_CONDITIONS} conditions in one statement", where="smcql", remedy="divide it into several statements")  # fmt: skip
+        for other in known[: known.index(condition)]:
+            for one, two in ((condition, other), (other, condition)):
+                yield from self._none_or_enough(self.count_units(units, counts, Connected(True, (one, _is_not_true(two)))))  # fmt: skip
+
+    def _has_values(self, args: Sequence[Any], names: SelectNames, inner: Any, where: Any, units: Sequence[Stored], counts: Counts) -> RowCondition:  # fmt: skip
+        """That enough units have a value: those that there are, less one for each row without a value, as if each were the only one of its unit."""
+        condition = None if where is None else self.condition(where, names)
+        gaps: RowCondition = Connected(False, tuple(MissingValue(self.number(arg, names, adds=inner.sql("duckdb"))) for arg in args))  # fmt: skip
+        missing = self._count_rows(counts, gaps if condition is None else Connected(True, (condition, gaps)))
+        left = [Computed(_WHOLE, frozenset(), "-", left=one, right=missing) for one in self.count_units(units, counts, condition)]  # fmt: skip
+        return self.enough(left)
+
+    def _require_polynomial(self, arg: Any, names: SelectNames, inner: Any) -> None:
+        """Refuse sums of what could be large for one row alone; columns of subqueries are looked into.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        scopes = self.scopes
+        if all(scopes.column_policy(base).level == "public" for base in scopes.bases(arg, names.scope)):
+            return
+
+        def refused(part: Any) -> CompositionError:
+            return single_out(part, inner, "smcql", self.policy.min_count)
+
+        def of_node(scope: Any) -> Any:
+            def measure(node: Any) -> int | None:
+                exp = self.exp
+                if isinstance(node, exp.Column):
+                    return self._degree_of_column(node, scope, refused, of_node)
+                if isinstance(node, exp.Filter | exp.Window):
+                    raise refused(node)
+                if isinstance(node, exp.AggFunc):
+                    return 1 if node.this is None or isinstance(node.this, exp.Star) else measure_degree(exp, node.this, refused, measure)  # fmt: skip
+                return None
+
+            return measure
+
+        require_degree(measure_degree(self.exp, arg, refused, of_node(names.scope)), inner, "smcql")
+
+    def _degree_of_column(self, column: Any, scope: Any, refused: Any, of_node: Any) -> int:
+        source, _ = self.scopes.source_of(column, self.scopes.scope_of(column) or scope)
+        if isinstance(source, self.exp.Table):
+            return 1
+        found = self.scopes.projections_of(source, column.name)
+        if not found or any(True for one in found for _ in _conditions_below(self.exp, one)):
+            raise refused(column)
+        return max(measure_degree(self.exp, one, refused, of_node(source)) for one in found)
+
+    def condition(self, node: Any, names: SelectNames, *, positive: bool = False) -> RowCondition:
+        """A condition on a row."""
+        raise NotImplementedError
+
+    def number(self, node: Any, names: SelectNames, *, adds: str = "") -> Value:
+        """An expression as a number that parties compute with."""
+        raise NotImplementedError
+
+
+def _conditions_below(exp: Any, node: Any) -> Iterator[Any]:
+    """Conditions inside a column of a subquery, where the outermost SELECT cannot count who fulfils them."""
+    arg = node.this if isinstance(node, exp.AggFunc) and node.this is not None else node
+    for one in conditions_inside(exp, arg, ""):
+        if not (isinstance(one, exp.Not) and isinstance(one.this, exp.Is)):  # that a value is there is counted outside
+            yield one
+
+
+def _is_not_true(condition: RowCondition) -> RowCondition:
+    return Connected(False, (Negated(condition), MissingValue(Truth(_TRUTH, condition=condition))))
