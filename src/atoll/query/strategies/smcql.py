@@ -1,7 +1,8 @@
 """``smcql``: statements over rows of different sites, under shares at three parties, one of which may be curious (after Bater et al. 2017, with sharing in place of garbled circuits).
 
 1. Each site computes the leaves of the plan from its own rows (`atoll.query.secure.plan`), and says how many rows their tables have, rounded up to a power of two.
-2. Sites share their rows among three parties: the first three sites, or two sites and a helper. Filling rows hide how many there are.
+2. All roles compare a digest of the statement, the policy, the owners and their sizes: a coordinator cannot ask them for different things.
+   Sites share their rows among three parties: the first three sites, or two sites and a helper. Filling rows hide how many there are.
 3. The parties join, filter, group and sort (`atoll.query.secure.tables`); what each sees depends on these sizes alone (`atoll.secure.tables`).
 4. The parties hand the rows of the answer to the coordinator, which puts two parts of three together, and computes what is written around the aggregates.
 
@@ -11,6 +12,8 @@ that it has for masked sums too, and refuses units that differ from those of an 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,11 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.errors import CompositionError, DataError, PolicyError
+from atoll.core.errors import CompositionError, DataError, LetterError, PolicyError
 from atoll.core.exposure import Exposure
 from atoll.core.extras import need
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
+from atoll.core.sealing import sealed_nbytes
 from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, Trio, WordRing
 from atoll.secure.tables import SharedTable, concatenate_tables, join_parts, send_table, share_table
 from atoll.statistics.answered import RowSets
@@ -72,6 +76,7 @@ __all__ = [
 _GUESSED = 256
 _CONTACT, _ROLE = 26.0, 200.0
 """Bytes of a message or a reply beside its values, and of what begins a role of a session."""
+_DIGEST = 16
 _ROWS = 40
 """Bits of the number of a row within its site."""
 MOST_ROWS = 1 << 21
@@ -228,6 +233,39 @@ def _own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callabl
     return kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"]))
 
 
+def _about(request: Mapping[str, Any], plan: SecurePlan, parties: Sequence[str]) -> bytes:
+    """What is computed, in 16 bytes: the statement, the strictest policy as this party knows it, the owners with their sizes, and the three parties."""
+    message = request["message"]
+    told = [str(message["sql"]), {str(table): dict(types) for table, types in message["catalog"].items()}, plan.policy.told(plan.catalog.tables), str(message["first"])]  # fmt: skip
+    sizes = {str(owner): [int(one) for one in own] for owner, own in request["sizes"].items()}
+    widths = {str(column): int(words) for column, words in request["widths"].items()}
+    text = json.dumps([told, list(sizes.items()), widths, [str(party) for party in parties]], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST).digest()
+
+
+async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, parties: Sequence[str], me: str, make: Callable[..., Any]) -> None:  # fmt: skip
+    """Let all roles compare what they were asked for, and then write down what this site answers, before a row leaves.
+
+    Raises:
+        LetterError: another role was asked for something else, or a role is left out.
+        DataError: the coordinator says other sizes of this site than it measured.
+        PolicyError: the answer differs from an earlier one by too few units.
+    """
+    about, owners = _about(request, plan, parties), {str(owner) for owner in request["sizes"]}
+    apart = (owners | set(parties)) ^ {me, *peers.names}
+    if apart:
+        raise LetterError(f"{', '.join(sorted(apart))} takes part in the session alone, or in the statement alone", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
+    await peers.broadcast(np.frombuffer(about, np.uint8))
+    for other, told in (await peers.gather()).items():
+        if not isinstance(told, np.ndarray) or told.tobytes() != about:
+            raise LetterError(f"{other} was asked for something else than {me}", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
+    if me in owners:
+        kept = local_rows(island, request["message"], fresh=False, make=make)
+        if kept.sizes != [int(one) for one in request["sizes"][me]]:
+            raise DataError(f"this site has {kept.sizes} rows, filled up, and {list(request['sizes'][me])} are asked for", where=me, remedy="ask again: its rows have changed since it was asked how many there are, or the coordinator is lying")  # fmt: skip
+        kept.record(island)
+
+
 @task(discloses=_promised_of)
 async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties."""
@@ -238,7 +276,7 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
 async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, make: Callable[..., Any] = make_secure_plan) -> None:  # fmt: skip
     """Share the rows of all leaves, as one who is none of the three parties; ``make`` as in `local_rows`."""
     plan = plan_of(silo_of(island.data), request["message"], make)
-    local_rows(island, request["message"], fresh=False, make=make).record(island)
+    await _agree(island, peers, plan, request, parties, island.name, make)
     for place, leaf in enumerate(plan.leaves):
         size = int(request["sizes"][island.name][place])
         if size:
@@ -267,8 +305,7 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
     """
     own = None if island.data is None else silo_of(island.data)
     plan = plan_of(own, request["message"], make)
-    if own is not None:
-        local_rows(island, request["message"], fresh=False, make=make).record(island)
+    await _agree(island, peers, plan, request, parties, me, make)
     sharing = ReplicatedSharing(WordRing(64))
     trio = await ReplicatedComputation(island, peers, list(parties), me, sharing).trio()
     leaves = []
@@ -364,7 +401,8 @@ class Smcql(Strategy):
         cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins))
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
-        return cost.nbytes + cost.outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE) + self.further_bytes(plan, sizes, asked)  # fmt: skip
+        agreed = roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(np.zeros(_DIGEST, np.uint8)))
+        return agreed + cost.nbytes + cost.outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE) + self.further_bytes(plan, sizes, asked)  # fmt: skip
 
     def cuts_before(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]]) -> RehearsedCuts | None:
         """Tables that the parties will cut, as far as anybody can tell; none."""
