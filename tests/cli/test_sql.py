@@ -43,6 +43,7 @@ def test_json_has_the_answer_and_what_it_cost(atoll: Callable[..., Any], words: 
     assert [[row[0], float(row[1]), row[2]] for row in found["rows"]] == [["A", 42.0, 3.0], ["B", -1.0, None]]
     assert set(found) >= {"strategy", "rejected", "plan", "leakage", "rounds", "comparisons", "privacy", "approximate", "withheld_groups"}  # fmt: skip
     assert set(found["seconds"]) == {"total", "local", "secure"}
+    assert (found["expected"]["rounds"], found["expected"]["seconds"] > 0) == (found["rounds"], True)
     assert set(found["bytes"]) == {"total", "predicted", "links"}
     assert set(found["bytes"]["links"]) == {"csv", "parquet", "duck", "lite"}
     with (tmp_path / "out.csv").open() as file:
@@ -54,6 +55,7 @@ def test_explain_says_what_leaves_and_asks_no_rows(atoll: Callable[..., Any], wo
     assert "strategy sums" in said
     assert "who learns what" in said
     assert "masked" in said
+    assert "in 2 rounds: 0.017 s on links of" in said
 
 
 def test_errors_point_to_the_place(atoll: Callable[..., Any], words: list[str]) -> None:

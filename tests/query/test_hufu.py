@@ -171,6 +171,16 @@ def test_comparisons_of_the_published_search(
 # ---------------------------------------------------------------- what leaves
 
 
+@pytest.mark.parametrize("strategy", ["hufu", "hufu:comparison=masked,bound=extent", "hufu:radii=3"])
+def test_explain_names_no_fewer_rounds_than_a_search_takes(strategy: str) -> None:
+    made = {name: source([(k, f"n{k}", float(k), 1.0)], [], []) for k, name in enumerate(("a", "b", "c"))}
+    text = "SELECT id FROM t WHERE kNN(POINT(0, 0), location, 2)"
+    with connected(made, POLICY) as db:
+        planned, found = db.sql(f"EXPLAIN {text}", strategy=strategy), db.sql(text, strategy=strategy)
+        assert 3 < found.facts()["rounds"] <= planned.expected["rounds"]
+        assert planned.expected["seconds"] > 0.008 * planned.expected["rounds"]
+
+
 def test_frames_hold_no_row_and_a_part_alone_is_noise() -> None:
     rows = [[(100 * j + k, f"person {j} {k}", float(k), float(j)) for k in range(9)] for j in range(3)]
     engine = RecordingEngine()

@@ -53,6 +53,7 @@ class SqlResult:
         predicted: bytes that the strategy expected.
         links: bytes on the link of each site.
         seconds: what it took: ``total``, ``local`` and ``secure``.
+        expected: ``rounds``, and the ``seconds`` that these and the predicted bytes take on the links: 8 ms each, and 40 MB/s.
         withheld_groups: groups that too few units stand behind; ``None`` for none, or so few that their number would tell of single units.
         withheld_values: NULLs that stand for values that too few units stand behind.
         explained: whether only the plan was asked for.
@@ -72,6 +73,7 @@ class SqlResult:
         self.plan, self.leakage = list(facts["plan"]), list(facts["leakage"])
         self.bytes, self.predicted = int(facts["bytes"]["total"]), int(facts["bytes"]["predicted"])
         self.links, self.seconds = dict(facts["bytes"]["links"]), dict(facts["seconds"])
+        self.expected = dict(facts["expected"])
         few = facts["withheld_groups"]
         self.withheld_groups, self.withheld_values = None if few is None else int(few), int(facts["withheld_values"])
         self.privacy, self.approximate = facts["privacy"], facts["approximate"]

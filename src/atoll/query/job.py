@@ -28,6 +28,7 @@ from .strategies.strategy import (
     QueryAnswer,
     choose_strategy,
     known_strategies,
+    predict_seconds,
     shares_rows,
     takes_epsilon,
 )
@@ -132,6 +133,7 @@ class QueryResult:
             "plan": self.plan,
             "leakage": self.leakage,
             "rounds": self.answer.rounds,
+            "expected": {"rounds": self.answer.rounds, "seconds": predict_seconds(self.predicted, self.answer.rounds)},
             "comparisons": self.answer.comparisons,
             "bytes": {"total": self.bytes, "predicted": self.predicted, "links": dict(self.links)},
             "privacy": None if self.answer.privacy is None else dict(self.answer.privacy),
@@ -246,8 +248,8 @@ class _PreparedQuery(Prepared):
             if statement.explain != "explain":
                 await _require_replicas(fed, asked)
         if statement.explain == "explain":
-            predicted = round(learned + choice.strategy.predict_cost(choice.plan, len(sites)))
-            return QueryResult(QueryAnswer(statement.columns, statement.types, []), choice, 0, predicted, {}, "explain")
+            nbytes, rounds = choice.strategy.predict_plan(choice.plan, len(sites))
+            return QueryResult(QueryAnswer(statement.columns, statement.types, [], rounds=rounds), choice, 0, round(learned + nbytes), {}, "explain")  # fmt: skip
         message = message_of(statement, catalog, policy, fed.parties.names[0])
         answer = await choice.strategy.run(fed, choice.plan, message)
         fed.record({"rows": len(answer.rows), "rounds": answer.rounds, "withheld_groups": answer.withheld_groups})

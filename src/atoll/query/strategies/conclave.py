@@ -279,7 +279,7 @@ class Conclave(Smcql):
         request = {"message": asked, "sizes": sizes, "widths": widths}
         made, told = await self.open_rows(fed, plan, request, compute_clear_keys, share_frontier)
         joins = [float(one) for one in told["joins"]]
-        return replace(made, joins=joins)
+        return self.with_cost(plan, replace(made, joins=joins))
 
 
 class _RehearsedReader:

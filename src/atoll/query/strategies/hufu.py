@@ -61,6 +61,8 @@ BOUNDS = ("own", "extent")
 _ANY = DistanceRange(1.0, 1.0)
 _RELATION = "@relation"
 _ENTRY = "@entry"
+_TABLE_ROUNDS = 10
+"""Messages that follow one another until rows stand in a table, where each meets others two times at most."""
 _MOST_ROWS = 10_000
 """Most rows of a relation that sites tell each other."""
 
@@ -637,6 +639,16 @@ class Hufu(Strategy):
         if rows:
             total += others * (_carried(_array(8 * 24)) + _carried(_array(24)))
         return total + n * (_array(8 * rows * words) + 120)
+
+    def predict_rounds(self, plan: SpatialPlan, sites: int) -> int:
+        """Messages that follow one another, at most: seeds, the first bound, three or four for each comparison, and the table of rows."""
+        if plan.counts is not None:
+            return 2
+        search = 0
+        if plan.k:
+            steps = math.ceil(math.log(plan.reach.extent / plan.reach.precision, self.radii + 1))
+            search = 2 * (self.bound == "own") + (4 if sites == 2 else 3) * steps
+        return 1 + (plan.relation is not None) + search + _TABLE_ROUNDS + 1
 
     def _bytes_of_comparison(self, n: int, sums: int, k: int) -> float:
         others = n - 1

@@ -384,6 +384,7 @@ class Shrinkwrap(Smcql):
     """
 
     name: ClassVar[str] = "shrinkwrap"
+    contacts: ClassVar[int] = 3
     needs_terms: ClassVar[bool] = True
 
     epsilon: float = 0.0
@@ -538,7 +539,7 @@ class Shrinkwrap(Smcql):
             raise DataError(next(iter(charged.rejected.values()), "a site did not answer"), where="shrinkwrap", remedy="start all sites, and ask within their budgets")  # fmt: skip
         made, first = await self.open_rows(fed, plan, request, compute_cut_rows, share_cut_rows)
         privacy = self._privacy(plan, request, [[int(x) for x in one] for one in first["cuts"]])
-        return replace(made, rounds=3, privacy=privacy)
+        return self.with_cost(plan, replace(made, privacy=privacy))
 
     def _privacy(self, plan: SecurePlan, request: Mapping[str, Any], seen: Sequence[Sequence[int]]) -> dict[str, Any]:
         """What the sizes cost, and what they were."""

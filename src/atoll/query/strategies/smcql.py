@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -336,6 +337,8 @@ class Smcql(Strategy):
 
     name: ClassVar[str] = "smcql"
     shares_rows: ClassVar[bool] = True
+    contacts: ClassVar[int] = 2
+    """How often the coordinator asks the sites."""
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan; see `atoll.query.secure.plan`."""
@@ -381,8 +384,16 @@ class Smcql(Strategy):
     def predict_cost(self, plan: SecurePlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
         """Bytes for 256 rows of each table at each site, as long as nobody knows how many there are; of all pairs of rows, if a join has them."""
         del groups
+        return self.predict_plan(plan, sites)[0]
+
+    def predict_rounds(self, plan: SecurePlan, sites: int) -> int:
+        """Messages that follow one another, for 256 rows of each table at each site."""
+        return self.predict_plan(plan, sites)[1]
+
+    def predict_plan(self, plan: SecurePlan, sites: int) -> tuple[float, int]:
+        """Bytes and rounds for 256 rows of each table at each site."""
         sizes = self.guess_sizes(plan, sites)
-        return self._bytes(plan, sizes, {}, self.cuts_before(plan, sizes))
+        return self._cost(plan, sizes, {}, self.cuts_before(plan, sizes))
 
     @staticmethod
     def guess_sizes(plan: SecurePlan, sites: int) -> dict[str, list[int]]:
@@ -391,10 +402,14 @@ class Smcql(Strategy):
 
     def predict_answer(self, plan: SecurePlan, sites: int, answer: QueryAnswer) -> float:
         """Bytes for the sizes that the sites told."""
-        del sites
-        return self._bytes(plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins)
+        return self.predict_cost(plan, sites) if answer.expected is None else answer.expected
 
-    def _bytes(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = ()) -> float:  # fmt: skip
+    def with_cost(self, plan: SecurePlan, answer: QueryAnswer) -> QueryAnswer:
+        """The answer with the bytes and rounds that its sizes let expect."""
+        expected, rounds = self._cost(plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins)
+        return replace(answer, expected=expected, rounds=rounds)
+
+    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = ()) -> tuple[float, int]:  # fmt: skip
         names = list(sizes)
         parties = self.choose_parties(plan, names)
         asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0])))
@@ -402,7 +417,8 @@ class Smcql(Strategy):
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
         agreed = roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(np.zeros(_DIGEST, np.uint8)))
-        return agreed + cost.nbytes + cost.outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE) + self.further_bytes(plan, sizes, asked)  # fmt: skip
+        nbytes = agreed + cost.nbytes + cost.outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE) + self.further_bytes(plan, sizes, asked)  # fmt: skip
+        return nbytes, self.contacts + 1 + math.ceil(cost.messages)  # and one for the digests
 
     def cuts_before(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]]) -> RehearsedCuts | None:
         """Tables that the parties will cut, as far as anybody can tell; none."""
@@ -434,7 +450,8 @@ class Smcql(Strategy):
         sizes, widths, _ = await self.measure(fed, message)
         require_size(plan, sizes)
         request = {"message": dict(message), "sizes": sizes, "widths": widths}
-        return (await self.open_rows(fed, plan, request, compute_shares, share_rows))[0]
+        made, _ = await self.open_rows(fed, plan, request, compute_shares, share_rows)
+        return self.with_cost(plan, made)
 
     @staticmethod
     async def measure(fed: Federation, message: Mapping[str, Any], task: Any = measure_rows) -> tuple[dict[str, list[int]], dict[str, int], dict[str, Any]]:  # fmt: skip
@@ -475,7 +492,7 @@ class Smcql(Strategy):
         cells, values = _cells(plan, found)
         rows = finish_cells(plan, cells)
         withheld = _withheld(plan, {party: got[party]["few"] for party in parties[:2]}, len(cells))
-        made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, rounds=2, sizes=request["sizes"], widths=request["widths"])  # fmt: skip
+        made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, sizes=request["sizes"], widths=request["widths"])  # fmt: skip
         return made, first
 
 

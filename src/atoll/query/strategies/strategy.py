@@ -22,10 +22,13 @@ __all__ = [
     "Strategy",
     "choose_strategy",
     "known_strategies",
+    "predict_seconds",
     "shares_rows",
     "takes_epsilon",
 ]
 
+_ROUND, _RATE = 0.008, 4e7
+"""Seconds of a message and its reply through the coordinator, and bytes a second of all links together: what sites on one machine with sealed links have."""
 HELPER = "helper"
 """The third party beside two sites, where a strategy computes on shares at three."""
 
@@ -40,13 +43,14 @@ class QueryAnswer:
         rows: the rows; ordered only if the statement orders them.
         withheld_groups: groups that fewer units than ``min_count`` stand behind; ``None`` where a strategy tells their number only if enough units stand behind them together, and it does not.
         withheld_values: NULLs that stand for a value that few units, or a difference of few units, would show.
-        rounds: contacts with the sites; between sites, messages that follow one another.
+        rounds: contacts with the sites; between sites, messages that follow one another, under shares as many as the protocol has for these sizes.
         groups: what the cost depends on and only the run tells: the keys of all groups that the sites were asked for, also of those that are withheld; or numbers, see the strategy's ``predict_cost``.
         comparisons: secret comparisons, each of one number or of a whole vector.
         privacy: what the answer costs of a privacy budget, and its noise; ``None`` for an answer without noise.
         sizes: rows of each part of the plan that each site told, where a strategy asks for them.
         widths: words of each column of text, where a strategy asks for them.
         joins: rows of joins whose size only the run tells, as multiples of the longer table's rows.
+        expected: bytes that the strategy expected for these sizes, if it knows them already.
     """
 
     columns: tuple[str, ...]
@@ -61,6 +65,7 @@ class QueryAnswer:
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     widths: Mapping[str, int] = field(default_factory=dict)
     joins: Sequence[float] = ()
+    expected: float | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,15 @@ class Strategy:
         """
         raise NotImplementedError
 
+    def predict_rounds(self, plan: Any, sites: int) -> int:
+        """Messages that follow one another: contacts with the sites, and between sites as many as there are at most, as far as the plan tells."""
+        del sites
+        return sum(step.place.startswith("each site") for step in self.steps(plan))
+
+    def predict_plan(self, plan: Any, sites: int) -> tuple[float, int]:
+        """Bytes and rounds of a plan, for ``EXPLAIN``; see `predict_cost` and `predict_rounds`."""
+        return self.predict_cost(plan, sites), self.predict_rounds(plan, sites)
+
     def predict_answer(self, plan: Any, sites: int, answer: QueryAnswer) -> float:
         """The same, once the sites have told how many groups or rows there are.
 
@@ -189,6 +203,11 @@ class Choice:
     strategy: Strategy
     plan: Any
     rejected: Mapping[str, str] = field(default_factory=dict)
+
+
+def predict_seconds(nbytes: float, rounds: int) -> float:
+    """Seconds on the links: 8 ms for each round, and 40 MB/s. Links of other speed differ, and what sites compute comes on top."""
+    return rounds * _ROUND + nbytes / _RATE
 
 
 def known_strategies() -> tuple[str, ...]:
