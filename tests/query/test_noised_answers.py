@@ -144,6 +144,18 @@ def test_a_site_takes_no_coordinators_word_for_bounds_and_budgets(tmp_path: Path
     assert float(plan.numbers[0].most * plan.numbers[0].step) == 100.0
 
 
+def test_no_site_is_charged_for_an_answer_that_another_one_refuses() -> None:
+    from atoll.query import QueryPolicy, Silo, SqlConnection
+
+    silos = {name: Silo(source, QueryPolicy.of(policy_of(epsilon=epsilon)), name) for (name, source), epsilon in zip(sites(MANY).items(), (1, 0.5), strict=True)}  # fmt: skip
+    with SqlConnection(silos) as db:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Silo, "run_all", lambda *given, **more: pytest.fail("a row was read"))
+            with pytest.raises(AtollError, match=r"the epsilon of anna is 0\.5 here"):
+                ask(db, "SELECT count(*) FROM v", 0.9)
+        ask(db, "SELECT count(*) FROM v", 0.5)  # 0.9 more would be beyond the first site's 1
+
+
 def test_an_answer_that_was_lost_is_charged_once(monkeypatch: Any) -> None:
     """The coordinator dies after the sites' noise is in the sum. Asked again, the statement gets that noise, at no further cost."""
     from atoll.core.errors import DataError

@@ -58,6 +58,7 @@ __all__ = [
     "count_error",
     "find_release",
     "list_noised",
+    "require_room",
     "release_once",
     "sample_epsilon",
 ]
@@ -308,9 +309,7 @@ def _release(island: Any, message: Any, plan: NoisedPlan, parts: int, exact: Any
     Raises:
         PolicyError: the analyst's budget is spent, or the analyst has none.
     """
-    epsilon, delta, analyst = float(message["epsilon"]), float(message["delta"]), str(message["analyst"])
-    if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
-        raise ConfigError(f"epsilon={epsilon}, delta={delta}", where=island.name, remedy="use an epsilon above 0, and a delta in (0, 1)")  # fmt: skip
+    epsilon, delta, analyst = _terms(island, message)
     matter = json.dumps([plan.statement.sql, repr(plan.numbers), parts, plan.bounds, epsilon, delta, exact])
     share = epsilon / plan.parts
     charged = {"epsilon": share * parts, "delta": delta if plan.hidden_keys and parts == 1 else 0.0}
@@ -321,10 +320,7 @@ def _release(island: Any, message: Any, plan: NoisedPlan, parts: int, exact: Any
 
 def find_release(island: Any, tag: str) -> tuple[list[Any], Any]:
     """The record of a site's releases with noise, and of it the one of a tag; ``None`` if there is none."""
-    try:
-        answers = list(island.left(RECORD)["answers"])
-    except ConfigError:
-        answers = []
+    answers = _answers(island)
     return answers, next((one for one in answers if one["tag"] == tag), None)
 
 
@@ -355,6 +351,22 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
     return value
 
 
+def _terms(island: Any, message: Any) -> tuple[float, float, str]:
+    """Epsilon, delta and the analyst of a request."""
+    epsilon, delta, analyst = float(message["epsilon"]), float(message["delta"]), str(message["analyst"])
+    if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
+        raise ConfigError(f"epsilon={epsilon}, delta={delta}", where=island.name, remedy="use an epsilon above 0, and a delta in (0, 1)")  # fmt: skip
+    return epsilon, delta, analyst
+
+
+def _answers(island: Any) -> list[Any]:
+    """What the site has answered with noise."""
+    try:
+        return list(island.left(RECORD)["answers"])
+    except ConfigError:
+        return []
+
+
 def _require_budget(island: Any, answers: Sequence[Any], analyst: str, charged: Mapping[str, float]) -> None:
     privacy = silo_of(island.data).policy.privacy
     budget = None if privacy is None else privacy.people.get(analyst)
@@ -364,6 +376,17 @@ def _require_budget(island: Any, answers: Sequence[Any], analyst: str, charged: 
         spent = sum(float(one[name]) for one in answers if one["analyst"] == analyst)
         if spent + charged[name] > limit * (1 + 1e-9):
             raise PolicyError(f"the {name} of {analyst} is {limit:g} here: {spent:.4g} is spent, and this answer takes {charged[name]:.4g}", where=island.name, remedy=f"ask again what was answered, which costs nothing, ask with a smaller {name}, or let the site raise the budget")  # fmt: skip
+
+
+@task(discloses=_promised)
+def require_room(island: Any, message: Any) -> Any:
+    """Refuse an answer that exceeds this site's budget, before any site reads a row or is charged; one that it has given already costs nothing."""
+    plan: NoisedPlan = plan_of(silo_of(island.data), message, make_noised_plan)
+    epsilon, delta, analyst = _terms(island, message)
+    answers = _answers(island)
+    if not any((one["text"], one["analyst"]) == (plan.statement.text, analyst) for one in answers):
+        _require_budget(island, answers, analyst, {"epsilon": epsilon, "delta": delta if plan.hidden_keys else 0.0})
+    return {}
 
 
 @task(discloses=_promised)
@@ -442,7 +465,8 @@ class Saqe(Strategy):
 
     def steps(self, plan: NoisedPlan) -> Sequence[PlanStep]:
         """The steps of a plan."""
-        keys, found = ", ".join(one.text for one in plan.keys), []
+        keys = ", ".join(one.text for one in plan.keys)
+        found = [PlanStep("each site", "plain", f"look whether the budget of {self.analyst or 'the analyst'} has room")]
         if keys:
             found.append(PlanStep("each site", "noised" if plan.hidden_keys else "plain", f"name the values of {keys}"))
         groups, rows = plan.bounds
@@ -462,16 +486,15 @@ class Saqe(Strategy):
     def predict_cost(self, plan: NoisedPlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
         """Bytes of all sites, for a coordinator that is honest."""
         asked = M.nbytes(plan.statement.sql) + 64.0
-        return sites * (2 * asked + _SUM + _NEIGHBOUR * sites + 8.0 * len(groups) * len(plan.numbers))
+        return sites * (3 * asked + _SUM + _NEIGHBOUR * sites + 8.0 * len(groups) * len(plan.numbers))
 
     async def run(self, fed: Federation, plan: NoisedPlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
         asked = {**message, "epsilon": self.epsilon, "delta": self.delta, "analyst": self.analyst, "cells": [[]]}
-        rounds = 0
+        await _ask_all(fed, require_room, asked)
+        rounds = 1
         if plan.keys:
-            told = await fed.ask_all(fed.parties, list_noised, asked)
-            if len(told.values) < len(fed.parties):
-                raise DataError(next(iter(told.rejected.values()), "a site did not answer"), where="saqe", remedy="start all sites, and ask within their budgets")  # fmt: skip
+            told = await _ask_all(fed, list_noised, asked)
             seen = {tuple(key) for one in told.values for key in one["keys"]}
             asked["cells"] = [list(key) for key in sorted(seen, key=lambda key: [(part is None, part or "") for part in key])]  # fmt: skip
             rounds += 1
@@ -496,6 +519,13 @@ class Saqe(Strategy):
             "epsilon": self.epsilon, "delta": self.delta if plan.hidden_keys else 0.0, "analyst": self.analyst, "unit": plan.released.unit or "row", "neighbours": "add-remove", "mechanism": "discrete Laplace",
             "groups": groups, "rows": rows, "noise_std": stds,
         }  # fmt: skip
+
+
+async def _ask_all(fed: Federation, what: Any, message: Mapping[str, Any]) -> Any:
+    told = await fed.ask_all(fed.parties, what, message)
+    if len(told.values) < len(fed.parties):
+        raise DataError(next(iter(told.rejected.values()), "a site did not answer"), where="saqe", remedy="start all sites, and ask within their budgets")  # fmt: skip
+    return told
 
 
 def _shown_number(plan: NoisedPlan, one: QueryAggregate, row: Any) -> str | None:
