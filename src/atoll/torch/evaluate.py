@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from atoll.core.errors import ConfigError, nearest
+from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.learn.local.own_loss import LABELLED
 
 from .blocks.pool import Pool, columns_of, pool_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .network import FunctionalModule
 
 __all__ = [
+    "LINKS",
+    "doubts_of_scale",
     "elements",
     "evaluate",
     "evaluate_many",
@@ -96,22 +98,35 @@ def score(network: FunctionalModule, params: Mapping[str, NDArray[Any]], x: NDAr
     return np.asarray(torch.cat(made).numpy()) if made else np.zeros((0,))
 
 
+LINKS = {
+    "cross_entropy": "softmax", "CrossEntropyLoss": "softmax", "bce": "softmax", "binary_cross_entropy_with_logits": "softmax", "BCEWithLogitsLoss": "softmax",
+    "nll": "log", "nll_loss": "log", "NLLLoss": "log", "mse": "value", "mse_loss": "value", "MSELoss": "value", "l1": "value", "l1_loss": "value",
+    "L1Loss": "value", "multiclass_hinge": "",
+}  # fmt: skip
+"""Losses, by Atoll's and PyTorch's names -> what scores are."""
+_LOG_ODDS = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss")
+
+
 _DRAWS = (1.0, -3.0, 5.0, -1.0)
+_FEW = 8  # rows
 _NOISE = 1 << 20  # entries of a parameter that gets noise, besides
 
 
-def scale_of_outputs(network: FunctionalModule, x: Tensor) -> str:
+def scale_of_outputs(network: FunctionalModule, x: NDArray[Any]) -> str:
     """Return what a model's outputs are with any weights, found with a few: what its last layer makes of them.
 
     Args:
         network: the model.
-        x: a few rows.
+        x: rows, of which a few are taken.
 
     Returns:
         ``"probabilities"``: from 0 to 1, and of several classes with the sum 1; ``"fractions"``: from 0 to 1, with other sums; ``"log"``: logarithms of
         probabilities of several classes; ``"numbers"``: anything else; ``""``: not known.
     """
+    rows = _inputs_alone(network, np.asarray(x)[:_FEW]).x
     generator, made = torch.Generator().manual_seed(0), list[Tensor]()
+    if not len(rows):
+        return ""
     try:
         with torch.no_grad(), network.measuring():
             own = dict(network.evaluation.named_parameters())
@@ -122,8 +137,8 @@ def scale_of_outputs(network: FunctionalModule, x: Tensor) -> str:
                     if name in network.names
                 }
                 rest = {**own, **dict(network.evaluation.named_buffers())}
-                outputs = network.outputs(moved, rest, x, training=False)
-                made.append(outputs.reshape(len(x), -1).double())
+                outputs = network.outputs(moved, rest, rows, training=False)
+                made.append(outputs.reshape(len(rows), -1).double())
     except Exception:  # the user's own code, with weights that it may not have been made for
         return ""
     found = torch.cat(made)
@@ -134,6 +149,36 @@ def scale_of_outputs(network: FunctionalModule, x: Tensor) -> str:
     if bool(((found >= 0) & (found <= 1)).all()):
         return "probabilities" if not several or _adds_up(found) else "fractions"
     return "log" if several and bool((found <= 0).all()) and _adds_up(found.exp()) else "numbers"
+
+
+def doubts_of_scale(network: FunctionalModule, scale: str) -> list[str]:
+    """Return what the result says of outputs that the loss takes for something else.
+
+    Args:
+        network: model and loss.
+        scale: the result of `scale_of_outputs`.
+
+    Raises:
+        DataError: the loss takes log-odds or margins, and gets probabilities: every one of them would mean the second class.
+    """
+    loss, bounded, found = network.measured, scale in ("probabilities", "fractions"), list[str]()
+    if bounded and (loss.task == "signs" or loss.name in _LOG_ODDS):
+        raise DataError(
+            f"the outputs of {network.title} are between 0 and 1, whatever its weights, and the loss {loss.name!r} takes log-odds or margins, which are below 0 for the first class",
+            where="Training.model",
+            remedy="leave out the model's last sigmoid or softmax, or give a loss of probabilities, such as lambda output, target: F.binary_cross_entropy(output.reshape(target.shape), target.float())",
+        )
+    if bounded and LINKS.get(loss.name) == "softmax":
+        found.append(
+            f"The outputs of {network.title} are between 0 and 1, whatever its weights, and the loss {loss.name!r} takes the softmax of them: no class ever gets a "
+            "probability near 1. Leave out the model's last softmax or sigmoid."
+        )
+    if scale not in ("log", "") and LINKS.get(loss.name) == "log":
+        found.append(
+            f"The outputs of {network.title} are no log-probabilities, which the loss {loss.name!r} takes: it has no least value, and the model no probabilities. "
+            "End the model with nn.LogSoftmax(1), or use loss='cross_entropy'."
+        )
+    return found
 
 
 def _adds_up(shares: Tensor) -> bool:

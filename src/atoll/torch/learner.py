@@ -17,7 +17,7 @@ from atoll.core.algebra.form import kinds_of_block
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import Capability
-from atoll.core.errors import AtollError, CompositionError, DataError
+from atoll.core.errors import AtollError, CompositionError
 from atoll.core.extras import one_thread
 from atoll.core.facets import facet
 from atoll.core.persistence.state_table import StateBlock
@@ -39,10 +39,21 @@ from atoll.learn.local.update import asked_epochs, epochs_of_pass, load_of, pass
 from atoll.learn.round.evaluation import held_sums, measure_client, own_model, rows_measured
 from atoll.learn.wrapped import PerClientBroadcast, shown_name
 
-from .blocks.pool import Privates, TrainedBatch, columns_of, pool_of
+from .blocks.pool import Privates, TrainedBatch, columns_of
 from .blocks.source import rows_of
 from .buffers import BufferRules, Holding
-from .evaluate import evaluate, evaluate_many, layer_of, profile, profile_many, pullback, scale_of_outputs, score
+from .evaluate import (
+    LINKS,
+    doubts_of_scale,
+    evaluate,
+    evaluate_many,
+    layer_of,
+    profile,
+    profile_many,
+    pullback,
+    scale_of_outputs,
+    score,
+)
 from .local import LocalTraining
 from .models import array_of, init, is_lazy, load, params_of, precision_of, shape_module
 
@@ -313,7 +324,6 @@ def example_of(data: Any) -> torch.Tensor | None:
 
 _LOOKED = 20  # clients whose rows are looked at before a training
 _ROWS = 10_000
-_FEW = 8  # rows on which the scale of outputs is looked at
 
 
 def _flat_columns(x: Any, dtype: torch.dtype) -> list[int]:
@@ -502,40 +512,10 @@ class TorchLearner(Holding, Reporting):
         for sample in samples:
             self.training.check_shard(sample, trains=sample is not test)
         if samples and getattr(data, "task", "") in ("classification", "binary", "multilabel"):
-            self._check_scale(samples[0])
+            self.scale = scale_of_outputs(self.network, columns_of(samples[0])["x"])
+            self._doubts = doubts_of_scale(self.network, self.scale)
         stored = [data.shard(i) for i in range(min(len(data), _LOOKED))] if getattr(data, "stored", False) else samples
         self.flat = sorted({i for sample in stored for i in _flat_columns(columns_of(sample)["x"], self.network.dtype)})
-
-    def _find_scale(self, x: Any) -> None:
-        few = np.asarray(x)[:_FEW]
-        columns = {"x": few, "y": np.zeros(len(few), np.int64)}
-        made = pool_of(columns, np.array([0, len(few)], np.int64), self.network.device, self.network.dtype)
-        self.scale = scale_of_outputs(self.network, made.x) if len(few) else ""
-
-    def _check_scale(self, sample: Any) -> None:
-        """Find what the outputs are, and refuse a model whose probabilities a loss takes for log-odds: every one of them would mean the second class.
-
-        Raises:
-            DataError: names the loss.
-        """
-        self._find_scale(columns_of(sample)["x"])
-        loss, bounded = self.network.measured, self.scale in ("probabilities", "fractions")
-        if bounded and (loss.task == "signs" or loss.name in _LOG_ODDS):
-            raise DataError(
-                f"the outputs of {self.network.title} are between 0 and 1, whatever its weights, and the loss {loss.name!r} takes log-odds or margins, which are below 0 for the first class",
-                where="Training.model",
-                remedy="leave out the model's last sigmoid or softmax, or give a loss of probabilities, such as lambda output, target: F.binary_cross_entropy(output.reshape(target.shape), target.float())",
-            )
-        if bounded and _LINKS.get(loss.name) == "softmax":
-            self._doubts.append(
-                f"The outputs of {self.network.title} are between 0 and 1, whatever its weights, and the loss {loss.name!r} takes the softmax of them: no class ever gets a "
-                "probability near 1. Leave out the model's last softmax or sigmoid."
-            )
-        if self.scale not in ("log", "") and _LINKS.get(loss.name) == "log":
-            self._doubts.append(
-                f"The outputs of {self.network.title} are no log-probabilities, which the loss {loss.name!r} takes: it has no least value, and the model no probabilities. "
-                "End the model with nn.LogSoftmax(1), or use loss='cross_entropy'."
-            )
 
     @property
     def notices(self) -> Sequence[str]:
@@ -554,18 +534,16 @@ class TorchLearner(Holding, Reporting):
         """What the scores are, by the loss; see `atoll.learn.learner.SupportsLink`."""
         loss = self.training.network.measured
         # A method's own loss of classes is one of logits: its scores are compared by their softmax.
-        link = _LINKS.get(loss.name, "softmax" if loss.task == "classes" else "")
-        if link == "log":
-            return link if self.scale in ("log", "") else ""
-        if not link and self.scale in ("probabilities", "log"):
-            return "probability" if self.scale == "probabilities" else "log"
-        return link
+        link = LINKS.get(loss.name, "softmax" if loss.task == "classes" else "")
+        if link == "log" and self.scale not in ("log", ""):
+            return ""
+        return link or {"probabilities": "probability", "log": "log"}.get(self.scale, "")
 
     def scores(self, params: Tree, x: Any) -> NDArray[Any]:
         """Return the model's outputs for some inputs, one row each."""
         self.require_held(params)
         if not self.scale and len(x):  # between organisations, the first rows may be those that it predicts
-            self._find_scale(x)
+            self.scale = scale_of_outputs(self.network, x)
         return score(self.training.network, params, x)
 
     def pullback(self, params: Tree, x: Any, slope: Any) -> Tree:
@@ -853,15 +831,6 @@ def _model_of(message: Tree) -> Tree:
     """Return the model in a train message, with the running statistics that travel with it."""
     broadcast = message["broadcast"]
     return {**broadcast["params"], **broadcast.get("buffers", {})}
-
-
-_LINKS = {
-    "cross_entropy": "softmax", "CrossEntropyLoss": "softmax", "bce": "softmax", "binary_cross_entropy_with_logits": "softmax", "BCEWithLogitsLoss": "softmax",
-    "nll": "log", "nll_loss": "log", "NLLLoss": "log", "mse": "value", "mse_loss": "value", "MSELoss": "value", "l1": "value", "l1_loss": "value",
-    "L1Loss": "value", "multiclass_hinge": "",
-}  # fmt: skip
-"""Losses, by Atoll's and PyTorch's names -> what scores are."""
-_LOG_ODDS = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss")
 
 
 def loss_of_task(model: nn.Module, task: str) -> str:

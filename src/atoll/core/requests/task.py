@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .island import Island
 
 __all__ = [
-    "Batch", "Findings", "Summed", "Task", "TaskSchema", "Tuning", "Work", "Workload", "done_before", "register_tasks", "resolve", "task",
+    "Batch", "Summed", "Task", "TaskFindings", "TaskSchema", "Tuning", "Work", "Workload", "done_before", "register_tasks", "resolve", "task",
     "tasks_of",
 ]  # fmt: skip
 
@@ -482,7 +482,7 @@ class Tuning(Protocol):
         ...
 
 
-class Findings(Protocol):
+class TaskFindings(Protocol):
     """What a task finds out about the code that it runs, so that a result can say it wherever the task ran."""
 
     def pack(self) -> dict[str, list[str]]:
@@ -544,7 +544,7 @@ class Task:
     promise: Callable[[Tree], int | None] | None = None
     discloses: Callable[[Tree], Disclosure] | None = None
     contract: Callable[[Mapping[str, Any]], Contract] | None = None
-    findings: Findings | None = None
+    findings: TaskFindings | None = None
     adds_excess: bool = False
     owner: str = ""
 
