@@ -71,9 +71,16 @@ def test_two_texts_of_one_number_need_a_word(psi: Asked) -> None:
     assert psi("id\n007\n8\n", "id\n7\n8\n", "--key", "text")["count"] == 1
 
 
-@pytest.mark.parametrize(("left", "right"), [("U2\nu2", "u2\nu3"), ("U2\nu3", "u2\nu3")])
-def test_capitals_make_two_keys_and_a_warning(psi: Asked, left: str, right: str) -> None:
-    with pytest.warns(UserWarning, match="in capitals alone"):
+@pytest.mark.parametrize(
+    ("left", "right", "said"),
+    [
+        ("U2\nu2", "u2\nu3", "table of bank: 1 key differs from another key in capitals alone, first in rows 2 and 3"),
+        ("U2\nu3", "u3\nu2", "1 key of bank and shop differs in capitals alone, first in row 2 of bank and row 3 of shop"),
+        ("x\nB\nu3\nA", "u3\na\nb", "2 keys of bank and shop differ in capitals alone, first in row 3 of bank and row 4 of shop"),
+    ],
+)  # fmt: skip
+def test_capitals_make_two_keys_and_a_warning(psi: Asked, left: str, right: str, said: str) -> None:
+    with pytest.warns(UserWarning, match=said):
         assert psi(f"id\n{left}\n", f"id\n{right}\n")["count"] == 1
 
 

@@ -67,10 +67,13 @@ def warn_of_likely_keys(tables: Mapping[str, Any], columns: Sequence[str], key: 
     plain = set.intersection(*(set(one.names) for one in keys))
     folds = {"capitals": str.casefold, "zeros, as in 007 and 7, or 7.0 and 7": _without_zeros}
     for what, fold in folds.items():
-        shared = set.intersection(*({fold(name) for name in one.names} for one in keys))
-        apart = len(shared - {fold(name) for name in plain})
+        rows = [{fold(name): row + one.row_offset for name, row in zip(one.names, one.places.tolist(), strict=True)} for one in keys]  # fmt: skip
+        apart = set.intersection(*(set(row) for row in rows)) - {fold(name) for name in plain}
         if apart:
-            warnings.warn(f"{apart} keys of {both} differ in {what} alone; they are different keys", UserWarning, stacklevel=2)  # fmt: skip
+            first = min(apart, key=rows[0].__getitem__)
+            at = " and ".join(f"row {row[first]} of {name}" for name, row in zip(tables, rows, strict=True))
+            many = f"1 key of {both} differs" if len(apart) == 1 else f"{len(apart)} keys of {both} differ"
+            warnings.warn(f"{many} in {what} alone, first in {at}; they are different keys", UserWarning, stacklevel=2)
     return keys
 
 

@@ -64,7 +64,7 @@ def test_two_texts_of_one_number_are_refused_unless_you_say_what_they_are() -> N
 
 
 def test_capitals_make_two_keys_and_a_warning() -> None:
-    with pytest.warns(UserWarning, match="1 keys differ .* rows 0 and 2"):
+    with pytest.warns(UserWarning, match="1 key differs .* rows 0 and 2"):
         keys = RowKeys.of({"id": ["U2", "u3", "u2"]}, "id")
     assert set(keys.names) == {"U2", "u2", "u3"}
 

@@ -242,8 +242,9 @@ def _warn_of_capitals(first: Mapping[str, int], where: str, offset: int) -> None
     pairs = [(text, other) for text in first if (other := folded.setdefault(text.casefold(), text)) != text]
     if pairs:
         text, other = pairs[0]
+        many = "1 key differs" if len(pairs) == 1 else f"{len(pairs)} keys differ"
         warnings.warn(
-            f"{where}: {len(pairs)} keys differ from another key in capitals alone, first in rows {first[other] + offset} and {first[text] + offset}; they are different keys",
+            f"{where}: {many} from another key in capitals alone, first in rows {first[other] + offset} and {first[text] + offset}; they are different keys",
             UserWarning,
             stacklevel=3,
         )
