@@ -129,7 +129,7 @@ def test_sizes_with_noise_are_charged_at_each_site_over_mutual_tls(tmp_path: Pat
         (tmp_path / site / "trips.csv").write_text("card,fare\n" + "".join(f"{first + k // 2},{k % 8}\n" for k in range(24)))  # fmt: skip
         (tmp_path / "data" / f"{site}.yaml").write_text(f"path: {tmp_path}/{site}\n{rules}")
     text = "SELECT count(*) FROM trips a JOIN trips b ON a.card = b.card WHERE a.fare = 2 AND b.fare = 3"
-    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nstrategy: shrinkwrap:split=uniform\nepsilon: 8\ndelta: 0.001\nanalyst: anna\nsql: {text}\n")  # fmt: skip
+    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nstrategy: shrinkwrap:split=uniform\nepsilon: 8\ndelta: 0.001\nanalyst: anna\nhelper: true\nsql: {text}\n")  # fmt: skip
     asked = ["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south", "--folder", str(tmp_path / "trial")]  # fmt: skip
     assert run(asked) == 0, capsys.readouterr().err
     found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
@@ -142,3 +142,23 @@ def test_sizes_with_noise_are_charged_at_each_site_over_mutual_tls(tmp_path: Pat
         assert run(["privacy", "ledger", str(folder), "--by", "analyst", "--json"]) == 0
         spent += json.loads(capsys.readouterr().out)["analysts"]
     assert [(one["site"], one["analyst"], one["epsilon"]) for one in spent] == [("north", "anna", 8.0), ("south", "anna", 8.0)]  # fmt: skip
+
+
+def test_three_sites_share_rows_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A strategy under shares by its name: with three sites no helper is asked for."""
+    (tmp_path / "data").mkdir()
+    rules = (
+        "policy: {min_count: 1}\ntables: {trips: {columns: {card: {level: protected, at_most: 2}, fare: protected}}}\n"
+    )
+    for site, rows in (("north", "1,5\n2,7\n"), ("south", "1,4\n"), ("west", "2,1\n3,9\n")):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "trips.csv").write_text(f"card,fare\n{rows}")
+        (tmp_path / "data" / f"{site}.yaml").write_text(f"path: {tmp_path}/{site}\n{rules}")
+    text = (
+        "SELECT a.card, count(*) FROM trips a JOIN trips b ON a.card = b.card AND a.fare > b.fare GROUP BY 1 ORDER BY 1"
+    )
+    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nstrategy: smcql\nsql: {text}\n")
+    asked = ["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south,west", "--folder", str(tmp_path / "trial")]  # fmt: skip
+    assert run(asked) == 0, capsys.readouterr().err
+    found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
+    assert (found["strategy"], found["rows"]) == ("smcql", [[1, 1], [2, 1]])

@@ -348,12 +348,13 @@ class JobConnection:
             the function returns.
         project: the project's name.
         strategy: how statements are answered.
+        helper: whether a helper's site takes part; see `Query`.
     """
 
     def __init__(
-        self, ask: Callable[[Callable[[Any], Awaitable[Any]]], Any], project: str, strategy: str = "auto"
-    ) -> None:
-        self.strategy = strategy
+        self, ask: Callable[[Callable[[Any], Awaitable[Any]]], Any], project: str, strategy: str = "auto", helper: bool = False
+    ) -> None:  # fmt: skip
+        self.strategy, self.helper = strategy, helper
         self.names = (f"the sites of {project}",)
         self._ask, self._job = ask, ""
 
@@ -375,7 +376,18 @@ class JobConnection:
         """Submit a job, wait for its end and fetch the answer."""
         with tempfile.TemporaryDirectory(prefix="atoll-sql-") as place:
             job, result = Path(place) / "job.yaml", Path(place) / "result"  # YAML reads JSON
-            job.write_text(as_json({"name": "sql", "job": "query", "sql": text, "strategy": self.strategy, **noise}))
+            job.write_text(
+                as_json(
+                    {
+                        "name": "sql",
+                        "job": "query",
+                        "sql": text,
+                        "strategy": self.strategy,
+                        "helper": self.helper,
+                        **noise,
+                    }
+                )
+            )
             self._job = (await admin.submit(job))["job"]
             await admin.finish(self._job)
             await admin.result(self._job, result, files=("query.json",))

@@ -169,6 +169,7 @@ class Query(Checked, Job):
         epsilon: what noise costs each site's units, in the answer or in what parties see on the way; ``None`` for none.
         delta: the probability that such an answer lists a group of one unit.
         analyst: who asks for noise, by the name that the sites' policies have budgets for.
+        helper: between organisations, whether a helper's site without rows takes part: two sites need it to compute on shares. In a simulation the helper is there by itself.
     """
 
     kind: ClassVar[str] = "query"
@@ -181,6 +182,7 @@ class Query(Checked, Job):
     epsilon: float | None = None
     delta: float = 1e-6
     analyst: str = ""
+    helper: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,7 +204,11 @@ class Query(Checked, Job):
 
     def others(self, n: int) -> Mapping[str, str]:
         """The third party beside two sites, where rows are shared: name -> role."""
-        return {HELPER: "shares"} if n < 3 and shares_rows(self.strategy) else {}
+        return {HELPER: "shares"} if self.helper or (n < 3 and shares_rows(self.strategy)) else {}
+
+    def helpers(self) -> Mapping[str, str]:
+        """The helper that the setting asks for: nobody knows yet whether there will be a third site."""
+        return {HELPER: "shares"} if self.helper else {}
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """What leaves follows from the sites' tables and policies: the statement ``EXPLAIN SELECT …`` asks them, and reads no row."""

@@ -32,6 +32,7 @@ def command(
     analyst: Annotated[str, typer.Option("--analyst", help="With --epsilon: who asks, by the name in the sites' policies; with --kit, the kit's.", metavar="NAME")] = "",
     record: Annotated[Path | None, typer.Option("--record", help="Folder that keeps what the silos have answered, and spent, for later commands.", metavar="DIR")] = None,
     transcript: Annotated[Path | None, typer.Option("--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR")] = None,
+    helper: Annotated[bool, typer.Option("--helper", help="With --kit: a helper's site is the third party beside two sites, for strategies under shares.")] = False,
     kit: KitOption = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
@@ -57,10 +58,12 @@ def command(
         own = open_kit(kit, passphrase_file)
         analyst = own.name
         opened: Any = contextlib.nullcontext(
-            JobConnection(lambda body: asked(own, server, body), own.project, strategy)
+            JobConnection(lambda body: asked(own, server, body), own.project, strategy, helper)
         )
     else:
-        opened = connect(silos=_silos_of(silo), policy=policy, strategy="auto" if each else strategy, folder=record)
+        opened = connect(
+            silos=_silos_of(silo, helper), policy=policy, strategy="auto" if each else strategy, folder=record
+        )
     with opened as db:
         if shell:
             _begin_shell(db)
@@ -159,12 +162,14 @@ def _statement_of(statement: str | None, file: Path | None) -> str:
     return sys.stdin.read() if statement == "-" else str(statement)
 
 
-def _silos_of(words: Sequence[str]) -> dict[str, str]:
+def _silos_of(words: Sequence[str], helper: bool) -> dict[str, str]:
     """``NAME=PATH`` as a mapping.
 
     Raises:
         ConfigError: it is written otherwise, or a name occurs twice.
     """
+    if helper:
+        raise ConfigError("--helper without --kit", remedy="leave it out: silos on this machine have a helper where they need one")  # fmt: skip
     from atoll.core.errors import ConfigError
 
     found: dict[str, str] = {}

@@ -455,7 +455,7 @@ def _require_helpers(run: _Run, others: Mapping[str, str]) -> None:
         raise CompositionError(
             f"helpers={dict(run.job.helpers)}, and for {len(run.gathered.names)} clients the job needs {needed}",
             where=f"job {run.job.name!r}",
-            remedy="let `Job.helpers` say what `Job.others` needs, whatever the number of clients",
+            remedy="let `Job.helpers` say what `Job.others` needs, whatever the number of clients; SQL under shares at two sites has helper: true for it",
         )
 
 
