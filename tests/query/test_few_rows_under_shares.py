@@ -145,6 +145,24 @@ def test_a_site_refuses_what_differs_by_few_of_its_rows_whatever_the_strategy(st
             db.sql("SELECT sum(pay) FROM p WHERE id <> 3", strategy=strategy)
 
 
+def test_a_site_refuses_strategies_that_count_no_units_whatever_the_coordinator_says() -> None:
+    from atoll.query import QueryPolicy, Silo
+    from atoll.query.local import plan_of
+    from atoll.query.secure.plan import make_secure_plan
+    from atoll.query.strategies.conclave import planner_of
+    from atoll.query.strategies.shrinkwrap import _Terms
+
+    own, loose = (QueryPolicy.of(policy_of(least, **ALLOWED)) for least in (4, 1))
+    asked = {"sql": "SELECT count(*) FROM p", "catalog": {"p": PEOPLE}, "policy": loose.told({"p": list(PEOPLE)}), "first": "s0"}  # fmt: skip
+    site = Silo(three(people(9))["s0"], own, "s0")
+    with pytest.raises(PolicyError, match="min_count is 4, and conclave tells more"):
+        plan_of(site, asked, planner_of("none"))
+    plan = plan_of(site, asked, make_secure_plan)
+    with pytest.raises(PolicyError, match="min_count is 4, and shrinkwrap tells more"):
+        _Terms(plan, {})
+    site.close()
+
+
 @pytest.mark.slow
 def test_three_answers_that_isolate_a_row_together_are_not_all_given() -> None:
     """The third less the others is the pay of row 60; no two differ by few."""

@@ -132,6 +132,7 @@ def planner_of(trusted: str) -> Callable[..., SecurePlan]:
     """Makes the plan of a statement with a trusted party, ``"auto"`` or ``"none"``: always the same function for one name."""
 
     def make(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
+        refuse_min_count(policy, "conclave")  # at a site by its own policy, whatever the coordinator says
         return move_frontier(make_secure_plan(statement, catalog, policy), trusted)
 
     return make
@@ -217,7 +218,6 @@ class Conclave(Smcql):
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan under shares whose frontier is moved; see `atoll.query.secure.frontier`."""
-        refuse_min_count(policy, "conclave")
         return planner_of(self.trusted)(statement, catalog, policy)
 
     def require_named(self, plan: SecurePlan, names: Sequence[str]) -> None:

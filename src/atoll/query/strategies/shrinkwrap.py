@@ -145,6 +145,7 @@ class _Terms:
     """
 
     def __init__(self, plan: SecurePlan, request: Mapping[str, Any]) -> None:
+        refuse_min_count(plan.policy, "shrinkwrap")  # the site's own: a coordinator may say otherwise
         given = request.get("cut")
         self.cuts, self.claims, _ = find_size_cuts(plan)
         if not isinstance(given, Mapping) or len(given.get("parts", ())) != len(self.cuts) or any(int(one) < 0 for one in given["parts"]):  # fmt: skip
