@@ -237,7 +237,7 @@ def _tell_columns(where: str, table: DataTable, message: Any) -> dict[str, Any]:
     for name in message["columns"] or table.columns:
         if name in message["features"] or (message["rest"] and name not in message["aside"]):
             _require_feature(table, name, asked, chosen=name in message["features"], where=where)
-        if name in message["words"] and table[name].dtype.kind == "U" and not table.missing(name).all():
+        if name in message["undeclared"] and table[name].dtype.kind == "U" and not table.missing(name).all():
             require_one_notation(without_holes(table[name]), name, where, table.row_offset, "or take another label")
         column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
         kinds[name] = column.told_kind(least)

@@ -93,7 +93,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout
     tells = not asking.words and method.events() is None
     if tells or (method.featured and not job.columns):
         message = {
-            "columns": [*job.columns, *aside] if job.columns or not method.featured else [], "categories": [*chosen, *wanted], "words": [classes] if classes in wanted else [],
+            "columns": [*job.columns, *aside] if job.columns or not method.featured else [], "categories": [*chosen, *wanted], "undeclared": [classes] if classes in wanted else [],
             "tell": tells, "numbers": False, "features": [*job.columns], "rest": method.featured and not job.columns, "aside": [*aside],
         }  # fmt: skip
         told = await _ask_kinds(asking, contacts, message)
@@ -265,7 +265,7 @@ class _Preparing:
         message = {
             "columns": names,
             "categories": [],
-            "words": [],
+            "undeclared": [],
             "tell": False,
             "numbers": True,
             "features": [],
