@@ -168,10 +168,10 @@ def _silos_of(words: Sequence[str], helper: bool) -> dict[str, str]:
     Raises:
         ConfigError: it is written otherwise, or a name occurs twice.
     """
-    if helper:
-        raise ConfigError("--helper without --kit", remedy="leave it out: silos on this machine have a helper where they need one")  # fmt: skip
     from atoll.core.errors import ConfigError
 
+    if helper:
+        raise ConfigError("--helper without --kit", remedy="leave it out: silos on this machine have a helper where they need one")  # fmt: skip
     found: dict[str, str] = {}
     for word in words:
         name, sign, path = word.partition("=")
