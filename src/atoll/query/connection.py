@@ -207,10 +207,10 @@ class SqlConnection:
 
         Returns:
             Whether the rows are equal: in any order unless the statement orders them, and doubles to 1e-9 of their size. Groups and values that were withheld may be anything. ``None`` for an
-            answer that is approximate, or only a plan.
+            answer that is approximate, or only a plan, or one of several that are right, such as a matching.
         """
         inexact = result.approximate is not None or bool(result.privacy and result.privacy["noise_std"])
-        if result.explained or inexact or result.statement is None:
+        if result.explained or inexact or result.statement is None or result.statement.needs:
             return None
         expected, ordered = self._pool(result.statement.text, params)
         return _equal_rows(result.rows, expected, ordered, result.withheld_groups, result.withheld_values)

@@ -13,6 +13,7 @@ from typing import Any
 from atoll.core.errors import CompositionError, PolicyError
 
 from .policy import ColumnPolicy, QueryPolicy
+from .rules.matching import has_matching, weight_of
 from .statement import Catalog
 
 __all__ = ["Scopes"]
@@ -214,6 +215,8 @@ class Scopes:
             CompositionError: names the part.
         """
         for scope in self.all:
+            if has_matching(scope.expression):
+                raise CompositionError("a matching needs the rows of all sites", where="sums", remedy="use the strategy smcql")  # fmt: skip
             if not self.is_divided(scope):
                 continue
             if not isinstance(scope.expression, self.exp.Select):
@@ -268,6 +271,8 @@ class Scopes:
         joined = [first.alias_or_name]
         where = select.args.get("where")
         for join in select.args.get("joins") or ():
+            if weight_of(join) is not None:
+                raise CompositionError("a matching needs the rows of all sites", where="sums", remedy="use the strategy smcql")  # fmt: skip
             name = join.this.alias_or_name
             right = self.is_source_divided(sources[name][1])
             side, kind = (join.side or "").upper(), (join.kind or "").upper()

@@ -17,6 +17,7 @@ from atoll.core.extras import need
 
 from .databases.silo import EMPTY, connect_duckdb, lock_connection, quote
 from .policy import LEVELS, PointPolicy, QueryPolicy
+from .rules.matching import expand_matched
 from .rules.registry import count_rules, expand_rules
 from .spatial import break_ties, expand_points
 
@@ -65,6 +66,7 @@ class SqlStatement:
         pooled: the SELECT as DuckDB runs it over all rows in one place.
         explain: whether only the plan is asked for: ``""``, ``"explain"`` or ``"analyze"``.
         calls: each call of a rule, and what stands in its place.
+        needs: what a strategy must offer beside SQL, in words: ``"matching"``.
     """
 
     text: str
@@ -75,6 +77,7 @@ class SqlStatement:
     sql: str = ""
     pooled: str = ""
     calls: tuple[tuple[str, str], ...] = ()
+    needs: frozenset[str] = frozenset()
 
 
 def with_points(catalog: Catalog, policy: QueryPolicy) -> Catalog:
@@ -219,13 +222,14 @@ def _parsed(text: str, key: Any, points: Any, params: tuple[Any, ...], named: bo
     _require_tables(sqlglot, tree, catalog, text, offset)
     sql = _plain_text(tree, body, anew=bool(params or calls))
     spatial = expand_points(tree, catalog.points, lambda node: _at(node, text, offset))
+    needs = frozenset({"matching"} if expand_matched(tree, lambda node: _at(node, text, offset)) else ())
     _require_columns(sqlglot, tree, catalog, text, offset)
     columns, types = _describe(
-        tree.sql("duckdb") if params or spatial or calls else body.strip().removesuffix(";"), catalog
+        tree.sql("duckdb") if params or spatial or calls or needs else body.strip().removesuffix(";"), catalog
     )
     found = _qualified(sqlglot, tree, catalog)
     pooled = break_ties(found) if spatial else sql
-    return SqlStatement(text, found, columns, types, explain, sql, pooled, calls)
+    return SqlStatement(text, found, columns, types, explain, sql, pooled, calls, needs)
 
 
 def _plain_text(tree: Any, body: str, *, anew: bool) -> str:
@@ -308,7 +312,7 @@ _FUNCTIONS = frozenset(
     count sum avg min max var_samp var_pop variance stddev stddev_samp stddev_pop corr covar_samp covar_pop count_if exists any all in median mode quantile
     quantile_cont quantile_disc approx_quantile approx_count_distinct string_agg listagg bool_and bool_or first last arg_min arg_max product row_number rank dense_rank
     percent_rank cume_dist ntile lag lead first_value last_value nth_value geomean skewness kurtosis regr_slope regr_intercept regr_r2
-    dwithin knn distance distancesphere point""".split()  # noqa: SIM905 - a list for people
+    dwithin knn distance distancesphere point matched""".split()  # noqa: SIM905 - a list for people
 )
 """Functions that only compute from their arguments, by the names that DuckDB's text has."""
 _REFUSED_NODES = (

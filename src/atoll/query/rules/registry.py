@@ -10,7 +10,7 @@ A rule is a function with `rule` above it. Those of Atoll lie in this package; a
         one = call.source(0)
         return Rewriting(one.text, f"{call.expression(1, one)} < {call.whole(2, 0, 1000)}")
 
-Beside the functions of SQL a rule may use the spatial ones (`atoll.query.spatial`).
+Beside the functions of SQL a rule may use the spatial ones (`atoll.query.spatial`), and ``Matched(weight)`` in ON (`atoll.query.rules.matching`).
 """
 
 from __future__ import annotations

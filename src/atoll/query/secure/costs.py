@@ -128,7 +128,7 @@ async def release_rows(plan: SecurePlan, tables: SecureTables) -> tuple[SharedTa
     return made, await outward_rows(made, ordered=plan.ordered), few
 
 
-def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None, keys: RehearsedKeys | None = None) -> SecureCost:  # fmt: skip
+def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None, keys: RehearsedKeys | None = None, noted: Mapping[str, Sequence[int]] | None = None) -> SecureCost:  # fmt: skip
     """What a plan costs.
 
     Args:
@@ -138,8 +138,9 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
         parties: the three parties.
         cuts: tables that the parties cut; ``None`` for none.
         keys: tables whose keys a party reads; ``None`` for none.
+        noted: sizes that they opened on the way, by name; by default usual ones.
     """
-    run = _Rehearsals(plan, widths, cuts, keys)
+    run = _Rehearsals(plan, widths, cuts, keys, noted)
     largest = run.largest([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)])
     shared = sum(_sharing(leaf_layout(leaf, widths), own[place], owner in parties) for place, leaf in enumerate(plan.leaves) for owner, own in sizes.items() if own[place])  # fmt: skip
     totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
@@ -189,6 +190,7 @@ class _Rehearsals:
     widths: Mapping[str, int]
     cuts: RehearsedCuts | None
     keys: RehearsedKeys | None
+    noted: Mapping[str, Sequence[int]] | None
 
     def largest(self, totals: Sequence[int]) -> int:
         """Rows of the largest table."""
@@ -205,7 +207,7 @@ class _Rehearsals:
         return SecureCost(sum(one.sent for one, _ in runs), max(one.messages for one, _ in runs), outward)
 
     def _play(self, totals: Sequence[int], seed: int, place: int) -> tuple[ShareRehearsal, Any]:
-        rehearsal = ShareRehearsal(_relayed, seed, place)
+        rehearsal = ShareRehearsal(_relayed, seed, place, self.noted)
         trio = rehearsal.trio
 
         def table(leaf: PlanLeaf, n: int) -> SharedTable:

@@ -19,6 +19,7 @@ from .operators import (
     LeafRows,
     Limited,
     Looked,
+    MatchedRows,
     MissingValue,
     Negated,
     Operator,
@@ -54,11 +55,12 @@ class Extents:
 
     Attributes:
         largest: rows of the largest table.
+        side: rows of the larger side of a matching; 0 without one.
     """
 
     def __init__(self, sizes: Sequence[int], shrink: Callable[[Operator, int], int] | None = None) -> None:
         self._shrink = shrink
-        self._sizes, self.largest = list(sizes), max(sizes, default=1)
+        self._sizes, self.largest, self.side = list(sizes), max(sizes, default=1), 0
         self._known: dict[int, tuple[int, ColumnBounds]] = {}
         self._seen: list[Bound] = []
 
@@ -96,6 +98,8 @@ class Extents:
             return self._of_stack(operator)
         if isinstance(operator, JoinedRows | Looked):
             return self._of_join(operator)
+        if isinstance(operator, MatchedRows):
+            return self._of_matching(operator)
         n, known = self._measure(operator.source)  # type: ignore[attr-defined]
         if isinstance(operator, GroupedRows):
             return self._of_groups(operator, n, known)
@@ -130,6 +134,13 @@ class Extents:
         if looked and operator.condition is not None:
             self.largest = max(self.largest, bound_pairs(n, m, operator.source_most, operator.inner_most))
         return n, mine | {column.name: _of(other, column.name) for column in operator.columns}
+
+    def _of_matching(self, operator: MatchedRows) -> tuple[int, ColumnBounds]:
+        (n, mine), (m, other) = self._measure(operator.left), self._measure(operator.right)
+        both = mine | other
+        self.largest, self.side = max(self.largest, n * m), max(self.side, n, m)
+        self._keep(_times(self._bound(operator.weight, both), 8 * (n + m + 1)))
+        return n, both
 
     def _of_groups(self, operator: GroupedRows, n: int, known: ColumnBounds) -> tuple[int, ColumnBounds]:
         made = {key.name: _of(known, key.name) for key in operator.keys}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from atoll.core.errors import CompositionError
+from atoll.core.errors import CompositionError, PolicyError
 
 from ..plan import split_conditions
 from ..policy import ColumnPolicy
+from ..rules.matching import weight_of
 from .lookups import LookupPlanner
 from .names import JoinPart, LeafDraft, SelectNames, refuse
 from .operators import (
@@ -19,8 +20,10 @@ from .operators import (
     JoinedRows,
     LeafRows,
     Looked,
+    MatchedRows,
     Negated,
     Operator,
+    Quotient,
     RowCondition,
     Stored,
 )
@@ -53,7 +56,7 @@ class JoinPlanner(LookupPlanner):
         """The tables of FROM, outer joins done, and the conditions that join the others; takes from ``left`` what it uses."""
         select, scope = names.select, names.scope
         joins = list(select.args.get("joins") or ())
-        if self._is_local_from(scope):
+        if not any(weight_of(join) is not None for join in joins) and self._is_local_from(scope):
             first = select.args["from_"].this
             text = self.local(first) + "".join(_joined(self.local(join)) for join in joins)
             aliases = set(self.scopes.sources_of(scope))
@@ -69,6 +72,9 @@ class JoinPlanner(LookupPlanner):
             if join.args.get("method") or join.args.get("using") or kind in ("POSITIONAL", "ASOF"):
                 raise refuse(f"{join.args.get('method') or kind or 'USING'} JOIN of rows that lie at different sites", "write ON a.x = b.x")  # fmt: skip
             part = self._part(join.this, names)
+            if (weight := weight_of(join)) is not None:
+                parts = [self._match(names, parts[0], part, weight)]
+                continue
             on = self._conjuncts(join.args.get("on"))
             if not side and kind in ("", "INNER", "CROSS"):
                 parts.append(part)
@@ -296,6 +302,21 @@ class JoinPlanner(LookupPlanner):
             left, right, most = right, left, most[::-1]
         what = " and ".join(f"{a.sql('duckdb')} = {b.sql('duckdb')}" for a, b in pairs) or "all pairs"
         made = JoinedRows(left.operator, right.operator, tuple(values), most[0], most[1], what=f"join {', '.join(sorted(right.aliases))} on {what}")  # fmt: skip
+        return JoinPart(made, left.aliases | right.aliases)
+
+    def _match(self, names: SelectNames, left: JoinPart, right: JoinPart, weight: Any) -> JoinPart:
+        """The heaviest matching of two parts. No condition is done before: those around it choose among its pairs."""
+        if self.strict:
+            raise PolicyError(f"min_count is {self.policy.min_count}, and a matching shows pairs of single rows", where="smcql", remedy="let sites set min_count: 1")  # fmt: skip
+        for part in (left, right):
+            self._settle(part)
+        value, text = self.number(weight, names), weight.sql("duckdb")
+        if isinstance(value, Quotient):
+            raise refuse(f"the weight {text} is a quotient", "multiply it: a matching is the same for weights ten times as large")  # fmt: skip
+        self.mark([value])
+        one, other = (", ".join(sorted(part.aliases)) for part in (left, right))
+        shows = f"which rows of {one} and of {other}, in a secret order, bid in each round of an auction; and the largest {text}, up to a power of two"
+        made = MatchedRows(left.operator, right.operator, value, what=f"match {one} and {other} by an auction, so that the sum of {text} is as large as can be", shows=shows)  # fmt: skip
         return JoinPart(made, left.aliases | right.aliases)
 
     def _outer(

@@ -11,6 +11,7 @@ from atoll.core.errors import CompositionError
 from ..column_codes import ColumnCode, code_of
 from ..plan import Released, find_outermost, guard_node, try_casts
 from ..policy import QueryPolicy
+from ..rules.matching import has_matching
 from ..scopes import Scopes
 from ..statement import SOURCE, Catalog, SqlStatement
 from .operators import (
@@ -119,7 +120,10 @@ class NamePlanner:
 
         self.exp, self.statement, self.catalog, self.policy, self.connection = exp, statement, catalog, policy, connection  # fmt: skip
         self._selects = exp.Query  # SELECT and what joins several, not the job of that name
-        self.tree = merge_subqueries(statement.tree.copy(), leave_tables_isolated=False)
+        # A subquery's condition chooses who takes part in a matching, and one around it chooses among its pairs.
+        self.tree = statement.tree.copy()
+        if not statement.needs:
+            self.tree = merge_subqueries(self.tree, leave_tables_isolated=False)
         self.strict = policy.min_count > 1
         if self.strict:
             try_casts(exp, self.tree)
@@ -241,6 +245,8 @@ class NamePlanner:
 
     def is_local_scope(self, scope: Any) -> bool:
         """Whether each site can make the rows of a query by itself, so that all of them together are its rows."""
+        if has_matching(scope.expression):
+            return False
         if not self.scopes.is_divided(scope):
             return True
         if not isinstance(scope.expression, self.exp.Select):

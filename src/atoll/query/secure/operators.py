@@ -21,7 +21,7 @@ from ..statement import Catalog, SqlStatement
 
 __all__ = [
     "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
-    "LeafRows", "Limited", "Looked", "MissingValue", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "Truth", "Value", "WindowColumn",
+    "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "Truth", "Value", "WindowColumn",
     "number_operators", "walk_operators",
 ]  # fmt: skip
 
@@ -238,6 +238,8 @@ class Operator:
 
     what: str = field(default="", kw_only=True, compare=False)
     """In words, for EXPLAIN."""
+    shows: str = field(default="", kw_only=True, compare=False)
+    """What the parties open on the way, in words; empty for nothing."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,21 @@ class JoinedRows(Operator):
     right_most: int = 0
     side: str = "inner"
     condition: RowCondition | None = None
+
+
+@dataclass(frozen=True)
+class MatchedRows(Operator):
+    """Pairs of rows of two tables, each row in one at most, whose weights add up to as much as can be: a row for each of ``left``.
+
+    Attributes:
+        left: a table.
+        right: another one.
+        weight: a number; pairs without one, or with 0 or less, do not match.
+    """
+
+    left: Operator
+    right: Operator
+    weight: Value
 
 
 @dataclass(frozen=True)

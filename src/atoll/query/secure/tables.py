@@ -26,6 +26,7 @@ from atoll.secure.shares.word_circuits import (
     pack_fields,
 )
 from atoll.secure.tables import (
+    Rearrangement,
     RowAggregate,
     SharedTable,
     SortKey,
@@ -38,6 +39,7 @@ from atoll.secure.tables import (
     group_rows,
     join_many,
     mark_firsts,
+    match_rows,
     sort_table,
     total_rows,
     window_columns,
@@ -60,6 +62,7 @@ from .operators import (
     LeafRows,
     Limited,
     Looked,
+    MatchedRows,
     MissingValue,
     Negated,
     Operator,
@@ -166,12 +169,9 @@ class SecureTables:
     async def _table_of(self, op: Operator) -> SharedTable:
         if isinstance(op, LeafRows):
             return self._leaves[op.place]
-        if isinstance(op, Stacked):
-            return await self._stack(op)
-        if isinstance(op, JoinedRows):
-            return await self._join(op)
-        if isinstance(op, Looked):
-            return await self._look(op)
+        makers: dict[type, Any] = {Stacked: self._stack, JoinedRows: self._join, Looked: self._look, MatchedRows: self._match}  # fmt: skip
+        if type(op) in makers:
+            return cast("SharedTable", await makers[type(op)](op))
         table = await self._table(op.source)  # type: ignore[attr-defined]
         if isinstance(op, Filtered):
             true, _ = await self._truth(table, op.condition)
@@ -511,6 +511,26 @@ class SecureTables:
                 else:
                     found[name] = _repeated_number(x.reshape(1, len(x)).sum(1), n)
         return table.with_columns(found)
+
+    async def _match(self, op: MatchedRows) -> SharedTable:
+        # Which rows bid is opened on the way: so nobody may know which they are.
+        left, right = [await table.move_rows(Rearrangement.draw(self.trio, len(table))) for table in (await self._table(op.left), await self._table(op.right))]  # fmt: skip
+        both, by, shape = await cross_rows(left, right), self.trio.numbers, (len(left), len(right))
+        cells = await self._cells(both, op.weight)
+        there = await lift_bits(await self.trio.conjoin(both.valid, cells.there), by)
+        weights = await by.mul(there, await self._number(cells, op.weight.code.scale))
+        held = await match_rows(self.trio, weights.reshape(*shape))
+        found: dict[str, Any] = {}
+        lifted = await lift_bits(held, by) if any(bits is None for bits in right.layout.values()) else None
+        for name, x in right.columns.items():
+            spread = tuple(np.repeat(part[None], shape[0], axis=0) for part in x.parts)
+            if isinstance(x, SharedWords):
+                taken = await self.trio.conjoin(held.spread(x.bits), x.with_parts(spread[0], spread[1]))
+                found[name] = x.with_parts(*(np.bitwise_xor.reduce(part, axis=1) for part in taken.parts))
+            elif lifted is not None:
+                found[name] = (await by.mul(lifted, SharedArray(by, spread))).sum(1)
+        valid = held.with_parts(*(np.bitwise_xor.reduce(part, axis=1) for part in held.parts))
+        return SharedTable({**left.columns, **found}, valid)
 
     # ------------------------------------------------------------------ groups
 

@@ -213,6 +213,7 @@ class Conclave(Smcql):
     """
 
     name: ClassVar[str] = "conclave"
+    offers: ClassVar[frozenset[str]] = frozenset()
 
     trusted: str = "auto"
 

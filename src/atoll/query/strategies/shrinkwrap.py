@@ -385,6 +385,7 @@ class Shrinkwrap(Smcql):
     """
 
     name: ClassVar[str] = "shrinkwrap"
+    offers: ClassVar[frozenset[str]] = frozenset()
     contacts: ClassVar[int] = 3
     needs_terms: ClassVar[bool] = True
 

@@ -29,7 +29,7 @@ from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.core.sealing import sealed_nbytes
 from atoll.secure.shares import ReplicatedComputation, ReplicatedSharing, Trio, WordRing
-from atoll.secure.tables import SharedTable, concatenate_tables, join_parts, send_table, share_table
+from atoll.secure.tables import MOST_SIDE, SharedTable, concatenate_tables, join_parts, send_table, share_table
 from atoll.statistics.answered import RowSets
 
 from ..column_codes import LONGEST
@@ -323,6 +323,7 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
     return {
         "part": part,
         "few": few,
+        "noted": trio.noted,
         "rows": len(found),
         "layout": {name: bits or 0 for name, bits in found.layout.items()},
     }
@@ -339,6 +340,7 @@ class Smcql(Strategy):
     shares_rows: ClassVar[bool] = True
     contacts: ClassVar[int] = 2
     """How often the coordinator asks the sites."""
+    offers: ClassVar[frozenset[str]] = frozenset({"matching"})
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan; see `atoll.query.secure.plan`."""
@@ -371,6 +373,9 @@ class Smcql(Strategy):
         claims = sorted({f"{table}.{column}" for leaf in plan.leaves for table, column, _ in leaf.claims})
         if claims:
             made.append(Exposure("three parties", f"whether the policies are right about how many rows have one value of {', '.join(claims)}", shared, "count"))  # fmt: skip
+        made += [
+            Exposure("three parties", one.shows, shared, "count") for one in walk_operators(plan.root) if one.shows
+        ]
         if " WHERE " in plan.finish:
             who += ", also those that HAVING leaves out"
         if least > 1:
@@ -406,14 +411,16 @@ class Smcql(Strategy):
 
     def with_cost(self, plan: SecurePlan, answer: QueryAnswer) -> QueryAnswer:
         """The answer with the bytes and rounds that its sizes let expect."""
-        expected, rounds = self._cost(plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins)
+        expected, rounds = self._cost(
+            plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins, answer.noted
+        )
         return replace(answer, expected=expected, rounds=rounds)
 
-    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = ()) -> tuple[float, int]:  # fmt: skip
+    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None) -> tuple[float, int]:  # fmt: skip
         names = list(sizes)
         parties = self.choose_parties(plan, names)
         asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0])))
-        cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins))
+        cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted)
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
         agreed = roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(np.zeros(_DIGEST, np.uint8)))
@@ -492,7 +499,8 @@ class Smcql(Strategy):
         cells, values = _cells(plan, found)
         rows = finish_cells(plan, cells)
         withheld = _withheld(plan, {party: got[party]["few"] for party in parties[:2]}, len(cells))
-        made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, sizes=request["sizes"], widths=request["widths"])  # fmt: skip
+        noted = {str(name): [int(one) for one in sizes] for name, sizes in first["noted"].items()}
+        made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, sizes=request["sizes"], widths=request["widths"], noted=noted)  # fmt: skip
         return made, first
 
 
@@ -513,7 +521,10 @@ def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: C
     Raises:
         CompositionError: one has more rows than they hold.
     """
-    largest = measure_extents(plan, sizes, shrink, kind).largest
+    found = measure_extents(plan, sizes, shrink, kind)
+    if found.side > MOST_SIDE:
+        raise CompositionError(f"a matching of {found.side:,} rows, filled up, on one side, and an auction has {MOST_SIDE}", where="smcql", remedy="choose who takes part by a condition in a subquery: (SELECT * FROM riders WHERE …) AS r")  # fmt: skip
+    largest = found.largest
     if largest > MOST_ROWS:
         raise too_many_rows(largest, MOST_ROWS)
 

@@ -51,6 +51,7 @@ class QueryAnswer:
         widths: words of each column of text, where a strategy asks for them.
         joins: rows of joins whose size only the run tells, as multiples of the longer table's rows.
         expected: bytes that the strategy expected for these sizes, if it knows them already.
+        noted: sizes that parties opened on the way, by name; see `atoll.secure.shares.Trio.note`.
     """
 
     columns: tuple[str, ...]
@@ -66,6 +67,7 @@ class QueryAnswer:
     widths: Mapping[str, int] = field(default_factory=dict)
     joins: Sequence[float] = ()
     expected: float | None = None
+    noted: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Strategy:
     name: ClassVar[str] = ""
     shares_rows: ClassVar[bool] = False
     """Whether it shares single rows among parties. Then ``"auto"`` takes it only where no strategy without answers, and plans it only then."""
+    offers: ClassVar[frozenset[str]] = frozenset()
+    """What it answers beside SQL; see `SqlStatement.needs`."""
     needs_terms: ClassVar[bool] = False
     """Whether it answers with terms that a person gives, an epsilon among them; ``"auto"`` leaves it out."""
 
@@ -278,6 +282,7 @@ def choose_strategy(
             rejected[one.name] = f"it shares rows among parties, and {' and '.join(spared)} can do without"
             continue
         try:
+            _require_offers(strategy, statement)
             strategy.require_parties(sites, helper=name != "auto")
             plan = strategy.plan(statement, catalog, policy)
             strategy.require_named(plan, [*names, *([HELPER] if name != "auto" and one.shares_rows and sites < 3 else [])])  # fmt: skip
@@ -297,6 +302,14 @@ def choose_strategy(
     rejected |= {other: str(error) for other, error in refused.items()}
     rejected |= {other: f"it sends about {cost:,.0f} bytes, and {strategy.name} {costs[strategy.name]:,.0f}" for other, cost in costs.items() if other != strategy.name}  # fmt: skip
     return Choice(strategy, plan, rejected)
+
+
+def _require_offers(strategy: Strategy, statement: SqlStatement) -> None:
+    """Refuse a statement that needs more than SQL, which the strategy would take for the condition that stands for it."""
+    missing = sorted(statement.needs - strategy.offers)
+    if missing:
+        able = [name for name, one in _known().items() if statement.needs <= one.offers]
+        raise CompositionError(f"it asks for a {missing[0]}", where=strategy.name, remedy=f"use the strategy {' or '.join(able)}")  # fmt: skip
 
 
 def _no_strategy(refused: Mapping[str, AtollError]) -> AtollError:

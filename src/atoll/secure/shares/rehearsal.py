@@ -6,7 +6,8 @@ what the order varies, for a third of its work, less the masks.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,12 +47,12 @@ class _Tally:
     """The session: it counts what is sent."""
 
     def __init__(self, count: Callable[[int], int]) -> None:
-        self._count, self.nbytes, self.messages = count, 0, 0
+        self._count, self.nbytes, self.messages, self.times = count, 0, 0, 1
 
     async def send(self, to: str, message: Any) -> None:
         del to
-        self.nbytes += self._count(M.nbytes(message))
-        self.messages += 1
+        self.nbytes += self.times * self._count(M.nbytes(message))
+        self.messages += self.times
 
     async def recv(self, source: str) -> Any:
         raise SessionError(f"a message of {source} in a rehearsal", where="shares", remedy="receive words and numbers of known shapes alone")  # fmt: skip
@@ -69,9 +70,9 @@ class _Numbers(ReplicatedComputation):
 class _RehearsedTrio(Trio):
     """Words of one party, whose neighbours send zeros."""
 
-    def __init__(self, numbers: Any, places: Any, rng: np.random.Generator) -> None:
+    def __init__(self, numbers: Any, places: Any, rng: np.random.Generator, sizes: Mapping[str, Sequence[int]]) -> None:
         super().__init__(numbers, (_SEED, _SEED), places)
-        self._rng, self._ranks = rng, np.zeros(0, np.int64)
+        self._rng, self._ranks, self._sizes = rng, np.zeros(0, np.int64), sizes
         silent: Any = _NoStream()
         self._zeros = [silent, silent]
         self.with_after, self.with_before = silent, silent
@@ -100,6 +101,21 @@ class _RehearsedTrio(Trio):
             self._ranks = self._rng.permutation(rows)
         return np.asarray(self._ranks[at] < self._ranks[to])
 
+    def foreseen(self, what: str) -> Sequence[int]:
+        """The sizes that the rehearsal was given."""
+        return self._sizes.get(what, ())
+
+    @contextlib.contextmanager
+    def counted(self, times: int) -> Iterator[None]:
+        """What is sent within counts so many times."""
+        tally: Any = self.numbers.peers
+        before = tally.times
+        tally.times *= times
+        try:
+            yield
+        finally:
+            tally.times = before
+
 
 class ShareRehearsal:
     """One party's part of a computation, without the others.
@@ -108,15 +124,16 @@ class ShareRehearsal:
         count: bytes on the wire of a message's bytes.
         seed: draws the orders of sorts.
         place: which of the three parties it is. The second one sends what the others send on the average, but for words that become numbers and what one party alone does.
+        sizes: what is opened on the way and steers what is sent, by name; see `Trio.note`.
 
     Attributes:
         trio: the three parties, to compute with.
     """
 
-    def __init__(self, count: Callable[[int], int] = lambda nbytes: nbytes, seed: int = 0, place: int = 1) -> None:
+    def __init__(self, count: Callable[[int], int] = lambda nbytes: nbytes, seed: int = 0, place: int = 1, sizes: Mapping[str, Sequence[int]] | None = None) -> None:  # fmt: skip
         self._tally: Any = _Tally(count)
         numbers, places = (_Numbers(None, self._tally, _PARTIES, str(place), ReplicatedSharing(WordRing(bits))) for bits in (64, 32))  # type: ignore[arg-type]  # fmt: skip
-        self.trio: Trio = _RehearsedTrio(numbers, places, np.random.default_rng(seed))
+        self.trio: Trio = _RehearsedTrio(numbers, places, np.random.default_rng(seed), sizes or {})
 
     @property
     def sent(self) -> int:

@@ -8,6 +8,7 @@ Products are made in blocks that fit the processor's cache. Their masks are two 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -20,7 +21,7 @@ from ..keystream import derived, opened
 from .computation import Computing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from atoll.core.execution.session import Peers
     from atoll.core.requests.island import Island
@@ -214,6 +215,7 @@ class Trio:
         places: see above.
         place: this party's place around the ring.
         holds_first: which of this party's two parts is part 0, the one that public values go to.
+        noted: what was opened on the way and what is sent depends on, by name; see `note`.
     """
 
     def __init__(self, numbers: RingNumbers, seeds: tuple[bytes, bytes], places: RingNumbers) -> None:
@@ -221,6 +223,7 @@ class Trio:
         self.holds_first = (self.place == 0, self.place == 2)
         self._zeros = [CommonStream(derived(seed, "words: zero")) for seed in seeds]
         self.with_after, self.with_before = (CommonStream(derived(seed, "words: common")) for seed in seeds)
+        self.noted: dict[str, list[int]] = {}
 
     # ------------------------------------------------------------------ messages
 
@@ -376,6 +379,21 @@ class Trio:
         """What a sort's comparisons showed: of rows ``at`` with rows ``to``, of so many. A rehearsal has others."""
         del at, to, rows
         return smaller
+
+    def note(self, what: str, size: int) -> None:
+        """Keep a size that was opened on the way, for whoever foretells what is sent."""
+        self.noted.setdefault(what, []).append(size)
+
+    def foreseen(self, what: str) -> Sequence[int] | None:
+        """In a rehearsal the sizes that are opened on the way; ``None`` where parties compute."""
+        del what
+        return None
+
+    @contextlib.contextmanager
+    def counted(self, times: int) -> Iterator[None]:
+        """What is sent within counts so many times, in a rehearsal."""
+        del times
+        yield
 
     # ------------------------------------------------------------------ AND
 

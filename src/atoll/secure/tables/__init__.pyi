@@ -17,6 +17,8 @@ from .joins import find_repeated_keys as find_repeated_keys
 from .joins import join_many as join_many
 from .joins import join_unique as join_unique
 from .joins import semi_join as semi_join
+from .matching import MOST_SIDE as MOST_SIDE
+from .matching import match_rows as match_rows
 from .rearrangement import Rearrangement as Rearrangement
 from .scans import copy_words as copy_words
 from .scans import find_firsts as find_firsts
