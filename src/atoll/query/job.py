@@ -203,8 +203,9 @@ class Query(Checked, Job):
         return (*super().known_names(), *known_strategies())
 
     def others(self, n: int) -> Mapping[str, str]:
-        """The third party beside two sites, where rows are shared: name -> role."""
-        return {HELPER: "shares"} if self.helper or (n < 3 and shares_rows(self.strategy)) else {}
+        """The third party beside two sites, where rows are shared, and of joins by ``hufu``: name -> role."""
+        shared = shares_rows(self.strategy) or self.strategy.partition(":")[0] == "hufu"
+        return {HELPER: "shares"} if self.helper or (n < 3 and shared) else {}
 
     def helpers(self) -> Mapping[str, str]:
         """The helper that the setting asks for: nobody knows yet whether there will be a third site."""

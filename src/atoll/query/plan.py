@@ -175,6 +175,8 @@ class QueryPlanner:
 
     where: ClassVar[str] = "sums"
     """What errors call the strategy."""
+    answers_nearest: ClassVar[bool] = False
+    """Whether it answers kNN."""
 
     def __init__(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> None:
         from sqlglot import exp
@@ -229,10 +231,11 @@ class QueryPlanner:
             raise CompositionError(f"{type(tree).__name__.upper()} at the outside", where=self.where, remedy="ask the parts one by one")  # fmt: skip
         if tree.args.get("from_") is None:
             raise CompositionError("no table is read", where=self.where, remedy="add FROM and a table")
-        if nearest_of(tree) is not None:
+        self.nearest = nearest_of(tree)
+        if self.nearest is not None and not self.answers_nearest:
             raise CompositionError("kNN compares distances of rows at different sites", where=self.where, remedy="use the strategy hufu")  # fmt: skip
         for name in ("qualify", "windows"):
-            if tree.args.get(name):
+            if tree.args.get(name) and (name != "qualify" or self.nearest is None):
                 raise CompositionError(f"{name.upper()} at the outside", where=self.where, remedy="leave it out")
 
     def _require_aggregates(self) -> None:

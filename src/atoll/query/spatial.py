@@ -12,7 +12,7 @@ A declared point is named by itself or with its table: ``location``, ``cities.lo
 
 Every function becomes plain SQL before names are resolved, so each strategy sees columns with their levels, and whoever sums or filters can answer it. ``kNN`` becomes
 ``QUALIFY row_number() OVER (ORDER BY distance) <= k``. Rows at one distance are ordered by the columns that are shown: then the rows of an answer do not depend on who has which.
-What a strategy needs of a function stands in the ``meta`` of its node: a distance's ``extent`` and ``precision`` (`distance_of`), and a ``nearest`` (`nearest_of`).
+What a strategy needs of a function stands in the ``meta`` of its node: a distance's ``extent`` and ``precision`` (`distance_of`), the points ``between`` which it is Euclidean, with their coordinates, and a ``nearest`` (`nearest_of`).
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ def _distance(a: _Point, b: _Point, *, sphere: bool) -> Any:
         made = _parse(f"try({2 * RADIUS!r} * asin(least(1.0, sqrt({across}))))")
     else:
         made = _parse(f"sqrt(({a.x} - {b.x}) * ({a.x} - {b.x}) + ({a.y} - {b.y}) * ({a.y} - {b.y}))")  # faster than pow
+        made.meta["between"] = [(one.alias, one.x, one.y) for one in (a, b)]
     told = [one.policy for one in (a, b) if one.policy is not None]
     extent, precision = max(one.extent for one in told), max(one.precision for one in told)
     if sphere:

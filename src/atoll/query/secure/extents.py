@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from atoll.core.errors import CompositionError
 
@@ -21,6 +22,7 @@ from .operators import (
     Looked,
     MatchedRows,
     MissingValue,
+    NearPairs,
     Negated,
     Operator,
     Quotient,
@@ -94,12 +96,9 @@ class Extents:
     def _measured(self, operator: Operator) -> tuple[int, ColumnBounds]:
         if isinstance(operator, LeafRows):
             return self._sizes[operator.place], {}
-        if isinstance(operator, Stacked):
-            return self._of_stack(operator)
-        if isinstance(operator, JoinedRows | Looked):
-            return self._of_join(operator)
-        if isinstance(operator, MatchedRows):
-            return self._of_matching(operator)
+        makers: dict[type, Callable[[Any], tuple[int, ColumnBounds]]] = {Stacked: self._of_stack, JoinedRows: self._of_join, Looked: self._of_join, MatchedRows: self._of_matching, NearPairs: self._of_near}  # fmt: skip
+        if type(operator) in makers:
+            return makers[type(operator)](operator)
         n, known = self._measure(operator.source)  # type: ignore[attr-defined]
         if isinstance(operator, GroupedRows):
             return self._of_groups(operator, n, known)
@@ -141,6 +140,9 @@ class Extents:
         self.largest, self.side = max(self.largest, n * m), max(self.side, n, m)
         self._keep(_times(self._bound(operator.weight, both), 8 * (n + m + 1)))
         return n, both
+
+    def _of_near(self, operator: NearPairs) -> tuple[int, ColumnBounds]:
+        return self._measure(operator.left)[0] * self._measure(operator.right)[0], {}
 
     def _of_groups(self, operator: GroupedRows, n: int, known: ColumnBounds) -> tuple[int, ColumnBounds]:
         made = {key.name: _of(known, key.name) for key in operator.keys}

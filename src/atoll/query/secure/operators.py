@@ -21,7 +21,7 @@ from ..statement import Catalog, SqlStatement
 
 __all__ = [
     "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
-    "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "Truth", "Value", "WindowColumn",
+    "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "Truth", "Value", "WindowColumn",
     "number_operators", "walk_operators",
 ]  # fmt: skip
 
@@ -301,6 +301,29 @@ class MatchedRows(Operator):
     left: Operator
     right: Operator
     weight: Value
+
+
+@dataclass(frozen=True)
+class NearPairs(Operator):
+    """Pairs of rows of two tables whose points are near; see `atoll.secure.tables.near_pairs`. The coordinates are the first two columns of each leaf.
+
+    Attributes:
+        left: a table.
+        right: the one that is looked in.
+        radius: units; ``None`` for any distance.
+        k: how many of the nearest; 0 for all within the radius.
+        steps: of the search for a row's radius.
+        entry: the column that says which pairs have one row of ``left``.
+        slack: by how much pairs may be farther away, in units of the coordinates.
+    """
+
+    left: LeafRows
+    right: LeafRows
+    radius: int | None
+    k: int
+    steps: int
+    entry: Stored
+    slack: float
 
 
 @dataclass(frozen=True)

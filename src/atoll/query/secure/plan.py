@@ -23,6 +23,7 @@ from ..policy import QueryPolicy
 from ..statement import Catalog, SqlStatement, shadow
 from .groups import GroupPlanner
 from .names import SelectNames, refuse
+from .near import make_near_plan
 from .operators import (
     AggregateOutput,
     ChosenValue,
@@ -55,6 +56,9 @@ def make_secure_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPol
         CompositionError: the parties cannot answer it.
     """
     named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
+    near = make_near_plan(statement, catalog, named)
+    if near is not None:
+        return near
     with shadow(catalog) as connection:
         return SecurePlanner(statement, catalog, named, connection).plan()
 

@@ -26,6 +26,7 @@ from atoll.secure.shares.word_circuits import (
     pack_fields,
 )
 from atoll.secure.tables import (
+    LEFT,
     Rearrangement,
     RowAggregate,
     SharedTable,
@@ -40,6 +41,7 @@ from atoll.secure.tables import (
     join_many,
     mark_firsts,
     match_rows,
+    near_pairs,
     sort_table,
     total_rows,
     window_columns,
@@ -64,6 +66,7 @@ from .operators import (
     Looked,
     MatchedRows,
     MissingValue,
+    NearPairs,
     Negated,
     Operator,
     Order,
@@ -169,7 +172,7 @@ class SecureTables:
     async def _table_of(self, op: Operator) -> SharedTable:
         if isinstance(op, LeafRows):
             return self._leaves[op.place]
-        makers: dict[type, Any] = {Stacked: self._stack, JoinedRows: self._join, Looked: self._look, MatchedRows: self._match}  # fmt: skip
+        makers: dict[type, Any] = {Stacked: self._stack, JoinedRows: self._join, Looked: self._look, MatchedRows: self._match, NearPairs: self._near}  # fmt: skip
         if type(op) in makers:
             return cast("SharedTable", await makers[type(op)](op))
         table = await self._table(op.source)  # type: ignore[attr-defined]
@@ -531,6 +534,13 @@ class SecureTables:
                 found[name] = (await by.mul(lifted, SharedArray(by, spread))).sum(1)
         valid = held.with_parts(*(np.bitwise_xor.reduce(part, axis=1) for part in held.parts))
         return SharedTable({**left.columns, **found}, valid)
+
+    async def _near(self, op: NearPairs) -> SharedTable:
+        left, right = await self._table(op.left), await self._table(op.right)
+        at, to = ((f"n{leaf.place}.0", f"n{leaf.place}.1") for leaf in (op.left, op.right))
+        found = await near_pairs(left, right, at, to, radius=op.radius, k=op.k, steps=op.steps)
+        number = found.words(LEFT).widened(64).xor_public(_TOP)
+        return found.with_columns({f"{op.entry.name}.0": number, f"{op.entry.name}?": self._bits(len(found), 1)})
 
     # ------------------------------------------------------------------ groups
 

@@ -44,6 +44,7 @@ from ..secure.frontier import (
     move_frontier,
     readers_of,
 )
+from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, JoinedRows, Looked, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
 from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, SecureTables
@@ -133,7 +134,7 @@ def planner_of(trusted: str) -> Callable[..., SecurePlan]:
 
     def make(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         refuse_min_count(policy, "conclave")  # at a site by its own policy, whatever the coordinator says
-        return move_frontier(make_secure_plan(statement, catalog, policy), trusted)
+        return move_frontier(refuse_near(make_secure_plan(statement, catalog, policy), "conclave"), trusted)
 
     return make
 

@@ -13,6 +13,8 @@ A statement walks so::
 Range queries have no search, counts no rows: sites add up their counts. A join with rows of other sites (the *relation*, whose columns are public) begins with each site telling them to the others; the search then
 has an entry for each of its rows, and all entries are compared at once.
 
+If other sites may not read the relation, the join is one of `atoll.query.secure.near`: three parties compare all pairs on shares, with the same search, whose radii nobody sees.
+
 The rows within the last radius may be more than k, if they lie within one precision of each other or are as far away as others: the coordinator leaves out the last ones. If sites together have fewer than k rows, or k of them
 only beyond the extent, each gives its k nearest. So the answer is exact whatever the policy says of extent and precision.
 """
@@ -41,8 +43,11 @@ from ..databases.silo import quote, quote_text
 from ..local import LocalCells, message_of, names_of, plan_of, prefix_of, silo_of
 from ..plan import Key, QueryPlan, QueryPlanner, make_plan, split_conditions
 from ..policy import QueryPolicy
-from ..spatial import MOST_NEIGHBOURS, DistanceRange, distance_of, nearest_of
+from ..secure.near import make_near_plan
+from ..secure.operators import SecurePlan
+from ..spatial import MOST_NEIGHBOURS, DistanceRange, distance_of
 from ..statement import Catalog, shadow
+from .smcql import Smcql
 from .strategy import PlanStep, QueryAnswer, Strategy
 from .sums import finish_cells
 
@@ -179,14 +184,7 @@ def make_spatial_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPo
 class _SpatialPlanner(QueryPlanner):
     where = "hufu"
     relation = ""
-
-    def _require_select(self) -> None:
-        """As for other strategies, but kNN is welcome."""
-        self.nearest = nearest_of(self.tree) if isinstance(self.tree, self.exp.Select) else None
-        qualify = self.tree.args.pop("qualify") if self.nearest is not None else None
-        super()._require_select()
-        if qualify is not None:
-            self.tree.set("qualify", qualify)
+    answers_nearest: ClassVar[bool] = True
 
     def _require_key(self, node: Any) -> None:
         if self._level(node) == "private":
@@ -547,12 +545,23 @@ class Hufu(Strategy):
         if self.epsilon and (not 0.01 <= self.epsilon <= 100 or self.bound != "own"):
             raise ConfigError(f"epsilon={self.epsilon!r} with bound={self.bound!r}", where="hufu", remedy="use 0.01 to 100, with bound=own, or 0")  # fmt: skip
 
-    def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SpatialPlan:
-        """A plan; see `make_spatial_plan`."""
-        plan = make_spatial_plan(statement, catalog, policy)
+    def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> Any:
+        """A plan; see `make_spatial_plan`. Of a join of two tables that other sites may not read, it is one under shares; see `make_near_plan`."""
+        try:
+            plan = make_spatial_plan(statement, catalog, policy)
+        except PolicyError:
+            near = make_near_plan(statement, catalog, policy)
+            if near is None:
+                raise
+            return near
         if self.epsilon and plan.relation is not None:
             raise CompositionError(f"epsilon={self.epsilon:g} for every point of a join", where="hufu", remedy="leave epsilon out, or use bound=extent")  # fmt: skip
         return plan
+
+    def require_plan(self, plan: Any, sites: int, *, helper: bool) -> None:
+        """Refuse a join under shares with fewer than three parties."""
+        if isinstance(plan, SecurePlan):
+            Smcql().require_parties(sites, helper=helper)
 
     def _more(self, plan: SpatialPlan) -> int:
         """Rows beyond the k nearest that a site looks at, so that noise can hide how many it has."""
@@ -566,8 +575,10 @@ class Hufu(Strategy):
         if sites < 3 and self.comparison == "masked":
             raise CompositionError("two sites, and a masked comparison needs three", where="hufu", remedy="use comparison=exact")  # fmt: skip
 
-    def steps(self, plan: SpatialPlan) -> Sequence[PlanStep]:
+    def steps(self, plan: SpatialPlan | SecurePlan) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""
+        if isinstance(plan, SecurePlan):
+            return Smcql().steps(plan)
         together = "sites together"
         if plan.counts is not None:
             what = ", ".join(one.text for one in plan.counts.aggregates)
@@ -585,8 +596,10 @@ class Hufu(Strategy):
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
 
-    def exposures(self, plan: SpatialPlan) -> Sequence[Exposure]:
+    def exposures(self, plan: SpatialPlan | SecurePlan) -> Sequence[Exposure]:
         """What a plan gives away."""
+        if isinstance(plan, SecurePlan):
+            return Smcql().exposures(plan)
         honest = "sites follow the protocol, and those that put together what they know are not all but one"
         if plan.counts is not None:
             return [Exposure("coordinator", "the counts over all sites", honest, "sum"), Exposure("analyst", "the answer", "", "sum")]  # fmt: skip
@@ -606,7 +619,9 @@ class Hufu(Strategy):
         found.append(Exposure("coordinator", f"the rows of the answer{more}; not which site has which", honest, "sum"))
         return [*found, Exposure("analyst", "the answer", "", "sum")]
 
-    def predict_cost(self, plan: SpatialPlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
+    def predict_cost(
+        self, plan: SpatialPlan | SecurePlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)
+    ) -> float:
         """Bytes of all sites; between sites the coordinator relays, so that each message counts twice.
 
         Args:
@@ -615,6 +630,8 @@ class Hufu(Strategy):
             groups: how many comparisons, points to look near to, bytes of these, rows and words a row there were, and the slots of each reservation; by default what the plan allows at most, one point or 64 of
                 a join, and 64 bytes a row.
         """
+        if isinstance(plan, SecurePlan):
+            return Smcql().predict_cost(plan, sites)
         points, k = 64 if plan.relation is not None else 1, plan.k or 64
         usual = [plan.most_comparisons, points, 64 * (points > 1) * points, k * points, 10, slots_of(k * points)]
         comparisons, points, tells, rows, words, *slots = [int(one or 0) for one in groups[0]] if len(groups[0]) > 4 else usual  # fmt: skip
@@ -665,8 +682,14 @@ class Hufu(Strategy):
             told + others * _carried(_array(width * sums)) + table + _carried(_array(width * sums) + _array(sums) + 12)
         )
 
-    async def run(self, fed: Federation, plan: SpatialPlan, message: Mapping[str, Any]) -> QueryAnswer:
+    def predict_answer(self, plan: SpatialPlan | SecurePlan, sites: int, answer: QueryAnswer) -> float:
+        """The same, of what the sites told."""
+        return Smcql().predict_answer(plan, sites, answer) if isinstance(plan, SecurePlan) else self.predict_cost(plan, sites, answer.groups)  # fmt: skip
+
+    async def run(self, fed: Federation, plan: SpatialPlan | SecurePlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
+        if isinstance(plan, SecurePlan):
+            return await Smcql().run(fed, plan, message)
         names = list(fed.parties.names)
         request = {
             "message": dict(message),

@@ -37,6 +37,7 @@ from atoll.secure.tables import SharedTable, compact_rows, send_table, share_tab
 from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 
 from ..secure.extents import Extents
+from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, LeafRows, Operator, SecurePlan
 from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
@@ -412,7 +413,7 @@ class Shrinkwrap(Smcql):
         if self.answer == "noisy" and not self.epsilon:
             raise ConfigError("answer=noisy without epsilon", where="shrinkwrap", remedy="say how much noise: shrinkwrap:answer=noisy,epsilon=0.5")  # fmt: skip
         refuse_min_count(policy, "shrinkwrap")
-        made = super().plan(statement, catalog, policy)
+        made = refuse_near(super().plan(statement, catalog, policy), "shrinkwrap")
         if not self.epsilon:
             return made
         if policy.privacy is None:

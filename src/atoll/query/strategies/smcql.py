@@ -45,7 +45,7 @@ from ..secure.costs import (
     release_rows,
 )
 from ..secure.extents import Extents, too_many_rows
-from ..secure.operators import LeafRows, Operator, SecurePlan, walk_operators
+from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
 from ..secure.tables import Resize, SecureTables
 from ..statement import SOURCE
@@ -376,7 +376,10 @@ class Smcql(Strategy):
         made += [
             Exposure("three parties", one.shows, shared, "count") for one in walk_operators(plan.root) if one.shows
         ]
-        if " WHERE " in plan.finish:
+        for one in walk_operators(plan.root):
+            if isinstance(one, NearPairs):
+                who += f", and pairs that are up to {one.slack:g} farther away, which it leaves out; of all of these the columns that the statement compares or shows"
+        if plan.grouped and " WHERE " in plan.finish:
             who += ", also those that HAVING leaves out"
         if least > 1:
             who += f": of those that {least} units or more stand behind, of each table"
@@ -500,7 +503,8 @@ class Smcql(Strategy):
         rows = finish_cells(plan, cells)
         withheld = _withheld(plan, {party: got[party]["few"] for party in parties[:2]}, len(cells))
         noted = {str(name): [int(one) for one in sizes] for name, sizes in first["noted"].items()}
-        made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, sizes=request["sizes"], widths=request["widths"], noted=noted)  # fmt: skip
+        compared = sum(one.steps for one in walk_operators(plan.root) if isinstance(one, NearPairs))
+        made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, comparisons=compared, sizes=request["sizes"], widths=request["widths"], noted=noted)  # fmt: skip
         return made, first
 
 

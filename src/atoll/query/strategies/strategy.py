@@ -146,6 +146,9 @@ class Strategy:
             PolicyError: there is no such party.
         """
 
+    def require_plan(self, plan: Any, sites: int, *, helper: bool) -> None:
+        """Refuse to carry one plan out with too few parties, of a strategy whose plans need different ones; see `require_parties`."""
+
     def steps(self, plan: Any) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""
         raise NotImplementedError
@@ -286,6 +289,7 @@ def choose_strategy(
             strategy.require_parties(sites, helper=name != "auto")
             plan = strategy.plan(statement, catalog, policy)
             strategy.require_named(plan, [*names, *([HELPER] if name != "auto" and one.shares_rows and sites < 3 else [])])  # fmt: skip
+            strategy.require_plan(plan, sites, helper=name != "auto")
         except (PolicyError, CompositionError) as error:
             refused[strategy.name] = error
         else:

@@ -19,6 +19,10 @@ from .joins import join_unique as join_unique
 from .joins import semi_join as semi_join
 from .matching import MOST_SIDE as MOST_SIDE
 from .matching import match_rows as match_rows
+from .nearness import LARGEST_RADIUS as LARGEST_RADIUS
+from .nearness import LEFT as LEFT
+from .nearness import SLACK as SLACK
+from .nearness import near_pairs as near_pairs
 from .rearrangement import Rearrangement as Rearrangement
 from .scans import copy_words as copy_words
 from .scans import find_firsts as find_firsts
