@@ -137,7 +137,7 @@ class QueryResult:
             "comparisons": self.answer.comparisons,
             "bytes": {"total": self.bytes, "predicted": self.predicted, "links": dict(self.links)},
             "privacy": None if self.answer.privacy is None else dict(self.answer.privacy),
-            "approximate": None,
+            "approximate": None if self.answer.approximate is None else dict(self.answer.approximate),
             "withheld_groups": self.answer.withheld_groups,
             "withheld_values": self.answer.withheld_values,
         }

@@ -7,6 +7,7 @@
 | ``DistanceSphere(a, b)`` | metres on a sphere of radius 6,371,008.8 m (the mean radius of the earth, IUGG), of degrees of longitude and latitude: the haversine formula |
 | ``DWithin(a, b, r)`` | whether ``Distance(a, b) <= r`` |
 | ``kNN(q, location, k)`` | whether the row is one of the k of its table that are nearest to ``q``, a point or a point of another table's row |
+| ``kNN(q, location, k, error)`` | the same up to a factor of ``1 + error`` of the distance: a strategy may keep rows that are so much farther in place of nearer ones |
 
 A declared point is named by itself or with its table: ``location``, ``cities.location``. Coordinates that are missing, or no numbers, make a distance NULL, so that the row is near to nothing.
 
@@ -62,11 +63,13 @@ class NearestRows(NamedTuple):
         k: how many rows.
         table: alias of the table that they are in.
         of: alias of the table whose rows they are near to; empty for one point.
+        error: by which part of the distance rows may be farther.
     """
 
     k: int
     table: str
     of: str
+    error: float = 0.0
 
 
 class _Point(NamedTuple):
@@ -118,7 +121,7 @@ def expand_points(tree: Any, points: Points, at: At) -> bool:
                 raise ConfigError(f"POINT outside a spatial function{at(node)}", where="sql", remedy="use it as in Distance(location, POINT(2.3, 48.8))")  # fmt: skip
             continue
         count, example = _ARGUMENTS[name]
-        if len(node.expressions) != count:
+        if len(node.expressions) != count and not (name == "knn" and len(node.expressions) == 4):
             raise ConfigError(f"{node.name} of {len(node.expressions)} arguments{at(node)}", where="sql", remedy=f"write {example}")  # fmt: skip
         if name == "knn":
             _expand_nearest(tree, node, points, at)
@@ -204,7 +207,8 @@ def _declared(node: Any, points: Points, at: At) -> _Point:
 def _expand_nearest(tree: Any, node: Any, points: Points, at: At) -> None:
     from sqlglot import exp
 
-    query, place, count = node.expressions
+    query, place, count, *rest = node.expressions
+    error = _error_of(rest[0], at) if rest else 0.0
     k = int(count.name) if isinstance(count, exp.Literal) and count.name.isdigit() else 0
     if not 0 < k <= MOST_NEIGHBOURS:
         raise ConfigError(f"k is {count.sql('duckdb')}{at(node)}", where="sql", remedy=f"use a whole number from 1 to {MOST_NEIGHBOURS:,}")  # fmt: skip
@@ -216,16 +220,26 @@ def _expand_nearest(tree: Any, node: Any, points: Points, at: At) -> None:
     if not at_top or tree.args.get("qualify") is not None or grouped:
         raise ConfigError(f"kNN stands inside another condition, beside another kNN or aggregates, or in a subquery{at(node)}", where="sql", remedy="write it once, in WHERE or ON of the outermost SELECT, by itself or with AND")  # fmt: skip
     a, b = _point_of(query, points, at), _point_of(place, points, at)
+    if error and a.alias:
+        raise ConfigError(f"kNN with an error, near the rows of {a.alias}{at(node)}", where="sql", remedy="leave the error out, or ask for what is near to one point")  # fmt: skip
     if b.policy is None or a.alias == b.alias:
         raise ConfigError(f"kNN looks for rows near a point of their own table, or of no table{at(node)}", where="sql", remedy="write kNN(POINT(2.3, 48.8), location, k), or kNN(riders.location, drivers.location, k)")  # fmt: skip
     distance = _distance(a, b, sphere=False)
     window = exp.Window(this=exp.RowNumber(), order=exp.Order(expressions=[exp.Ordered(this=distance)]), over="OVER")
     first = exp.LTE(this=window, expression=exp.Literal.number(k))
-    first.meta["nearest"] = (k, b.alias.lower(), a.alias.lower())
+    first.meta["nearest"] = (k, b.alias.lower(), a.alias.lower(), error)
     tree.set("qualify", exp.Qualify(this=first))
     there = exp.func("isfinite", distance.copy(), dialect="duckdb")
     there.meta["there"] = True
     node.replace(there)
+
+
+def _error_of(node: Any, at: At) -> float:
+    """The error of an approximate kNN."""
+    error = float(node.name) if getattr(node, "is_number", False) and not node.is_string else 0.0
+    if not 0.001 <= error <= 1:
+        raise ConfigError(f"the error is {node.sql('duckdb')}{at(node)}", where="sql", remedy="use 0.001 to 1, such as 0.1")  # fmt: skip
+    return error
 
 
 # ---------------------------------------------------------------- rows at one distance

@@ -1,3 +1,4 @@
+from .approximate import write_approximate as write_approximate
 from .matching import write_matching as write_matching
 from .registry import QueryRule as QueryRule
 from .registry import Rewriting as Rewriting

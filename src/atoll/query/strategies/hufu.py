@@ -13,6 +13,8 @@ A statement walks so::
 Range queries have no search, counts no rows: sites add up their counts. A join with rows of other sites (the *relation*, whose columns are public) begins with each site telling them to the others; the search then
 has an entry for each of its rows, and all entries are compared at once.
 
+An approximate search (``kNN(…, error)``) chooses among rings, each ``1 + error`` times as wide as the one before (`choose_rows`). It takes fewer comparisons, and the coordinator gets exactly k rows.
+
 If other sites may not read the relation, the join is one of `atoll.query.secure.near`: three parties compare all pairs on shares, with the same search, whose radii nobody sees.
 
 The rows within the last radius may be more than k, if they lie within one precision of each other or are as far away as others: the coordinator leaves out the last ones. If sites together have fewer than k rows, or k of them
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
 
     from ..statement import SqlStatement
 
-__all__ = ["Hufu", "RadiusSearch", "SpatialPlan", "make_spatial_plan", "share_counts", "share_rows"]
+__all__ = ["Hufu", "RadiusSearch", "SpatialPlan", "choose_rows", "make_spatial_plan", "share_counts", "share_rows"]
 
 BOUNDS = ("own", "extent")
 _ANY = DistanceRange(1.0, 1.0)
@@ -131,6 +133,7 @@ class SpatialPlan:
         body: local SQL after the list of columns: FROM and WHERE.
         tail: what keeps the k nearest.
         finish: SQL of the result, over the table ``cells``.
+        error: by which part of the distance rows may be farther than the k nearest.
     """
 
     statement: SqlStatement
@@ -148,6 +151,7 @@ class SpatialPlan:
     body: str = ""
     tail: str = ""
     finish: str = ""
+    error: float = 0.0
 
     aggregates: ClassVar[tuple[Any, ...]] = ()
 
@@ -165,9 +169,25 @@ class SpatialPlan:
         return f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} {self.body}{tail})"
 
     @property
+    def rings(self) -> NDArray[np.float64]:
+        """The radii that an approximate search chooses among: the precision times powers of ``1 + error``, up to the extent."""
+        count = math.ceil(math.log(self.reach.extent / self.reach.precision) / math.log1p(self.error))
+        found: NDArray[np.float64] = np.minimum(
+            self.reach.precision * (1 + self.error) ** np.arange(count + 1), self.reach.extent
+        )
+        return found
+
+    @property
+    def places(self) -> int:
+        """Radii at which a site says whether it has k rows by itself."""
+        return len(self.rings) if self.error else 1 + math.ceil(math.log2(self.reach.extent / self.reach.precision))
+
+    @property
     def most_comparisons(self) -> int:
         """Comparisons of a search that begins at the extent."""
-        return math.ceil(math.log2(self.reach.extent / self.reach.precision)) if self.k else 0
+        if not self.k:
+            return 0
+        return math.ceil(math.log2(len(self.rings) if self.error else self.reach.extent / self.reach.precision))
 
 
 def make_spatial_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SpatialPlan:
@@ -237,7 +257,7 @@ class _SpatialPlanner(QueryPlanner):
         divided = any(self.scopes.is_source_divided(source) for alias, (_, source) in self.root.selected_sources.items() if alias != self.relation)  # fmt: skip
         return SpatialPlan(
             self.statement, self.catalog, self.policy, None, tuple(made), k, "" if distance is None else distance.sql("duckdb"),
-            _ANY if distance is None else distance_of(distance) or _ANY, relation, not divided, self.sources, self.with_text, body, self._tail(order, k), self._finish(keys),
+            _ANY if distance is None else distance_of(distance) or _ANY, relation, not divided, self.sources, self.with_text, body, self._tail(order, k), self._finish(keys), 0.0 if self.nearest is None else self.nearest.error,
         )  # fmt: skip
 
     def _plan_counts(self) -> SpatialPlan:
@@ -425,6 +445,41 @@ class RadiusSearch:
             self.comparisons += self.radii
 
 
+async def choose_rows(circle: OwnerCircle, plan: SpatialPlan, rows: Sequence[tuple[Any, ...]], *, own: bool, comparison: str) -> tuple[list[tuple[Any, ...]], int]:  # fmt: skip
+    """An owner's rows of an approximate answer, and how many comparisons it took.
+
+    Owners look for the smallest ring within which k rows lie. All rows of smaller rings are in the answer; those of the last one draw lots for the places that are left. So no row is farther than ``1 + error``
+    times the k-th distance, unless that is below the precision.
+
+    Args:
+        circle: the owners.
+        plan: the plan.
+        rows: this owner's k nearest rows, their distance first.
+        own: whether to begin with the smallest ring that holds k rows of one owner.
+        comparison: see `OwnerCircle.reach`.
+    """
+    rings = plan.rings
+    near = np.array([math.inf if row[0] is None else row[0] for row in rows] or [math.inf])
+    counts = (near[None] <= rings[:, None]).sum(axis=1)
+    low, high, known, comparisons = -1, len(rings), False, 0
+    if own:
+        said = await circle.any(counts >= plan.k)
+        if said.any():
+            high, known = int(said.argmax()), True
+    while high - low > 1:
+        middle = (low + high) // 2
+        held = bool((await circle.reach(counts[middle : middle + 1], plan.k, comparison))[0])
+        low, high, known = (low, middle, True) if held else (middle, high, known)
+        comparisons += 1
+    if not known:  # no ring holds k rows: each owner gives its k nearest
+        return list(rows), comparisons
+    inner = [row for row, d in zip(rows, near, strict=False) if low >= 0 and d <= rings[low]]
+    last = [row for row, d in zip(rows, near, strict=False) if d <= rings[high] and (low < 0 or d > rings[low])]
+    (taken,) = (int(one) for one in await circle.add([len(inner)]))
+    lots, _ = await circle.reserve(len(last))
+    return [*inner, *(row for row, lot in zip(last, lots, strict=True) if lot < plan.k - taken)], comparisons
+
+
 # ---------------------------------------------------------------- at a site
 
 
@@ -477,7 +532,9 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
             prefix += f", {plan.relation.source(relation)}"
         (found,) = silo.run_all([f"{prefix} {plan.rows_text(int(request['more']))}"], list(names.values()))
     comparisons = 0
-    if plan.k and (plan.relation is None or relation):
+    if plan.error:
+        found, comparisons = await choose_rows(circle, plan, found, own=request["bound"] == "own", comparison=str(request["comparison"]))  # fmt: skip
+    elif plan.k and (plan.relation is None or relation):
         search = RadiusSearch(plan.reach, plan.k, _distances(found, plan.k, len(relation) if plan.relation else 1), int(request["radii"]))  # fmt: skip
         if request["epsilon"]:
             await search.begin_privately(circle, island, _distances(found, plan.k + int(request["more"]), 1), float(request["epsilon"]), str(request["comparison"]))  # fmt: skip
@@ -554,6 +611,8 @@ class Hufu(Strategy):
             if near is None:
                 raise
             return near
+        if self.epsilon and plan.error:
+            raise CompositionError(f"epsilon={self.epsilon:g} of an approximate search", where="hufu", remedy="leave epsilon out, or ask for the exact kNN")  # fmt: skip
         if self.epsilon and plan.relation is not None:
             raise CompositionError(f"epsilon={self.epsilon:g} for every point of a join", where="hufu", remedy="leave epsilon out, or use bound=extent")  # fmt: skip
         return plan
@@ -588,7 +647,9 @@ class Hufu(Strategy):
             who = "the first site" if plan.relation.lone else "each site"
             found.append(PlanStep(who, "plain", f"tell the other sites the rows of {plan.relation.alias}: {plan.relation.text}"))  # fmt: skip
         found.append(PlanStep("each site", "plain", plan.rows_text(self._more(plan))))
-        if plan.k:
+        if plan.error:
+            found.append(PlanStep(together, f"masked, {self.comparison}", f"the smallest of {len(plan.rings)} rings, each {1 + plan.error:g} times as wide as the one before, that holds {plan.k} rows: at most {plan.most_comparisons} comparisons; rows of the last ring draw lots"))  # fmt: skip
+        elif plan.k:
             if self.bound == "own":
                 found.append(PlanStep(together, "masked", f"is the {_nth(plan.k)} distance of one site below 2^c x {plan.reach.precision:g}?"))  # fmt: skip
             found.append(PlanStep(together, f"masked, {self.comparison}", f"halve the radius until {plan.k} rows lie within it to {plan.reach.precision:g}: at most {plan.most_comparisons} comparisons"))  # fmt: skip
@@ -606,16 +667,20 @@ class Hufu(Strategy):
         found = []
         if plan.relation is not None:
             found.append(Exposure("each site", f"the rows of {plan.relation.alias} of all sites", "these columns are public, or every site has them", "keys"))  # fmt: skip
-        if plan.k:
+        if plan.error:
+            found.append(Exposure("coordinator, each site", f"the {_nth(plan.k)} distance up to a factor of {1 + plan.error:g}, and how many rows are nearer by more than that, and how many are not", honest + "; the third of three sites or more tells the first two nothing else", "sum"))  # fmt: skip
+            if self.bound == "own":
+                found.append(Exposure("coordinator, each site", f"the smallest {_nth(plan.k)} distance that one site has by itself, up to the same factor, and not which site", honest, "sum"))  # fmt: skip
+        elif plan.k:
             points = "of each point" if plan.relation is not None else "of the answer"
             found.append(Exposure("coordinator, each site", f"the radius {points}, to {plan.reach.precision:g}", honest + "; the third of three sites or more tells the first two nothing else", "sum"))  # fmt: skip
             if self.bound == "own":
                 noise = f", with noise: {self.epsilon:g}-differentially private for a row" if self.epsilon else ""
                 found.append(Exposure("coordinator, each site", f"the smallest {_nth(plan.k)} distance that one site has by itself, up to a power of two, and not which site{noise}", honest, "sum"))  # fmt: skip
-            if self.comparison == "masked":
-                found.append(Exposure("the first site", f"by how many rows the sites together miss {plan.k} at each radius that is tried, times a random number that the other sites know; and whether it is none", "the first site and another one do not put together what they know", "count"))  # fmt: skip
+        if plan.k and self.comparison == "masked":
+            found.append(Exposure("the first site", f"by how many rows the sites together miss {plan.k} at each radius that is tried, times a random number that the other sites know; and whether it is none", "the first site and another one do not put together what they know", "count"))  # fmt: skip
         found.append(Exposure("each site", "how many rows all sites have in the answer, and the length of the longest, up to a power of two", "", "sizes"))  # fmt: skip
-        more = f", and rows beyond the {_nth(plan.k)} within one precision or at one distance, which it leaves out" if plan.k else ""  # fmt: skip
+        more = f", and rows beyond the {_nth(plan.k)} within one precision or at one distance, which it leaves out" if plan.k and not plan.error else ""  # fmt: skip
         found.append(Exposure("coordinator", f"the rows of the answer{more}; not which site has which", honest, "sum"))
         return [*found, Exposure("analyst", "the answer", "", "sum")]
 
@@ -646,10 +711,13 @@ class Hufu(Strategy):
         if plan.relation is not None:
             total += others * (2 * tells + n * _carried(_array(0)))
         if plan.k and self.bound == "own" and points:
-            places = points * (plan.most_comparisons + 1)
+            places = points * plan.places
             total += others * (_carried(_array(8 * places)) + _carried(_array(places)))
         if comparisons:
-            total += comparisons / self.radii * self._bytes_of_comparison(n, points * self.radii, plan.k)
+            radii = 1 if plan.error else self.radii
+            total += comparisons / radii * self._bytes_of_comparison(n, points * radii, plan.k)
+        if plan.error:
+            total += others * 4 * _carried(_array(8))  # how many rows lie in smaller rings, and in the last one
         total += others * 2 * _carried(_array(8))
         for size in slots:
             total += others * (_carried(_array(2 * size)) + _carried(_array(size)))
@@ -713,7 +781,7 @@ class Hufu(Strategy):
         comparisons = int(first["comparisons"])
         points = first["relation"] if plan.relation is not None else 1
         told = [comparisons, points, sum(int(got[name]["told"]) for name in names), len(cells), np.shape(parts[0])[1], *first["slots"]]  # fmt: skip
-        return QueryAnswer(statement.columns, statement.types, rows, rounds=int(first["rounds"]) + 1, comparisons=comparisons, groups=([str(int(one)) for one in told],))  # fmt: skip
+        return QueryAnswer(statement.columns, statement.types, rows, rounds=int(first["rounds"]) + 1, comparisons=comparisons, groups=([str(int(one)) for one in told],), approximate={"error": plan.error} if plan.error else None)  # fmt: skip
 
 
 def _finish_counts(plan: QueryPlan, words: NDArray[np.int64]) -> list[tuple[Any, ...]]:

@@ -47,6 +47,7 @@ class QueryAnswer:
         groups: what the cost depends on and only the run tells: the keys of all groups that the sites were asked for, also of those that are withheld; or numbers, see the strategy's ``predict_cost``.
         comparisons: secret comparisons, each of one number or of a whole vector.
         privacy: what the answer costs of a privacy budget, and its noise; ``None`` for an answer without noise.
+        approximate: how far from exact it may be, by what; ``None`` for an exact answer.
         sizes: rows of each part of the plan that each site told, where a strategy asks for them.
         widths: words of each column of text, where a strategy asks for them.
         joins: rows of joins whose size only the run tells, as multiples of the longer table's rows.
@@ -63,6 +64,7 @@ class QueryAnswer:
     groups: Sequence[Sequence[str | None]] = ((),)
     comparisons: int = 0
     privacy: Mapping[str, Any] | None = None
+    approximate: Mapping[str, float] | None = None
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     widths: Mapping[str, int] = field(default_factory=dict)
     joins: Sequence[float] = ()
