@@ -27,7 +27,7 @@ def require_near(sites: list[list[Row]], k: int, error: float, strategy: str) ->
         found = db.sql(f"SELECT id FROM ApproxKNN(POINT(1, -2), t.place, {k}, {error})", strategy=strategy)
         assert found.approximate == {"error": error}
         assert db.check(found) is None
-        assert abs(found.predicted / found.bytes - 1) < 0.1
+        assert abs(found.predicted / found.bytes - 1) < (0.1 if found.rows else 0.2)
         rings = math.ceil(math.log(2000 / 0.25) / math.log1p(error)) + 1
         assert found.facts()["comparisons"] <= math.ceil(math.log2(rings)) < math.ceil(math.log2(2000 / 0.25))
     kept = {row[0] for row in found.rows}

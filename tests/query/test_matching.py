@@ -92,7 +92,7 @@ RIDERS = {"id": "BIGINT", "x": "INTEGER", "fare": "DECIMAL(9,2)", "city": "VARCH
 DRIVERS = {"plate": "VARCHAR", "x": "INTEGER", "cost": "DECIMAL(9,2)"}
 POLICY: dict[str, Any] = {
     "policy": {"min_count": 1},
-    "tables": {"riders": {"columns": "protected"}, "drivers": {"columns": {**dict.fromkeys(DRIVERS, "protected"), "cost": "private"}}},
+    "tables": {"riders": {"columns": "protected"}, "drivers": {"columns": {**dict.fromkeys(DRIVERS, "protected"), "cost": {"level": "private", "release": "aggregate"}}}},
 }  # fmt: skip
 WEIGHT = "riders.fare - drivers.cost - (riders.x - drivers.x) * (riders.x - drivers.x)"
 rider_rows = [(k, 7 * k % 10, Decimal(5 + 3 * k), "ab"[k % 2]) for k in range(5)]

@@ -19,7 +19,7 @@ from atoll.core.errors import CompositionError, PolicyError
 from .aggregates import Addend, QueryAggregate
 from .databases.silo import quote
 from .policy import LEVELS, QueryPolicy
-from .scopes import Scopes
+from .scopes import Scopes, merge_derived
 from .spatial import distance_of, nearest_of
 from .statement import SOURCE, Catalog, SqlStatement, shadow
 
@@ -180,10 +180,9 @@ class QueryPlanner:
 
     def __init__(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> None:
         from sqlglot import exp
-        from sqlglot.optimizer.merge_subqueries import merge_subqueries
 
         self.exp, self.statement, self.catalog, self.policy = exp, statement, catalog, policy
-        self.tree = merge_subqueries(statement.tree.copy(), leave_tables_isolated=False)
+        self.tree = merge_derived(statement.tree)
         if policy.min_count > 1:
             try_casts(exp, self.tree)
         self._require_select()

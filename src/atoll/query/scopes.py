@@ -16,10 +16,24 @@ from .policy import ColumnPolicy, QueryPolicy
 from .rules.matching import has_matching, weight_of
 from .statement import Catalog
 
-__all__ = ["Scopes"]
+__all__ = ["Scopes", "merge_derived"]
 
 Base = tuple[str, str]
 """Table and column, in lower case."""
+
+
+def merge_derived(tree: Any) -> Any:
+    """A copy of a tree in which derived tables are merged into the queries around them, where that is safe.
+
+    It is not where a table inside a derived one has the name of a table elsewhere: merged into a subquery, ``p`` would hide the ``p`` around it, and a condition on both would compare one with itself.
+    """
+    from sqlglot import exp
+    from sqlglot.optimizer.merge_subqueries import merge_subqueries
+
+    made = tree.copy()
+    names = [table.alias_or_name for table in made.find_all(exp.Table)]
+    inner = [table.alias_or_name for one in made.find_all(exp.Subquery) if isinstance(one.parent, exp.From | exp.Join) for table in one.find_all(exp.Table)]  # fmt: skip
+    return made if any(names.count(name) > 1 for name in inner) else merge_subqueries(made, leave_tables_isolated=False)
 
 
 class Scopes:

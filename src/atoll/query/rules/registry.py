@@ -323,8 +323,9 @@ def expand_rules(tree: Any, tables: Tables, at: Callable[[Any], str]) -> tuple[t
         call = RuleCall(found, node, tables, at)
         if not found.accepts(len(call.arguments)):
             raise call.refuse(f"{len(call.arguments)} arguments", f"write {found.signature}")
+        text = call.text
         rewriting = found.rewrite(call)
-        made.append((call.text, rewriting.source + (f" WHERE {rewriting.condition}" if rewriting.condition else "")))
+        made.append((text, rewriting.source + (f" WHERE {rewriting.condition}" if rewriting.condition else "")))
         _replace(exp, call, rewriting)
     return tuple(made)
 

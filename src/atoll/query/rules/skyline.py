@@ -18,12 +18,18 @@ def write_skyline(call: RuleCall) -> Rewriting:
 
     It stands for ``NOT EXISTS`` over all pairs of rows, so that `smcql` compares as many pairs and values, and opens the rows that are left.
     """
+    from sqlglot import exp
+
     one = call.source(0)
     shown, other = one.named(call.alias or one.alias), one.named(f"{call.alias or one.alias}_2")
+    # Parties compare doubles, and do not compute with them: -stars is stars, compared the other way round.
+    turned = [isinstance(node, exp.Neg) for node in call.arguments]
+    call.arguments = [node.this if down else node for node, down in zip(call.arguments, turned, strict=True)]
     places = range(1, len(call.arguments))
     mine = [call.expression(k, one, of=[shown]) for k in places]
     theirs = [call.expression(k, one, of=[other]) for k in places]
     there = " AND ".join(f"({a}) IS NOT NULL" for a in mine)
-    as_good = " AND ".join(f"({b}) <= ({a})" for a, b in zip(mine, theirs, strict=True))
-    better = " OR ".join(f"({b}) < ({a})" for a, b in zip(mine, theirs, strict=True))
+    sides = [(a, b) if turned[k] else (b, a) for k, a, b in zip(places, mine, theirs, strict=True)]
+    as_good = " AND ".join(f"({low}) <= ({high})" for low, high in sides)
+    better = " OR ".join(f"({low}) < ({high})" for low, high in sides)
     return Rewriting(shown.text, f"{there} AND NOT EXISTS (SELECT 1 FROM {other.text} WHERE {as_good} AND ({better}))")

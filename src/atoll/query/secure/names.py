@@ -12,7 +12,7 @@ from ..column_codes import ColumnCode, code_of
 from ..plan import Released, find_outermost, guard_node, try_casts
 from ..policy import QueryPolicy
 from ..rules.matching import has_matching
-from ..scopes import Scopes
+from ..scopes import Scopes, merge_derived
 from ..statement import SOURCE, Catalog, SqlStatement
 from .operators import (
     ChosenValue,
@@ -116,14 +116,11 @@ class NamePlanner:
 
     def __init__(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, connection: Any) -> None:
         from sqlglot import exp
-        from sqlglot.optimizer.merge_subqueries import merge_subqueries
 
         self.exp, self.statement, self.catalog, self.policy, self.connection = exp, statement, catalog, policy, connection  # fmt: skip
         self._selects = exp.Query  # SELECT and what joins several, not the job of that name
         # A subquery's condition chooses who takes part in a matching, and one around it chooses among its pairs.
-        self.tree = statement.tree.copy()
-        if not statement.needs:
-            self.tree = merge_subqueries(self.tree, leave_tables_isolated=False)
+        self.tree = statement.tree.copy() if statement.needs else merge_derived(statement.tree)
         self.strict = policy.min_count > 1
         if self.strict:
             try_casts(exp, self.tree)
