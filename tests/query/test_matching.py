@@ -117,7 +117,7 @@ def test_fleets_share_their_riders_and_drivers() -> None:
     with connected(fleets(), POLICY) as db:
         found = db.sql(f"SELECT riders.id, drivers.plate FROM Matching(riders, drivers, {WEIGHT})")
         assert found.strategy == "smcql"
-        assert set(found.rejected) == {"hufu", "saqe", "sums"}
+        assert {"hufu", "saqe", "sums"} <= set(found.rejected)
         assert "it asks for a matching" in found.rejected["sums"]
         by_id, by_plate = {row[0]: row for row in rider_rows}, {row[0]: row for row in driver_rows}
         assert len({row[0] for row in found.rows}) == len({row[1] for row in found.rows}) == len(found.rows)

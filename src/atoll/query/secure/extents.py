@@ -97,8 +97,9 @@ class Extents:
         if isinstance(operator, LeafRows):
             return self._sizes[operator.place], {}
         makers: dict[type, Callable[[Any], tuple[int, ColumnBounds]]] = {Stacked: self._of_stack, JoinedRows: self._of_join, Looked: self._of_join, MatchedRows: self._of_matching, NearPairs: self._of_near}  # fmt: skip
-        if type(operator) in makers:
-            return makers[type(operator)](operator)
+        make = next((method for kind, method in makers.items() if isinstance(operator, kind)), None)
+        if make is not None:
+            return make(operator)
         n, known = self._measure(operator.source)  # type: ignore[attr-defined]
         if isinstance(operator, GroupedRows):
             return self._of_groups(operator, n, known)

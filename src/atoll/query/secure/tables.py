@@ -173,8 +173,9 @@ class SecureTables:
         if isinstance(op, LeafRows):
             return self._leaves[op.place]
         makers: dict[type, Any] = {Stacked: self._stack, JoinedRows: self._join, Looked: self._look, MatchedRows: self._match, NearPairs: self._near}  # fmt: skip
-        if type(op) in makers:
-            return cast("SharedTable", await makers[type(op)](op))
+        make = next((method for kind, method in makers.items() if isinstance(op, kind)), None)
+        if make is not None:
+            return cast("SharedTable", await make(op))
         table = await self._table(op.source)  # type: ignore[attr-defined]
         if isinstance(op, Filtered):
             true, _ = await self._truth(table, op.condition)
