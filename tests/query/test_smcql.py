@@ -162,30 +162,6 @@ def test_a_scale_lets_doubles_add_up() -> None:
         assert db.sql("SELECT sum(x), avg(x) FROM p", strategy="smcql").rows == [(pytest.approx(-6.0), pytest.approx(-0.25))]  # fmt: skip
 
 
-LIES = {
-    "another condition": (lambda one: {**one, "message": {**one["message"], "sql": one["message"]["sql"] + " WHERE id < 3"}}, "was asked for something else than s"),
-    "a stricter policy": (lambda one: {**one, "message": {**one["message"], "policy": {**one["message"]["policy"], "min_count": 9}}}, "was asked for something else than s"),
-    "to all, that a site has no rows": (lambda one: {**one, "sizes": {**one["sizes"], "s1": [0 for _ in one["sizes"]["s1"]]}}, r"this site has \[1\] rows, filled up, and \[0\] are asked for"),
-    "to all, that a site is not there": (lambda one: {**one, "sizes": {name: own for name, own in one["sizes"].items() if name != "s3"}}, "s3 takes part in the session alone"),
-}  # fmt: skip
-"""What a coordinator says, to the third site unless it says it to all."""
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_a_coordinator_that_asks_sites_for_different_things_gets_nothing(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    change, match = LIES[lie]
-    with connected(sources([*FIXED, ([person(99)], [])]), POLICY) as db:
-        plain = Federation.session
-
-        async def session(fed: Any, roles: Any) -> Any:
-            told = {name: (at, job.with_args(request=change(job.args["request"])) if "all" in lie or name == "s2" else job) for name, (at, job) in roles.items()}  # fmt: skip
-            return await plain(fed, told)
-
-        monkeypatch.setattr(Federation, "session", session)
-        with pytest.raises(AtollError, match=match):
-            db.sql("SELECT count(*) FROM p", strategy="smcql")
-
-
 def test_rows_that_change_between_measuring_and_sharing_give_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
     made = sources(FIXED)
     with connected(made, POLICY) as db:

@@ -10,8 +10,6 @@ that says of a column what the policy of its owner does not say opens nothing: t
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +19,6 @@ from atoll.core.errors import PolicyError
 from atoll.core.exposure import Exposure
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
-from atoll.core.sealing import sealed_nbytes
 from atoll.secure.shares import Trio
 from atoll.secure.tables import (
     KeyReader,
@@ -31,7 +28,6 @@ from atoll.secure.tables import (
     join_many_by_reader,
 )
 
-from ..local import plan_of, silo_of
 from ..secure.costs import RehearsedKeys
 from ..secure.extents import Extents
 from ..secure.frontier import (
@@ -156,34 +152,9 @@ def measure_frontier(island: Any, message: Any) -> Any:
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
-async def _require_agreed(island: Island, peers: Peers, request: Any, parties: Sequence[str], me: str) -> None:
-    """Wait until all others have shown that their plan is this party's own.
-
-    Raises:
-        PolicyError: another party has another plan.
-    """
-    own = None if island.data is None else silo_of(island.data)
-    plan: SecurePlan = plan_of(own, request["message"], planner_of(str(request["message"]["trusted"])))
-    columns = {table: [name.lower() for name in types] for table, types in plan.catalog.tables.items()}
-    terms = [plan.statement.sql, plan.catalog.tables, plan.policy.told(columns), request["message"]["trusted"], request["message"]["first"], request["sizes"], request["widths"], list(parties)]  # fmt: skip
-    mine = hashlib.sha256(json.dumps(terms, sort_keys=True, default=_plain).encode()).digest()
-    others = [name for name in dict.fromkeys([*parties, *request["sizes"]]) if name != me]
-    for name in others:
-        await peers.send(name, mine)
-    differ = [name for name in others if await peers.recv(name) != mine]
-    if differ:
-        raise PolicyError(f"{', '.join(differ)} would carry out another plan than the one that follows from the policy here", where=me, remedy="let the coordinator plan by the policies of all sites, as they are")  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    """Mappings and lists of messages as JSON has them."""
-    return dict(value) if isinstance(value, Mapping) else list(value)
-
-
 @task(discloses=_one_row)
 async def share_frontier(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties, once all have the same plan."""
-    await _require_agreed(island, peers, request, list(parties), island.name)
     await send_leaves(island, peers, request, parties, planner_of(str(request["message"]["trusted"])))
     return {}
 
@@ -191,7 +162,6 @@ async def share_frontier(island: Island, peers: Peers, *, request: Any, parties:
 @task(discloses=_one_row)
 async def compute_clear_keys(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation, once all have the same plan; return this party's part of the answer's rows, and the sizes that the reader told."""
-    await _require_agreed(island, peers, request, list(parties), me)
     made: list[HybridTables] = []
 
     def tables(trio: Trio, leaves: Sequence[SharedTable]) -> HybridTables:
@@ -267,11 +237,10 @@ class Conclave(Smcql):
         return _RehearsedReader(list(parties), list(joins)) if readers_of(plan) else None
 
     def further_bytes(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], asked: float) -> float:
-        """Bytes of digests between all roles, and of the word that names the reader."""
+        """Bytes of the word that names the reader."""
         del asked
         roles = len({*sizes, *self.choose_parties(plan, list(sizes))})
-        word = M.nbytes({"trusted": self.trusted}) - M.nbytes({})
-        return roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(bytes(32))) + (len(sizes) + roles) * word
+        return float((len(sizes) + roles) * (M.nbytes({"trusted": self.trusted}) - M.nbytes({})))
 
     async def run(self, fed: Federation, plan: SecurePlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""

@@ -43,7 +43,16 @@ from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
 from ..secure.work import expect_rows, measure_work
 from .saqe import find_release, release_once
-from .smcql import LocalRows, Smcql, compute_answer, local_rows, refuse_min_count, require_size, send_leaves
+from .smcql import (
+    LocalRows,
+    Smcql,
+    compute_answer,
+    local_rows,
+    plain_terms,
+    refuse_min_count,
+    require_size,
+    send_leaves,
+)
 from .strategy import PlanStep, QueryAnswer
 
 if TYPE_CHECKING:
@@ -164,7 +173,7 @@ class _Terms:
         self.epsilons = [sizes * part / whole for part in self.parts]
         self.deltas = [self.delta * part / whole for part in self.parts]
         self.count_epsilon = self.epsilon / 2 / self.counts if self.counts else 0.0
-        self.tag = hash_parts("cut sizes", json.dumps([plan.statement.sql, _plain(request["sizes"]), _plain(request["widths"]), _plain(given)], sort_keys=True)).hex()  # fmt: skip
+        self.tag = hash_parts("cut sizes", json.dumps(plain_terms([plan.statement.sql, request["sizes"], request["widths"], given]), sort_keys=True)).hex()  # fmt: skip
 
     @property
     def used(self) -> list[int]:
@@ -195,14 +204,6 @@ class _Terms:
         """The same for a ledger."""
         kind: Any = "user" if unit else "example"
         return [Laplace(unit=kind, epsilon=one) for one in [*self.epsilons, *[self.count_epsilon] * self.counts] if one]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, bool | float | str) else int(value)
 
 
 def _unit_of(plan: SecurePlan) -> str:

@@ -69,6 +69,7 @@ __all__ = [
     "local_rows",
     "refuse_min_count",
     "measure_rows",
+    "plain_terms",
     "require_size",
     "send_leaves",
     "share_rows",
@@ -234,13 +235,22 @@ def _own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callabl
     return kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"]))
 
 
+def plain_terms(value: Any) -> Any:
+    """What a request says as JSON has it, whether it has been sent or not."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_terms(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain_terms(one) for one in value]
+    return value if value is None or isinstance(value, bool | float | str) else int(value)
+
+
 def _about(request: Mapping[str, Any], plan: SecurePlan, parties: Sequence[str]) -> bytes:
-    """What is computed, in 16 bytes: the statement, the strictest policy as this party knows it, the owners with their sizes, and the three parties."""
-    message = request["message"]
-    told = [str(message["sql"]), {str(table): dict(types) for table, types in message["catalog"].items()}, plan.policy.told(plan.catalog.tables), str(message["first"])]  # fmt: skip
-    sizes = {str(owner): [int(one) for one in own] for owner, own in request["sizes"].items()}
-    widths = {str(column): int(words) for column, words in request["widths"].items()}
-    text = json.dumps([told, list(sizes.items()), widths, [str(party) for party in parties]], sort_keys=True)
+    """What is computed, in 16 bytes: all that the request says, with the strictest policy as this party knows it, and the three parties.
+
+    A strategy's own terms, such as an epsilon or who reads keys, are in the request too. The order of the owners counts, as rows are numbered by it.
+    """
+    told = {**request, "message": {**request["message"], "policy": plan.policy.told(plan.catalog.tables)}, "sizes": list(request["sizes"].items())}  # fmt: skip
+    text = json.dumps(plain_terms([told, list(parties)]), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST).digest()
 
 
@@ -248,7 +258,7 @@ async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, p
     """Let all roles compare what they were asked for, and then write down what this site answers, before a row leaves.
 
     Raises:
-        LetterError: another role was asked for something else, or a role is left out.
+        LetterError: another role was asked for something else, or a role or the rows of this site are left out.
         DataError: the coordinator says other sizes of this site than it measured.
         PolicyError: the answer differs from an earlier one by too few units.
     """
@@ -256,15 +266,19 @@ async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, p
     apart = (owners | set(parties)) ^ {me, *peers.names}
     if apart:
         raise LetterError(f"{', '.join(sorted(apart))} takes part in the session alone, or in the statement alone", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
-    await peers.broadcast(np.frombuffer(about, np.uint8))
-    for other, told in (await peers.gather()).items():
-        if not isinstance(told, np.ndarray) or told.tobytes() != about:
-            raise LetterError(f"{other} was asked for something else than {me}", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
+    # A party whose own rows are left out would tell the rest of the rows from the whole.
+    if island.data is not None and me not in owners:
+        raise LetterError(f"the statement leaves out the rows of {me}", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
     if me in owners:
         kept = local_rows(island, request["message"], fresh=False, make=make)
         if kept.sizes != [int(one) for one in request["sizes"][me]]:
             raise DataError(f"this site has {kept.sizes} rows, filled up, and {list(request['sizes'][me])} are asked for", where=me, remedy="ask again: its rows have changed since it was asked how many there are, or the coordinator is lying")  # fmt: skip
-        kept.record(island)
+    await peers.broadcast(np.frombuffer(about, np.uint8))
+    for other, told in (await peers.gather()).items():
+        if not isinstance(told, np.ndarray) or told.tobytes() != about:
+            raise LetterError(f"{other} was asked for something else than {me}, or has another policy", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
+    if me in owners:
+        local_rows(island, request["message"], fresh=False, make=make).record(island)
 
 
 @task(discloses=_promised_of)

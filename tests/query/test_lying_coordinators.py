@@ -1,0 +1,119 @@
+"""A coordinator that asks parties for different things, leaves one out or asks twice gets nothing more: all roles of a session compare what they were asked for before a row leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from atoll.core.errors import AtollError
+from atoll.core.federation.federation import Federation
+from atoll.engines.recording import RecordingEngine
+from atoll.query.strategies import shrinkwrap
+from tests.query.test_shrinkwrap import JOINED, policy_of, small
+from tests.support.silos import connected
+
+TRUSTED = {"level": "protected", "at_most": 40, "trusted": ["s1", "s2", "helper"]}
+POLICY = policy_of(p={"id": TRUSTED}, v={"id": TRUSTED})
+STRATEGIES = {
+    "smcql": "smcql",
+    "conclave": "conclave",
+    "shrinkwrap": "shrinkwrap:epsilon=4,delta=0.001,analyst=anna,split=uniform",
+}
+ROWS = [[(10 * j + i, 2) for i in range(2)] for j in range(4)]
+VISITS = [[(10 * j + i, 3) for i in range(2)] for j in range(4)]
+Request = dict[str, Any]
+
+
+def said(request: Request, **message: Any) -> Request:
+    return {**request, "message": {**request["message"], **message}}
+
+
+def stricter(request: Request) -> Request:
+    """A column that the statement does not read is private."""
+    tables = request["message"]["policy"]["tables"]
+    columns = {**tables["p"]["columns"], "seen": tables["p"]["columns"]["pay"]}
+    return said(request, policy={**request["message"]["policy"], "tables": {**tables, "p": {**tables["p"], "columns": columns}}})  # fmt: skip
+
+
+def without(request: Request, site: str) -> Request:
+    return {**request, "sizes": {name: own for name, own in request["sizes"].items() if name != site}}
+
+
+def turned(request: Request) -> Request:
+    """The same owners in another order: rows would be numbered otherwise."""
+    return {**request, "sizes": dict(reversed(request["sizes"].items()))}
+
+
+OTHER = "was asked for something else than s|nobody has paid for|names rows that are not here|does not say how epsilon is divided"
+TO_ONE: dict[str, Callable[[Request], Request]] = {
+    "another statement": lambda one: said(one, sql=one["message"]["sql"] + " LIMIT 9"),
+    "another policy": stricter,
+    "another order of owners": turned,
+    "another site that answers for all": lambda one: said(one, first="s1"),
+    "another length of texts": lambda one: {**one, "widths": {**one["widths"], "p.x": 9}},
+}
+TO_ALL: dict[str, tuple[Callable[[Request], Request], str]] = {
+    "that an owner is not there": (lambda one: without(one, "s3"), "s3 takes part in the session alone|nobody has paid for"),
+    "that a party has no rows": (lambda one: without(one, "s1"), "leaves out the rows of s1|nobody has paid for"),
+    "that an owner has fewer rows": (lambda one: {**one, "sizes": {**one["sizes"], "s3": [1 for _ in one["sizes"]["s3"]]}}, "are asked for|nobody has paid for"),
+}  # fmt: skip
+TERMS: dict[str, list[Callable[[Request], Request]]] = {
+    "conclave": [lambda one: said(one, trusted="none"), lambda one: said(one, trusted="s2")],
+    "shrinkwrap": [
+        lambda one: {**one, "cut": {**one["cut"], "epsilon": 4.5}},
+        lambda one: {**one, "cut": {**one["cut"], "delta": 0.002}},
+        lambda one: {**one, "cut": {**one["cut"], "parts": [2, *one["cut"]["parts"][1:]]}},
+        lambda one: {**one, "cut": {**one["cut"], "analyst": "eve"}},
+    ],
+}
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, strategy: str, change: Callable[[Request], Request], match: str, liar: str = "", sites: int = 4) -> None:  # fmt: skip
+    """A coordinator that changes the request of one role, or of all, gets an error, and no share of a row has left."""
+    plain, engine = Federation.session, RecordingEngine()
+
+    async def session(fed: Any, roles: Any) -> Any:
+        told = {name: (at, job.with_args(request=change(job.args["request"])) if liar in ("", name) else job) for name, (at, job) in roles.items()}  # fmt: skip
+        return await plain(fed, told)
+
+    made = dict(list(small(ROWS, VISITS).items())[:sites])
+    with monkeypatch.context() as patch, connected(made, POLICY) as db:
+        patch.setattr(Federation, "session", session)
+        db.engine = engine
+        with pytest.raises(AtollError, match=match):
+            db.sql(JOINED, strategy=STRATEGIES[strategy])
+    between = [one for link, messages in engine.heard.items() if "coordinator" not in link for one in messages]
+    assert len({len(one) for one in between}) <= 1, "more than digests"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("lie", TO_ONE)
+def test_a_site_that_is_asked_for_something_else_shares_nothing(lie: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    refused(monkeypatch, strategy, TO_ONE[lie], OTHER, "s2")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("lie", TO_ALL)
+def test_owners_and_their_sizes_are_those_that_were_measured(lie: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    refused(monkeypatch, strategy, *TO_ALL[lie])
+
+
+@pytest.mark.parametrize(("strategy", "place"), [(name, k) for name, found in TERMS.items() for k in range(len(found))])
+def test_a_helper_that_is_told_other_terms_is_found_out(strategy: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """A helper has no rows and no record of charges: only the sites' digests show what it was told."""
+    refused(monkeypatch, strategy, TERMS[strategy][place], "was asked for something else than", "helper", sites=2)
+
+
+def test_sites_that_are_charged_for_different_terms_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each site has been paid for both, so its own record has nothing against either."""
+    change, plain = TERMS["shrinkwrap"][0], Federation.ask_all
+
+    async def ask_all(fed: Any, parties: Any, task: Any, message: Any) -> Any:
+        if task is shrinkwrap.charge_sizes:
+            await plain(fed, parties, task, change(message))
+        return await plain(fed, parties, task, message)
+
+    monkeypatch.setattr(Federation, "ask_all", ask_all)
+    refused(monkeypatch, "shrinkwrap", change, "was asked for something else than", "s2")
