@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from atoll.cli.app import run
@@ -131,7 +132,33 @@ def test_noise_has_a_budget_that_outlives_a_command(atoll: Callable[..., Any], t
     told = [json.loads(atoll(*words, "--epsilon=2.5", "SELECT count(*) FROM v").out) for _ in range(2)]
     assert told[0]["rows"] == told[1]["rows"]
     assert (told[0]["privacy"]["analyst"], told[0]["privacy"]["epsilon"]) == ("anna", 2.5)
-    assert "2.5 is spent" in atoll(*words, "--epsilon=2", "SELECT count(*) FROM v WHERE ward = 'A'", expect=7).out
+    assert "2.5 is spent" in atoll(*words, "--epsilon=2", "SELECT count(*) FROM v WHERE ward = 'A'", expect=10).out
     spent = json.loads(atoll("privacy", "ledger", str(tmp_path / "kept"), "--by=analyst", "--json").out)["analysts"]
     assert [(one["site"], one["analyst"], one["epsilon"]) for one in spent] == [("north", "anna", 2.5), ("south", "anna", 2.5)]  # fmt: skip
     assert "analyst" in atoll("privacy", "ledger", str(tmp_path / "kept"), "--by=site", expect=2).err
+
+
+CELL = '=1\x1b]0;owned\x07\x1b[2J\u202e[red]<b>|a,"b\r\n\x9b31m\u2028'
+
+
+def test_escapes_in_cells_print_as_text(atoll: Callable[..., Any], tmp_path: Path) -> None:
+    """No cell, and no name of a column, moves the cursor, is markup, or ends a line; files have the cell as it is."""
+    for name in ("north", "south"):
+        with duckdb.connect(str(tmp_path / f"{name}.duckdb")) as made:
+            made.execute("CREATE TABLE visits (ward VARCHAR, pay INT)")
+            made.execute("INSERT INTO visits VALUES (?, 1)", [CELL])
+    (tmp_path / "p.yaml").write_text(POLICY)
+    asked = ["sql", *(word for name in ("north", "south") for word in ("--silo", f"{name}={tmp_path}/{name}.duckdb")), "--policy", str(tmp_path / "p.yaml")]  # fmt: skip
+    text = 'SELECT ward AS "w\x1b[2J\x07", sum(pay) AS s FROM visits GROUP BY ward'
+    said = atoll(*asked, text).out
+    assert all(letter.isprintable() or letter == "\n" for letter in said), said
+    assert "=1\\x1b]0;owned\\x07\\x1b[2J\\u202e[red]<b>|a" in said
+    assert "2 rows" not in said.splitlines()[1]
+    assert "1 rows" in said
+    assert "\x1b" not in atoll(*asked, "--json", text).out
+    with_file = atoll(*asked, "-o", str(tmp_path / "out.csv"), text)
+    assert "\x1b" not in with_file.out
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        assert list(csv.reader(file))[1:] == [[CELL, "2"]]
+    for wrong in ('SELECT "x\x1b[2J" FROM visits', "SELECT '\x1b[2J' + pay FROM visits", "SELECT \x1b[2J FROM visits"):
+        assert "\x1b" not in atoll(*asked, wrong, expect=2).err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import sqlite3
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from atoll.core.errors import AtollError, ConfigError, DataError, TaskError
@@ -130,6 +132,46 @@ def test_limits_end_a_statement_and_the_silo_answers_the_next(tmp_path: Path) ->
     with pytest.raises(TaskError, match="OutOfMemoryException"):
         silo.run_all(["SELECT count(*) FROM (SELECT DISTINCT range, range + 1 FROM range(30000000)) q"], ["visits"])
     assert silo.run_all(["SELECT 1"], ["visits"]) == [[(1,)]]
+    silo.close()
+
+
+ENDLESS = "CREATE VIEW endless AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n FROM r"
+PAIRS = "CREATE VIEW pairs AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 1000000) SELECT count(*) AS n FROM r a, r b WHERE a.n % 7 = b.n % 11"
+
+
+@pytest.mark.parametrize("name", ["duck", "lite"])
+@pytest.mark.parametrize("view", [ENDLESS, PAIRS], ids=["endless", "pairs"])
+def test_views_without_end_meet_the_limits_and_the_next_statement_is_answered(tmp_path: Path, name: str, view: str) -> None:  # fmt: skip
+    """A view is its owner's; SQL of an analyst has no recursion. DuckDB only runs it when it is asked for, SQLite also to see what its columns hold."""
+    place, table = fill(tmp_path)[name], view.split()[2]
+    with contextlib.closing(duckdb.connect(str(place)) if name == "duck" else sqlite3.connect(place)) as made:
+        made.execute(view)
+    silo = open_silo(place, QueryPolicy(seconds=0.3, memory=64 << 20))
+    with pytest.raises(TaskError, match=r"took more than 0\.3 seconds|OutOfMemoryException"):
+        silo.run_all([f"SELECT count(*) FROM main.{table}"], [table])
+    if name == "lite":
+        with pytest.raises(TaskError, match=r"took more than 0\.3 seconds"):
+            silo.read_schema()
+        with contextlib.closing(sqlite3.connect(place)) as made:
+            made.execute(f"DROP VIEW {table}")
+    silo.policy = QueryPolicy()
+    assert "visits" in silo.read_schema()
+    assert silo.run_all(["SELECT count(*) FROM main.visits"], ["visits"]) == [[(2,)]]
+    silo.close()
+
+
+def test_a_table_of_sqlite_that_is_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
+    """It is copied a batch at a time, so its rows are never all in memory."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.sqlite")) as made:
+        made.execute("CREATE TABLE small (n INT, t TEXT)")
+        made.executemany("INSERT INTO small VALUES (?, ?)", [(k, "x" * 500) for k in range(400)])
+        made.execute("CREATE VIEW large AS SELECT a.t FROM small a, small b")
+        made.commit()
+    silo = open_silo(tmp_path / "x.sqlite", QueryPolicy(seconds=60, memory=32 << 20))
+    with pytest.raises(TaskError, match="OutOfMemoryException"):
+        silo.run_all(["SELECT 1"], ["large"])
+    silo.policy = QueryPolicy()
+    assert silo.run_all(["SELECT sum(n) FROM main.small"], ["small"]) == [[(79800,)]]
     silo.close()
 
 

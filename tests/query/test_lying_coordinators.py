@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from atoll.core.errors import AtollError
+from atoll.core.errors import AtollError, TaskError
+from atoll.core.execution.session import LocalPeers
 from atoll.core.federation.federation import Federation
 from atoll.engines.recording import RecordingEngine
 from atoll.query.strategies import shrinkwrap
@@ -117,3 +118,42 @@ def test_sites_that_are_charged_for_different_terms_share_nothing(monkeypatch: p
 
     monkeypatch.setattr(Federation, "ask_all", ask_all)
     refused(monkeypatch, "shrinkwrap", change, "was asked for something else than", "s2")
+
+
+def test_a_statement_is_not_opened_for_a_second_set_of_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The difference of both answers would be that of one owner's rows; the same again is the same."""
+    plain, opened = Federation.session, []
+
+    async def session(fed: Any, roles: Any) -> Any:
+        opened.extend([await plain(fed, roles) for _ in range(2)])
+        fewer = {name: (at, job.with_args(request=without(job.args["request"], "s3"))) for name, (at, job) in roles.items() if name != "s3"}  # fmt: skip
+        return await plain(fed, fewer)
+
+    monkeypatch.setattr(Federation, "session", session)
+    with connected(small(ROWS, VISITS), POLICY) as db, pytest.raises(AtollError, match="has bound itself to something else in 'owners of the statement"):  # fmt: skip
+        db.sql(JOINED, strategy="smcql")
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize(("owner", "message"), [("s1", 6), ("s3", 1)], ids=["party", "owner"])
+def test_an_owner_that_dies_gives_a_named_error_and_is_charged_once(owner: str, message: int, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """It is gone after some messages of the session: no part of the answer is there, and the repeated statement costs nothing."""
+    before, budget = LocalPeers.send, {**POLICY, "policy": {"min_count": 1, "privacy": {"people": {"anna": {"epsilon": 5, "delta": 0.01}}}}}  # fmt: skip
+    sent: list[str] = []
+
+    async def dies(peers: Any, role: str, value: Any, channel: str = "") -> None:
+        if peers.me == owner:
+            sent.append(role)
+            if len(sent) > message + 3:  # three digests
+                raise TaskError(f"{owner} is gone", where="test")
+        await before(peers, role, value, channel)
+
+    with connected(small(ROWS, VISITS), budget) as db:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalPeers, "send", dies)
+            with pytest.raises(AtollError, match=f"{owner} is gone"):
+                db.sql(JOINED, strategy=STRATEGIES["shrinkwrap"])
+        found = db.sql(JOINED, strategy=STRATEGIES["shrinkwrap"])
+        assert db.check(found)
+        with pytest.raises(AtollError, match="4 is spent"):
+            db.sql(JOINED, strategy=STRATEGIES["shrinkwrap"].replace("0.001", "0.002"))

@@ -14,6 +14,7 @@ import pytest
 from atoll.core.errors import AtollError, DataError, PolicyError, TaskError
 from atoll.query import QueryPolicy, Silo, connect, open_silo
 from atoll.query.databases.postgres import PostgresDatabase
+from tests.query.test_databases import ENDLESS, PAIRS
 from tests.support.databases import postgres_cluster  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.network
@@ -99,6 +100,18 @@ def test_limits_end_the_loading_of_a_table(postgres_cluster: Any) -> None:  # no
         silo.run_all(["SELECT 1"], ["slow"])
     silo.policy = QueryPolicy(seconds=60.0)
     assert silo.run_all(["SELECT count(*) FROM main.visits"], ["visits"]) == [[(0,)]]
+    silo.close()
+
+
+@pytest.mark.parametrize("view", [ENDLESS, PAIRS], ids=["endless", "pairs"])
+def test_views_without_end_meet_the_limits_and_the_next_statement_is_answered(postgres_cluster: Any, view: str) -> None:  # noqa: F811
+    table = view.split()[2]
+    name = postgres_cluster.database(f"create table visits (age int); insert into visits values (3); {view}", f"{table}_reader")  # fmt: skip
+    silo = Silo(PostgresDatabase(postgres_cluster.uri(name, f"{table}_reader"), 60.0), QueryPolicy(seconds=0.5, memory=64 << 20), "endless")  # fmt: skip
+    with pytest.raises(TaskError, match=r"took more than 0\.5 seconds|OutOfMemoryException"):
+        silo.run_all([f"SELECT count(*) FROM main.{table}"], [table])
+    silo.policy = QueryPolicy(seconds=60.0)
+    assert silo.run_all(["SELECT sum(age) FROM main.visits"], ["visits"]) == [[(3,)]]
     silo.close()
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "only_json_on_stdout",
     "require_folder",
     "show_error",
+    "show_printable",
     "show_usage",
     "table_of_sites",
 ]
@@ -142,6 +143,16 @@ def only_json_on_stdout(wanted: bool) -> Iterator[IO[str]]:
         os.close(kept)
 
 
+def show_printable(text: str, keep: str = "\n") -> str:
+    """A text that no terminal obeys: escapes, control characters and turns of direction are shown as Python writes them.
+
+    Args:
+        text: the text.
+        keep: letters that stay although they print nothing.
+    """
+    return "".join(letter if letter.isprintable() or letter in keep else repr(letter)[1:-1] for letter in text)
+
+
 def show_error(error: Exception, output: Output, debug: bool) -> int:
     """Print what was wrong, where, and what to do; return the exit code."""
     if not isinstance(error, AtollError):
@@ -155,10 +166,10 @@ def show_error(error: Exception, output: Output, debug: bool) -> int:
             "exit_code": error.exit_code,
         }
     )
-    lines = Text(error.what)
+    lines = Text(show_printable(error.what))
     for label, value in (("where", where), ("remedy", error.remedy)):
         if value:
-            lines.append(f"\n{label}: ", style="bold").append(value)
+            lines.append(f"\n{label}: ", style="bold").append(show_printable(value))
     title = f"[bold red]{type(error).__name__}[/bold red] (exit {error.exit_code})"
     output.console.print(Panel(lines, title=title, title_align="left", border_style="red"))
     _traceback(error, output, debug)

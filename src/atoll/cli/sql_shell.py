@@ -23,7 +23,7 @@ from rich.text import Text
 from atoll.core.errors import AtollError, ConfigError, nearest
 from atoll.core.extras import need
 
-from .output import console_for
+from .output import console_for, show_printable
 
 __all__ = ["FORMATS", "SqlShell", "show_cell", "split_statements"]
 
@@ -203,16 +203,8 @@ class SqlShell:
             self._console.print("cancelled at all sites")
         except AtollError as error:
             self.failed = True
-            self._console.print(
-                Text(
-                    error.what
-                    + "".join(
-                        f"\n{label}: {words}"
-                        for label, words in (("where", error.where), ("remedy", error.remedy))
-                        if words
-                    )
-                )
-            )
+            said = [error.what, *(f"{label}: {words}" for label, words in (("where", error.where), ("remedy", error.remedy)) if words)]  # fmt: skip
+            self._console.print(Text(show_printable("\n".join(said))))
         else:
             return True
         return False
@@ -293,11 +285,11 @@ class _StoppedError(Exception):
 
 def _expanded(result: Any) -> RenderableType:
     """Each row as lines of NAME | VALUE."""
-    wide = max(map(len, result.columns), default=0)
-    lines = []
+    names, lines = [show_cell(name) for name in result.columns], []
+    wide = max(map(len, names), default=0)
     for number, row in enumerate(result.rows, 1):
         lines.append(f"-[ {number} ]{'-' * wide}")
-        lines += [f"{name:<{wide}} | {show_cell(value)}" for name, value in zip(result.columns, row, strict=True)]
+        lines += [f"{name:<{wide}} | {show_cell(value)}" for name, value in zip(names, row, strict=True)]
     return Text("\n".join(lines))
 
 
@@ -306,4 +298,4 @@ def show_cell(value: Any) -> str:
     from atoll.query.job import plain_value
 
     text = "" if value is None else str(plain_value(value))
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return show_printable(text, keep="")

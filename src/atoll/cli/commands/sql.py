@@ -213,7 +213,7 @@ def _shown(result: Any, *, planned: bool) -> Any:
         return Group(*_plan_tables(result))
     table = PlainTable()
     for name in result.columns:
-        table.add_column(Text(name))
+        table.add_column(Text(show_cell(name)))
     for row in result.rows:
         table.add_row(*(Text(show_cell(value)) for value in row))
     words = [f"{len(result.rows)} rows"]
@@ -222,7 +222,7 @@ def _shown(result: Any, *, planned: bool) -> Any:
     if result.withheld_values:
         words.append(f"{result.withheld_values} values withheld: too few rows, or too few that differ")
     if result.privacy is not None:
-        noise = "; ".join(f"{text} ± {std:.4g}" for text, std in result.privacy["noise_std"].items()) or "the answer is exact"  # fmt: skip
+        noise = "; ".join(f"{show_cell(text)} ± {std:.4g}" for text, std in result.privacy["noise_std"].items()) or "the answer is exact"  # fmt: skip
         words.append(f"noise for epsilon {result.privacy['epsilon']:g} at each site ({noise})")
         words += [f"{one['before']:,} rows became {one['after']:,}" for one in result.privacy.get("sizes", ())]
     return Group(table, Text(", ".join(words)))
@@ -235,13 +235,13 @@ def _plan_tables(result: Any) -> list[Any]:
     for name in ("place", "form", "what"):
         steps.add_column(name)
     for step in result.plan:
-        steps.add_row(*(Text(step[name]) for name in ("place", "form", "what")))
+        steps.add_row(*(Text(show_cell(step[name])) for name in ("place", "form", "what")))
     told = PlainTable(title="who learns what")
     for name in ("who", "sees", "assuming"):
         told.add_column(name)
     for one in result.leakage:
-        told.add_row(*(Text(one.get(name, "")) for name in ("who", "sees", "assuming")))
+        told.add_row(*(Text(show_cell(one.get(name, ""))) for name in ("who", "sees", "assuming")))
     rejected: Mapping[str, str] = result.rejected
     rounds, seconds = result.expected["rounds"], result.expected["seconds"]
     cost = Text(f"about {result.predicted:,} bytes at all sites together for one group, in {rounds} round{'' if rounds == 1 else 's'}: {seconds:.2g} s on links of 40 MB/s and 8 ms a round")  # fmt: skip
-    return [steps, told, cost, *(Text(f"{name} lost: {why}") for name, why in rejected.items())]
+    return [steps, told, cost, *(Text(show_cell(f"{name} lost: {why}")) for name, why in rejected.items())]

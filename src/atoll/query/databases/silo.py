@@ -11,6 +11,7 @@ database's own error may quote values of rows, so it never leaves: the error nam
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -97,6 +98,9 @@ class SiloSource:
         """
         raise NotImplementedError
 
+    def interrupt(self) -> None:
+        """Interrupt what reads the source now, if something does; another thread may call it."""
+
     def close(self) -> None:
         """End what the source keeps open."""
 
@@ -142,8 +146,10 @@ class Silo:
 
     def cancel(self) -> None:
         """Interrupt the statement that runs now, if there is one, or the loading of its tables."""
+        self._source.interrupt()
         for stop in [*self._loading, *([] if self._connection is None else [self._connection.interrupt])]:
-            stop()
+            with contextlib.suppress(Exception):  # what has ended meanwhile is closed, and needs no interrupt
+                stop()
 
     def read_schema(self) -> Schema:
         """The tables and the types of their columns.

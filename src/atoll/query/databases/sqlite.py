@@ -24,7 +24,8 @@ from .silo import EMPTY, Schema, SiloSource, connect_duckdb, quote
 
 __all__ = ["SQLiteFile"]
 
-_ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_TRANSACTION})
+_ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_RECURSIVE})  # fmt: skip
+_BATCH = 1 << 16
 _PRAGMAS = frozenset({"table_info", "data_version"})
 
 
@@ -46,6 +47,14 @@ class SQLiteFile(SiloSource):
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._reading: sqlite3.Connection | None = None
+
+    def interrupt(self) -> None:
+        """Interrupt what reads the file now: a view may never end, also where only its columns are looked at."""
+        reading = self._reading
+        if reading is not None:
+            with contextlib.suppress(sqlite3.ProgrammingError):  # it has just been closed
+                reading.interrupt()
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
@@ -60,9 +69,11 @@ class SQLiteFile(SiloSource):
         except sqlite3.Error as error:
             raise DataError(f"the file cannot be read: {error}", where=str(self._path), remedy="give a file of SQLite") from error  # fmt: skip
         made.set_authorizer(_authorize)
+        self._reading = made
         try:
             yield made
         finally:
+            self._reading = None
             made.close()
 
     def stamp(self, table: str) -> Any:
@@ -111,14 +122,15 @@ class SQLiteFile(SiloSource):
         watch(made.interrupt)
         try:
             with self.opened() as connection:
-                watch(connection.interrupt)
                 connection.execute("BEGIN")
                 schema = self._schema(connection)
                 for name in tables:
                     types = schema[name]
-                    rows = connection.execute(f"SELECT {', '.join(map(quote, types))} FROM {quote(name)}").fetchall()
-                    columns = list(zip(*rows, strict=True)) if rows else [()] * len(types)
-                    self._copy(made, arrow, name, types, columns)
+                    made.execute(f"CREATE TABLE main.{quote(name)} ({', '.join(f'{quote(c)} {_SQL.get(kind, kind)}' for c, kind in types.items())})")  # fmt: skip
+                    rows, first = connection.execute(f"SELECT {', '.join(map(quote, types))} FROM {quote(name)}"), 0
+                    while batch := rows.fetchmany(_BATCH):  # so that a view without end meets DuckDB's limit of memory
+                        self._copy(made, arrow, name, types, list(zip(*batch, strict=True)), first)
+                        first += len(batch)
         except sqlite3.Error as error:
             made.close()
             raise DataError(f"the file cannot be read: {type(error).__name__}", where=str(self._path), remedy="give a file of SQLite that nobody replaces meanwhile") from error  # fmt: skip
@@ -127,16 +139,16 @@ class SQLiteFile(SiloSource):
             raise
         return made
 
-    def _copy(self, made: Any, arrow: Any, name: str, types: dict[str, str], columns: Sequence[Sequence[Any]]) -> None:
+    def _copy(self, made: Any, arrow: Any, name: str, types: dict[str, str], columns: Sequence[Sequence[Any]], first: int) -> None:  # fmt: skip
         checked = {}
         for (column, kind), cells in zip(types.items(), columns, strict=True):
-            checked[column] = arrow.array(self._checked(cells, kind, f"{name}.{column}"), _ARROW.get(kind.partition("(")[0], "string"))  # fmt: skip
+            checked[column] = arrow.array(self._checked(cells, kind, f"{name}.{column}", first), _ARROW.get(kind.partition("(")[0], "string"))  # fmt: skip
         made.register("atoll_copied", arrow.table(checked))
         shown = ", ".join(f"CAST({quote(c)} AS {_SQL.get(kind, kind)}) AS {quote(c)}" for c, kind in types.items())
-        made.execute(f"CREATE TABLE main.{quote(name)} AS SELECT {shown} FROM atoll_copied")
+        made.execute(f"INSERT INTO main.{quote(name)} SELECT {shown} FROM atoll_copied")
         made.unregister("atoll_copied")
 
-    def _checked(self, cells: Sequence[Any], kind: str, where: str) -> list[Any]:
+    def _checked(self, cells: Sequence[Any], kind: str, where: str, first: int) -> list[Any]:
         """The cells as Arrow takes them.
 
         Raises:
@@ -144,7 +156,7 @@ class SQLiteFile(SiloSource):
         """
         convert = _CONVERT.get(kind.partition("(")[0], _as_text)
         made = []
-        for row, cell in enumerate(cells):
+        for row, cell in enumerate(cells, first):
             try:
                 made.append(None if cell is None else convert(cell))
             except (TypeError, ValueError, InvalidOperation):

@@ -260,7 +260,7 @@ async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, p
     Raises:
         LetterError: another role was asked for something else, or a role or the rows of this site are left out.
         DataError: the coordinator says other sizes of this site than it measured.
-        PolicyError: the answer differs from an earlier one by too few units.
+        PolicyError: the answer differs from an earlier one by too few units, or the same statement was answered in this job for other owners.
     """
     about, owners = _about(request, plan, parties), {str(owner) for owner in request["sizes"]}
     apart = (owners | set(parties)) ^ {me, *peers.names}
@@ -277,6 +277,8 @@ async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, p
     for other, told in (await peers.gather()).items():
         if not isinstance(told, np.ndarray) or told.tobytes() != about:
             raise LetterError(f"{other} was asked for something else than {me}, or has another policy", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
+    # Parts of the answer are in replies, which leave after the promise is on disk: of one statement, no second set of owners is opened in a job.
+    island.promise(f"owners of the statement {request['message']['sql']}", json.dumps(sorted(owners)))
     if me in owners:
         local_rows(island, request["message"], fresh=False, make=make).record(island)
 
