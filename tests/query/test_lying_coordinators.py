@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from atoll.core.errors import AtollError, TaskError
 from atoll.core.execution.session import LocalPeers
 from atoll.core.federation.federation import Federation
 from atoll.engines.recording import RecordingEngine
+from atoll.query import Query, job
 from atoll.query.strategies import shrinkwrap
+from atoll.runtime.worker.sitedata import load_site_data
 from tests.query.test_shrinkwrap import JOINED, policy_of, small
 from tests.support.silos import connected
 
@@ -157,3 +160,37 @@ def test_an_owner_that_dies_gives_a_named_error_and_is_charged_once(owner: str, 
         assert db.check(found)
         with pytest.raises(AtollError, match="4 is spent"):
             db.sql(JOINED, strategy=STRATEGIES["shrinkwrap"].replace("0.001", "0.002"))
+
+
+@pytest.mark.parametrize("strategy", ["sums", "smcql", "shrinkwrap:epsilon=4,delta=0.001,analyst=anna"])
+def test_a_site_answers_no_statement_but_the_signed_one(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites have the job from whoever signed it; the coordinator asks for other rows, of the same tables and within all policies."""
+    signed = "SELECT count(*) FROM p JOIN v ON p.id = v.id WHERE p.k < 9 AND v.cost > 2" if strategy != "sums" else "SELECT count(*) FROM p WHERE k < ?"  # fmt: skip
+    params = [9] if strategy == "sums" else []
+    plain, engine = job.message_of, RecordingEngine()
+
+    def altered(*given: Any) -> Any:
+        made = plain(*given)
+        return {**made, "sql": made["sql"].replace("9", "3")}
+
+    with connected(small(ROWS, VISITS), POLICY) as db:
+        for silo in db.silos.values():
+            silo.bind_jobs([Query(sql=signed, params=params, strategy=strategy)])
+        assert db.check(db.sql(signed, params, strategy=strategy), params)
+        db.engine = engine
+        with pytest.raises(AtollError, match="the statement is not the one that was signed"):
+            db.sql(signed.replace("9", "3").replace("?", "3"), strategy=strategy)
+        monkeypatch.setattr(job, "message_of", altered)
+        with pytest.raises(AtollError, match="the statement is not the one that was signed"):
+            db.sql(signed, params, strategy=strategy)
+    if strategy != "sums":  # whose keys for masks travel first
+        assert not [link for link in engine.heard if "coordinator" not in link]
+
+
+def test_the_tables_of_a_site_are_bound_to_the_job_that_was_signed(tmp_path: Path) -> None:
+    (tmp_path / "v.csv").write_text("id\n1\n")
+    spec = {"path": str(tmp_path), "tables": {"v": {"columns": "public"}}}
+    asked = Query(sql="SELECT count(*) FROM v")
+    silo: Any = load_site_data(spec, "north", jobs=[asked]).population.shard(0)
+    assert silo.signed == (asked,)
+    silo.close()

@@ -81,12 +81,29 @@ def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., A
         make: makes a plan of a statement, the catalog and the strictest policy.
 
     Raises:
-        PolicyError: the policy does not allow it.
+        PolicyError: the policy does not allow it, or nobody has signed it.
         CompositionError: the strategy cannot answer it.
     """
     catalog = {str(table): dict(columns) for table, columns in message["catalog"].items()}
     told = [_plain(message["policy"]), *([] if silo is None else [silo.policy.told(catalog)])]
+    if silo is not None and silo.signed is not None:
+        _require_signed(silo, str(message["sql"]), with_points(Catalog(catalog), strictest(told)))
     return plan_once(make, str(message["sql"]), catalog, told[::-1])
+
+
+def _require_signed(silo: Silo, text: str, catalog: Catalog) -> None:
+    """Refuse a statement that is not the one of the job: the coordinator may have altered it.
+
+    Args:
+        silo: the site.
+        text: the statement with its parameters, as the coordinator sends it.
+        catalog: the tables, as the coordinator sends them.
+
+    Raises:
+        PolicyError: the job's own statement, read over these tables, is another.
+    """
+    if all(parse_statement(one.sql, catalog, one.params).sql != text for one in silo.signed or ()):
+        raise PolicyError("the statement is not the one that was signed", where=silo.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
 
 
 def message_of(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, first: str) -> dict[str, Any]:

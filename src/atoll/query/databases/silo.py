@@ -14,7 +14,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from atoll.core.errors import AtollError, TaskError
@@ -116,9 +116,11 @@ class Silo:
     Attributes:
         seconds: what its statements have taken so far, together.
         kept: the cells of the statement that is being answered, so that all of its requests see one snapshot.
+        signed: the queries of the job that a person has signed: nothing else is answered. ``None`` where statements are the silo's own owner's.
     """
 
     kept: Any = None
+    signed: tuple[Any, ...] | None = None
 
     def __init__(self, source: SiloSource, policy: QueryPolicy | None = None, name: str = "silo") -> None:
         self.policy, self.name, self.seconds = policy or QueryPolicy(), name, 0.0
@@ -135,6 +137,14 @@ class Silo:
     def __len__(self) -> int:
         """The number of tables: what a federation shows as the size of a client."""
         return len(self.read_schema())
+
+    def bind_jobs(self, jobs: Iterable[Any]) -> None:
+        """Answer the statements of these jobs alone.
+
+        Args:
+            jobs: the job that was signed, and those that its program runs inside.
+        """
+        self.signed = tuple(one for one in jobs if getattr(one, "kind", "") == "query")
 
     def close(self) -> None:
         """End the thread and the connection."""

@@ -225,8 +225,9 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         plays = str(order.get("plays", ""))
         socket = str(order.get("socket", ""))
         return load_site_data(
-            order["data"], name, plays, reads=made.reads, one_form=made.one_form, text=made.key_columns, socket=socket
-        )
+            order["data"], name, plays, reads=made.reads, one_form=made.one_form, text=made.key_columns, socket=socket,
+            jobs=every_job(made),
+        )  # fmt: skip
 
     await serve_job(
         channels["server"], job, load, state,

@@ -6,7 +6,7 @@ import re
 import shlex
 import threading
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -31,6 +31,7 @@ from .policies import MIN_COUNT, noise_of_queries, policy_of_site
 from .words import SETTINGS, WAYS, database_of, inside, is_database, open_database, settings_of, site_spec
 
 if TYPE_CHECKING:
+    from atoll.core.job import Job
     from atoll.core.requests.policy import SitePolicy
 
 __all__ = [
@@ -386,6 +387,7 @@ def load_site_data(
     one_form: bool = False,
     text: Sequence[str] = (),
     socket: str = "",
+    jobs: Iterable[Job] = (),
 ) -> SiteData:
     """Load a site's data: what its factory returns stays as it is, unless the job needs data of one form.
 
@@ -399,6 +401,7 @@ def load_site_data(
         one_form: whether the job needs data of one form; see ``Job.one_form``. A factory's dict of arrays is then made a data set.
         text: columns that stay text; see ``Job.key_columns``.
         socket: of a PostgreSQL database, the folder of the daemon's socket.
+        jobs: the job that was signed, and those that it runs inside: tables answer their statements alone.
 
     Raises:
         DataError: the data cannot be loaded or used; the error names file and column.
@@ -413,10 +416,10 @@ def load_site_data(
             own = _in_one_form(own, given, name) if one_form and are_arrays(own) else own
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
         if given.get("tables") is not None:
-            return replace(site_data(_silo_of(given, name), name), policy=policy)
+            return replace(site_data(_bound(_silo_of(given, name), jobs), name), policy=policy)
         made, categories = (_as_is(given, text), {}) if reads == "table" and _is_file(given) else _made(given)
         made = _in_one_form(made, given, name) if one_form else made
-        found = site_data(_live(made, given), name, categories)
+        found = site_data(_live(_bound(made, jobs), given), name, categories)
         if given.get("held_out") is not None and reads == "dataset":
             found = _hold_out(found, given["held_out"])
         return replace(
@@ -427,6 +430,13 @@ def load_site_data(
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
+
+
+def _bound(made: Any, jobs: Iterable[Job]) -> Any:
+    """Data that answer statements, bound to those of the job that was signed; other data as they are."""
+    if hasattr(made, "bind_jobs"):
+        made.bind_jobs(jobs)
+    return made
 
 
 def _silo_of(given: Mapping[str, Any], name: str) -> Any:
