@@ -159,3 +159,16 @@ def test_classes_as_fractions_are_no_regression():
         Dataset({"x": x, "y": np.array([0.0, 1.0, 1.0, 0.0])})
     assert Dataset({"x": x, "y": np.array([0.0, 1.0, 1.0, 0.0])}, task="regression").task == "regression"
     assert Dataset({"x": x, "y": np.zeros(4)}).task == "regression"
+
+
+def test_classes_as_rows_of_one_are_no_regression():
+    """Oracle: the identity matrix, whose rows are the definition of one-hot codes; `argmax` gives the codes back."""
+    codes = np.array([2, 0, 1, 1])
+    rows, x = np.eye(3, dtype=np.float32)[codes], np.zeros((4, 2))
+    with pytest.raises(DataError, match=r"a single 1, as fractions.*argmax\(1\).*task='regression'"):
+        Dataset({"x": x, "y": rows})
+    assert Dataset({"x": x, "y": rows.argmax(1)}).classes == 3
+    assert Dataset({"x": x, "y": rows}, task="regression").task == "regression"
+    # Two amounts, shares that sum to one, and a single row, which may be so by chance, are values.
+    for values in (rows + rows[::-1], rows * 0.5 + 1 / 6, rows[:1]):
+        assert Dataset({"x": x[: len(values)], "y": values}).task == "regression"

@@ -11,6 +11,7 @@ from atoll.algorithms import FedAvg, FedNova
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
 from atoll.core.federation.scope import StopRun
+from atoll.data import Dataset
 from atoll.learn import Evaluation, Training
 from atoll.models import CustomLearner
 from atoll.pacing import FedAsync, FedBuff
@@ -162,6 +163,24 @@ def test_a_model_that_does_not_fit_the_data():
         run(job(model=atoll.models.linear(7, 3)))
     with pytest.raises(DataError, match="label «2» does not fit a model with 2 outputs"):
         run(job(model=atoll.models.linear(4, 2)))
+
+
+def test_counts_for_one_output_are_told_how_to_be_amounts():
+    """Both remedies of the error are tried; each is the other's oracle."""
+    x = np.random.default_rng(0).normal(size=(30, 4))
+    counts = np.arange(30) % 7
+
+    def train(*made):
+        return atoll.simulate(
+            job(model=atoll.models.linear(4, 1), rounds=2), dict(zip("ab", made, strict=True)), engine="inline"
+        )
+
+    rows = [{"x": x[part], "y": counts[part]} for part in (slice(15), slice(15, 30))]
+    with pytest.raises(DataError, match=r"fit a model with 1 outputs.*y\.astype\(float\).*task='regression'"):
+        train(*rows)
+    fractions = train(*({**each, "y": each["y"].astype(float)} for each in rows))
+    declared = train(*(Dataset(each, task="regression") for each in rows))
+    np.testing.assert_array_equal(flat(fractions.params), flat(declared.params))
 
 
 @pytest.mark.parametrize("engine", ["inline", "batched"])

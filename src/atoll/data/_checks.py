@@ -187,6 +187,12 @@ def resolve_task(y: Array | None, task: str | None, where: str) -> str:
                     where=where,
                     remedy="turn them into whole numbers for a classification, or set task='regression'",
                 )
+            if _one_hot(y):
+                raise DataError(
+                    f"each row of the targets {y.shape} is 0 but for a single 1, as fractions (dtype {y.dtype})",
+                    where=where,
+                    remedy="give class codes for a classification, y.argmax(1); or Dataset(columns, task='regression') for a squared error or a loss of your own",
+                )
             return "regression"
         return "binary" if y.ndim == 1 and _signs(y[:4096]) else "classification"
     if task not in TASKS:
@@ -202,6 +208,13 @@ def resolve_task(y: Array | None, task: str | None, where: str) -> str:
             remedy="add the column, or set task='unlabelled'",
         )
     return task
+
+
+def _one_hot(y: Array) -> bool:
+    """Whether rows of fractions say one class each: a squared error of them would look like a training. One row may be so by chance."""
+    if y.ndim != 2 or min(y.shape) < 2:
+        return False
+    return bool(((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def _signs(y: Array) -> bool:

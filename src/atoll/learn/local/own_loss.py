@@ -218,6 +218,12 @@ class OutputsError(ValueError):
         self.outputs = outputs
 
 
+_ONE_SCORE = (
+    ", or, for two classes and one score, use loss='bce' or 'hinge'; whole numbers are classes: if they are amounts such as counts, "
+    "give them as fractions, y.astype(float), or read them with task='regression'"
+)
+
+
 def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:
     """Refuse targets that are not classes, or classes without a score in the outputs.
 
@@ -248,7 +254,7 @@ def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: 
             f"label {private(wrong)} does not fit a model with {shape[1]} outputs (classes 0..{shape[1] - 1})",
             where=where,
             remedy=f"give the model at least {private(max(wrong, 0) + 1)} outputs, or number the classes from 0"
-            + (", or, for two classes and one score, use loss='bce' or 'hinge'" if shape[1] == 1 else ""),
+            + (_ONE_SCORE if shape[1] == 1 else ""),
         ) from OutputsError(shape[1])
 
 
