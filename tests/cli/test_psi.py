@@ -60,6 +60,19 @@ def test_repeats_are_one_key_and_null_matches_nothing(psi: Asked) -> None:
     assert sorted(found["lines"][1:]) == [["u2"], ["u3"]]
 
 
+def test_rows_without_a_key_are_counted_by_party(psi: Asked) -> None:
+    """Oracle: the blank, null and missing cells, counted by hand."""
+    found = psi("id,b\nu1,1\nnull,2\n ,3\nu4,4\n", "id,x\nu1,1\n ,2\nu3,3\n")
+    assert found["notices"] == [
+        "2 of 4 rows of 'bank' have no key in 'id': they match no row of another party",
+        "1 of 3 rows of 'shop' has no key in 'id': they match no row of another party",
+    ]
+    # Of a key of two columns either may be missing.
+    found = psi("id,b\nu1,1\nu2,\n,3\n", "id,b\nu1,1\nu2,2\n", "--id", "id,b")
+    assert found["notices"] == ["2 of 3 rows of 'bank' have no key in 'id' and 'b': they match no row of another party"]
+    assert "notices" not in psi("id\nu1\n", "id\nu1\n")
+
+
 def test_two_texts_of_one_number_need_a_word(psi: Asked) -> None:
     files = "id\n007\n7\n8\n", "id\n7\n8\n"
     error = psi(*files, code=3)["error"]

@@ -261,3 +261,16 @@ def test_the_hosts_columns_have_the_order_of_the_hosts_that_you_name():
         assert {name for name in ("mall", "shop") if result.replies[name]["half"]["part"]["feature"].size} == {owner}
     refused(parties, r"hosts=\['shop'\], and the parties beside 'bank' are", hosts=["shop"])
     refused(parties, r"hosts=\['shop', 'shop'\]", hosts=["shop", "shop"])
+
+
+def test_rows_without_a_key_are_said_of_each_party():
+    """Oracle: the keys that the test takes away."""
+    parties, _ = as_parties(draw(402, 700))
+    ids = parties["host-1"]["id"].astype(object)
+    ids[[3, 8, 9]] = None
+    rows = len(ids)
+    result = train({**parties, "host-1": {**parties["host-1"], "id": ids}})
+    assert [line for line in result.notices if "no key" in line] == [
+        f"3 of {rows} rows of 'host-1' have no key in 'id': they match no row of another party"
+    ]
+    assert not [line for line in train(parties).notices if "no key" in line]

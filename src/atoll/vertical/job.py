@@ -20,6 +20,7 @@ from atoll.core.requests.task import Task
 from atoll.core.rooms import part_names
 from atoll.core.validation import Checked, require_parts
 from atoll.secure.psi import AlignmentPlan, Ecdh, Opprf, PsiProtocol, RowKeys, order_keys
+from atoll.secure.psi.keys import name_rows_without_key
 from atoll.secure.psi.protocol import intersect_keys
 from atoll.trees.objectives import POISSON, SQUARED, TreeLoss
 from atoll.trees.tree import score
@@ -193,7 +194,7 @@ class Vertical(Checked, Job):
         """
         roles = self.roles(data.names)
         self.plan(roles)
-        return _PreparedVertical(self, roles)
+        return _PreparedVertical(self, roles, data)
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who learns what."""
@@ -461,8 +462,8 @@ def train_pooled(job: Vertical, tables: Mapping[str, Any], result: VerticalResul
 
 
 class _PreparedVertical(Prepared):
-    def __init__(self, job: Vertical, parties: list[str]) -> None:
-        self.job, self.parties = job, parties
+    def __init__(self, job: Vertical, parties: list[str], data: Any) -> None:
+        self.job, self.parties, self._data = job, parties, data
         self._cost: dict[str, float] = {}
         self.align = intersect_keys
         guest: Role = self._guest
@@ -505,6 +506,10 @@ class _PreparedVertical(Prepared):
         """The task, the rows, the measures and what each party learns."""
         told = {"task": outcome.task, "rows": outcome.rows, **outcome.scores, "learns": outcome.learns}
         return {"result": {**told, **({"cost": dict(outcome.cost)} if outcome.cost else {})}}
+
+    def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """Return what holds for any job, and how many rows had no key."""
+        return [*super().notices(rows), *name_rows_without_key(self._data, self.job.key_columns)]
 
     # The roles.
 

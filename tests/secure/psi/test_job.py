@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import atoll
 from atoll.core.errors import AtollError
+from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
+from atoll.core.world import World
+from atoll.engines.inline import Inline
 from atoll.secure.psi import Aligned, Alignment, Ecdh, Opprf, Oprf
+from atoll.secure.psi.job import align_parties
+from atoll.simulation import run_in
 
 TABLES = {"bank": {"id": ["u1", "u2", "u2", "u3"]}, "shop": {"id": ["u9", "u3", "u2"], "amount": [9, 3, 2]}}
 
@@ -82,3 +89,23 @@ def test_settings_that_make_no_sense_are_refused(settings, says):
 def test_one_party_is_refused():
     with pytest.raises(AtollError, match="1 party"):
         atoll.simulate(Alignment(), {"bank": TABLES["bank"]}, progress=False)
+
+
+def test_a_site_logs_how_many_rows_have_no_key_and_tells_nobody(caplog):
+    """Oracle: the two keys that are missing here."""
+
+    class Between(World):
+        def executor(self, *args, **more):
+            return replace(super().executor(*args, **more), remote=True)
+
+    data = {**TABLES, "bank": {"id": [*TABLES["bank"]["id"], None, " "]}}
+    plan = Alignment().plan(list(data))
+
+    async def program(fed):
+        return await align_parties(fed, list(data), Ecdh(), plan)
+
+    found, _ = run_in(Between(Community(data), Inline()), program)
+    assert found.sizes == {"bank": 3, "shop": 3}  # distinct keys; of the others nothing is told
+    assert [one.getMessage() for one in caplog.records if one.name == "atoll.psi"] == [
+        f"2 of {len(data['bank']['id'])} rows have no key in 'id': they match no row of another party"
+    ]

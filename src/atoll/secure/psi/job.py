@@ -19,7 +19,7 @@ from atoll.core.rooms import part_names
 from atoll.core.validation import Checked, require_parts
 
 from .ecdh import Ecdh
-from .keys import BETWEEN
+from .keys import BETWEEN, name_rows_without_key
 from .protocol import CHUNK, RESULTS, AlignmentPlan, PsiProtocol, intersect_keys, tell_program
 
 if TYPE_CHECKING:
@@ -248,12 +248,12 @@ class Alignment(Checked, Job):
         names = [str(name) for name in data.names]
         if len(names) < 2:
             raise CompositionError(f"{len(names)} party", where="Alignment", remedy="give two or more")
-        return _PreparedAlignment(self, names, self.plan(names))
+        return _PreparedAlignment(self, names, self.plan(names), data)
 
 
 class _PreparedAlignment(Prepared):
-    def __init__(self, job: Alignment, parties: Sequence[str], plan: AlignmentPlan) -> None:
-        self.job, self.parties, self.plan = job, parties, plan
+    def __init__(self, job: Alignment, parties: Sequence[str], plan: AlignmentPlan, data: Any) -> None:
+        self.job, self.parties, self.plan, self._data = job, parties, plan, data
 
     async def program(self, fed: Federation) -> Aligned:
         """Hold the session."""
@@ -266,8 +266,8 @@ class _PreparedAlignment(Prepared):
         return (NonPrivate(what=f"the {self.plan.result} of keys that it shares"),)
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-        """Return what holds for any job, and which protocol took another one's place."""
-        return [*super().notices(rows), *self.job.notices()]
+        """Return what holds for any job, which protocol took another one's place, and how many rows had no key."""
+        return [*super().notices(rows), *self.job.notices(), *name_rows_without_key(self._data, self.plan.columns)]
 
     def facts(self, outcome: Aligned) -> Mapping[str, Any]:
         """Return sizes, count and sum."""

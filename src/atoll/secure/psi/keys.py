@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.redaction import private
+from atoll.core.requests.cohort import Community
 
-__all__ = ["RowKeys", "name_columns", "normalise_key", "offset_of", "order_keys"]
+__all__ = ["RowKeys", "name_columns", "name_rows_without_key", "normalise_key", "offset_of", "order_keys"]
 
 Reading = Literal["text", "number"]
 
@@ -56,6 +57,34 @@ def normalise_key(value: Any) -> str:
     except UnicodeError as error:
         raise DataError(f"the key {private(value)} is not UTF-8", where="keys", remedy="correct the value") from error
     return text
+
+
+def name_rows_without_key(population: Any, columns: Sequence[str]) -> list[str]:
+    """Say how many rows of which party have no key, where the tables are at hand; between organisations each site's own log says it, and nobody else learns it.
+
+    Args:
+        population: the parties, with a table, a frame, a `Dataset` or a dict of columns each.
+        columns: of the key.
+    """
+    if not getattr(population, "separate", isinstance(population, Community)):
+        return []
+    told = []
+    for place, party in enumerate(population.names):
+        table = population.shard(place)
+        table = table.dataset() if hasattr(table, "dataset") else table
+        if not all(column in name_columns(table) for column in columns):
+            continue  # a helper's
+        parts = [np.asarray(table[column]).tolist() for column in columns]
+        lost = sum(not all(map(normalise_key, row)) for row in zip(*parts, strict=True))
+        told += _say_without_key(f" of {str(party)!r}", lost, len(parts[0]), columns)
+    return told
+
+
+def _say_without_key(whose: str, lost: int, rows: int, columns: Sequence[str]) -> list[str]:
+    if not lost:
+        return []
+    of = " and ".join(map(repr, columns))
+    return [f"{lost} of {rows} rows{whose} {'has' if lost == 1 else 'have'} no key in {of}: they match no row of another party"]  # fmt: skip
 
 
 def order_keys(keys: Sequence[str], seed: int = 0) -> NDArray[np.uint64]:
@@ -187,6 +216,10 @@ class RowKeys:
                 where=where,
                 remedy="leave one row of each key, or take the first with repeats='first'",
             )
+
+    def name_lost(self, columns: Sequence[str]) -> list[str]:
+        """Say how many rows have no key, in a sentence for the party itself."""
+        return _say_without_key("", int((self.rows < 0).sum()), len(self.rows), columns)
 
     def shape(self) -> dict[str, int]:
         """How many keys have which form, with 9 for a digit, A and a for letters: what you look at where nothing is shared."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["AlignmentPlan", "AlignmentSide", "Matches", "PsiProtocol", "intersect_keys"]
 
 Rows = NDArray[np.uint8]
+
+_LOG = logging.getLogger("atoll.psi")
 
 CHUNK = 1 << 21
 """Bytes of one message at most: a frame of more is sent in several."""
@@ -488,6 +491,8 @@ async def intersect_keys(
         where=f"the table of {me}",
         row_offset=settings.row_offset,
     )
+    for line in keys.name_lost(settings.columns) if island.remote else ():  # in one process the result says it
+        _LOG.warning("%s", line)
     settings = replace(settings, row_offset=offset_of(island.data, settings.row_offset))
     side = AlignmentSide(island, peers, me, settings, keys, dict(state.get("sizes", {})), state, type(made).__name__)
     if not side.learns(me) and settings.result != "sum":  # of a sum, and of shares, all learn as much
