@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from atoll.cli import run
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.runtime.admin import Admin
 from atoll.runtime.provision import Kit, ProjectConfig, provision
@@ -210,3 +211,15 @@ def test_a_port_that_is_taken_is_told_of_once_with_what_to_do(transport: str, tm
             asyncio.run(server.serve())
     assert refused.value.what == f"cannot listen at {address}: Address already in use"
     assert "stop the server or program that uses the port, or choose another" in (refused.value.remedy or "")
+
+
+def test_a_site_takes_columns_with_commas_between_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of `weight,nope` the first is a column of the table; it is the second that the site does not have."""
+    provision(project("tcp"), tmp_path / "kits")
+    table = tmp_path / "rows.csv"
+    table.write_text("patient,weight,y\nu1,70,0\nu2,80,1\n", encoding="utf-8")
+    words = ["site", str(tmp_path / "kits" / "north"), "--data", str(table), "--target", "y"]
+    for option in (["--drop", "weight,nope"], ["--drop", "weight", "--drop", "nope"]):
+        assert run([*words, *option, "--folder", str(tmp_path / "run")]) != 0
+        said = " ".join(capsys.readouterr().err.split())
+        assert "no column 'nope'" in said

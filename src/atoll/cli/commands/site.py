@@ -44,8 +44,16 @@ DataOption = Annotated[
 ]
 TargetOption = Annotated[str | None, typer.Option("--target", help="Target column of a table.", metavar="COLUMN")]
 TaskOption = Annotated[str | None, typer.Option("--task", help="For example classification or regression.")]
-DropOption = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out.", metavar="COLUMN")]
-IdOption = Annotated[list[str] | None, typer.Option("--id", help="Columns of keys: they stay text.", metavar="COLUMN")]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option("--drop", help="Columns to leave out; repeat it, or put commas between them.", metavar="COLUMN"),
+]
+IdOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--id", help="Columns of keys: they stay text; repeat it, or put commas between them.", metavar="COLUMN"
+    ),
+]
 MissingOption = Annotated[
     list[str] | None,
     typer.Option("--missing", help='Values of the target that mean "no label", such as -1.', metavar="VALUE"),
@@ -133,6 +141,7 @@ def command(
     from atoll.heap import loading
 
     with loading():
+        from atoll.cli.describing import words_of
         from atoll.runtime.site.site import Site
         from atoll.runtime.worker import site_spec
 
@@ -148,7 +157,8 @@ def command(
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
     told_of_data: dict[str, Any] = {"target": target, "task": task, "missing_features": missing_features}
-    spec = {} if data is None else site_spec(data, drop=drop or (), id=ids or (), missing=missing or (), **told_of_data)
+    columns: dict[str, Any] = {"drop": words_of(",".join(drop or ())), "id": words_of(",".join(ids or ()))}
+    spec = {} if data is None else site_spec(data, missing=missing or (), **columns, **told_of_data)
     if sums_only:
         spec = {**spec, "policy": _insisting(spec, opened.name, least)}
     told = _looked_at(spec, opened.name, bool(opened.plays))
