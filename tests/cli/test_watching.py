@@ -49,7 +49,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     store, news = MemoryStore(), JobNews()
     dispatcher = SimpleNamespace(sessions=SESSIONS, why=lambda record: record.reason)
     members = SimpleNamespace(clients=["north", "south", "west"], plays={})
-    seen = SimpleNamespace(of=SEEN.get, revoked=lambda site: site == "south")
+    seen = SimpleNamespace(of=SEEN.get, revoked=lambda site: site == "south", list_revoked=lambda: ["south"])
     looking = Looking(store, dispatcher, news, lambda job: Path(job), members, seen)  # type: ignore[arg-type]
     said: dict[str, Any] = {"submitter": "ann", "org": "x", "spec": {}}
     store.submit(Submission(name="[b]calm", token="1", **said), now=0.0, who="ann")
