@@ -23,6 +23,7 @@ from atoll.core.errors import AtollError, MessageError
 from atoll.core.message import Limits
 from atoll.core.requests.request import PartialSum, Reply, TaskResult
 from atoll.core.requests.wire import pack_error, pack_folded, pack_ran
+from atoll.data.units import ColumnExtent
 from atoll.engines.link import LinkClosed
 from atoll.runtime.line import Backoff, Line, LineLost, Settings, dial_line
 from atoll.runtime.line.channel import ChannelBlock
@@ -52,7 +53,9 @@ def messages() -> list[Any]:
     card = DataCard(
         "classification", {"x": Column("float32", (4,)), "y": Column("int64")}, 2, ("no", "yes"), tuple("abcd")
     )
-    hello = Hello(("north",), (30,), card, None, (0, 1, -2, 3)).packed()
+    hello = Hello(
+        ("north",), (30,), card, None, {"a": ColumnExtent(0), "b": ColumnExtent(1, -2.0, 30.0, 5.0, True)}, (5,)
+    ).packed()
     ledger = [{"event": {"kind": "laplace", "epsilon": 1.0}, "party": "north", "request": "r"}]
     frames: list[Any] = [
         {"op": "folded", "id": "main/t/1", "party": 0, "events": ledger, "folded": pack_folded(PartialSum(totals, one, one * 80))},
