@@ -32,7 +32,7 @@ def simulated(settings, islands, engine, folder=None):
     """Return the seconds of each round after the first."""
     config = parse_job(settings)
     moments = []
-    training = config.training(config.model.build("model"))
+    training = config.made()
     data = islands.with_test(config.test_set())
     begin = time.perf_counter()
     atoll.simulate(
