@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll.core import message as M
 from atoll.core.errors import PolicyError
 from atoll.core.exposure import Exposure
-from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.secure.shares import Trio
 from atoll.secure.tables import (
@@ -45,7 +44,7 @@ from ..secure.operators import GroupedRows, JoinedRows, Looked, SecurePlan, walk
 from ..secure.plan import make_secure_plan
 from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, SecureTables
 from .smcql import MOST_ROWS, Smcql, compute_answer, local_rows, refuse_min_count, require_size, send_leaves
-from .strategy import PlanStep, QueryAnswer
+from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -135,31 +134,21 @@ def planner_of(trusted: str) -> Callable[..., SecurePlan]:
     return make
 
 
-def _promised(message: Any) -> Disclosure:
-    return Disclosure(int(message["policy"]["min_count"]))
-
-
-def _one_row(message: Any) -> Disclosure:
-    """The plan refuses a min_count above 1, so nothing is promised."""
-    del message
-    return Disclosure(1)
-
-
-@task(discloses=_promised)
+@task(discloses=promise_min_count)
 def measure_frontier(island: Any, message: Any) -> Any:
     """How many rows, or groups of rows, the tables of each leaf have, rounded up to a power of two, and how long texts are, in steps of 8 bytes."""
     kept = local_rows(island, message, fresh=True, make=planner_of(str(message["trusted"])))
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
-@task(discloses=_one_row)
+@task(discloses=promise_one_row)
 async def share_frontier(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties, once all have the same plan."""
     await send_leaves(island, peers, request, parties, planner_of(str(request["message"]["trusted"])))
     return {}
 
 
-@task(discloses=_one_row)
+@task(discloses=promise_one_row)
 async def compute_clear_keys(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation, once all have the same plan; return this party's part of the answer's rows, and the sizes that the reader told."""
     made: list[HybridTables] = []

@@ -36,7 +36,6 @@ from atoll.core import message as M
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
 from atoll.core.event import Laplace
 from atoll.core.exposure import Exposure
-from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.core.sealing import sealed_nbytes
 from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, find_first_above, join_scattered, margin_of, slots_of
@@ -50,7 +49,7 @@ from ..secure.operators import SecurePlan
 from ..spatial import MOST_NEIGHBOURS, DistanceRange, distance_of
 from ..statement import Catalog, shadow
 from .smcql import Smcql
-from .strategy import PlanStep, QueryAnswer, Strategy
+from .strategy import PlanStep, QueryAnswer, Strategy, promise_one_row
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -72,12 +71,6 @@ _TABLE_ROUNDS = 10
 """Messages that follow one another until rows stand in a table, where each meets others two times at most."""
 _MOST_ROWS = 10_000
 """Most rows of a relation that sites tell each other."""
-
-
-def _one_row(message: Any) -> Disclosure:
-    """The plan refuses a min_count above 1, so nothing is promised."""
-    del message
-    return Disclosure(1)
 
 
 # ---------------------------------------------------------------- the plan
@@ -516,7 +509,7 @@ async def _gather_relation(island: Any, peers: Peers, relation: Relation, plan: 
     return rows, len(packed)
 
 
-@task(discloses=_one_row)
+@task(discloses=promise_one_row)
 async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Find the radius with the other sites; return this site's part of the rows within it."""
     silo, parties = silo_of(island.data), [str(name) for name in parties]
@@ -560,7 +553,7 @@ def _distances(rows: Sequence[tuple[Any, ...]], k: int, points: int) -> NDArray[
     return made
 
 
-@task(discloses=_one_row)
+@task(discloses=promise_one_row)
 async def share_counts(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Return this site's counts with masks that cancel in the sum over all sites."""
     silo, parties = silo_of(island.data), [str(name) for name in parties]

@@ -33,7 +33,6 @@ from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
 from atoll.core.event import Event, Laplace
 from atoll.core.exposure import Exposure
-from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.core.sealing.record import hash_parts
 from atoll.secure.masking import SecureAggregation
@@ -45,7 +44,7 @@ from ..local import names_of, plan_of, plan_once, prefix_of, silo_of
 from ..plan import Key, QueryPlanner, Released, read_aggregate
 from ..policy import QueryPolicy
 from ..statement import Catalog, SqlStatement, shadow
-from .strategy import PlanStep, QueryAnswer, Strategy
+from .strategy import PlanStep, QueryAnswer, Strategy, promise_privacy
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -263,11 +262,6 @@ class _NoisedPlanner(QueryPlanner):
 # ---------------------------------------------------------------- what a site does
 
 
-def _promised(message: Any) -> Disclosure:
-    del message
-    return Disclosure(private=True)
-
-
 def _bounded_text(silo: Any, plan: NoisedPlan) -> str:
     """Local SQL: keys, units and numbers of each group, of the rows that count."""
     keys = [f"k{k}" for k in range(len(plan.keys))]
@@ -378,7 +372,7 @@ def _require_budget(island: Any, answers: Sequence[Any], analyst: str, charged: 
             raise PolicyError(f"the {name} of {analyst} is {limit:g} here: {spent:.4g} is spent, and this answer takes {charged[name]:.4g}", where=island.name, remedy=f"ask again what was answered, which costs nothing, ask with a smaller {name}, or let the site raise the budget")  # fmt: skip
 
 
-@task(discloses=_promised)
+@task(discloses=promise_privacy)
 def require_room(island: Any, message: Any) -> Any:
     """Refuse an answer that exceeds this site's budget, before any site reads a row or is charged; one that it has given already costs nothing."""
     plan: NoisedPlan = plan_of(silo_of(island.data), message, make_noised_plan)
@@ -389,7 +383,7 @@ def require_room(island: Any, message: Any) -> Any:
     return {}
 
 
-@task(discloses=_promised)
+@task(discloses=promise_privacy)
 def list_noised(island: Any, message: Any) -> Any:
     """The groups of one site: all that public columns have, or those with many units after noise."""
     silo = silo_of(island.data)
@@ -411,7 +405,7 @@ def list_noised(island: Any, message: Any) -> Any:
     return {"keys": _release(island, message, plan, 1, [[list(key), found[key][0]] for key in ordered], choose)}
 
 
-@task(discloses=_promised)
+@task(discloses=promise_privacy)
 def add_noised(island: Any, message: Any) -> Any:
     """The numbers of each group, with this site's noise."""
     plan, found = _exact(island, message)

@@ -30,7 +30,6 @@ from atoll.core import message as M
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
 from atoll.core.event import Laplace
 from atoll.core.exposure import Exposure
-from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.core.sealing.record import hash_parts
 from atoll.secure.tables import SharedTable, compact_rows, send_table, share_table
@@ -53,7 +52,7 @@ from .smcql import (
     require_size,
     send_leaves,
 )
-from .strategy import PlanStep, QueryAnswer
+from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row, promise_privacy
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -215,21 +214,7 @@ def _unit_of(plan: SecurePlan) -> str:
 # ---------------------------------------------------------------- at a site
 
 
-def _promised(message: Any) -> Disclosure:
-    return Disclosure(int(message["policy"]["min_count"]))
-
-
-def _private(message: Any) -> Disclosure:
-    del message
-    return Disclosure(private=True)
-
-
-def _one_row(message: Any) -> Disclosure:
-    del message
-    return Disclosure(1)
-
-
-@task(discloses=_promised)
+@task(discloses=promise_min_count)
 def measure_states(island: Any, message: Any) -> Any:
     """What `measure_rows` tells, and a name of the rows that this statement reads here: the same name for the same rows."""
     kept = local_rows(island, message, fresh=True, claims=lambda plan: find_size_cuts(plan)[1])
@@ -247,7 +232,7 @@ def _state_of(island: Any, kept: LocalRows) -> str:
     return hash_parts("rows", key, kept.plan.statement.sql, repr(rows)).hex()[:32]
 
 
-@task(discloses=_private)
+@task(discloses=promise_privacy)
 def charge_sizes(island: Any, message: Any) -> Any:
     """Charge the analyst for sizes with noise, and write the noise down; the same again costs nothing."""
     kept = local_rows(island, message["message"], fresh=False)
@@ -282,7 +267,7 @@ def _own_noise(island: Any, request: Mapping[str, Any]) -> tuple[_Terms, Any]:
     return terms, made
 
 
-@task(discloses=_one_row)
+@task(discloses=promise_one_row)
 async def share_cut_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties, and its noise."""
     _, noise = _own_noise(island, request)
@@ -292,7 +277,7 @@ async def share_cut_rows(island: Island, peers: Peers, *, request: Any, parties:
     return {}
 
 
-@task(discloses=_one_row)
+@task(discloses=promise_one_row)
 async def compute_cut_rows(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation; return this party's part of the answer's rows, and the sizes that all saw."""
     own = None if island.data is None else _own_noise(island, request)[1]

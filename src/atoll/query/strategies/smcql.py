@@ -49,7 +49,7 @@ from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, walk_o
 from ..secure.plan import make_secure_plan
 from ..secure.tables import Resize, SecureTables
 from ..statement import SOURCE
-from .strategy import HELPER, PlanStep, QueryAnswer, Strategy
+from .strategy import HELPER, PlanStep, QueryAnswer, Strategy, promise_min_count
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -85,12 +85,8 @@ MOST_ROWS = 1 << 21
 """Most rows of a table that the parties make."""
 
 
-def _promised(message: Any) -> Disclosure:
-    return Disclosure(int(message["policy"]["min_count"]))
-
-
 def _promised_of(args: Any) -> Disclosure:
-    return _promised(args["request"]["message"])
+    return promise_min_count(args["request"]["message"])
 
 
 # ---------------------------------------------------------------- at a site
@@ -222,7 +218,7 @@ def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: 
     return kept
 
 
-@task(discloses=_promised)
+@task(discloses=promise_min_count)
 def measure_rows(island: Any, message: Any) -> Any:
     """How many rows the tables of each leaf have, rounded up to a power of two, and how long texts are, in steps of 8 bytes."""
     kept = local_rows(island, message, fresh=True)

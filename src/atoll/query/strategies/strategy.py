@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError, nearest
 from atoll.core.exposure import Exposure
+from atoll.core.requests.disclosure import Disclosure
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -23,6 +24,9 @@ __all__ = [
     "choose_strategy",
     "known_strategies",
     "predict_seconds",
+    "promise_min_count",
+    "promise_one_row",
+    "promise_privacy",
     "shares_rows",
     "takes_epsilon",
 ]
@@ -212,6 +216,23 @@ class Choice:
     strategy: Strategy
     plan: Any
     rejected: Mapping[str, str] = field(default_factory=dict)
+
+
+def promise_min_count(message: Any) -> Disclosure:
+    """What a site's task tells rests on as many units as the strictest policy asks for."""
+    return Disclosure(int(message["policy"]["min_count"]))
+
+
+def promise_one_row(message: Any) -> Disclosure:
+    """The plan refuses a ``min_count`` above 1, so nothing is promised."""
+    del message
+    return Disclosure(1)
+
+
+def promise_privacy(message: Any) -> Disclosure:
+    """What a site's task tells has noise, whose cost its budget bears."""
+    del message
+    return Disclosure(private=True)
 
 
 def predict_seconds(nbytes: float, rounds: int) -> float:

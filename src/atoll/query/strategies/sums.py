@@ -21,14 +21,13 @@ from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import DataError
 from atoll.core.exposure import Exposure
-from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.secure.masking import SecureAggregation
 
 from ..local import local_cells, message_of, plan_once, record_units
 from ..plan import QueryPlan, make_plan
 from ..statement import shadow
-from .strategy import PlanStep, QueryAnswer, Strategy
+from .strategy import PlanStep, QueryAnswer, Strategy, promise_min_count
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -46,29 +45,25 @@ _CONTACT = 26.0
 """Bytes of a message or a reply beside its values."""
 
 
-def _promised(message: Any) -> Disclosure:
-    return Disclosure(int(message["policy"]["min_count"]))
-
-
 def _whole(values: Any) -> dict[str, Sum]:
     return {"words": Sum(np.asarray(values, dtype=np.int64).reshape(-1), role="side")}
 
 
-@task(discloses=_promised)
+@task(discloses=promise_min_count)
 def list_keys(island: Any, message: Any) -> Any:
     """The keys of groups that could occur at one site: values of public columns."""
     cells = local_cells(island, message, fresh=True)
     return {"keys": [list(key) for key in cells.possible]}
 
 
-@task(discloses=_promised)
+@task(discloses=promise_min_count)
 def count_units(island: Any, message: Any) -> Any:
     """Units of each cell and condition, of each table that is released."""
     cells = local_cells(island, message, fresh=not cells_named(message))
     return _whole([cells.units(key) for key in keys_of(message)])
 
 
-@task(discloses=_promised)
+@task(discloses=promise_min_count)
 def add_words(island: Any, message: Any) -> Any:
     """The words of the addends of each released cell."""
     cells = local_cells(island, message, fresh=not cells_named(message) and cells_least(message) <= 1)
