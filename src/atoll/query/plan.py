@@ -21,7 +21,7 @@ from .databases.silo import quote
 from .policy import LEVELS, QueryPolicy
 from .scopes import Scopes, merge_derived
 from .spatial import distance_of, nearest_of
-from .statement import SOURCE, Catalog, SqlStatement, shadow
+from .statement import Catalog, SqlStatement, shadow
 
 __all__ = [
     "Condition",
@@ -311,18 +311,13 @@ class QueryPlanner:
     def _sources(self) -> dict[str, tuple[str, ...]]:
         return self.scopes.columns_read(self.catalog, [(one.table, one.unit) for one in self._released() if one.unit])
 
-    def _renamed(self, tree: Any) -> Any:
-        """The tree with tables of the catalog under the names that local SQL gives them."""
-        exp = self.exp
-        whole = self.tree
-        for mine, table in zip(whole.find_all(exp.Table), tree.find_all(exp.Table), strict=True):
-            if mine.name.lower() in self.catalog.tables and not self.scopes.is_cte(mine):
-                table.this.replace(exp.to_identifier(SOURCE + mine.name.lower(), quoted=True))
-        return tree
+    def _renamed(self) -> Any:
+        """The tree as local SQL has it."""
+        return self.scopes.rename_tables(self.tree, self.catalog)
 
     def _body(self, keys: Sequence[tuple[str, Any]]) -> tuple[str, str]:
         """Local SQL of what rows there are, and of how they are grouped; user's WITH comes before, in `_with`."""
-        tree = self._renamed(self.tree.copy())
+        tree = self._renamed()
         self.with_text = ", ".join(one.sql("duckdb") for one in tree.args["with_"].expressions) if tree.args.get("with_") else ""  # fmt: skip
         for join in tree.args.get("joins") or ():
             if join.args.get("on") is not None:
@@ -349,7 +344,7 @@ class QueryPlanner:
         for alias in sorted(wanted):
             if not isinstance(self.root.selected_sources[alias][1], exp.Table):
                 raise CompositionError(f"groups by a column of the subquery {alias}", where=self.where, remedy="write it without a subquery in FROM")  # fmt: skip
-        tree = self._renamed(self.tree.copy())
+        tree = self._renamed()
         joins = list(zip(self.tree.args.get("joins") or (), tree.args.get("joins") or (), strict=True))
         base = tree.args["from_"].this
         read = set(self.root.selected_sources)

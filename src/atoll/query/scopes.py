@@ -14,7 +14,7 @@ from atoll.core.errors import CompositionError, PolicyError
 
 from .policy import ColumnPolicy, QueryPolicy
 from .rules.matching import has_matching, weight_of
-from .statement import Catalog
+from .statement import SOURCE, Catalog
 
 __all__ = ["Scopes", "merge_derived"]
 
@@ -127,6 +127,14 @@ class Scopes:
         """Whether a table is one of the statement's WITH."""
         scope = self.scope_of(table)
         return scope is not None and table.name in scope.cte_sources
+
+    def rename_tables(self, part: Any, catalog: Catalog) -> Any:
+        """A copy of a part of the tree, with tables of the catalog under the names that local SQL gives them."""
+        made = part.copy()
+        for mine, table in zip(part.find_all(self.exp.Table), made.find_all(self.exp.Table), strict=True):
+            if mine.name.lower() in catalog.tables and not self.is_cte(mine):
+                table.this.replace(self.exp.to_identifier(SOURCE + mine.name.lower(), quoted=True))
+        return made
 
     def columns_read(self, catalog: Catalog, more: Iterable[Base] = ()) -> dict[str, tuple[str, ...]]:
         """The tables that the statement reads, and their columns, as the catalog writes and orders them.

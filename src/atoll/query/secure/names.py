@@ -13,7 +13,7 @@ from ..plan import Released, find_outermost, guard_node, try_casts
 from ..policy import QueryPolicy
 from ..rules.matching import has_matching
 from ..scopes import Scopes, merge_derived
-from ..statement import SOURCE, Catalog, SqlStatement
+from ..statement import Catalog, SqlStatement
 from .operators import (
     ChosenValue,
     Computed,
@@ -139,11 +139,7 @@ class NamePlanner:
 
     def local(self, node: Any) -> str:
         """Local SQL of a part of the tree: tables of the catalog have the names that sites give them."""
-        copy = node.copy()
-        for mine, table in zip(node.find_all(self.exp.Table), copy.find_all(self.exp.Table), strict=True):
-            if mine.name.lower() in self.catalog.tables and not self.scopes.is_cte(mine):
-                table.this.replace(self.exp.to_identifier(SOURCE + mine.name.lower(), quoted=True))
-        return str(copy.sql("duckdb"))
+        return str(self.scopes.rename_tables(node, self.catalog).sql("duckdb"))
 
     def guarded(self, node: Any) -> str:
         """Local SQL of an expression, NULL where it fails if few rows must not show."""

@@ -166,7 +166,7 @@ class _NearPlanner(QueryPlanner):
         return found
 
     def _leaf(self, number: int, alias: str, columns: dict[str, str], place: Sequence[str], unit: float) -> PlanLeaf:
-        renamed = self._renamed(self.tree.copy())
+        renamed = self._renamed()
         items = [renamed.args["from_"].this, *(join.this for join in renamed.args.get("joins") or ())]
         item = next(one for one in items if one.alias_or_name == alias).sql("duckdb")
         made = []

@@ -204,8 +204,8 @@ class _SpatialPlanner(QueryPlanner):
             column = next(f"{t}.{c}" for t, c in sorted(self.scopes.bases(node, self.root)) if self.scopes.column_policy((t, c)).level == "private")  # fmt: skip
             raise PolicyError(f"shows values of {column}, which is private", where="policies of the sites", remedy="show public or protected columns, or counts")  # fmt: skip
 
-    def _renamed(self, tree: Any) -> Any:
-        tree = super()._renamed(tree)
+    def _renamed(self) -> Any:
+        tree = super()._renamed()
         for table in tree.find_all(self.exp.Table) if self.relation else ():
             if table.alias_or_name == self.relation:
                 table.this.replace(self.exp.to_identifier(_RELATION, quoted=True))
@@ -350,7 +350,7 @@ class _SpatialPlanner(QueryPlanner):
         table = source.name.lower()
         types = {name.lower(): kind for name, kind in self.catalog.tables[table].items()}
         columns = tuple((column, types[column]) for _, column in sorted(self._columns_of(alias)))
-        renamed = self._renamed(self.tree.copy())
+        renamed = self._renamed()
         items = [renamed.args["from_"].this, *(join.this for join in renamed.args.get("joins") or ())]
         item = next(one for one in items if one.alias_or_name == alias)
         mine = [part.sql("duckdb") for part in split_conditions(exp, self.tree.args.get("where")) if {c.table for c in part.find_all(exp.Column)} == {alias}]  # fmt: skip
