@@ -376,18 +376,8 @@ class JobConnection:
         """Submit a job, wait for its end and fetch the answer."""
         with tempfile.TemporaryDirectory(prefix="atoll-sql-") as place:
             job, result = Path(place) / "job.yaml", Path(place) / "result"  # YAML reads JSON
-            job.write_text(
-                as_json(
-                    {
-                        "name": "sql",
-                        "job": "query",
-                        "sql": text,
-                        "strategy": self.strategy,
-                        "helper": self.helper,
-                        **noise,
-                    }
-                )
-            )
+            said = {"name": "sql", "job": "query", "sql": text, "strategy": self.strategy, "helper": self.helper}
+            job.write_text(as_json({**said, **noise}))
             self._job = (await admin.submit(job))["job"]
             await admin.finish(self._job)
             await admin.result(self._job, result, files=("query.json",))

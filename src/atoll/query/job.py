@@ -29,7 +29,7 @@ from .strategies.strategy import (
     choose_strategy,
     known_strategies,
     predict_seconds,
-    shares_rows,
+    strategy_of,
     takes_epsilon,
 )
 
@@ -204,8 +204,8 @@ class Query(Checked, Job):
 
     def others(self, n: int) -> Mapping[str, str]:
         """The third party beside two sites, where rows are shared, and of joins by ``hufu``: name -> role."""
-        shared = shares_rows(self.strategy) or self.strategy.partition(":")[0] == "hufu"
-        return {HELPER: "shares"} if self.helper or (n < 3 and shared) else {}
+        asked = strategy_of(self.strategy)
+        return {HELPER: "shares"} if self.helper or (n < 3 and asked is not None and asked.takes_helper) else {}
 
     def helpers(self) -> Mapping[str, str]:
         """The helper that the setting asks for: nobody knows yet whether there will be a third site."""
@@ -268,7 +268,8 @@ class _PreparedQuery(Prepared):
     def most(self, rows: int) -> Sequence[Event]:
         """Return one release without noise."""
         del rows
-        if self.job.epsilon is not None and not self.job.strategy.startswith("shrinkwrap"):
+        asked = strategy_of(self.job.strategy)  # of auto, the one with noise answers
+        if self.job.epsilon is not None and (asked is None or asked.answers_with_noise):
             return (Laplace(unit="user", epsilon=self.job.epsilon),)
         return (NonPrivate(what="the answer to a query"),)
 

@@ -580,6 +580,7 @@ class Hufu(Strategy):
     """
 
     name: ClassVar[str] = "hufu"
+    takes_helper: ClassVar[bool] = True
 
     comparison: str = "exact"
     bound: str = "own"

@@ -442,6 +442,7 @@ class Saqe(Strategy):
 
     name: ClassVar[str] = "saqe"
     needs_terms: ClassVar[bool] = True
+    answers_with_noise: ClassVar[bool] = True
 
     epsilon: float = 0.0
     delta: float = 1e-6

@@ -350,6 +350,7 @@ class Smcql(Strategy):
 
     name: ClassVar[str] = "smcql"
     shares_rows: ClassVar[bool] = True
+    takes_helper: ClassVar[bool] = True
     contacts: ClassVar[int] = 2
     """How often the coordinator asks the sites."""
     offers: ClassVar[frozenset[str]] = frozenset({"matching"})

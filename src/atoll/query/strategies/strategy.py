@@ -27,8 +27,8 @@ __all__ = [
     "promise_min_count",
     "promise_one_row",
     "promise_privacy",
-    "shares_rows",
     "takes_epsilon",
+    "strategy_of",
 ]
 
 _ROUND, _RATE = 0.008, 4e7
@@ -98,6 +98,10 @@ class Strategy:
     name: ClassVar[str] = ""
     shares_rows: ClassVar[bool] = False
     """Whether it shares single rows among parties. Then ``"auto"`` takes it only where no strategy without answers, and plans it only then."""
+    takes_helper: ClassVar[bool] = False
+    """Whether a party without rows may be its third one, beside two sites."""
+    answers_with_noise: ClassVar[bool] = False
+    """Whether its answers are differentially private."""
     offers: ClassVar[frozenset[str]] = frozenset()
     """What it answers beside SQL; see `SqlStatement.needs`."""
     needs_terms: ClassVar[bool] = False
@@ -245,15 +249,14 @@ def known_strategies() -> tuple[str, ...]:
     return ("auto", *_known())
 
 
-def shares_rows(name: str) -> bool:
-    """Whether a strategy shares single rows among parties, so that a helper may be one of them; by its name, with options or without."""
-    known = _known().get(name.partition(":")[0])
-    return known is not None and known.shares_rows
+def strategy_of(name: str) -> type[Strategy] | None:
+    """The strategy of a name, with options or without; ``None`` for ``"auto"``, and for a name that no strategy has."""
+    return _known().get(name.partition(":")[0])
 
 
 def takes_epsilon(name: str) -> bool:
     """Whether a strategy answers with an epsilon that a person gives; by its name, with options or without."""
-    known = _known().get(name.partition(":")[0])
+    known = strategy_of(name)
     return known is not None and known.needs_terms
 
 
