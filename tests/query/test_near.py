@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import AtollError, CompositionError, PolicyError, TaskError
 from atoll.engines.recording import RecordingEngine
+from atoll.query.job import Query
 from tests.query.test_hufu import Row, distance, nearest
 from tests.support.silos import TableSource, connected
 
@@ -125,3 +126,11 @@ def test_a_point_that_units_cannot_hold_is_refused() -> None:
     sites = {f"s{j}": source([(j, "a", 1e300, 0.0)], [(j, "b", 0.0, 0.0)]) for j in range(3)}
     with connected(sites, POLICY) as db, pytest.raises(TaskError, match="InvalidInputException"):
         db.sql("SELECT r.id FROM r JOIN t ON DWithin(r.location, t.location, 2)")
+
+
+def test_two_sites_that_ask_what_is_near_need_no_helper_of_their_own() -> None:
+    """Between organisations nobody has named one: a statement that no shares answer must not ask for it."""
+    plain = Query(sql="SELECT 1", strategy="hufu")
+    assert plain.others(2) == plain.helpers() == {}
+    helped = Query(sql="SELECT 1", strategy="hufu", helper=True)
+    assert helped.others(2) == helped.helpers() == {"helper": "shares"}

@@ -25,7 +25,7 @@ from .plan import ROW
 from .policy import QueryPolicy, strictest
 from .scopes import Scopes
 from .statement import Catalog, SqlStatement, parse_statement, unite_schemas, with_points
-from .strategies.strategy import known_strategies, takes_epsilon
+from .strategies.strategy import known_strategies, strategy_of, takes_epsilon
 
 if TYPE_CHECKING:
     from atoll.data import Islands
@@ -186,7 +186,9 @@ class SqlConnection:
         if self._closed:
             raise ConfigError("the connection is closed", where="query", remedy="call atoll.query.connect again")
         begin, before = time.perf_counter(), {name: silo.seconds for name, silo in self.silos.items()}
-        job = Query(sql=text, params=params, strategy=strategy or self.strategy, epsilon=epsilon, delta=delta, analyst=analyst)  # fmt: skip
+        asked = strategy_of(strategy or self.strategy)
+        helper = asked is not None and asked.takes_helper and len(self.silos) < 3
+        job = Query(sql=text, params=params, strategy=strategy or self.strategy, epsilon=epsilon, delta=delta, analyst=analyst, helper=helper)  # fmt: skip
         found = simulate(job, self.silos, engine=self.engine, results=self._folder, progress=False).outcome
         total = time.perf_counter() - begin
         local = max((silo.seconds - before[name] for name, silo in self.silos.items()), default=0.0)

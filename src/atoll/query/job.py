@@ -169,7 +169,7 @@ class Query(Checked, Job):
         epsilon: what noise costs each site's units, in the answer or in what parties see on the way; ``None`` for none.
         delta: the probability that such an answer lists a group of one unit.
         analyst: who asks for noise, by the name that the sites' policies have budgets for.
-        helper: between organisations, whether a helper's site without rows takes part: two sites need it to compute on shares. In a simulation the helper is there by itself.
+        helper: between organisations, whether a helper's site without rows takes part: two sites need it to compute on shares. In a simulation it is there by itself for a strategy that always shares rows.
     """
 
     kind: ClassVar[str] = "query"
@@ -203,9 +203,9 @@ class Query(Checked, Job):
         return (*super().known_names(), *known_strategies())
 
     def others(self, n: int) -> Mapping[str, str]:
-        """The third party beside two sites, where rows are shared, and of joins by ``hufu``: name -> role."""
+        """The third party beside two sites, where rows are shared or the setting asks for it: name -> role."""
         asked = strategy_of(self.strategy)
-        return {HELPER: "shares"} if self.helper or (n < 3 and asked is not None and asked.takes_helper) else {}
+        return {HELPER: "shares"} if self.helper or (n < 3 and asked is not None and asked.shares_rows) else {}
 
     def helpers(self) -> Mapping[str, str]:
         """The helper that the setting asks for: nobody knows yet whether there will be a third site."""
@@ -246,7 +246,7 @@ class _PreparedQuery(Prepared):
         statement = parse_statement(self.job.sql, catalog, self.job.params)
         job = self.job
         terms = None if job.epsilon is None else {"epsilon": job.epsilon, "delta": job.delta, "analyst": job.analyst}
-        choice = choose_strategy("saqe" if terms and job.strategy == "auto" else job.strategy, statement, catalog, policy, list(sites), terms)  # fmt: skip
+        choice = choose_strategy("saqe" if terms and job.strategy == "auto" else job.strategy, statement, catalog, policy, list(sites), terms, helper=HELPER in job.others(len(sites)))  # fmt: skip
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
         compared = compared_columns(choice.plan)
         if compared and len(sites) > 1:

@@ -362,7 +362,7 @@ class Smcql(Strategy):
     def require_parties(self, sites: int, *, helper: bool) -> None:
         """Refuse fewer than three parties."""
         if sites < 3 and not (sites == 2 and helper):
-            raise CompositionError(f"{sites} sites, and shares need three parties", where=self.name, remedy=f"ask for the strategy {self.name} by its name: then a helper is the third beside two sites")  # fmt: skip
+            raise CompositionError(f"{sites} sites, and shares need three parties", where=self.name, remedy=f"ask for the strategy {self.name} by its name: then a helper is the third beside two sites, between organisations with helper: true")  # fmt: skip
 
     def steps(self, plan: SecurePlan) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""

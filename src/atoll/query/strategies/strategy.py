@@ -277,6 +277,8 @@ def choose_strategy(
     policy: QueryPolicy,
     names: Sequence[str],
     terms: Mapping[str, Any] | None = None,
+    *,
+    helper: bool = False,
 ) -> Choice:
     """The strategy of a name, or for ``"auto"`` the cheapest that can answer: if one can that shares no rows, the cheapest of those.
 
@@ -287,6 +289,7 @@ def choose_strategy(
         policy: what all sites allow.
         names: the sites.
         terms: settings of the one strategy that is named, beside its options; only noise has some.
+        helper: whether there is a party without rows beside the sites.
 
     Raises:
         ConfigError: there is no such strategy.
@@ -312,10 +315,10 @@ def choose_strategy(
             continue
         try:
             _require_offers(strategy, statement)
-            strategy.require_parties(sites, helper=name != "auto")
+            strategy.require_parties(sites, helper=helper)
             plan = strategy.plan(statement, catalog, policy)
-            strategy.require_named(plan, [*names, *([HELPER] if name != "auto" and one.shares_rows and sites < 3 else [])])  # fmt: skip
-            strategy.require_plan(plan, sites, helper=name != "auto")
+            strategy.require_named(plan, [*names, *([HELPER] if helper and one.shares_rows and sites < 3 else [])])  # fmt: skip
+            strategy.require_plan(plan, sites, helper=helper)
         except (PolicyError, CompositionError) as error:
             refused[strategy.name] = error
         else:
