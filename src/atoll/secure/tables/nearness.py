@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST_RADIUS", "LEFT", "SLACK", "near_pairs"]
 
-LEFT, _RIGHT = "\0left", "\0right"
-"""Columns of the numbers of rows; `LEFT` stays."""
+LEFT = "\0left"
+"""The column of the left rows' numbers, which stays."""
+_RIGHT = "\0right"
 SLACK = 4
 """Units by which pairs may be farther away than those that were asked for."""
 LARGEST_RADIUS = 1 << 28
