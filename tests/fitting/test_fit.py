@@ -11,12 +11,15 @@ import pandas as pd
 import pytest
 
 import atoll
-from atoll.core.errors import AtollError, DataError, PolicyError
+from atoll.core.errors import AtollError, DataError, MessageError, PolicyError
 from atoll.data import Dataset, Islands
+from atoll.data.units import compare_numbers
 from atoll.fitting import GLM, PCA, SVM, Fit, FittedModel, GaussianMixture, KaplanMeier, KMeans, NaiveBayes, Ridge
 from atoll.fitting.method import AtParty
 from atoll.fitting.methods.kmeans import _together_only
+from atoll.fitting.program import fitted
 from atoll.fitting.rows import PartyRows
+from atoll.reducers import SecureAggregation
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.testing import Timetable
 from tests.support.flowers import COLUMNS, PARTS, X, Y, fit, frame, parties
@@ -301,3 +304,45 @@ def test_kaplan_meier_with_noise_tells_no_row_counts() -> None:
         Fit(model=KaplanMeier(times=[50, 200], epsilon=1.0)), parties(table), engine="inline", progress=False
     ).outcome
     assert found.told["rows"] == 150  # the sizes of the tables, not how many have a time
+
+
+def _fit_at_sites(monkeypatch: pytest.MonkeyPatch, tables: dict[str, pd.DataFrame], **more: Any) -> list[str]:
+    """The notes of a fit whose program believes that its parties are sites."""
+
+    async def program(self: Any, fed: Any) -> FittedModel:
+        return await fitted(fed, self.job, self.contacts, at_sites=True)
+
+    monkeypatch.setattr("atoll.fitting.job._PreparedFit.program", program)
+    job = Fit(model=Ridge(), label="dose", **more)
+    found = atoll.simulate(job, tables, engine="inline", progress=False).outcome
+    return list(found.told.get("notes", ()))
+
+
+def test_sites_of_a_fit_tell_where_their_numbers_lie_unless_sums_are_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    tables = {
+        site: pd.DataFrame(
+            {"age": rng.normal(50, 9, 60), "weight": rng.normal(70, 8, 60), "dose": rng.normal(5, 1, 60)}
+        )
+        for site in ("north", "south", "west")
+    }
+    assert _fit_at_sites(monkeypatch, tables) == []
+    tables["west"]["age"] *= 365.25
+    tables["south"].loc[:14, "weight"] = -99.0
+    days, missing = _fit_at_sites(monkeypatch, tables, min_count=5)
+    assert days.startswith("column 'age' of site 'west' lies around") or "column 'age' of site 'west' is about" in days
+    assert missing.startswith("column 'weight' has -99 in 15 rows of site 'south', far from all other values")
+    few = _fit_at_sites(monkeypatch, tables, min_count=20)
+    assert [line for line in few if "-99" in line] == []  # fifteen rows are fewer than may be told
+    masked = Fit(model=Ridge(), label="dose", columns=["age", "weight"], reducer=SecureAggregation())
+    assert not any("other" in note for note in masked.explain(tables).notes)
+    assert any(
+        "roughly where its numbers lie" in note for note in Fit(model=Ridge(), label="dose").explain(tables).notes
+    )
+    assert _fit_at_sites(monkeypatch, tables, columns=["age", "weight"], reducer=SecureAggregation()) == []
+
+
+@pytest.mark.parametrize("signs", [{"age": [[1, 2]]}, {"age": [["x", 2]]}, {1: [[-99.0, 2]]}])
+def test_what_a_site_tells_of_its_numbers_is_numbers(signs: Any) -> None:
+    with pytest.raises(MessageError, match="no numbers of columns"):
+        compare_numbers({"north": {"extents": {}, "signs": signs}})

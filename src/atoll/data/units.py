@@ -5,7 +5,8 @@ brackets, such as ``age [years]`` and ``age [months]``, are refused. Without a u
 ``round(log10(RMS))``, with the root mean square of its values. A column is also named if its median lies outside nearly all values of the others and is at least twice or half
 theirs, such as days in place of years. Between organisations a site tells that power of ten, and of a column with a name the median and two numbers between which nearly all values lie, each to half a
 power of two, with at least its policy's ``min_count`` rows beyond either. A site keeps this to itself with ``scales: false``, and it does not leave for a job that promises privacy, because its ledger would
-not count it. A saved model has the same numbers of its training rows, with which new rows are compared.
+not count it. A fit whose server sees each site's sums, and so its means, asks for the same numbers; one whose reducer or noise hides single sites does not. A saved model has these numbers of its
+training rows, with which new rows are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.errors import DataError
+from atoll.core.errors import DataError, MessageError
 from atoll.core.requests.cohort import Community
 
 from .missing import labelled_rows
@@ -28,6 +29,8 @@ __all__ = [
     "FAR",
     "MOST_COLUMNS",
     "ColumnExtent",
+    "compare_numbers",
+    "extents_in",
     "extents_of",
     "measure_tables",
     "merge_extents",
@@ -37,6 +40,7 @@ __all__ = [
     "numbers_of",
     "other_units",
     "require_one_unit",
+    "tell_numbers",
 ]
 
 _NAMED = re.compile(r"(.*\S)\s*(?:\[\s*(\S[^\]]*)\]|\(\s*(\S[^)]*)\))")
@@ -205,9 +209,79 @@ def _name_infinite(population: Any, about: Any) -> list[str]:
             many = int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
             if many:
                 found.append(f"{name} has {many} infinite values at client {str(client)!r}: they count as missing")  # fmt: skip
-            for value, times in _find_signs(values):
-                found.append(f"{name} has {value:g} in {times} row{'s' * (times > 1)} of client {str(client)!r}, far from all other values: if it says that a value is missing, leave these cells empty")  # fmt: skip
+            found += [_name_sign(name, value, times, f"client {str(client)!r}") for value, times in _find_signs(values)]
     return found[:_SHOWN]
+
+
+def _name_sign(column: str, value: float, times: int, owner: str) -> str:
+    return f"{column} has {value:g} in {times} row{'s' * (times > 1)} of {owner}, far from all other values: if it says that a value is missing, leave these cells empty"
+
+
+def tell_numbers(columns: Mapping[str, Any], least: int = 1) -> dict[str, Any]:
+    """Return what a site tells of columns of numbers: where they lie, and which numbers may say that a value is missing.
+
+    Args:
+        columns: name -> values, ``(rows,)``; those that are not finite do not count.
+        least: the fewest rows below and above what is told, and with such a number.
+
+    Returns:
+        ``extents``: column -> `ColumnExtent.pack`; ``signs``: column -> pairs of a number and how many rows have it.
+    """
+    extents, signs = {}, {}
+    for name, values in columns.items():
+        known = np.asarray(values, np.float64)
+        known = known[np.isfinite(known)]
+        mean = float(np.sqrt(np.mean(np.square(known[:_ROWS])))) if len(known) >= max(_FEW, least) else 0.0
+        if mean > 0 and math.isfinite(mean):
+            extents[name] = ColumnExtent.of(known[:_ROWS], round(math.log10(mean)), least).pack()
+        found = [[value, times] for value, times in _find_signs(known) if times >= least]
+        if found:
+            signs[name] = found
+    return {"extents": extents, "signs": signs}
+
+
+def compare_numbers(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which site's columns may be in another unit, and which numbers may say that a value is missing.
+
+    Args:
+        told: site -> what it told; see `tell_numbers`.
+
+    Raises:
+        MessageError: a site sent something else.
+    """
+    extents = {site: extents_in(one.get("extents"), f"site {site!r}") for site, one in told.items()}
+    found = []
+    for site, one in told.items():
+        for column, pairs in dict(one.get("signs") or {}).items():
+            if not isinstance(column, str) or not all(
+                isinstance(value, float) and type(times) is int for value, times in pairs
+            ):
+                raise MessageError(
+                    "no numbers of columns", where=f"site {site!r}", remedy="use the same version of Atoll everywhere"
+                )
+            found += [_name_sign(f"column {column!r}", value, times, f"site {site!r}") for value, times in pairs]
+    return _shorten(other_units(extents)) + found[:_SHOWN]
+
+
+def extents_in(tree: Any, where: str) -> dict[str, ColumnExtent]:
+    """Read what a site says of its columns.
+
+    Raises:
+        MessageError: they are not small whole numbers.
+    """
+    given = {} if tree is None else tree
+    try:
+        if (
+            not isinstance(given, Mapping)
+            or len(given) > MOST_COLUMNS
+            or not all(isinstance(name, str) for name in given)
+        ):
+            raise ValueError(f"a {type(given).__name__}")
+        return {name: ColumnExtent.unpack(numbers) for name, numbers in given.items()}
+    except (TypeError, ValueError) as error:
+        raise MessageError(
+            "no extents of columns", where=where, remedy="use the same version of Atoll everywhere"
+        ) from error
 
 
 def _find_signs(values: Any) -> list[tuple[float, int]]:

@@ -24,6 +24,7 @@ from atoll.core.requests.task import Task
 from atoll.data.readers._words import require_categories, require_no_moments, require_one_notation
 from atoll.data.readers.table import require_no_key, without_holes
 from atoll.data.table import DataTable
+from atoll.data.units import tell_numbers
 from atoll.statistics.columns import columns_of, table_of
 from atoll.statistics.described import remember
 from atoll.statistics.disclosure import coarsen
@@ -234,6 +235,7 @@ def _tell_columns(where: str, table: DataTable, message: Any) -> dict[str, Any]:
     asked, least = set(message["categories"]), int(message["least"])
     kinds: dict[str, str] = {}
     values: dict[str, list[str]] = {}
+    numbers: dict[str, NDArray[Any]] = {}
     for name in message["columns"] or table.columns:
         if name in message["features"] or (message["rest"] and name not in message["aside"]):
             _require_feature(table, name, asked, chosen=name in message["features"], where=where)
@@ -241,6 +243,8 @@ def _tell_columns(where: str, table: DataTable, message: Any) -> dict[str, Any]:
             require_one_notation(without_holes(table[name]), name, where, table.row_offset, "or take another label")
         column = columns_of(table, [name], categories={name: ()} if name in asked else None)[name]
         kinds[name] = column.told_kind(least)
+        if message["compare"] and column.kind == "number":
+            numbers[name] = column.values
         if not column.listable:
             values[name] = []  # a list of the values would be a list of rows
         elif message["tell"] and column.kind == "category":
@@ -249,7 +253,7 @@ def _tell_columns(where: str, table: DataTable, message: Any) -> dict[str, Any]:
         elif message["numbers"] and column.kind == "number":
             found, counts = np.unique(column.values[np.isfinite(column.values)], return_counts=True)
             values[name] = [repr(float(value)) for value in found[counts >= least]]
-    return {"kinds": kinds, "values": values}
+    return {"kinds": kinds, "values": values, **tell_numbers(numbers, least)}
 
 
 def _require_feature(table: Any, name: str, listed: set[str], *, chosen: bool, where: str) -> None:

@@ -177,6 +177,10 @@ class Fit(Checked, Job):
                 f"the server sees each party's {' and '.join(sorted(self.model.singly))}, if the settings ask for them"
             )
         noise = self.model.events()
+        if noise is None and not self.reducer.secure:
+            notes.append(
+                "the server sees the kind of each party's columns and the values of its categories; between sites also roughly where its numbers lie, and how often -99 or 999 stands far from the others"
+            )
         if noise is None:
             notes.append("no differential privacy: sums are exact")
         else:
@@ -201,7 +205,7 @@ class _PreparedFit(Prepared):
         """Agree on columns, prepare them, and fit."""
         from .program import fitted
 
-        return await fitted(fed, self.job, self.contacts)
+        return await fitted(fed, self.job, self.contacts, at_sites=hasattr(self.data, "outline"))
 
     def outcome(self, value: FittedModel) -> FittedModel:
         """Return the model, which knows the codes of text."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import CompositionError, DataError, nearest
 from atoll.core.federation.row_rules import required_min_count
 from atoll.data.codings import name_lone_values, require_one_coding
-from atoll.data.units import require_one_unit
+from atoll.data.units import compare_numbers, require_one_unit
 from atoll.statistics.columns import settle_kind
 
 from .contacts import Contacts, summed_numbers
@@ -76,8 +76,10 @@ class FitRequests:
 # Which columns all parties have, of which kind, and with which values.
 
 
-async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout, list[str]]:
+async def agreed(asking: FitRequests, contacts: Contacts, *, at_sites: bool = False) -> tuple[FeatureLayout, list[str]]:
     """The layout: from the settings if they say everything, else from what the parties tell of their columns. And what people should know of it.
+
+    Between sites (`at_sites`) nobody else can compare where numbers lie, so the parties tell it, unless the reducer or noise hides single ones.
 
     Raises:
         DataError: the parties have different columns or codings, or a column has no value that enough rows have.
@@ -90,11 +92,12 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout
     kinds = {name: "category" if name in chosen else "number" for name in job.columns}
     values: dict[str, list[str]] = dict(chosen)
     notes: dict[str, list[str]] = {}
+    compared: list[str] = []
     tells = not asking.words and method.events() is None
     if tells or (method.featured and not job.columns):
         message = {
             "columns": [*job.columns, *aside] if job.columns or not method.featured else [], "categories": [*chosen, *wanted], "undeclared": [classes] if classes in wanted else [],
-            "tell": tells, "numbers": False, "features": [*job.columns], "rest": method.featured and not job.columns, "aside": [*aside],
+            "tell": tells, "compare": tells and at_sites, "numbers": False, "features": [*job.columns], "rest": method.featured and not job.columns, "aside": [*aside],
         }  # fmt: skip
         told = await _ask_kinds(asking, contacts, message)
         kinds = _same_kinds(asking, told)
@@ -104,6 +107,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout
                 found = {value for one in told for value in one["values"].get(name, ())}
                 values |= {name: _in_order(found)} if found else {}
         notes = _compare_codings(job, classes, values, told)
+        compared = compare_numbers({one["site"]: one for one in told})
     for name in aside:
         if name not in kinds and tells:
             raise DataError(
@@ -117,7 +121,7 @@ async def agreed(asking: FitRequests, contacts: Contacts) -> tuple[FeatureLayout
         numbers, levels, job.label, tuple(_choose_values(classes, values, asking)) if classes else (), tuple(method.extra), groups, job.coding
     )  # fmt: skip
     used = {*layout.levels, *layout.groups, classes}
-    return layout, [note for name, each in notes.items() if name in used for note in each]
+    return layout, compared + [note for name, each in notes.items() if name in used for note in each]
 
 
 def _compare_codings(
@@ -267,6 +271,7 @@ class _Preparing:
             "categories": [],
             "undeclared": [],
             "tell": False,
+            "compare": False,
             "numbers": True,
             "features": [],
             "rest": False,
@@ -321,7 +326,7 @@ def _refuse_empty(name: str, least: int) -> DataError:
     return DataError(f"column {name!r} has no value{few}", where="Fit", remedy="leave the column out")
 
 
-async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
+async def fitted(fed: Federation, job: Fit, contacts: Contacts, *, at_sites: bool = False) -> FittedModel:
     """Run the job; a checkpoint follows every contact."""
     kept = await fed.restore(
         {"least": None, "layout": None, "preparing": {}, "state": None, "number": 0, "counts": {}, "notes": []}
@@ -332,7 +337,7 @@ async def fitted(fed: Federation, job: Fit, contacts: Contacts) -> FittedModel:
     job, kept = replace(job, min_count=least), {**kept, "least": least}
     asking = FitRequests(fed, job)
     if kept["layout"] is None:
-        layout, notes = await agreed(asking, contacts)
+        layout, notes = await agreed(asking, contacts, at_sites=at_sites)
         kept = {**kept, "layout": layout.packed(), "notes": notes}
         await fed.checkpoint(kept)
     layout = await prepared(asking, contacts, FeatureLayout.unpacked(kept["layout"]), kept)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import DataError, MessageError
 from atoll.data import Dataset, Islands
-from atoll.data.units import EMPTY, ColumnExtent, extents_of, other_units
+from atoll.data.units import EMPTY, ColumnExtent, extents_in, extents_of, other_units
 from atoll.runs import yaml
-from atoll.runtime.worker.frames import extents_in
 from atoll.runtime.worker.sitedata import load_site_data
 from atoll.runtime.worker.words import site_spec
 from atoll.testing.hostile import play

@@ -20,7 +20,7 @@ import numpy as np
 
 from atoll.core.errors import AtollError, MessageError
 from atoll.core.requests.wire import pack_error, unpack_error
-from atoll.data.units import MOST_COLUMNS, ColumnExtent
+from atoll.data.units import ColumnExtent, extents_in
 
 from .cards import DataCard
 from .letters import SignedKey
@@ -220,20 +220,3 @@ def _refused(what: str, where: str, error: Exception) -> MessageError:
         where=where,
         remedy="run the same version of Atoll at the server and at every site",
     )
-
-
-def extents_in(tree: Any, where: str) -> dict[str, ColumnExtent]:
-    """Read what a site says of its columns.
-
-    Raises:
-        MessageError: they are not small whole numbers.
-    """
-    given = {} if tree is None else tree
-    try:
-        if not isinstance(given, Mapping) or len(given) > MOST_COLUMNS:
-            raise ValueError(f"a {type(given).__name__}")
-        return {_text(name): ColumnExtent.unpack(numbers) for name, numbers in given.items()}
-    except (TypeError, ValueError) as error:
-        raise MessageError(
-            "no extents of columns", where=where, remedy="use the same version of Atoll everywhere"
-        ) from error
