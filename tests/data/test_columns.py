@@ -278,3 +278,24 @@ def test_rows_of_one_table_have_one_unit() -> None:
     assert name_other_units(Islands.from_owner(whole, np.repeat([0, 1], 30), 2)) == []
     assert len(name_other_units(Islands.from_datasets(halves))) == 1
     assert "'test'" in name_other_units(Islands.from_datasets(halves[:1], test=halves[1]))[0]
+
+
+def test_whole_numbers_that_may_number_the_rows_are_named_in_the_result() -> None:
+    rng = np.random.default_rng(2)
+
+    def notices(numbers: object, dtype: type = np.float32) -> list[str]:
+        sites = [
+            Dataset({"x": np.stack([part, rng.normal(size=30)], 1).astype(dtype), "y": np.arange(30) % 2}, features=("num", "age"))
+            for part in np.split(np.asarray(numbers), 3)
+        ]  # fmt: skip
+        return [line for line in name_other_units(Islands.from_datasets(sites)) if "names rows" in line]
+
+    ids = rng.choice(np.arange(100_000, 1_000_000), 90, replace=False)
+    assert notices(ids) == [
+        "column 'num' has another whole number of 6 digits in nearly every row: if it names rows, leave it out, drop=['num'] (--drop num)"
+    ]
+    assert notices(ids.astype(np.float64) * 1000 + 7, np.float64) != []  # nine digits
+    assert notices(np.round(rng.lognormal(10.5, 0.6, 90), -2)) == []  # incomes repeat, and some have a digit more
+    assert notices(rng.integers(0, 9999, 90)) == []
+    assert notices(ids + 0.5) == []
+    assert notices(np.repeat(ids[:30], 3)) == []

@@ -56,6 +56,8 @@ _SIGNS = 4
 """Of the smallest and of the largest values of a column, how many may say that a value is missing."""
 _TIMES = 2
 """How many times larger a median must be at least, if it lies outside nearly all other values."""
+_MANY, _APART = 50, 0.99
+"""Rows of a column that may number them, and the share of them with a value of their own."""
 EMPTY = -1000
 """The scale of a column of zeros, which is not compared."""
 _LARGEST = 400
@@ -177,7 +179,7 @@ def name_other_units(population: Any) -> list[str]:
         name = "the target" if column == _TARGET else f"column {column!r}"
         # Test rows may be the clients' own, and hold several units then.
         told += _name_far(rows, name) or (_name_far_test(rows, held[column], name) if column in held else [])
-    return _name_infinite(population, about) + _shorten(told)
+    return _name_infinite(population, about) + _shorten(told) + _name_numbering(population, about)
 
 
 def name_units_of_test(tables: Mapping[str, Any], test: Any) -> list[str]:
@@ -210,6 +212,27 @@ def _name_infinite(population: Any, about: Any) -> list[str]:
             if many:
                 found.append(f"{name} has {many} infinite values at client {str(client)!r}: they count as missing")  # fmt: skip
             found += [_name_sign(name, value, times, f"client {str(client)!r}") for value, times in _find_signs(values)]
+    return found[:_SHOWN]
+
+
+def _name_numbering(population: Any, about: Any) -> list[str]:
+    """Say which columns may number the rows although their names do not say so: whole numbers with the same digits, five or more, and another one in nearly every row.
+
+    Amounts seldom are: among those of one size many repeat, or some have a digit more. Names that say it are refused where tables are read.
+    """
+    blocks: dict[str, list[Any]] = {}
+    for place in range(len(population)):
+        for column, values in numbers_of(population.shard(place), about).items():
+            blocks.setdefault(column, []).append(values)
+    found = []
+    for column, parts in blocks.items():
+        known = np.concatenate(parts).astype(np.float64)
+        known = np.abs(known[np.isfinite(known)])
+        if len(known) < _MANY or known.min() < 1e4 or known.max() >= 2**53 or (known != np.rint(known)).any():
+            continue
+        low, high = (len(f"{number:.0f}") for number in (known.min(), known.max()))
+        if low == high and len(np.unique(known)) >= _APART * len(known):
+            found.append(f"column {column!r} has another whole number of {low} digits in nearly every row: if it names rows, leave it out, drop=[{column!r}] (--drop {column})")  # fmt: skip
     return found[:_SHOWN]
 
 
