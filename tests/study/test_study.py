@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -545,6 +546,88 @@ def test_what_objects_hold_counts(name: str, changed: Any, monkeypatch: pytest.M
     assert first == again
     names = changed_names(first, other)
     assert names == changed if isinstance(changed, list) else changed in names
+
+
+READ = """
+import collections, datetime, decimal, enum, fractions, re, types
+from pathlib import Path
+import numpy as np
+import own_settings
+
+class Mode(enum.Enum):
+    LOW, HIGH = "low", "high"
+
+class Slotted:
+    __slots__ = ("rate",)
+    def __init__(self, rate):
+        self.rate = rate
+
+class Hidden:
+    def __init__(self, rate):
+        self._rate = rate
+
+START = datetime.date(2020, 1, V)
+PRICE, SHARE = decimal.Decimal(V), fractions.Fraction(V, 7)
+FOLDER, WORD = Path(str(V)), re.compile(str(V))
+MODE = Mode.LOW if V == 1 else Mode.HIGH
+SLOTTED, HIDDEN = Slotted(V), Hidden(V)
+DRAWS = np.random.default_rng(V)
+KEYS = {(1, V): 0}
+LAST = collections.deque([V])
+SEEN = types.MappingProxyType({"rate": V})
+TREE = {"rate": V}
+TREE["self"] = TREE
+
+def reads():
+    return (START, PRICE, SHARE, FOLDER, WORD, MODE, SLOTTED, HIDDEN, DRAWS, KEYS, LAST, SEEN, TREE, own_settings.RATE)
+"""
+
+
+def test_every_constant_that_a_function_reads_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also those of other modules, by a dot, and those of classes of Python's own; what holds itself has an end."""
+
+    def digest(value: int) -> dict[str, str]:
+        settings: Any = types.ModuleType("own_settings")
+        settings.__file__, settings.RATE = str(tmp_path / "own_settings.py"), value
+        monkeypatch.setitem(sys.modules, "own_settings", settings)
+        return digest_code(own(monkeypatch, tmp_path, READ.replace("V", str(value))).reads)
+
+    first, again, other = digest(1), digest(1), digest(2)
+    assert first == again
+    names = [
+        "DRAWS",
+        "FOLDER",
+        "HIDDEN",
+        "KEYS",
+        "LAST",
+        "MODE",
+        "PRICE",
+        "SHARE",
+        "SLOTTED",
+        "START",
+        "TREE",
+        "SEEN",
+        "WORD",
+    ]
+    expected = {f"own_method:{name}" for name in names} - {"own_method:HIDDEN", "own_method:SLOTTED"}
+    assert set(changed_names(first, other)) == {
+        *expected,
+        "own_method:Hidden()._rate",
+        "own_method:Slotted().rate",
+        "own_settings:RATE",
+    }
+
+
+def test_libraries_beside_the_environment_are_no_code_of_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library: Any = types.ModuleType("own_library")
+    library.__file__, library.RATE = str(tmp_path / "lib" / "python3" / "dist-packages" / "own_library.py"), 1
+    monkeypatch.setitem(sys.modules, "own_library", library)
+    found = digest_code(
+        own(monkeypatch, tmp_path, "import own_library\ndef reads():\n    return own_library.RATE\n").reads
+    )
+    assert set(found) == {"own_method:reads"}
 
 
 def test_a_decorator_with_the_name_of_its_function_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

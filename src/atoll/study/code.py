@@ -6,16 +6,23 @@ weights change. The code of Atoll, of Python and of installed libraries is left 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import datetime
+import decimal
 import dis
+import enum
+import fractions
 import functools
 import hashlib
 import inspect
+import pathlib
+import re
 import sys
 import sysconfig
 import types
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +31,16 @@ __all__ = ["changed_names", "digest_code", "digest_data"]
 
 _OWN = __name__.partition(".")[0]
 _LIBRARY = tuple(
-    str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    pathlib.Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Folders of installed libraries, those of a user or of the system beside the environment's own."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_VALUES = (
+    bytearray, range, slice, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction,
+    pathlib.PurePath, re.Pattern, uuid.UUID, np.dtype,
+)  # fmt: skip
+"""Values of Python's and NumPy's own classes whose ``repr`` says all of them."""
 _GENERATED = "<string>"
 """The file of methods that `dataclass` writes: they follow from the fields."""
 _LARGEST = 64 << 20
@@ -35,6 +49,8 @@ _LONGEST = 1000
 """Entries of a list or mapping that are followed: more are data."""
 _MOST = 100_000
 """Entries of a constant that are written out."""
+_DEEPEST = 50
+"""Levels of lists and mappings that are written out: what lies deeper is followed on its own."""
 _CLIENTS = 100
 """Clients whose rows are named one by one."""
 DATA = "data of "
@@ -175,8 +191,20 @@ def _of_instance(value: Any, found: _Found) -> Iterator[Any]:
     if _is_own(kind.__module__) or kind.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
         yield from _attributes(value)
         return
-    for name, each in list(getattr(value, "__dict__", {}).items())[:_LONGEST]:
-        yield from [each] if name.startswith("_") else _note(f"{_name_of(kind)}().{name}", each, found)
+    slots = {name: getattr(value, name, None) for base in kind.__mro__ for name in _slots_of(base)}
+    for name, each in [*slots.items(), *getattr(value, "__dict__", {}).items()][:_LONGEST]:
+        yield from (
+            [each]
+            if name.startswith("__") or (name.startswith("_") and not _is_users(kind.__module__))
+            else _note(f"{_name_of(kind)}().{name}", each, found)
+        )
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    names = vars(kind).get("__slots__", ())
+    return (
+        (names,) if isinstance(names, str) else tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+    )
 
 
 def _is_module(value: Any) -> bool:
@@ -245,10 +273,21 @@ def _read_by(function: types.FunctionType, found: _Found) -> Iterator[Any]:
     words = set(_names(function.__code__))
     for name, value in {**{n: function.__globals__[n] for n in words & function.__globals__.keys()}, **named}.items():
         if isinstance(value, types.ModuleType):
-            if _is_users(value.__name__):
-                yield from (getattr(value, word) for word in words if hasattr(value, word))
+            yield from _read_of_module(value, words, found, ())
         else:
             yield from _note(f"{home}.{name}" if name in named else f"{function.__module__}:{name}", value, found)
+
+
+def _read_of_module(module: types.ModuleType, words: set[str], found: _Found, above: tuple[str, ...]) -> Iterator[Any]:
+    """Note what a function may read of a module of the user's by a dot, ``settings.RATE`` and ``package.settings.RATE``; yield all else that it has under these words."""
+    if not _is_users(module.__name__) or module.__name__ in above:
+        return
+    for word in sorted(words & vars(module).keys()):
+        value = vars(module)[word]
+        if isinstance(value, types.ModuleType):
+            yield from _read_of_module(value, words, found, (*above, module.__name__))
+        else:
+            yield from _note(f"{module.__name__}:{word}", value, found)
 
 
 def _content(cell: Any) -> Any:
@@ -262,31 +301,66 @@ _MORE = "\0more"
 """Stands in a constant for what is followed on its own: a function, a class or an object."""
 
 
-def _constant(value: Any) -> str | None:
-    """Return a constant as text: a number, a word, an array, a tensor, a table, plain data in a list, mapping, namespace or data class; ``None`` for all else."""
-    if isinstance(value, (*_PLAIN, np.generic)):
-        return repr(value)
-    array = _array_of(value)
-    if array is not None:
-        return f"{array.dtype}{array.shape}{_hash_bytes(array)}"
-    if isinstance(value, tuple | list | set | frozenset):
-        texts = _texts(list(value)[:_MOST])
+def _constant(value: Any, within: tuple[int, ...] = ()) -> str | None:
+    """Return a constant as text: a number, a word, an array, a tensor, a table, plain data in a list, mapping, namespace or data class; ``None`` for all else.
+
+    What holds itself (`within`) is written as the place where it stands: nodes of a tree that know their parent would have no end.
+    """
+    text = _text_of_one(value)
+    if text is not None:
+        return text
+    if id(value) in within:
+        return f"\0up {len(within) - within.index(id(value))}"
+    if len(within) >= _DEEPEST:
+        return None
+    inside = (*within, id(value))
+    if isinstance(value, tuple | list | set | frozenset | collections.deque):
+        texts = _texts(list(value)[:_MOST], inside)
         texts = sorted(texts) if isinstance(value, set | frozenset) else texts
         return None if texts and set(texts) == {_MORE} else f"{type(value).__name__}{len(value)}{texts}"
-    if isinstance(value, dict):
-        items = sorted(value.items(), key=lambda item: repr(item[0]))[:_MOST]
-        texts = _texts([each for _, each in items])
-        keys = [repr(key) if isinstance(key, _PLAIN) else type(key).__name__ for key, _ in items]
+    if isinstance(value, dict | types.MappingProxyType):
+        items = sorted(value.items(), key=lambda item: _text_of_key(item[0]))[:_MOST]
+        texts = _texts([each for _, each in items], inside)
+        keys = [_text_of_key(key) for key, _ in items]
         return None if texts and set(texts) == {_MORE} else f"dict{len(value)}{list(zip(keys, texts, strict=True))}"
     if isinstance(value, types.SimpleNamespace):
-        return _constant(vars(value))
+        return _constant(vars(value), inside)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_users(type(value).__module__):
-        return _constant({field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)})
+        return _constant({field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}, inside)
     return None
 
 
-def _texts(values: list[Any]) -> list[str]:
-    return [_MORE if (text := _constant(each)) is None else text for each in values]
+def _texts(values: list[Any], within: tuple[int, ...]) -> list[str]:
+    return [_MORE if (text := _constant(each, within)) is None else text for each in values]
+
+
+def _text_of_key(key: Any) -> str:
+    """Return a key as text, or what it is: the text of an object has its address, which is another one in each process."""
+    if isinstance(key, tuple | frozenset):
+        texts = [_text_of_key(each) for each in key]
+        return f"{type(key).__name__}{sorted(texts) if isinstance(key, frozenset) else texts}"
+    return repr(key) if isinstance(key, (*_PLAIN, np.generic)) else type(key).__name__
+
+
+def _text_of_one(value: Any) -> str | None:
+    """Return a constant that holds no others as text; ``None`` for all else."""
+    if isinstance(value, (*_PLAIN, np.generic)):
+        return repr(value)
+    if isinstance(value, _VALUES):
+        return f"{type(value).__qualname__} {value!r}"
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    array = _array_of(value)
+    return _seed_of(value) if array is None else f"{array.dtype}{array.shape}{_hash_bytes(array)}"
+
+
+def _seed_of(value: Any) -> str | None:
+    """Return the seed of a generator of random numbers as text, which stays when numbers are drawn; ``None`` for all else."""
+    if isinstance(value, np.random.Generator):
+        sequence: Any = value.bit_generator.seed_seq
+        return f"{type(value.bit_generator).__name__} {getattr(sequence, 'entropy', None)} {getattr(sequence, 'spawn_key', None)}"
+    torch = sys.modules.get("torch")
+    return f"torch {value.initial_seed()}" if torch is not None and isinstance(value, torch.Generator) else None
 
 
 def _array_of(value: Any) -> np.ndarray | None:
@@ -366,7 +440,8 @@ def _is_own(module: str) -> bool:
 
 @functools.cache
 def _is_library(file: str) -> bool:
-    return str(Path(file).resolve()).startswith(_LIBRARY)
+    path = pathlib.Path(file).resolve()
+    return not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(folder) for folder in _LIBRARY)
 
 
 @functools.cache
