@@ -213,13 +213,20 @@ def test_a_column_that_only_counts_rows_is_not_carried_by_a_join(strategy: str) 
 def test_the_strictest_site_decides_and_a_site_believes_no_coordinator() -> None:
     from atoll.query import QueryPolicy, Silo
     from atoll.query.local import plan_of
+    from atoll.query.strategies.sums import MaskedSums
 
     loose, strict = QueryPolicy.of(policy_of(1, **ALLOWED)), QueryPolicy.of(policy_of(5, ward="public"))
     silos = {"north": Silo(site(people(9), **PEOPLE), loose, "north"), "south": Silo(site(people(9), **PEOPLE), strict, "south")}  # fmt: skip
     with pytest.raises(AtollError, match="pay is private and only counts rows"):
         simulate(Query(sql="SELECT sum(pay) FROM p"), silos, engine="inline", progress=False)
     told = loose.told({"p": list(PEOPLE)})
-    asked = {"sql": "SELECT SUM(pay) FROM p", "catalog": {"p": PEOPLE}, "policy": told, "first": "north"}
+    asked = {
+        "sql": "SELECT SUM(pay) FROM p",
+        "catalog": {"p": PEOPLE},
+        "policy": told,
+        "first": "north",
+        "strategy": MaskedSums().told(),
+    }
     assert plan_of(silos["north"], asked).words
     with pytest.raises(PolicyError, match="only counts rows"):
         plan_of(silos["south"], asked)

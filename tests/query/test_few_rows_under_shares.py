@@ -149,15 +149,16 @@ def test_a_site_refuses_strategies_that_count_no_units_whatever_the_coordinator_
     from atoll.query import QueryPolicy, Silo
     from atoll.query.local import plan_of
     from atoll.query.secure.plan import make_secure_plan
-    from atoll.query.strategies.conclave import planner_of
+    from atoll.query.strategies.conclave import Conclave, planner_of
     from atoll.query.strategies.shrinkwrap import _Terms
+    from atoll.query.strategies.smcql import Smcql
 
     own, loose = (QueryPolicy.of(policy_of(least, **ALLOWED)) for least in (4, 1))
-    asked = {"sql": "SELECT count(*) FROM p", "catalog": {"p": PEOPLE}, "policy": loose.told({"p": list(PEOPLE)}), "first": "s0"}  # fmt: skip
+    asked = {"sql": "SELECT count(*) FROM p", "catalog": {"p": PEOPLE}, "policy": loose.told({"p": list(PEOPLE)}), "first": "s0", "strategy": Smcql().told()}  # fmt: skip
     site = Silo(three(people(9))["s0"], own, "s0")
     with pytest.raises(PolicyError, match="min_count is 4, and conclave tells more"):
-        plan_of(site, asked, planner_of("none"))
-    plan = plan_of(site, asked, make_secure_plan)
+        plan_of(site, {**asked, "strategy": Conclave().told()}, planner_of("none"), "conclave")
+    plan = plan_of(site, asked, make_secure_plan, "smcql")
     with pytest.raises(PolicyError, match="min_count is 4, and shrinkwrap tells more"):
         _Terms(plan, {})
     site.close()

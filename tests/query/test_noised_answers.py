@@ -131,14 +131,14 @@ def test_a_site_takes_no_coordinators_word_for_bounds_and_budgets(tmp_path: Path
     """A coordinator that sends wider bounds and a narrower range gets the site's own; one that names nobody gets nothing."""
     from atoll.query import QueryPolicy, Silo
     from atoll.query.local import plan_of
-    from atoll.query.strategies.saqe import make_noised_plan
+    from atoll.query.strategies.saqe import Saqe, make_noised_plan
 
     own = QueryPolicy.of(policy_of())
     with_site = Silo(TableSource({"v": (TYPES, MANY)}), own, "north")
     told = own.told({"v": list(TYPES)})
     told["noise"] = [50, 50]
     told["tables"]["v"]["columns"]["cost"][2:4] = [0.0, 1.0]
-    plan = plan_of(with_site, {"sql": "SELECT sum(cost) FROM v", "catalog": {"v": TYPES}, "policy": told}, make_noised_plan)  # fmt: skip
+    plan = plan_of(with_site, {"sql": "SELECT sum(cost) FROM v", "catalog": {"v": TYPES}, "policy": told, "strategy": Saqe(epsilon=1.0).told()}, make_noised_plan, "saqe")  # fmt: skip
     with_site.close()
     assert plan.bounds == (1, 1)
     assert float(plan.numbers[0].most * plan.numbers[0].step) == 100.0

@@ -120,7 +120,7 @@ def job_kinds() -> dict[str, str]:
 
 @functools.cache
 def own_jobs(role: str) -> dict[str, str]:
-    """The kinds of jobs that a site or an analyst may submit alone: maps the value of ``job:`` to the setting that must name the site; empty for none.
+    """The kinds of jobs that a site or an analyst may submit alone: maps the value of ``job:`` to the setting that must name the signer; empty for none, and with ``?`` at its end for one that may be left out.
 
     Args:
         role: "site" or "analyst".

@@ -18,7 +18,7 @@ from atoll.core.persistence.files import as_json
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked, is_real
 
-from .local import digest_rows, message_of, silo_of
+from .local import digest_rows, message_of, plan_of, silo_of
 from .policy import strictest
 from .statement import describe_catalog, parse_statement, unite_schemas, with_points
 from .strategies.strategy import (
@@ -29,6 +29,7 @@ from .strategies.strategy import (
     choose_strategy,
     known_strategies,
     predict_seconds,
+    read_strategy,
     strategy_of,
     takes_epsilon,
 )
@@ -54,9 +55,10 @@ def describe_tables(island: Any, message: Any) -> Any:
 
 @task
 def digest_replicated(island: Any, message: Any) -> Any:
-    """Keyed digests of the rows of tables that every site is said to have, in the columns that are not private."""
-    asked = {str(table): {str(name): str(kind) for name, kind in types.items()} for table, types in message["tables"].items()}  # fmt: skip
-    return digest_rows(silo_of(island.data), asked, f"{int(message['key']):x}")
+    """Keyed digests of the rows of tables that every site is said to have, in the columns that are not private; of those that the statement reads, by the site's own plan."""
+    silo, strategy = silo_of(island.data), read_strategy(message)
+    plan = plan_of(silo, message, strategy.plan, strategy.name)
+    return digest_rows(silo, compared_columns(plan), f"{int(message['key']):x}")
 
 
 def compared_columns(plan: Any) -> dict[str, dict[str, str]]:
@@ -193,6 +195,12 @@ class Query(Checked, Job):
         if self.strategy != "auto" and not takes_epsilon(self.strategy):
             raise ConfigError(f"strategy={self.strategy!r} with epsilon={self.epsilon:g}", where="query", remedy="use auto or saqe, which adds noise, or shrinkwrap")  # fmt: skip
 
+    def asks(self) -> tuple[str, dict[str, Any] | None]:
+        """The strategy that answers, with its options, and its further terms: an epsilon with its delta and analyst, or ``None``."""
+        if self.epsilon is None:
+            return self.strategy, None
+        return "saqe" if self.strategy == "auto" else self.strategy, {"epsilon": self.epsilon, "delta": self.delta, "analyst": self.analyst}  # fmt: skip
+
     def names(self) -> tuple[str, ...]:
         """The kind and the strategy, which a site's policy can allow or refuse."""
         return (*super().names(), self.strategy.partition(":")[0])
@@ -245,19 +253,19 @@ class _PreparedQuery(Prepared):
             return QueryResult(QueryAnswer(*described), None)
         statement = parse_statement(self.job.sql, catalog, self.job.params)
         job = self.job
-        terms = None if job.epsilon is None else {"epsilon": job.epsilon, "delta": job.delta, "analyst": job.analyst}
-        choice = choose_strategy("saqe" if terms and job.strategy == "auto" else job.strategy, statement, catalog, policy, list(sites), terms, helper=HELPER in job.others(len(sites)))  # fmt: skip
+        asked_for, terms = job.asks()
+        choice = choose_strategy(asked_for, statement, catalog, policy, list(sites), terms, helper=HELPER in job.others(len(sites)))  # fmt: skip
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
         compared = compared_columns(choice.plan)
+        message = message_of(statement, catalog, policy, fed.parties.names[0], choice.strategy)
         if compared and len(sites) > 1:
-            asked = {"tables": compared, "key": int(fed.rng.child("replicated").generator().integers(1 << 62))}
+            asked = {**message, "key": int(fed.rng.child("replicated").generator().integers(1 << 62))}
             learned += len(sites) * (M.nbytes(asked) + M.nbytes(dict.fromkeys(compared, "0" * 48)) + _CONTACT)
             if statement.explain != "explain":
-                await _require_replicas(fed, asked)
+                await _require_replicas(fed, asked, compared)
         if statement.explain == "explain":
             nbytes, rounds = choice.strategy.predict_plan(choice.plan, len(sites))
             return QueryResult(QueryAnswer(statement.columns, statement.types, [], rounds=rounds), choice, 0, round(learned + nbytes), {}, "explain")  # fmt: skip
-        message = message_of(statement, catalog, policy, fed.parties.names[0])
         answer = await choice.strategy.run(fed, choice.plan, message)
         fed.record({"rows": len(answer.rows), "rounds": answer.rounds, "withheld_groups": answer.withheld_groups})
         spent = fed.bytes()
@@ -282,7 +290,7 @@ class _PreparedQuery(Prepared):
         return {"query.json": as_json(outcome.facts(), indent=1).encode()}
 
 
-async def _require_replicas(fed: Federation, asked: Mapping[str, Any]) -> None:
+async def _require_replicas(fed: Federation, asked: Mapping[str, Any], compared: Mapping[str, Mapping[str, str]]) -> None:  # fmt: skip
     """Refuse tables that the policies call replicated, and that differ between sites: an answer would depend on which site is asked.
 
     Raises:
@@ -290,7 +298,7 @@ async def _require_replicas(fed: Federation, asked: Mapping[str, Any]) -> None:
     """
     told = await fed.ask_all(fed.parties, digest_replicated, asked)
     digests = dict(zip(told.senders.names, told.values, strict=True))
-    for table, types in asked["tables"].items():
+    for table, types in compared.items():
         alike: dict[str, list[str]] = {}
         for site, found in digests.items():
             alike.setdefault(str(found[table]), []).append(site)

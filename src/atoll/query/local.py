@@ -17,6 +17,7 @@ from .databases.silo import Silo, quote
 from .plan import ROW, QueryPlan, Released, make_plan
 from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_points
+from .strategies.strategy import Strategy, permits_strategy, read_strategy
 
 __all__ = [
     "LocalCells",
@@ -72,41 +73,55 @@ def plan_once(
     return _plan_of(make, text, json.dumps(tables), json.dumps(strictest(policies).told(lower)))
 
 
-def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., Any] = make_plan) -> Any:
+def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., Any] = make_plan, by: str = "sums") -> Any:  # fmt: skip
     """The plan that a site makes itself, by the stricter of the coordinator's word and its own policy.
 
     Args:
         silo: the site; ``None`` for a helper, which has no policy.
         message: the request; see `message_of`.
         make: makes a plan of a statement, the catalog and the strictest policy.
+        by: the strategy whose task asks.
 
     Raises:
-        PolicyError: the policy does not allow it, or nobody has signed it.
+        PolicyError: the policy does not allow it, nobody has signed it, or the task is not one of the request's strategy.
         CompositionError: the strategy cannot answer it.
     """
     catalog = {str(table): dict(columns) for table, columns in message["catalog"].items()}
     told = [_plain(message["policy"]), *([] if silo is None else [silo.policy.told(catalog)])]
+    text, policies = str(message["sql"]), told[::-1]
+    strategy = read_strategy(message)
     if silo is not None and silo.signed is not None:
-        _require_signed(silo, str(message["sql"]), with_points(Catalog(catalog), strictest(told)))
-    return plan_once(make, str(message["sql"]), catalog, told[::-1])
+        _require_signed(silo, text, strategy, strictest(policies), catalog)
+    # A strategy that hands its plan over is asked for it: whoever says that it does may lie.
+    if by != strategy.name and by != strategy.carrier(plan_once(strategy.plan, text, catalog, policies)):
+        raise PolicyError(f"a task of the strategy {by} is asked for, and the statement is answered by {strategy.name}", where="query" if silo is None else silo.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
+    return plan_once(make, text, catalog, policies)
 
 
-def _require_signed(silo: Silo, text: str, catalog: Catalog) -> None:
-    """Refuse a statement that is not the one of the job: the coordinator may have altered it.
+def _require_signed(silo: Silo, text: str, strategy: Strategy, policy: QueryPolicy, catalog: Mapping[str, Any]) -> None:
+    """Refuse a statement, a strategy or a setting of it that is not that of the job: the coordinator may have altered it.
 
     Args:
         silo: the site.
         text: the statement with its parameters, as the coordinator sends it.
+        strategy: the strategy with its settings, as the coordinator sends them.
+        policy: what the sites allow.
         catalog: the tables, as the coordinator sends them.
 
     Raises:
-        PolicyError: the job's own statement, read over these tables, is another.
+        PolicyError: the job's own statement, read over these tables, is another, or it asks for another strategy or other settings.
     """
-    if all(parse_statement(one.sql, catalog, one.params).sql != text for one in silo.signed or ()):
+    tables = with_points(Catalog(catalog), policy)
+    read = [(one, parse_statement(one.sql, tables, one.params)) for one in silo.signed or ()]
+    alike = [(job, statement) for job, statement in read if statement.sql == text and statement.explain != "explain"]
+    if not alike:
         raise PolicyError("the statement is not the one that was signed", where=silo.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
+    if not any(permits_strategy(job.asks(), strategy, statement, tables, policy) for job, statement in alike):
+        said = ", ".join(f"{name}={value}" for name, value in strategy.told().items() if name != "name")
+        raise PolicyError(f"the strategy {strategy.name} with {said or 'no settings'} is not the one that was signed", where=silo.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
 
 
-def message_of(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, first: str) -> dict[str, Any]:
+def message_of(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, first: str, strategy: Strategy) -> dict[str, Any]:  # fmt: skip
     """What a site needs to make a statement's plan itself.
 
     Args:
@@ -114,10 +129,11 @@ def message_of(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, f
         catalog: the tables.
         policy: the strictest policy, as the coordinator knows it.
         first: the site that answers for all, where every site has all rows.
+        strategy: what answers it.
     """
     tables = {table: dict(columns) for table, columns in catalog.tables.items()}
     told = policy.told({table: [c.lower() for c in columns] for table, columns in tables.items()})
-    return {"sql": statement.sql, "catalog": tables, "policy": told, "first": first}
+    return {"sql": statement.sql, "catalog": tables, "policy": told, "first": first, "strategy": strategy.told()}
 
 
 def _plain(value: Any) -> Any:

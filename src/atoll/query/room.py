@@ -12,8 +12,8 @@ __all__ = ["JOBS", "OWN_JOBS", "PARTS"]
 JOBS = {"query": "atoll.query.job:Query"}
 """Maps ``job:`` of a configuration to its class."""
 
-OWN_JOBS = {"analyst": {"query": ""}}
-"""Maps the role of a signer to the kinds of jobs that it may submit alone, and the setting that must name it."""
+OWN_JOBS = {"analyst": {"query": "analyst?"}}
+"""Maps the role of a signer to the kinds of jobs that it may submit alone, and the setting that must name it; with ``?``, if there is one."""
 
 
 def _is_rule(found: Any) -> bool:

@@ -15,7 +15,7 @@ import tempfile
 import time
 import unicodedata
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -505,7 +505,7 @@ def verify(
 ) -> Verified:
     """Refuse a bundle that is not exactly what an administrator of the project has signed. Writes nothing, runs nothing.
 
-    A site and an analyst may sign jobs of their own, of the kinds that `atoll.core.rooms.own_jobs` lists, and without code; those of a site name it.
+    A site and an analyst may sign jobs of their own, of the kinds that `atoll.core.rooms.own_jobs` lists, and without code; those of a site name it, and those of an analyst name nobody else.
 
     Args:
         bundle: its bytes.
@@ -549,14 +549,28 @@ def _require_own(signer: Peer, manifest: Manifest, job: bytes) -> None:
 
     tree, kinds = job_tree(job), own_jobs(signer.role)
     setting = kinds.get(str(tree.get("job")))
-    own = setting is not None and (not setting or tree.get(setting) == signer.name)
+    said = [] if not setting else _said_of(tree, setting.removesuffix("?"))
+    own = setting is not None and (not setting or setting.endswith("?") or bool(said)) and all(one == signer.name for one in said)  # fmt: skip
     code = [file.path for file in manifest.files if file.path != JOB_FILE] or [*named_code(tree, ())]
     if not own or code or tree.get("source") is not None:
         raise IdentityError(
             f"{signer} has signed a job {str(tree.get('job'))[:100]!r}" + (" with code" if code else ""),
             where="bundle",
-            remedy=f"use the kit of an admin; {'an analyst' if signer.role == 'analyst' else f'a {signer.role}'} signs alone: {', '.join(f'{kind} with {name}: {signer.name}' if name else kind for kind, name in kinds.items()) or 'nothing'}",
+            remedy=f"use the kit of an admin; {'an analyst' if signer.role == 'analyst' else f'a {signer.role}'} signs alone: {', '.join(_words_of(kind, name, signer.name) for kind, name in kinds.items()) or 'nothing'}",
         )
+
+
+def _said_of(tree: Mapping[str, Any], setting: str) -> list[Any]:
+    """What a job says of a setting: in its own field, and among the options of its strategy."""
+    options = str(tree.get("strategy", "")).partition(":")[2].split(",")
+    found = [value for name, _, value in (one.partition("=") for one in options) if name == setting]
+    return [*found, *([tree[setting]] if tree.get(setting) not in (None, "") else [])]
+
+
+def _words_of(kind: str, setting: str, name: str) -> str:
+    if setting.endswith("?"):
+        return f"{kind}, for no {setting.removesuffix('?')} but {name}"
+    return f"{kind} with {setting}: {name}" if setting else kind
 
 
 def _read_signing_time(manifest: Manifest) -> datetime | None:

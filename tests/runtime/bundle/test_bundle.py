@@ -236,7 +236,12 @@ def test_an_analyst_signs_alone_what_asks_sql() -> None:
         "a site's": [("job.yaml", b"job: vertical-prediction\nguest: ada\n")],
         "a module": [("job.yaml", own), ("source/evil.py", b"")],
         "named code": [("job.yaml", own + b"model: {name: 'evil:model'}\n")],
+        "another one's budget": [("job.yaml", own + b"epsilon: 1\nanalyst: bob\n")],
+        "another one's budget among options": [("job.yaml", own + b"strategy: 'shrinkwrap:epsilon=1,analyst=bob'\n")],
+        "both": [("job.yaml", own + b"strategy: 'shrinkwrap:analyst=ada,analyst=bob'\nanalyst: ada\n")],
     }
+    for own_name in (b"analyst: ada\n", b"strategy: 'shrinkwrap:epsilon=1,analyst=ada'\n", b"strategy: auto\nanalyst: ''\n"):  # fmt: skip
+        check(forged([("job.yaml", own + own_name)], ada))
     for files in foreign.values():
         with pytest.raises(IdentityError, match=r"analyst 'ada' .*has signed a job .*an analyst signs alone: query"):
             check(forged(files, ada))

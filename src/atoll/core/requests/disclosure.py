@@ -18,10 +18,12 @@ class Disclosure:
     Attributes:
         min_count: every number that describes values rests on at least this many rows of the party.
         private: whether the reply has noise of differential privacy instead, which the ledger has.
+        summed: whether the promise holds for the sum over the parties alone: a request for the reply itself, outside one of Atoll's own secure reducers, is refused.
     """
 
     min_count: int = 1
     private: bool = False
+    summed: bool = False
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class AllowAll(Policy):
         Raises:
             PolicyError: names the number.
         """
-        _require_disclosure(self.min_count, request.wraps or request)
+        _require_disclosure(self.min_count, request)
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ class SitePolicy(Checked, Policy):
                     f"the task {one.task.name} may not run here", remedy=f"ask for one of {', '.join(self.tasks)}"
                 )
         inner = asked[-1]
-        _require_disclosure(self.min_count, inner)
+        _require_disclosure(self.min_count, request)
         self._require_contract(inner)
         if self.sums_only:
             self._require_sum(request)
@@ -373,15 +373,22 @@ class SitePolicy(Checked, Policy):
 
 
 def _require_disclosure(least: int, request: Request) -> None:
-    """Refuse a request to describe rows that promises less than an island requires.
+    """Refuse a request to describe rows that promises less than an island requires, or for the single reply where the promise is one of a sum.
 
     Raises:
-        PolicyError: names the number.
+        PolicyError: names the number, or the task.
     """
-    if request.task.discloses is None:
+    inner = request.wraps or request
+    if inner.task.discloses is None:
         return
     # A role of a session has arguments, and no message.
-    said = request.task.discloses(request.task.args if request.message is None else request.message)
+    said = inner.task.discloses(inner.task.args if inner.message is None else inner.message)
+    if said.summed and (request.wraps is None or not request.task.name.startswith(_OWN)):
+        raise PolicyError(
+            f"the task {inner.task.name} would let the server see this site's own numbers, and it promises those of a sum",
+            where="policy",
+            remedy="look at the coordinator: it leaves the masks out, which the job has",
+        )
     if said.min_count < least and not said.private:
         raise PolicyError(
             f"min_count={said.min_count}, but this site requires at least {least} rows behind every number",

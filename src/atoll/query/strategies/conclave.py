@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.core import message as M
 from atoll.core.errors import PolicyError
 from atoll.core.exposure import Exposure
 from atoll.core.requests.task import task
@@ -44,7 +43,7 @@ from ..secure.operators import GroupedRows, JoinedRows, Looked, SecurePlan, walk
 from ..secure.plan import make_secure_plan
 from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, SecureTables
 from .smcql import MOST_ROWS, Smcql, compute_answer, local_rows, refuse_min_count, require_size, send_leaves
-from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row
+from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row, read_strategy
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -134,17 +133,22 @@ def planner_of(trusted: str) -> Callable[..., SecurePlan]:
     return make
 
 
+def _planner(message: Mapping[str, Any]) -> Callable[..., SecurePlan]:
+    said: Any = read_strategy(message)
+    return planner_of(str(getattr(said, "trusted", "none")))
+
+
 @task(discloses=promise_min_count)
 def measure_frontier(island: Any, message: Any) -> Any:
     """How many rows, or groups of rows, the tables of each leaf have, rounded up to a power of two, and how long texts are, in steps of 8 bytes."""
-    kept = local_rows(island, message, fresh=True, make=planner_of(str(message["trusted"])))
+    kept = local_rows(island, message, fresh=True, make=_planner(message), by="conclave")
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
 @task(discloses=promise_one_row)
 async def share_frontier(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties, once all have the same plan."""
-    await send_leaves(island, peers, request, parties, planner_of(str(request["message"]["trusted"])))
+    await send_leaves(island, peers, request, parties, _planner(request["message"]), "conclave")
     return {}
 
 
@@ -157,7 +161,7 @@ async def compute_clear_keys(island: Island, peers: Peers, *, request: Any, part
         made.append(HybridTables(trio, leaves, list(parties)))
         return made[0]
 
-    found = await compute_answer(island, peers, request, parties, me, make=planner_of(str(request["message"]["trusted"])), tables=tables)  # fmt: skip
+    found = await compute_answer(island, peers, request, parties, me, make=_planner(request["message"]), tables=tables, by="conclave")  # fmt: skip
     return {**found, "joins": made[0].sizes}
 
 
@@ -225,18 +229,11 @@ class Conclave(Smcql):
         """Tables whose keys a party reads, or everyone."""
         return _RehearsedReader(list(parties), list(joins)) if readers_of(plan) else None
 
-    def further_bytes(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], asked: float) -> float:
-        """Bytes of the word that names the reader."""
-        del asked
-        roles = len({*sizes, *self.choose_parties(plan, list(sizes))})
-        return float((len(sizes) + roles) * (M.nbytes({"trusted": self.trusted}) - M.nbytes({})))
-
     async def run(self, fed: Federation, plan: SecurePlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
-        asked = {**message, "trusted": self.trusted}
-        sizes, widths, _ = await self.measure(fed, asked, measure_frontier)
+        sizes, widths, _ = await self.measure(fed, message, measure_frontier)
         require_size(plan, sizes, kind=ClearExtents)
-        request = {"message": asked, "sizes": sizes, "widths": widths}
+        request = {"message": dict(message), "sizes": sizes, "widths": widths}
         made, told = await self.open_rows(fed, plan, request, compute_clear_keys, share_frontier)
         joins = [float(one) for one in told["joins"]]
         return self.with_cost(plan, replace(made, joins=joins))

@@ -49,7 +49,7 @@ from ..secure.operators import SecurePlan
 from ..spatial import MOST_NEIGHBOURS, DistanceRange, distance_of
 from ..statement import Catalog, shadow
 from .smcql import Smcql
-from .strategy import PlanStep, QueryAnswer, Strategy, promise_one_row
+from .strategy import PlanStep, QueryAnswer, Strategy, promise_one_row, read_strategy
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -513,7 +513,9 @@ async def _gather_relation(island: Any, peers: Peers, relation: Relation, plan: 
 async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Find the radius with the other sites; return this site's part of the rows within it."""
     silo, parties = silo_of(island.data), [str(name) for name in parties]
-    plan = plan_of(silo, request["message"], make_spatial_plan)
+    plan = plan_of(silo, request["message"], make_spatial_plan, "hufu")
+    asks: Any = read_strategy(request["message"])
+    more = asks.rows_beyond(plan)
     circle = await OwnerCircle.begin(island.secret, peers, parties, me, _about(request, parties))
     relation, told = ([], 0) if plan.relation is None else await _gather_relation(island, peers, plan.relation, plan, request, parties)  # fmt: skip
     speaks = not plan.lone or island.name == request["message"]["first"]
@@ -523,19 +525,19 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
         prefix = prefix_of(silo, plan, names)
         if plan.relation is not None:
             prefix += f", {plan.relation.source(relation)}"
-        (found,) = silo.run_all([f"{prefix} {plan.rows_text(int(request['more']))}"], list(names.values()))
+        (found,) = silo.run_all([f"{prefix} {plan.rows_text(more)}"], list(names.values()))
     comparisons = 0
     if plan.error:
-        found, comparisons = await choose_rows(circle, plan, found, own=request["bound"] == "own", comparison=str(request["comparison"]))  # fmt: skip
+        found, comparisons = await choose_rows(circle, plan, found, own=asks.bound == "own", comparison=asks.comparison)  # fmt: skip
     elif plan.k and (plan.relation is None or relation):
-        search = RadiusSearch(plan.reach, plan.k, _distances(found, plan.k, len(relation) if plan.relation else 1), int(request["radii"]))  # fmt: skip
-        if request["epsilon"]:
-            await search.begin_privately(circle, island, _distances(found, plan.k + int(request["more"]), 1), float(request["epsilon"]), str(request["comparison"]))  # fmt: skip
-        elif request["bound"] == "own":
+        search = RadiusSearch(plan.reach, plan.k, _distances(found, plan.k, len(relation) if plan.relation else 1), asks.radii)  # fmt: skip
+        if asks.epsilon:
+            await search.begin_privately(circle, island, _distances(found, plan.k + more, 1), asks.epsilon, asks.comparison)  # fmt: skip
+        elif asks.bound == "own":
             await search.begin(circle)
-        await search.narrow(circle, str(request["comparison"]))
+        await search.narrow(circle, asks.comparison)
         radius, comparisons = search.radius, search.comparisons
-        found = found[: plan.k] if request["more"] else found
+        found = found[: plan.k] if more else found
         found = [row for row in found if not math.isfinite(radius[row[1]]) or (row[0] is not None and row[0] <= radius[row[1]])]  # fmt: skip
     rows = [json.dumps(list(row[2:]), ensure_ascii=False).encode() for row in found]
     part, total = await circle.scatter(rows)
@@ -557,7 +559,7 @@ def _distances(rows: Sequence[tuple[Any, ...]], k: int, points: int) -> NDArray[
 async def share_counts(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Return this site's counts with masks that cancel in the sum over all sites."""
     silo, parties = silo_of(island.data), [str(name) for name in parties]
-    plan = plan_of(silo, request["message"], make_spatial_plan)
+    plan = plan_of(silo, request["message"], make_spatial_plan, "hufu")
     circle = await OwnerCircle.begin(island.secret, peers, parties, me, _about(request, parties))
     cells = LocalCells(silo, plan.counts, lone=island.name == request["message"]["first"])
     return {"part": circle.mask(FIELD.of(np.asarray(cells.words(()), np.int64))), "rounds": circle.rounds}
@@ -611,12 +613,16 @@ class Hufu(Strategy):
             raise CompositionError(f"epsilon={self.epsilon:g} for every point of a join", where="hufu", remedy="leave epsilon out, or use bound=extent")  # fmt: skip
         return plan
 
+    def carrier(self, plan: Any) -> str:
+        """``smcql`` for a join under shares."""
+        return Smcql.name if isinstance(plan, SecurePlan) else self.name
+
     def require_plan(self, plan: Any, sites: int, *, helper: bool) -> None:
         """Refuse a join under shares with fewer than three parties."""
         if isinstance(plan, SecurePlan):
             Smcql().require_parties(sites, helper=helper)
 
-    def _more(self, plan: SpatialPlan) -> int:
+    def rows_beyond(self, plan: SpatialPlan) -> int:
         """Rows beyond the k nearest that a site looks at, so that noise can hide how many it has."""
         return 2 * margin_of(plan.most_comparisons + 1, self.epsilon) if self.epsilon and plan.k else 0
 
@@ -640,7 +646,7 @@ class Hufu(Strategy):
         if plan.relation is not None:
             who = "the first site" if plan.relation.lone else "each site"
             found.append(PlanStep(who, "plain", f"tell the other sites the rows of {plan.relation.alias}: {plan.relation.text}"))  # fmt: skip
-        found.append(PlanStep("each site", "plain", plan.rows_text(self._more(plan))))
+        found.append(PlanStep("each site", "plain", plan.rows_text(self.rows_beyond(plan))))
         if plan.error:
             found.append(PlanStep(together, f"masked, {self.comparison}", f"the smallest of {len(plan.rings)} rings, each {1 + plan.error:g} times as wide as the one before, that holds {plan.k} rows: at most {plan.most_comparisons} comparisons; rows of the last ring draw lots"))  # fmt: skip
         elif plan.k:
@@ -695,9 +701,9 @@ class Hufu(Strategy):
         usual = [plan.most_comparisons, points, 64 * (points > 1) * points, k * points, 10, slots_of(k * points)]
         comparisons, points, tells, rows, words, *slots = [int(one or 0) for one in groups[0]] if len(groups[0]) > 4 else usual  # fmt: skip
         n, others = sites, sites - 1
-        asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8))
+        asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8, self))
         names = sum(10 for _ in range(n))
-        request = n * (asked + names + 160)
+        request = n * (asked + names + 40)
         hello = _pairs(n) * _carried(M.nbytes({"seed": np.zeros(32, np.uint8), "about": np.zeros(16, np.uint8)})) + max(0, n - 2) * _carried(_array(32))  # fmt: skip
         if plan.counts is not None:
             return request + hello + n * (_array(8 * (1 + plan.counts.words)) + 40)
@@ -753,14 +759,7 @@ class Hufu(Strategy):
         if isinstance(plan, SecurePlan):
             return await Smcql().run(fed, plan, message)
         names = list(fed.parties.names)
-        request = {
-            "message": dict(message),
-            "comparison": self.comparison,
-            "bound": self.bound,
-            "radii": self.radii,
-            "epsilon": self.epsilon,
-            "more": self._more(plan),
-        }
+        request = {"message": dict(message)}
         job = share_rows if plan.counts is None else share_counts
         got = await fed.session({name: (name, job.with_args(request=request, parties=names, me=name)) for name in names})  # fmt: skip
         statement, first = plan.statement, got[names[0]]

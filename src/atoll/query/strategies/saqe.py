@@ -44,7 +44,7 @@ from ..local import names_of, plan_of, plan_once, prefix_of, silo_of
 from ..plan import Key, QueryPlanner, Released, read_aggregate
 from ..policy import QueryPolicy
 from ..statement import Catalog, SqlStatement, shadow
-from .strategy import PlanStep, QueryAnswer, Strategy, promise_privacy
+from .strategy import PlanStep, QueryAnswer, Strategy, promise_privacy, read_strategy
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _bounded_text(silo: Any, plan: NoisedPlan) -> str:
 def _exact(island: Any, message: Any) -> tuple[NoisedPlan, dict[tuple[Any, ...], tuple[int, ...]]]:
     """The plan, and key -> units and numbers."""
     silo = silo_of(island.data)
-    plan: NoisedPlan = plan_of(silo, message, make_noised_plan)
+    plan: NoisedPlan = plan_of(silo, message, make_noised_plan, "saqe")
     (found,) = silo.run_all([_bounded_text(silo, plan)], list(names_of(silo, plan).values()))
     keys = len(plan.keys)
     return plan, {tuple(row[:keys]): tuple(int(one) for one in row[keys:]) for row in found}
@@ -347,7 +347,8 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
 
 def _terms(island: Any, message: Any) -> tuple[float, float, str]:
     """Epsilon, delta and the analyst of a request."""
-    epsilon, delta, analyst = float(message["epsilon"]), float(message["delta"]), str(message["analyst"])
+    said: Any = read_strategy(message)
+    epsilon, delta, analyst = said.epsilon, said.delta, said.analyst
     if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
         raise ConfigError(f"epsilon={epsilon}, delta={delta}", where=island.name, remedy="use an epsilon above 0, and a delta in (0, 1)")  # fmt: skip
     return epsilon, delta, analyst
@@ -375,7 +376,7 @@ def _require_budget(island: Any, answers: Sequence[Any], analyst: str, charged: 
 @task(discloses=promise_privacy)
 def require_room(island: Any, message: Any) -> Any:
     """Refuse an answer that exceeds this site's budget, before any site reads a row or is charged; one that it has given already costs nothing."""
-    plan: NoisedPlan = plan_of(silo_of(island.data), message, make_noised_plan)
+    plan: NoisedPlan = plan_of(silo_of(island.data), message, make_noised_plan, "saqe")
     epsilon, delta, analyst = _terms(island, message)
     answers = _answers(island)
     if not any((one["text"], one["analyst"]) == (plan.statement.text, analyst) for one in answers):
@@ -387,7 +388,7 @@ def require_room(island: Any, message: Any) -> Any:
 def list_noised(island: Any, message: Any) -> Any:
     """The groups of one site: all that public columns have, or those with many units after noise."""
     silo = silo_of(island.data)
-    plan: NoisedPlan = plan_of(silo, message, make_noised_plan)
+    plan: NoisedPlan = plan_of(silo, message, make_noised_plan, "saqe")
     if not plan.hidden_keys:
         keys = ", ".join(f"CAST({key.local} AS VARCHAR)" for key in plan.keys)
         text = f"{prefix_of(silo, plan, names_of(silo, plan))} SELECT DISTINCT {keys} {plan.key_body}"
@@ -398,7 +399,7 @@ def list_noised(island: Any, message: Any) -> Any:
 
     def choose(rate: Fraction) -> list[list[Any]]:
         rate /= groups
-        least = 1 + math.log(groups / float(message["delta"])) / float(rate)
+        least = 1 + math.log(groups / _terms(island, message)[1]) / float(rate)
         noise = discrete_laplace(rate, island.secret, len(ordered))
         return [list(key) for key, extra in zip(ordered, noise.tolist(), strict=True) if found[key][0] + extra > least]
 
@@ -485,7 +486,7 @@ class Saqe(Strategy):
 
     async def run(self, fed: Federation, plan: NoisedPlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
-        asked = {**message, "epsilon": self.epsilon, "delta": self.delta, "analyst": self.analyst, "cells": [[]]}
+        asked: dict[str, Any] = {**message, "cells": [[]]}
         await _ask_all(fed, require_room, asked)
         rounds = 1
         if plan.keys:

@@ -52,7 +52,7 @@ from .smcql import (
     require_size,
     send_leaves,
 )
-from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row, promise_privacy
+from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row, promise_privacy, read_strategy
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -161,18 +161,19 @@ class _Terms:
             raise PolicyError("the request does not say how epsilon is divided over the sizes of this plan", where="shrinkwrap", remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
         self.given = given
         self.parts = [int(one) for one in given["parts"]]
-        self.epsilon, self.delta, self.analyst = float(given["epsilon"]), float(given["delta"]), str(given["analyst"])
-        self.counts = len(plan.outputs) if given["noisy"] else 0
-        if not (_LEAST <= self.epsilon < math.inf and 0 < self.delta < 1):
-            raise ConfigError(f"epsilon={self.epsilon}, delta={self.delta}", where="shrinkwrap", remedy=f"use an epsilon of {_LEAST} or more, and a delta in (0, 1)")  # fmt: skip
-        if sum(self.parts) > _PARTS:
-            raise PolicyError(f"epsilon is divided into {sum(self.parts)} parts", where="shrinkwrap", remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
+        asks: Any = read_strategy(request["message"])  # which checks its own values
+        self.epsilon, self.delta, self.analyst = asks.epsilon, asks.delta, asks.analyst
+        self.counts = len(plan.outputs) if asks.answer == "noisy" else 0
+        if not self.epsilon:
+            raise PolicyError("sizes are asked for, and the statement has no epsilon", where="shrinkwrap", remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
+        if sum(self.parts) > _PARTS or not asks.divides(self.parts):
+            raise PolicyError(f"epsilon is divided into parts {self.parts}, and the statement asks for split={asks.split}", where="shrinkwrap", remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
         self._plan, whole = plan, max(1, sum(self.parts))
         sizes = self.epsilon / 2 if self.counts else self.epsilon
         self.epsilons = [sizes * part / whole for part in self.parts]
         self.deltas = [self.delta * part / whole for part in self.parts]
         self.count_epsilon = self.epsilon / 2 / self.counts if self.counts else 0.0
-        self.tag = hash_parts("cut sizes", json.dumps(plain_terms([plan.statement.sql, request["sizes"], request["widths"], given]), sort_keys=True)).hex()  # fmt: skip
+        self.tag = hash_parts("cut sizes", json.dumps(plain_terms([plan.statement.sql, asks.told(), request["sizes"], request["widths"], given]), sort_keys=True)).hex()  # fmt: skip
 
     @property
     def used(self) -> list[int]:
@@ -217,7 +218,7 @@ def _unit_of(plan: SecurePlan) -> str:
 @task(discloses=promise_min_count)
 def measure_states(island: Any, message: Any) -> Any:
     """What `measure_rows` tells, and a name of the rows that this statement reads here: the same name for the same rows."""
-    kept = local_rows(island, message, fresh=True, claims=lambda plan: find_size_cuts(plan)[1])
+    kept = local_rows(island, message, fresh=True, claims=lambda plan: find_size_cuts(plan)[1], by="shrinkwrap")
     return {"rows": kept.sizes, "words": kept.widths(), "state": _state_of(island, kept)}
 
 
@@ -235,7 +236,7 @@ def _state_of(island: Any, kept: LocalRows) -> str:
 @task(discloses=promise_privacy)
 def charge_sizes(island: Any, message: Any) -> Any:
     """Charge the analyst for sizes with noise, and write the noise down; the same again costs nothing."""
-    kept = local_rows(island, message["message"], fresh=False)
+    kept = local_rows(island, message["message"], fresh=False, by="shrinkwrap")
     terms = _require_state(island, kept, message)
     if terms.used or terms.counts:
         unit = _unit_of(kept.plan)
@@ -257,7 +258,7 @@ def _own_noise(island: Any, request: Mapping[str, Any]) -> tuple[_Terms, Any]:
     Raises:
         PolicyError: it has not been charged.
     """
-    terms = _require_state(island, local_rows(island, request["message"], fresh=False), request)
+    terms = _require_state(island, local_rows(island, request["message"], fresh=False, by="shrinkwrap"), request)
     made = np.zeros(len(terms.cuts) + terms.counts, np.int64)
     if terms.used or terms.counts:
         known = find_release(island, terms.tag)[1]
@@ -271,7 +272,7 @@ def _own_noise(island: Any, request: Mapping[str, Any]) -> tuple[_Terms, Any]:
 async def share_cut_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties, and its noise."""
     _, noise = _own_noise(island, request)
-    await send_leaves(island, peers, request, parties)
+    await send_leaves(island, peers, request, parties, by="shrinkwrap")
     if len(noise):
         await send_table(peers, list(parties), island.secret, {"n": noise}, layout=_NOISE, capacity=len(noise))
     return {}
@@ -292,7 +293,7 @@ async def compute_cut_rows(island: Island, peers: Peers, *, request: Any, partie
             total = table.numbers("n") if total is None else total + table.numbers("n")
         return _Cutter(plan, terms, total, seen).resize
 
-    found = await compute_answer(island, peers, request, parties, me, begin)
+    found = await compute_answer(island, peers, request, parties, me, begin, by="shrinkwrap")
     return {**found, "cuts": seen}
 
 
@@ -428,6 +429,15 @@ class Shrinkwrap(Smcql):
             return tuple(0 for _ in cuts)
         return choose_split(self.split, plan, cuts, totals, sites, self._size_epsilon, self.delta)
 
+    def divides(self, parts: Sequence[int]) -> bool:
+        """Whether these may be the parts of epsilon of each size. Any may be optimal, and costs as much."""
+        return self.split == "optimal" or list(parts) == [int(self.split == "uniform" or k == 0) for k in range(len(parts))]  # fmt: skip
+
+    def carrier(self, plan: Any) -> str:
+        """``smcql`` where no table is cut."""
+        del plan
+        return self.name if self.epsilon else Smcql.name
+
     @property
     def _size_epsilon(self) -> float:
         return self.epsilon / 2 if self.answer == "noisy" else self.epsilon
@@ -520,9 +530,8 @@ class Shrinkwrap(Smcql):
         expected = _RehearsedCutter(cuts, {cut.number: part for cut, _, _, _, part in self._expected(plan, totals, len(sizes))})  # fmt: skip
         require_size(plan, sizes, expected.shrink)
         states = {name: str(one["state"]) for name, one in told.items()}
-        terms = {"epsilon": self.epsilon, "delta": self.delta, "analyst": self.analyst, "noisy": self.answer == "noisy"}
         parts = list(self._parts(plan, cuts, totals, len(sizes)))
-        request = {"message": dict(message), "sizes": sizes, "widths": widths, "cut": {**terms, "parts": parts, "states": states}}  # fmt: skip
+        request = {"message": dict(message), "sizes": sizes, "widths": widths, "cut": {"parts": parts, "states": states}}  # fmt: skip
         charged = await fed.ask_all(fed.parties, charge_sizes, request)
         if len(charged.values) < len(fed.parties):
             raise DataError(next(iter(charged.rejected.values()), "a site did not answer"), where="shrinkwrap", remedy="start all sites, and ask within their budgets")  # fmt: skip

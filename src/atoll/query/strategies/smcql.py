@@ -49,7 +49,7 @@ from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, walk_o
 from ..secure.plan import make_secure_plan
 from ..secure.tables import Resize, SecureTables
 from ..statement import SOURCE
-from .strategy import HELPER, PlanStep, QueryAnswer, Strategy, promise_min_count
+from .strategy import HELPER, PlanStep, QueryAnswer, Strategy, promise_min_count, read_strategy
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class LocalRows:
         return made
 
 
-def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: Callable[[SecurePlan], Sequence[tuple[str, str, int]]] = lambda plan: (), make: Callable[..., Any] = make_secure_plan) -> LocalRows:  # fmt: skip
+def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: Callable[[SecurePlan], Sequence[tuple[str, str, int]]] = lambda plan: (), make: Callable[..., Any] = make_secure_plan, by: str = "smcql") -> LocalRows:  # fmt: skip
     """The rows of a statement's leaves at a site, of one snapshot for all of its requests.
 
     Args:
@@ -209,9 +209,10 @@ def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: 
         fresh: whether this is the statement's first request.
         claims: of a plan: tables, their columns, and how many rows may have one value, that the site checks besides those of the leaves.
         make: makes the plan; see `atoll.query.local.plan_of`.
+        by: the strategy whose task asks.
     """
     silo = silo_of(island.data)
-    plan = plan_of(silo, message, make)
+    plan = plan_of(silo, message, make, by)
     if fresh or not isinstance(silo.kept, LocalRows) or silo.kept.plan is not plan:
         silo.kept = LocalRows(island, message, plan, claims(plan))
     kept: LocalRows = silo.kept
@@ -225,8 +226,8 @@ def measure_rows(island: Any, message: Any) -> Any:
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
-def _own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callable[..., Any]) -> dict[str, Any]:
-    kept = local_rows(island, request["message"], fresh=False, make=make)
+def _own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callable[..., Any], by: str) -> dict[str, Any]:
+    kept = local_rows(island, request["message"], fresh=False, make=make, by=by)
     kept.number = list(request["sizes"]).index(island.name)
     return kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"]))
 
@@ -250,7 +251,21 @@ def _about(request: Mapping[str, Any], plan: SecurePlan, parties: Sequence[str])
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST).digest()
 
 
-async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, parties: Sequence[str], me: str, make: Callable[..., Any]) -> None:  # fmt: skip
+def _require_parties(island: Island, plan: SecurePlan, request: Mapping[str, Any], parties: Sequence[str]) -> None:
+    """Refuse to share rows among other parties than those of the strategy, and with a helper that the signed job does not ask for.
+
+    Raises:
+        LetterError: names both.
+    """
+    owners, asks = [str(owner) for owner in request["sizes"]], read_strategy(request["message"])
+    chosen = (asks if isinstance(asks, Smcql) else Smcql()).choose_parties(plan, owners)
+    signed = None if island.data is None else silo_of(island.data).signed
+    unasked = HELPER in chosen and signed is not None and not any(HELPER in one.others(len(owners)) for one in signed)
+    if unasked or [str(one) for one in parties] != chosen:
+        raise LetterError(f"{', '.join(map(str, parties))} are to hold the shares, and the statement is one for {'sites alone' if unasked else ', '.join(chosen)}", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
+
+
+async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, parties: Sequence[str], me: str, make: Callable[..., Any], by: str) -> None:  # fmt: skip
     """Let all roles compare what they were asked for, and then write down what this site answers, before a row leaves.
 
     Raises:
@@ -265,8 +280,9 @@ async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, p
     # A party whose own rows are left out would tell the rest of the rows from the whole.
     if island.data is not None and me not in owners:
         raise LetterError(f"the statement leaves out the rows of {me}", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
+    _require_parties(island, plan, request, parties)
     if me in owners:
-        kept = local_rows(island, request["message"], fresh=False, make=make)
+        kept = local_rows(island, request["message"], fresh=False, make=make, by=by)
         if kept.sizes != [int(one) for one in request["sizes"][me]]:
             raise DataError(f"this site has {kept.sizes} rows, filled up, and {list(request['sizes'][me])} are asked for", where=me, remedy="ask again: its rows have changed since it was asked how many there are, or the coordinator is lying")  # fmt: skip
     await peers.broadcast(np.frombuffer(about, np.uint8))
@@ -276,7 +292,7 @@ async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, p
     # Parts of the answer are in replies, which leave after the promise is on disk: of one statement, no second set of owners is opened in a job.
     island.promise(f"owners of the statement {request['message']['sql']}", json.dumps(sorted(owners)))
     if me in owners:
-        local_rows(island, request["message"], fresh=False, make=make).record(island)
+        local_rows(island, request["message"], fresh=False, make=make, by=by).record(island)
 
 
 @task(discloses=_promised_of)
@@ -286,14 +302,14 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
     return {}
 
 
-async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, make: Callable[..., Any] = make_secure_plan) -> None:  # fmt: skip
-    """Share the rows of all leaves, as one who is none of the three parties; ``make`` as in `local_rows`."""
-    plan = plan_of(silo_of(island.data), request["message"], make)
-    await _agree(island, peers, plan, request, parties, island.name, make)
+async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, make: Callable[..., Any] = make_secure_plan, by: str = "smcql") -> None:  # fmt: skip
+    """Share the rows of all leaves, as one who is none of the three parties; ``make`` and ``by`` as in `local_rows`."""
+    plan = plan_of(silo_of(island.data), request["message"], make, by)
+    await _agree(island, peers, plan, request, parties, island.name, make, by)
     for place, leaf in enumerate(plan.leaves):
         size = int(request["sizes"][island.name][place])
         if size:
-            rows = _own_rows(island, request, place, make)
+            rows = _own_rows(island, request, place, make, by)
             await send_table(peers, list(parties), island.secret, rows, layout=leaf_layout(leaf, request["widths"]), capacity=size)  # fmt: skip
 
 
@@ -303,7 +319,7 @@ async def compute_shares(island: Island, peers: Peers, *, request: Any, parties:
     return await compute_answer(island, peers, request, parties, me)
 
 
-async def compute_answer(island: Island, peers: Peers, request: Any, parties: Any, me: str, cutting: Callable[[SecurePlan, Trio], Awaitable[Resize]] | None = None, make: Callable[..., Any] = make_secure_plan, tables: Callable[[Trio, list[SharedTable]], SecureTables] | None = None) -> Any:  # fmt: skip
+async def compute_answer(island: Island, peers: Peers, request: Any, parties: Any, me: str, cutting: Callable[[SecurePlan, Trio], Awaitable[Resize]] | None = None, make: Callable[..., Any] = make_secure_plan, tables: Callable[[Trio, list[SharedTable]], SecureTables] | None = None, by: str = "smcql") -> Any:  # fmt: skip
     """This party's part of the answer's rows.
 
     Args:
@@ -315,10 +331,11 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
         cutting: what makes tables smaller, once all rows are shared; ``None`` for nothing.
         make: makes the plan, as in `local_rows`.
         tables: what computes the tables of the parties and the leaves; by default `SecureTables`.
+        by: the strategy whose task asks.
     """
     own = None if island.data is None else silo_of(island.data)
-    plan = plan_of(own, request["message"], make)
-    await _agree(island, peers, plan, request, parties, me, make)
+    plan = plan_of(own, request["message"], make, by)
+    await _agree(island, peers, plan, request, parties, me, make, by)
     sharing = ReplicatedSharing(WordRing(64))
     trio = await ReplicatedComputation(island, peers, list(parties), me, sharing).trio()
     leaves = []
@@ -326,7 +343,7 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
         parts = []
         for owner, sizes in request["sizes"].items():
             if sizes[place]:
-                rows = _own_rows(island, request, place, make) if owner == me else None
+                rows = _own_rows(island, request, place, make, by) if owner == me else None
                 parts.append(await share_table(trio, owner, layout=leaf_layout(leaf, request["widths"]), capacity=int(sizes[place]), rows=rows))  # fmt: skip
         leaves.append(concatenate_tables(parts))
     resize = None if cutting is None else await cutting(plan, trio)
@@ -435,7 +452,7 @@ class Smcql(Strategy):
     def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None) -> tuple[float, int]:  # fmt: skip
         names = list(sizes)
         parties = self.choose_parties(plan, names)
-        asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0])))
+        asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0], self)))
         cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted)
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))

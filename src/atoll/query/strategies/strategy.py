@@ -23,10 +23,13 @@ __all__ = [
     "Strategy",
     "choose_strategy",
     "known_strategies",
+    "permits_strategy",
     "predict_seconds",
     "promise_min_count",
     "promise_one_row",
     "promise_privacy",
+    "promise_sum",
+    "read_strategy",
     "takes_epsilon",
     "strategy_of",
 ]
@@ -114,7 +117,7 @@ class Strategy:
         Raises:
             ConfigError: there is no such option, or a value is of another type.
         """
-        known = {one.name: one.default for one in fields(cls) if isinstance(one.default, str | int | float)}
+        known = cls.options()
         given: dict[str, Any] = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
@@ -125,6 +128,20 @@ class Strategy:
             except ValueError:
                 raise ConfigError(f"strategy {cls.name}: {name}={value!r}", where="query", remedy=f"use a value such as {known[name]}") from None  # fmt: skip
         return cls(**given)
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Its settings and their usual values: its fields that are text or numbers."""
+        return {one.name: one.default for one in fields(cls) if isinstance(one.default, str | int | float)}
+
+    def told(self) -> dict[str, Any]:
+        """Its name and all of its settings, as each request of a statement says them. Sites compare them with those of the job that was signed, and do what they say."""
+        return {"name": self.name, **{name: type(usual)(getattr(self, name)) for name, usual in self.options().items()}}
+
+    def carrier(self, plan: Any) -> str:
+        """The name of the strategy whose tasks carry a plan out: its own, unless it hands the plan over."""
+        del plan
+        return self.name
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> Any:
         """A plan for a statement.
@@ -227,6 +244,11 @@ def promise_min_count(message: Any) -> Disclosure:
     return Disclosure(int(message["policy"]["min_count"]))
 
 
+def promise_sum(message: Any) -> Disclosure:
+    """The same of what leaves in a masked sum alone."""
+    return Disclosure(int(message["policy"]["min_count"]), summed=True)
+
+
 def promise_one_row(message: Any) -> Disclosure:
     """The plan refuses a ``min_count`` above 1, so nothing is promised."""
     del message
@@ -258,6 +280,50 @@ def takes_epsilon(name: str) -> bool:
     """Whether a strategy answers with an epsilon that a person gives; by its name, with options or without."""
     known = strategy_of(name)
     return known is not None and known.needs_terms
+
+
+def read_strategy(message: Mapping[str, Any]) -> Strategy:
+    """The strategy that a request names, with its settings; see `Strategy.told`.
+
+    Raises:
+        PolicyError: there is no such strategy, or its settings are not all there.
+    """
+    given = message.get("strategy")
+    kind = _known().get(str(given.get("name"))) if isinstance(given, Mapping) else None
+    said = {} if kind is None or not isinstance(given, Mapping) else {str(name): value for name, value in given.items() if name != "name"}  # fmt: skip
+    usual = {} if kind is None else kind.options()
+    if kind is None or {name: type(value) for name, value in said.items()} != {name: type(value) for name, value in usual.items()}:  # fmt: skip
+        raise PolicyError(f"the request does not say which strategy asks: {str(given)[:200]}", where="query", remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
+    return kind(**said)
+
+
+def permits_strategy(asked: tuple[str, Mapping[str, Any] | None], found: Strategy, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> bool:  # fmt: skip
+    """Whether a strategy with its settings may answer a statement that asks for one: ``"auto"`` takes none with terms of their own, and shares no rows where another strategy can do without.
+
+    Args:
+        asked: a name, with options after a colon, or ``"auto"``; and settings beside the options, as `choose_strategy` takes them.
+        found: the strategy.
+        statement: the statement.
+        catalog: the tables.
+        policy: what the sites allow.
+    """
+    kinds, (name, terms) = _known(), asked
+    name, _, options = name.partition(":")
+    if name != "auto":
+        return found.told() == replace(kinds[name].of_options(options), **(terms or {})).told()
+    if found.needs_terms or found.told() != type(found)().told():
+        return False
+    return not found.shares_rows or not any(_can_answer(kind(), statement, catalog, policy) for kind in kinds.values() if not (kind.shares_rows or kind.needs_terms))  # fmt: skip
+
+
+def _can_answer(strategy: Strategy, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> bool:
+    """Whether a strategy has a plan for a statement, with as many sites as it may need."""
+    try:
+        _require_offers(strategy, statement)
+        strategy.plan(statement, catalog, policy)
+    except (PolicyError, CompositionError):
+        return False
+    return True
 
 
 def _known() -> dict[str, type[Strategy]]:

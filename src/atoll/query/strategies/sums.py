@@ -27,7 +27,7 @@ from atoll.secure.masking import SecureAggregation
 from ..local import local_cells, message_of, plan_once, record_units
 from ..plan import QueryPlan, make_plan
 from ..statement import shadow
-from .strategy import PlanStep, QueryAnswer, Strategy, promise_min_count
+from .strategy import PlanStep, QueryAnswer, Strategy, promise_min_count, promise_sum
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -56,14 +56,14 @@ def list_keys(island: Any, message: Any) -> Any:
     return {"keys": [list(key) for key in cells.possible]}
 
 
-@task(discloses=promise_min_count)
+@task(discloses=promise_sum)
 def count_units(island: Any, message: Any) -> Any:
     """Units of each cell and condition, of each table that is released."""
     cells = local_cells(island, message, fresh=not cells_named(message))
     return _whole([cells.units(key) for key in keys_of(message)])
 
 
-@task(discloses=promise_min_count)
+@task(discloses=promise_sum)
 def add_words(island: Any, message: Any) -> Any:
     """The words of the addends of each released cell."""
     cells = local_cells(island, message, fresh=not cells_named(message) and cells_least(message) <= 1)
@@ -142,7 +142,7 @@ class MaskedSums(Strategy):
         A masked sum over n sites costs each of them its words, the message and ``721 + 1657 n`` bytes; a request for keys costs the message and the keys. Between organisations a masked sum has one more
         exchange, in which sites vote.
         """
-        asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8)) + _CONTACT
+        asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8, self)) + _CONTACT
         keys = float(M.nbytes([list(key) for key in groups]))
         sums = 1 + bool(plan.counted) if groups else 0  # nothing is added up where no site has a group
         words = 8.0 * len(groups) * (1 + plan.words + plan.counted)
