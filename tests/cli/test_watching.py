@@ -12,12 +12,13 @@ import pytest
 
 from atoll.cli import run
 from atoll.core.errors import JobError
+from atoll.core.persistence.trail import AuditEvent
 from atoll.runtime import admin
 from atoll.runtime.provision import ProjectConfig, provision
 from atoll.runtime.server.dispatch import JobNews
 from atoll.runtime.server.looking import Looking, People
 from atoll.runtime.server.site_session import Sighting
-from atoll.runtime.store.records import AuditEvent, JobState, Submission
+from atoll.runtime.store.records import JobState, Submission
 from tests.support.memory_store import MemoryStore
 
 LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]

@@ -37,6 +37,15 @@ def test_sites_answer_sql_over_mutual_tls(tmp_path: Path, capsys: pytest.Capture
     assert found["rows"] == [["A", 3, 13 / 3, pytest.approx(52 / 3)]]
     assert (found["withheld_groups"], found["strategy"], set(found["bytes"]["links"])) == (2, "sums", {"north", "south"})  # fmt: skip
     assert "Traceback" not in capsys.readouterr().err
+    folder = next(one.parent for one in (tmp_path / "trial").rglob("results") if (one / "north").is_dir())
+    assert run(["events", "--site", str(folder), "--verify"]) == 0
+    assert "north: 3 events, none missing or changed" in capsys.readouterr().out
+    assert run(["events", "--site", str(folder), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["events"]
+    assert [(one["details"]["left"], one["details"]["behind"]) for one in told] == [
+        ("2 keys of groups, of public columns", {}), ("the units of 3 groups, masked", {"visits": 3}), ("the sums of 1 groups, masked", {"visits": 2}),
+    ]  # fmt: skip
+    assert all(one["who"].startswith("admin ") and one["job"] for one in told)
 
 
 def test_duckdb_sqlite_and_postgresql_sites_answer_alike(

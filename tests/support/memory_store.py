@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from atoll.core.persistence.trail import EMPTY, AuditEvent, Head
 from atoll.runtime.store.changes import (
     DELETED,
     LOG_LINES,
@@ -29,9 +30,6 @@ from atoll.runtime.store.changes import (
 from atoll.runtime.store.records import (
     ACTIVE,
     ALL,
-    EMPTY,
-    AuditEvent,
-    Head,
     JobFilter,
     JobRecord,
     JobState,

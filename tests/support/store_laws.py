@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from atoll.core.errors import JobError, TaskError
+from atoll.core.persistence.trail import AuditEvent
 from atoll.core.requests.wire import pack_error, unpack_error
-from atoll.runtime.store.records import AuditEvent, JobFilter, JobState, JobStore, Submission
+from atoll.runtime.store.records import JobFilter, JobState, JobStore, Submission
 
 S = JobState
 ERROR = pack_error(TaskError("it raised", where="round 3, site 'b'", remedy="look at its log"))

@@ -18,6 +18,7 @@ from atoll.core.persistence.files import as_json
 from atoll.core.requests.task import task
 from atoll.core.validation import Checked, is_real
 
+from .events import write_event
 from .local import digest_rows, message_of, plan_of, silo_of
 from .policy import strictest
 from .statement import describe_catalog, parse_statement, unite_schemas, with_points
@@ -58,7 +59,15 @@ def digest_replicated(island: Any, message: Any) -> Any:
     """Keyed digests of the rows of tables that every site is said to have, in the columns that are not private; of those that the statement reads, by the site's own plan."""
     silo, strategy = silo_of(island.data), read_strategy(message)
     plan = plan_of(silo, message, strategy.plan, strategy.name)
-    return digest_rows(silo, compared_columns(plan), f"{int(message['key']):x}")
+    compared = compared_columns(plan)
+    write_event(
+        island,
+        message,
+        plan,
+        f"a digest of {', '.join(compared)} under a key of the statement, and the number of rows",
+        {},
+    )
+    return digest_rows(silo, compared, f"{int(message['key']):x}")
 
 
 def compared_columns(plan: Any) -> dict[str, dict[str, str]]:

@@ -256,6 +256,15 @@ class LocalCells:
         row = self._rows.get(key) if self._speaks else None
         return [0] * self.plan.counted if row is None else [int(one) for one in row[1 : 1 + self.plan.counted]]
 
+    def behind(self, keys: Collection[Cell]) -> dict[str, int]:
+        """How many units of each released table have a row in these cells; rows, where units do not count."""
+        if not self._speaks:
+            return {}
+        if not self.plan.counted:
+            return {"rows": sum(int(self._rows[key][0]) for key in keys if key in self._rows)}
+        n = len(self.plan.keys)
+        return {one.table: len({row[0] for row in rows if tuple(row[1 : 1 + n]) in keys}) for one, rows in zip(self.plan.released, self.members, strict=True)}  # fmt: skip
+
     def words(self, key: Cell, hidden: Collection[int] = ()) -> list[int]:
         """The number of rows of one cell, and the words of its addends; zeros for those that only withheld aggregates need.
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from atoll.core.errors import AtollError, ConfigError, IdentityError, JobError, MessageError
+from atoll.core.persistence.trail import Head, TrailCheck
 from atoll.core.requests.wire import unpack_error
 from atoll.engines.link import LinkClosed
 
@@ -21,7 +22,6 @@ from .daemon.control import RESULT_NAME, dialler
 from .line import Line, LineLost, Settings, dial_line
 from .provision import Kit
 from .server.requests import MAY, REQUEST
-from .store.records import Head, TrailCheck
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
@@ -284,7 +284,7 @@ class Admin:
                 yield dict(event)
 
     async def verified(self, known: Head | None = None) -> Head:
-        """Read the whole audit trail, check its chain, and return its end; see `atoll.runtime.store.records`.
+        """Read the whole audit trail, check its chain, and return its end; see `atoll.core.persistence.trail`.
 
         Args:
             known: an end that was returned earlier, which the trail must pass through.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import JobError
+from atoll.core.persistence.trail import Head
 from atoll.runtime.admin import Admin
 from atoll.runtime.confinement.folders import HeldFolder
-from atoll.runtime.store.records import Head
 from tests.support.walls import Walled, open_folder, played, told, write_job
 
 LOCKSMITH = """

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from atoll.core.errors import JobError
+from atoll.core.persistence.trail import AuditEvent
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.server import site_session
-from atoll.runtime.store.records import AuditEvent
 from tests.support.hostile import Besieged, Kits, besieged, good_site, played
 from tests.support.waiting import until
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import JobError
+from atoll.core.persistence.trail import AuditEvent
 from atoll.runtime.store.database import SCHEMA_VERSION
-from atoll.runtime.store.records import AuditEvent, JobState
+from atoll.runtime.store.records import JobState
 from atoll.runtime.store.sqlite import SqliteStore
 from tests.support.store_laws import ERROR, job, start
 

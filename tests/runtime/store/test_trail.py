@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import JobError
-from atoll.runtime.store.records import AuditEvent, Head, TrailCheck, link
+from atoll.core.persistence.trail import AuditEvent, Head, TrailCheck, link
 from atoll.runtime.store.sqlite import SqliteStore
 from tests.support.memory_store import MemoryStore
 

@@ -116,10 +116,16 @@ class Silo:
     Attributes:
         seconds: what its statements have taken so far, together.
         kept: the cells of the statement that is being answered, so that all of its requests see one snapshot.
+        charged: what the statement has cost since the last event; see `atoll.query.events`.
+        asker: who has signed the job; empty for the silo's own owner.
+        job: the id of the job.
         signed: the queries of the job that a person has signed: nothing else is answered. ``None`` where statements are the silo's own owner's.
     """
 
     kept: Any = None
+    charged: dict[str, Any] | None = None
+    asker: str = ""
+    job: str = ""
     signed: tuple[Any, ...] | None = None
 
     def __init__(self, source: SiloSource, policy: QueryPolicy | None = None, name: str = "silo") -> None:
@@ -138,12 +144,15 @@ class Silo:
         """The number of tables: what a federation shows as the size of a client."""
         return len(self.read_schema())
 
-    def bind_jobs(self, jobs: Iterable[Any]) -> None:
+    def bind_jobs(self, jobs: Iterable[Any], asker: str = "", job: str = "") -> None:
         """Answer the statements of these jobs alone.
 
         Args:
             jobs: the job that was signed, and those that its program runs inside.
+            asker: who has signed it.
+            job: its id.
         """
+        self.asker, self.job = asker, job
         self.signed = tuple(one for one in jobs if getattr(one, "kind", "") == "query")
 
     def close(self) -> None:

@@ -142,6 +142,7 @@ def _planner(message: Mapping[str, Any]) -> Callable[..., SecurePlan]:
 def measure_frontier(island: Any, message: Any) -> Any:
     """How many rows, or groups of rows, the tables of each leaf have, rounded up to a power of two, and how long texts are, in steps of 8 bytes."""
     kept = local_rows(island, message, fresh=True, make=_planner(message), by="conclave")
+    kept.tell_sizes(island, message)
     return {"rows": kept.sizes, "words": kept.widths()}
 
 

@@ -41,6 +41,7 @@ from atoll.core.sealing import sealed_nbytes
 from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, find_first_above, join_scattered, margin_of, slots_of
 
 from ..databases.silo import quote, quote_text
+from ..events import write_event
 from ..local import LocalCells, message_of, names_of, plan_of, prefix_of, silo_of
 from ..plan import Key, QueryPlan, QueryPlanner, make_plan, split_conditions
 from ..policy import QueryPolicy
@@ -540,6 +541,8 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
         found = found[: plan.k] if more else found
         found = [row for row in found if not math.isfinite(radius[row[1]]) or (row[0] is not None and row[0] <= radius[row[1]])]  # fmt: skip
     rows = [json.dumps(list(row[2:]), ensure_ascii=False).encode() for row in found]
+    behind = {"rows": len(rows), **({} if plan.relation is None else {plan.relation.alias: told})}
+    write_event(island, request["message"], plan, f"a masked part of a table that has these rows{'' if plan.relation is None else ', and to the other sites this many bytes of rows to look near to'}", behind, charged={"epsilon": asks.epsilon} if plan.k else None)  # fmt: skip
     part, total = await circle.scatter(rows)
     return {"part": part, "rows": total, "comparisons": comparisons, "rounds": circle.rounds, "slots": list(circle.slots), "relation": len(relation), "told": told}  # fmt: skip
 
@@ -562,6 +565,7 @@ async def share_counts(island: Island, peers: Peers, *, request: Any, parties: A
     plan = plan_of(silo, request["message"], make_spatial_plan, "hufu")
     circle = await OwnerCircle.begin(island.secret, peers, parties, me, _about(request, parties))
     cells = LocalCells(silo, plan.counts, lone=island.name == request["message"]["first"])
+    write_event(island, request["message"], plan, "counts with masks", cells.behind([()]))
     return {"part": circle.mask(FIELD.of(np.asarray(cells.words(()), np.int64))), "rounds": circle.rounds}
 
 

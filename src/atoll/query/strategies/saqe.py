@@ -40,6 +40,7 @@ from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 
 from ..aggregates import QueryAggregate
 from ..databases.silo import quote
+from ..events import NOISED, write_event
 from ..local import names_of, plan_of, plan_once, prefix_of, silo_of
 from ..plan import Key, QueryPlanner, Released, read_aggregate
 from ..policy import QueryPolicy
@@ -62,7 +63,7 @@ __all__ = [
     "sample_epsilon",
 ]
 
-RECORD = "query-noised"
+RECORD = NOISED
 """Name of the record of answers with noise, among the results that stay at a site."""
 _FINE = 20
 """Bits of a double's fraction of the largest value of its range."""
@@ -334,6 +335,7 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
         PolicyError: the analyst's budget is spent, or the analyst has none.
     """
     answers, known = find_release(island, tag)
+    silo_of(island.data).charged = {"epsilon": 0.0, "release": tag} if known is not None else {**charged, "analyst": analyst, "release": tag}  # fmt: skip
     if known is not None:
         return known["value"]
     _require_budget(island, answers, analyst, charged)
@@ -392,7 +394,9 @@ def list_noised(island: Any, message: Any) -> Any:
     if not plan.hidden_keys:
         keys = ", ".join(f"CAST({key.local} AS VARCHAR)" for key in plan.keys)
         text = f"{prefix_of(silo, plan, names_of(silo, plan))} SELECT DISTINCT {keys} {plan.key_body}"
-        return {"keys": [list(row) for row in silo.run_all([text], list(names_of(silo, plan).values()), stable={text})[0]]}  # fmt: skip
+        keys_told = [list(row) for row in silo.run_all([text], list(names_of(silo, plan).values()), stable={text})[0]]
+        write_event(island, message, plan, f"{len(keys_told)} keys of groups, of public columns", {})
+        return {"keys": keys_told}
     plan, found = _exact(island, message)
     ordered = sorted(found, key=repr)
     groups = plan.bounds[0]
@@ -403,7 +407,9 @@ def list_noised(island: Any, message: Any) -> Any:
         noise = discrete_laplace(rate, island.secret, len(ordered))
         return [list(key) for key, extra in zip(ordered, noise.tolist(), strict=True) if found[key][0] + extra > least]
 
-    return {"keys": _release(island, message, plan, 1, [[list(key), found[key][0]] for key in ordered], choose)}
+    listed = _release(island, message, plan, 1, [[list(key), found[key][0]] for key in ordered], choose)
+    write_event(island, message, plan, f"{len(listed)} keys of groups, by numbers of units with noise", {plan.released.table: sum(row[0] for row in found.values())})  # fmt: skip
+    return {"keys": listed}
 
 
 @task(discloses=promise_privacy)
@@ -424,6 +430,7 @@ def add_noised(island: Any, message: Any) -> Any:
         return made.reshape(-1)
 
     words = _release(island, message, plan, len(plan.numbers), [[list(key) for key in cells], exact], add)
+    write_event(island, message, plan, f"the numbers of {len(cells)} groups, with noise and masked", {plan.released.table: sum(found[key][0] for key in cells if key in found)})  # fmt: skip
     return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
 
 

@@ -35,6 +35,7 @@ from atoll.core.sealing.record import hash_parts
 from atoll.secure.tables import SharedTable, compact_rows, send_table, share_table
 from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 
+from ..events import write_event
 from ..secure.extents import Extents
 from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, LeafRows, Operator, SecurePlan
@@ -219,6 +220,7 @@ def _unit_of(plan: SecurePlan) -> str:
 def measure_states(island: Any, message: Any) -> Any:
     """What `measure_rows` tells, and a name of the rows that this statement reads here: the same name for the same rows."""
     kept = local_rows(island, message, fresh=True, claims=lambda plan: find_size_cuts(plan)[1], by="shrinkwrap")
+    kept.tell_sizes(island, message)
     return {"rows": kept.sizes, "words": kept.widths(), "state": _state_of(island, kept)}
 
 
@@ -241,6 +243,7 @@ def charge_sizes(island: Any, message: Any) -> Any:
     if terms.used or terms.counts:
         unit = _unit_of(kept.plan)
         release_once(island, terms.tag, kept.plan.statement.text, terms.analyst, terms.charged, terms.events(unit), lambda: terms.draw(island.secret))  # fmt: skip
+        write_event(island, message["message"], kept.plan, f"nothing yet: noise for {len(terms.used)} sizes and {terms.counts} counts is drawn", kept.behind)  # fmt: skip
     return {}
 
 
@@ -478,6 +481,10 @@ class Shrinkwrap(Smcql):
             why = "no epsilon is given" if not self.epsilon else "it would cost more than it saves"
             found.insert(len(plan.leaves) + 1, PlanStep("three parties", "shared", f"cut no table: {why}"))
         return found
+
+    def outline(self, plan: SecurePlan) -> Sequence[str]:
+        """The steps without the cuts: which of these are made depends on sizes."""
+        return Smcql().outline(plan)
 
     def exposures(self, plan: SecurePlan) -> Sequence[Exposure]:
         """What a plan gives away."""

@@ -34,6 +34,7 @@ from atoll.statistics.answered import RowSets
 
 from ..column_codes import LONGEST
 from ..databases.silo import quote
+from ..events import write_event
 from ..local import message_of, names_of, open_record, plan_of, prefix_of, silo_of, units_text
 from ..secure.costs import (
     WITHHELD,
@@ -153,6 +154,15 @@ class LocalRows:
             record.describe(sets, alone=False)
             record.keep(island)
 
+    @property
+    def behind(self) -> dict[str, int]:
+        """Rows of each leaf here."""
+        return {leaf.name: len(rows) for leaf, rows in zip(self.leaves, self.rows, strict=True) if leaf is not None}
+
+    def tell_sizes(self, island: Any, message: Mapping[str, Any]) -> None:
+        """Write down that the sizes leave."""
+        write_event(island, message, self.plan, "the number of these rows, up to the next power of two, and the longest text of each column, in steps of 8 bytes", self.behind)  # fmt: skip
+
     def widths(self) -> dict[str, int]:
         """Words that each column of text needs here."""
         compute = need("pyarrow.compute", "sql", "shares of text")
@@ -223,6 +233,7 @@ def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: 
 def measure_rows(island: Any, message: Any) -> Any:
     """How many rows the tables of each leaf have, rounded up to a power of two, and how long texts are, in steps of 8 bytes."""
     kept = local_rows(island, message, fresh=True)
+    kept.tell_sizes(island, message)
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
@@ -292,7 +303,10 @@ async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, p
     # Parts of the answer are in replies, which leave after the promise is on disk: of one statement, no second set of owners is opened in a job.
     island.promise(f"owners of the statement {request['message']['sql']}", json.dumps(sorted(owners)))
     if me in owners:
-        local_rows(island, request["message"], fresh=False, make=make, by=by).record(island)
+        kept.record(island)
+        write_event(
+            island, request["message"], plan, f"shares of the rows, for {', '.join(map(str, parties))}", kept.behind
+        )
 
 
 @task(discloses=_promised_of)

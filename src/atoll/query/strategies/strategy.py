@@ -180,6 +180,10 @@ class Strategy:
         """The steps of a plan, in order."""
         raise NotImplementedError
 
+    def outline(self, plan: Any) -> Sequence[str]:
+        """The steps in a line each, as a site's events have them."""
+        return [f"{one.place}, {one.form}: {one.what}" for one in self.steps(plan)]
+
     def exposures(self, plan: Any) -> Sequence[Exposure]:
         """What a plan gives away, to whom, assuming what."""
         raise NotImplementedError

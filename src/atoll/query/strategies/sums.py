@@ -24,6 +24,7 @@ from atoll.core.exposure import Exposure
 from atoll.core.requests.task import task
 from atoll.secure.masking import SecureAggregation
 
+from ..events import write_event
 from ..local import local_cells, message_of, plan_once, record_units
 from ..plan import QueryPlan, make_plan
 from ..statement import shadow
@@ -53,6 +54,7 @@ def _whole(values: Any) -> dict[str, Sum]:
 def list_keys(island: Any, message: Any) -> Any:
     """The keys of groups that could occur at one site: values of public columns."""
     cells = local_cells(island, message, fresh=True)
+    write_event(island, message, cells.plan, f"{len(cells.possible)} keys of groups, of public columns", {})
     return {"keys": [list(key) for key in cells.possible]}
 
 
@@ -60,6 +62,7 @@ def list_keys(island: Any, message: Any) -> Any:
 def count_units(island: Any, message: Any) -> Any:
     """Units of each cell and condition, of each table that is released."""
     cells = local_cells(island, message, fresh=not cells_named(message))
+    write_event(island, message, cells.plan, f"the units of {len(keys_of(message))} groups, masked", cells.behind(keys_of(message)))  # fmt: skip
     return _whole([cells.units(key) for key in keys_of(message)])
 
 
@@ -69,6 +72,7 @@ def add_words(island: Any, message: Any) -> Any:
     cells = local_cells(island, message, fresh=not cells_named(message) and cells_least(message) <= 1)
     hidden = [frozenset(int(place) for place in one) for one in message["hidden"]]
     record_units(island, cells, keys_of(message), hidden)
+    write_event(island, message, cells.plan, f"the sums of {len(keys_of(message))} groups, masked", cells.behind(keys_of(message)))  # fmt: skip
     return _whole([cells.words(key, one) for key, one in zip(keys_of(message), hidden, strict=True)])
 
 

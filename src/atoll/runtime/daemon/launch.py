@@ -299,6 +299,7 @@ async def launch(
     neighbours: Sequence[str] = (),
     letters: Mapping[str, Any] | None = None,
     allow: Sequence[str] | None = None,
+    signer: str = "",
     socket: Path | None = None,
     grant: Grant | None = None,
     confinement: Confinement = UNCONFINED,
@@ -320,6 +321,7 @@ async def launch(
         neighbours: at a site, the other sites that it may get a channel to.
         letters: at a site, the result of `LetterKey.order`.
         allow: at a site, the names that the job's signer may run; None for anything.
+        signer: at a site, who has signed the job.
         socket: at a site, the folder of the socket that leads to its database.
         grant: what it may use.
         confinement: how jobs are confined here.
@@ -338,7 +340,7 @@ async def launch(
             "role": role, "name": name, "id": place.folder.name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
             "state": str(place.state), "results": str(place.results), "record": str(place.record), "error": str(told), "spool": str(spool), "data": dict(data or {}),
             "confined": confinement.confined, "sites": list(sites), "plays": plays, "socket": "" if socket is None else str(socket), "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
-            "allow": None if allow is None else list(allow),
+            "allow": None if allow is None else list(allow), "signer": signer,
         }
     )  # fmt: skip
     await asyncio.to_thread(_prepare, place, code, bytes(said), role == "site")

@@ -12,6 +12,7 @@ from typing import Any
 
 from atoll.core.errors import AtollError, JobError, PolicyError, nearest
 from atoll.core.message import Limits
+from atoll.core.persistence.trail import AuditEvent
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
 
@@ -22,7 +23,7 @@ from ..daemon.place import Place, clear_places
 from ..identity import Peer
 from ..line import Channel
 from ..provision import Kit
-from ..store.records import AuditEvent, JobRecord, JobState, JobStore, Submission, require_ended, require_resumable
+from ..store.records import JobRecord, JobState, JobStore, Submission, require_ended, require_resumable
 from ..terms import job_tree, read_terms
 from .dispatch import Dispatcher, JobNews
 from .looking import Looking, Quotas

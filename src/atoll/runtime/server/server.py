@@ -13,6 +13,7 @@ from typing import Any
 
 from atoll.core.errors import AtollError, ConfigError, MessageError
 from atoll.core.persistence.files import write_bytes
+from atoll.core.persistence.trail import AuditEvent
 from atoll.engines.link import LinkClosed
 from atoll.runs.versions import versions
 
@@ -27,7 +28,7 @@ from ..provision import Kit, Revocations, SiteList
 from ..provision.keys import make_folder
 from ..scheduler import Scheduler
 from ..store.changes import visible
-from ..store.records import AuditEvent, JobFilter, JobRecord, JobState, JobStore
+from ..store.records import JobFilter, JobRecord, JobState, JobStore
 from ..store.sqlite import SqliteStore
 from ..terms import read_terms
 from ..transport import transport

@@ -10,15 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from atoll.core.errors import JobError
+from atoll.core.persistence.trail import AuditEvent, Head, link
 
 from .records import (
-    AuditEvent,
-    Head,
     JobRecord,
     JobState,
     Submission,
     after_restart,
-    link,
     require_ended,
     require_move,
     require_resumable,

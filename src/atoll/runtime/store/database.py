@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from atoll.core.errors import ConfigError, JobError
+from atoll.core.persistence.trail import EMPTY, AuditEvent, Head, link
 
 from .changes import chain_event, missing, submit_event
-from .records import EMPTY, AuditEvent, Head, JobFilter, JobRecord, JobState, link, literal
+from .records import JobFilter, JobRecord, JobState, literal
 
 __all__ = [
     "SCHEMA_VERSION",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.persistence.files import write_bytes
+from atoll.core.persistence.trail import AuditEvent, Head, altered_event
 
 from .changes import (
     DELETED,
@@ -32,7 +33,7 @@ from .changes import (
     without_bundle,
 )
 from .database import Database, append, events_of, find, get, head_of, insert, list_jobs, matching, update
-from .records import ACTIVE, ALL, AuditEvent, Head, JobFilter, JobRecord, JobState, LogLine, Submission, altered_event
+from .records import ACTIVE, ALL, JobFilter, JobRecord, JobState, LogLine, Submission
 
 __all__ = ["SqliteStore"]
 

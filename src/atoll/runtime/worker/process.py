@@ -21,6 +21,7 @@ sites    at the server: the names of the channels that the daemon opens, one a s
 helpers  at the server: party -> the site that plays it, of those that have no clients
 neighbours  at a site: the other sites to which there may be a channel
 allow    at a site: the names that the job's signer may run, or None for anything
+signer   at a site: who has signed the job, for people
 letters  at a site: the result of `LetterKey.order`, or None: then letters are not encrypted
 ```
 
@@ -226,7 +227,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         socket = str(order.get("socket", ""))
         return load_site_data(
             order["data"], name, plays, reads=made.reads, one_form=made.one_form, text=made.key_columns, socket=socket,
-            jobs=every_job(made),
+            jobs=every_job(made), signer=str(order.get("signer", "")), job=str(order["id"]),
         )  # fmt: skip
 
     await serve_job(

@@ -388,6 +388,8 @@ def load_site_data(
     text: Sequence[str] = (),
     socket: str = "",
     jobs: Iterable[Job] = (),
+    signer: str = "",
+    job: str = "",
 ) -> SiteData:
     """Load a site's data: what its factory returns stays as it is, unless the job needs data of one form.
 
@@ -402,6 +404,8 @@ def load_site_data(
         text: columns that stay text; see ``Job.key_columns``.
         socket: of a PostgreSQL database, the folder of the daemon's socket.
         jobs: the job that was signed, and those that it runs inside: tables answer their statements alone.
+        signer: who has signed it, and
+        job: its id: both stand in the events of what tables answer.
 
     Raises:
         DataError: the data cannot be loaded or used; the error names file and column.
@@ -416,10 +420,10 @@ def load_site_data(
             own = _in_one_form(own, given, name) if one_form and are_arrays(own) else own
             return SiteData(name, (), Community({}), (), None, policy, plays, own)
         if given.get("tables") is not None:
-            return replace(site_data(_bound(_silo_of(given, name), jobs), name), policy=policy)
+            return replace(site_data(_bound(_silo_of(given, name), jobs, signer, job), name), policy=policy)
         made, categories = (_as_is(given, text), {}) if reads == "table" and _is_file(given) else _made(given)
         made = _in_one_form(made, given, name) if one_form else made
-        found = site_data(_live(_bound(made, jobs), given), name, categories)
+        found = site_data(_live(_bound(made, jobs, signer, job), given), name, categories)
         if given.get("held_out") is not None and reads == "dataset":
             found = _hold_out(found, given["held_out"])
         return replace(
@@ -432,10 +436,10 @@ def load_site_data(
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
 
 
-def _bound(made: Any, jobs: Iterable[Job]) -> Any:
+def _bound(made: Any, jobs: Iterable[Job], signer: str, job: str) -> Any:
     """Data that answer statements, bound to those of the job that was signed; other data as they are."""
     if hasattr(made, "bind_jobs"):
-        made.bind_jobs(jobs)
+        made.bind_jobs(jobs, signer, job)
     return made
 
 
