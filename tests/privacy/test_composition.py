@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from atoll.core.errors import ConfigError
 from atoll.core.event import Gaussian, Laplace, NonPrivate
 from atoll.privacy import (
+    ACCOUNTANTS,
     DiscreteGaussian,
     Perturbed,
+    PrivacyLoss,
+    PrivateRelease,
     RandomisedResponse,
     compose,
     exact_delta,
@@ -82,9 +85,30 @@ def test_groups_of_other_releases():
     assert group_privacy(100.0, 1e-6, 20) == (2000.0, 1.0)
 
 
+@pytest.mark.parametrize("method", [*ACCOUNTANTS[:2], "exact"])
+def test_what_may_fail_is_a_response_at_a_smaller_delta(method):
+    """Kairouz, Oh, Viswanath 2015: an (epsilon, delta)-private release is no worse than one that tells all with probability delta, and is a randomised response else."""
+    sure, failing = RandomisedResponse(epsilon=0.3), PrivateRelease(epsilon=0.3, delta=1e-6)
+    other = Gaussian(noise_multiplier=5.0)
+
+    def cost(event, delta):
+        return (PrivacyLoss.of(event).times(4) + PrivacyLoss.of(other)).epsilon(delta, method)
+
+    assert cost(failing, 1e-5) == pytest.approx(cost(sure, 6e-6), rel=1e-9)
+    assert cost(failing, 4e-6) == cost(failing, 1e-6) == math.inf
+    assert cost(PrivateRelease(epsilon=0.3), 1e-5) == pytest.approx(cost(sure, 1e-5), rel=1e-9)
+
+
+def test_a_group_of_what_may_fail():
+    found = grouped(PrivateRelease(epsilon=0.2, delta=1e-6), 3)
+    assert (found.epsilon, found.delta) == pytest.approx(group_privacy(0.2, 1e-6, 3))
+    assert isinstance(grouped(PrivateRelease(epsilon=300.0, delta=1e-6), 3), NonPrivate)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        lambda: PrivateRelease(epsilon=1.0, delta=1.0),
         lambda: group_privacy(0.0, 0.1, 2),
         lambda: group_privacy(1.0, 0.1, 0),
         lambda: grouped(Laplace(epsilon=1.0), 0),

@@ -24,6 +24,7 @@ from .canaries import lower_bound as lower_bound
 from .events import DiscreteGaussian as DiscreteGaussian
 from .events import DistributedGaussian as DistributedGaussian
 from .events import Perturbed as Perturbed
+from .events import PrivateRelease as PrivateRelease
 from .events import RandomisedResponse as RandomisedResponse
 from .events import Skellam as Skellam
 from .events import SkellamMixture as SkellamMixture

@@ -16,7 +16,16 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, Sampled, SeededSecret, unpack_event
 from atoll.core.extras import need
 
-from .events import Lattice, Perturbed, RandomisedResponse, as_counted, hidden_rate, in_the_clear, require_setting
+from .events import (
+    Lattice,
+    Perturbed,
+    PrivateRelease,
+    RandomisedResponse,
+    as_counted,
+    hidden_rate,
+    in_the_clear,
+    require_setting,
+)
 from .gaussian import exact_epsilon, moments_epsilon
 from .loss_distribution import compose
 from .renyi import ORDERS, renyi_curve, renyi_epsilon
@@ -69,6 +78,11 @@ def epsilon_of(
     counted = [(event, n) for event, n in counted if not isinstance(event, NonPrivate)]
     if not counted:
         return 0.0
+    failing = _failing(counted)
+    if failing > 0:
+        certain = tuple((replace(event, delta=0.0) if isinstance(event, PrivateRelease) else event, n) for event, n in releases)  # fmt: skip
+        left = delta - failing
+        return epsilon_of(certain, left, accountant, adversary, neighbours, error) if left > 0 else math.inf
     slack = sum(n * event.slack for event, n in counted if isinstance(event, Lattice))
     if slack > 0:
         return _with_slack(releases, delta, slack, (accountant, adversary, neighbours))
@@ -79,6 +93,11 @@ def epsilon_of(
     if accountant == "pld":
         return _by_loss(counted, delta, adversary, neighbours, error)
     return _by_library(counted, delta, accountant, adversary, neighbours)
+
+
+def _failing(counted: Iterable[tuple[Event, int]]) -> float:
+    """The probability that one of the releases tells all: the sum of their own deltas."""
+    return sum(n * event.delta for event, n in counted if isinstance(event, PrivateRelease))
 
 
 def _with_slack(releases: Releases, delta: float, slack: float, how: tuple[str, str, str]) -> float:
@@ -257,10 +276,13 @@ class PrivacyLoss:
         )
         if not (math.isfinite(gaussian) and math.isfinite(self.pure)):
             return math.inf
+        left = delta - _failing(self.releases)
+        if left <= 0 and left < delta:
+            return math.inf
         if gaussian == 0.0:
             return self.pure
         bound = exact_epsilon if method == "exact" else moments_epsilon
-        return self.pure + bound(gaussian, delta)
+        return self.pure + bound(gaussian, left)
 
 
 @dataclass

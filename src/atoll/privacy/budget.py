@@ -14,7 +14,7 @@ import numpy.typing as npt
 from atoll.core.calls import checked_call
 from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, PROTECTION, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.event import Event, Gaussian, Laplace
+from atoll.core.event import Event, Gaussian, Laplace, NonPrivate
 from atoll.core.extras import need
 from atoll.core.validation import Checked, is_real
 
@@ -23,6 +23,7 @@ from .events import (
     DiscreteGaussian,
     DistributedGaussian,
     Perturbed,
+    PrivateRelease,
     RandomisedResponse,
     Skellam,
     neighbours_counted,
@@ -125,6 +126,9 @@ def grouped(event: Event, size: int) -> Event:
         return replace(event, epsilon=size * event.epsilon, sampling=1.0) if isinstance(event, Laplace) else bound
     if isinstance(event, Shuffled):  # nothing is known of several clones: as without shuffling
         return Perturbed(unit=event.unit, scope=event.scope, count=event.count, epsilon=size * event.epsilon)
+    if isinstance(event, PrivateRelease):
+        far, failing = group_privacy(event.epsilon, event.delta, size)
+        return replace(event, epsilon=far, delta=failing) if failing < 1 else NonPrivate(unit=event.unit, scope=event.scope, count=event.count, what="nothing is left of its privacy for a group")  # fmt: skip
     if isinstance(event, Perturbed):
         return replace(event, epsilon=size * event.epsilon)
     if isinstance(event, Skellam | DiscreteGaussian | DistributedGaussian):

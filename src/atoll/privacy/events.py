@@ -24,6 +24,7 @@ __all__ = [
     "NEIGHBOURS",
     "Neighbours",
     "Perturbed",
+    "PrivateRelease",
     "RandomisedResponse",
     "Skellam",
     "SkellamMixture",
@@ -52,6 +53,27 @@ class Perturbed(Event):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_positive("epsilon", self.epsilon)
+
+
+@register_event
+@dataclass(frozen=True, kw_only=True)
+class PrivateRelease(Perturbed):
+    """A release of which nothing is known but that it is ``(epsilon, delta)``-private: a threshold on noised counts, or noise on a sample that only its party knows.
+
+    Accountants count the worst release of this kind: with probability ``delta`` it tells all, else it is a randomised response of two values (Kairouz, Oh, Viswanath 2015, theorem 3.3).
+
+    Attributes:
+        epsilon: above 0.
+        delta: in [0, 1). Accountants take it off the delta at which they give an epsilon.
+    """
+
+    delta: float = 0.0
+    kind: ClassVar[str] = "private-release"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.delta < 1:
+            raise ConfigError(f"delta={self.delta}", remedy="use a number of at least 0 and below 1")
 
 
 @register_event
