@@ -16,7 +16,7 @@ from .policy import ColumnPolicy, QueryPolicy
 from .rules.matching import has_matching, weight_of
 from .statement import SOURCE, Catalog
 
-__all__ = ["Scopes", "merge_derived"]
+__all__ = ["Scopes", "factor_conditions", "merge_derived"]
 
 Base = tuple[str, str]
 """Table and column, in lower case."""
@@ -34,6 +34,37 @@ def merge_derived(tree: Any) -> Any:
     names = [table.alias_or_name for table in made.find_all(exp.Table)]
     inner = [table.alias_or_name for one in made.find_all(exp.Subquery) if isinstance(one.parent, exp.From | exp.Join) for table in one.find_all(exp.Table)]  # fmt: skip
     return made if any(names.count(name) > 1 for name in inner) else merge_subqueries(made, leave_tables_isolated=False)
+
+
+def factor_conditions(tree: Any) -> Any:
+    """The tree with ``(a AND b) OR (a AND c)`` written as ``a AND (b OR c)`` in WHERE and ON, which is the same under three-valued logic: a join finds its equal columns there. Changes the tree."""
+    from sqlglot import exp
+
+    for clause in list(tree.find_all(exp.Where, exp.Join)):
+        name = "this" if isinstance(clause, exp.Where) else "on"
+        parts = _parts_of(exp.And, clause.args[name]) if clause.args.get(name) is not None else []
+        made = [_factor(exp, part) for part in parts]
+        if any(one is not part for one, part in zip(made, parts, strict=True)):
+            clause.set(name, exp.and_(*made, wrap=True, copy=False))
+    return tree
+
+
+def _parts_of(kind: Any, node: Any) -> list[Any]:
+    """The conditions that one kind of operator joins, whatever parentheses stand around it."""
+    node = node.unnest()
+    return [part for side in (node.left, node.right) for part in _parts_of(kind, side)] if isinstance(node, kind) else [node]  # fmt: skip
+
+
+def _factor(exp: Any, node: Any) -> Any:
+    """One condition, or those that all of its alternatives have in common and the alternatives of the rest."""
+    ways = [_parts_of(exp.And, way) for way in _parts_of(exp.Or, node)]
+    common = [part for part in dict.fromkeys(ways[0]) if all(part in way for way in ways)]
+    if len(ways) == 1 or not common:
+        return node
+    rests = [[part for part in way if part not in common] for way in ways]
+    if not all(rests):  # one alternative says no more than that
+        return exp.and_(*common, wrap=True, copy=False)
+    return exp.and_(*common, exp.or_(*(exp.and_(*rest, wrap=True) for rest in rests), wrap=True), wrap=True, copy=False)  # fmt: skip
 
 
 class Scopes:
