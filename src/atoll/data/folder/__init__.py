@@ -1,6 +1,6 @@
 """Named data sets, read from the folder in the environment variable ``ATOLL_DATA``."""
 
-from ._place import FILES, require
+from ._place import FILES, locate, require
 from .given import available, divided_by_party, open, read_data  # noqa: A004 - read as atoll.data.open("mnist")
 from .images import cifar10_subset, digit_domains, mnist, qmnist_writers
 from .tables import (
@@ -30,6 +30,7 @@ __all__ = [
     "fate_vertical",
     "gas_turbine",
     "kddcup99_tcp",
+    "locate",
     "mnist",
     "movielens_100k",
     "open",
