@@ -12,8 +12,8 @@ of groups. A party may read a column if it is trusted with all that the column a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..column_codes import ColumnCode
@@ -24,7 +24,6 @@ from .operators import (
     Base,
     Expanded,
     Filtered,
-    Flag,
     GroupColumn,
     GroupedRows,
     JoinedRows,
@@ -38,6 +37,8 @@ from .operators import (
     SharedColumn,
     Stacked,
     Stored,
+    rewrite_operators,
+    stored_names,
     walk_operators,
 )
 
@@ -142,44 +143,10 @@ def move_frontier(plan: SecurePlan, trusted: str) -> SecurePlan:
         reader = next((one for one in (EVERYONE, trusted) if _may_read(plan.policy, one, keys | rows)), None)
         return new if reader is None else _cleared(new, reader, tuple(sorted(keys)), tuple(sorted(rows - keys)))
 
-    root = _rewrite(plan.root, moved)
+    root = rewrite_operators(plan.root, moved)
     if isinstance(root, Limited) and plan.grouped and _may_read(plan.policy, EVERYONE, origins.shown_bases(plan)):
         return replace(plan, root=root.source, ordered=False, limit=None)
     return replace(plan, root=root)
-
-
-# ---------------------------------------------------------------- the tree
-
-
-def _rewrite(root: Operator, change: Callable[[Operator, Operator], Operator]) -> Operator:
-    """The tree with operators changed from the leaves up, ``change(old, new)``; one that stands in several places stays one."""
-    made: dict[int, Operator] = {}
-
-    def visit(old: Operator) -> Operator:
-        if id(old) not in made:
-            parts: dict[str, Any] = {}
-            for one in fields(old):
-                value = getattr(old, one.name)
-                if isinstance(value, Operator):
-                    parts[one.name] = visit(value)
-                elif isinstance(old, Stacked) and one.name == "sources":
-                    parts[one.name] = tuple(visit(inner) for inner in value)
-            made[id(old)] = change(old, replace(old, **parts) if parts else old)
-        return made[id(old)]
-
-    return visit(root)
-
-
-def _stored_names(node: Any) -> Iterator[str]:
-    """The columns that values and conditions read."""
-    if isinstance(node, Stored | Flag):
-        yield node.name
-    elif isinstance(node, tuple):
-        for one in node:
-            yield from _stored_names(one)
-    elif is_dataclass(node) and not isinstance(node, Operator | ColumnCode):
-        for one in fields(node):
-            yield from _stored_names(getattr(node, one.name))
 
 
 def _has_clear_form(one: Operator) -> bool:
@@ -248,7 +215,7 @@ class _Origins:
 
     @staticmethod
     def _union(node: Any, columns: Mapping[str, Bases]) -> Bases:
-        return frozenset[Base]().union(*(columns[name] for name in _stored_names(node)))
+        return frozenset[Base]().union(*(columns[name] for name in stored_names(node)))
 
     def _find(self, one: Operator) -> tuple[Bases, Mapping[str, Bases]]:
         """What decides which rows count, and what each column follows from."""
@@ -340,7 +307,7 @@ def _aggregate_at_sites(plan: SecurePlan) -> SecurePlan:
         leaves[old.source.place], columns = made
         return replace(old, columns=columns, what=f"{old.what}, of each site's own groups")
 
-    root = _rewrite(plan.root, merged)
+    root = rewrite_operators(plan.root, merged)
     return replace(plan, root=root, leaves=tuple(leaves))
 
 

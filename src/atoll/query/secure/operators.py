@@ -9,8 +9,8 @@ A column is stored in one of two forms. *Words* ascend as the values do (`atoll.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from ..aggregates import QueryAggregate
@@ -22,7 +22,7 @@ from ..statement import Catalog, SqlStatement
 __all__ = [
     "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
     "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "Truth", "Value", "WindowColumn",
-    "number_operators", "walk_operators",
+    "number_operators", "rewrite_operators", "stored_names", "walk_operators",
 ]  # fmt: skip
 
 Base = tuple[str, str]
@@ -452,6 +452,37 @@ def walk_operators(operator: Operator) -> Iterator[Operator]:
 def number_operators(root: Operator) -> dict[int, int]:
     """``id`` of each operator -> its number, which is the same at every party: each operator comes after those that it needs."""
     return {key: k for k, key in enumerate(dict.fromkeys(id(one) for one in walk_operators(root)))}
+
+
+def rewrite_operators(root: Operator, change: Callable[[Operator, Operator], Operator]) -> Operator:
+    """The tree with operators changed from the leaves up, ``change(old, new)``; one that stands in several places stays one."""
+    made: dict[int, Operator] = {}
+
+    def visit(old: Operator) -> Operator:
+        if id(old) not in made:
+            parts: dict[str, Any] = {}
+            for one in fields(old):
+                value = getattr(old, one.name)
+                if isinstance(value, Operator):
+                    parts[one.name] = visit(value)
+                elif isinstance(old, Stacked) and one.name == "sources":
+                    parts[one.name] = tuple(visit(inner) for inner in value)
+            made[id(old)] = change(old, replace(old, **parts) if parts else old)
+        return made[id(old)]
+
+    return visit(root)
+
+
+def stored_names(node: Any) -> Iterator[str]:
+    """The columns that values and conditions read."""
+    if isinstance(node, Stored | Flag):
+        yield node.name
+    elif isinstance(node, tuple):
+        for one in node:
+            yield from stored_names(one)
+    elif is_dataclass(node) and not isinstance(node, Operator | ColumnCode):
+        for one in fields(node):
+            yield from stored_names(getattr(node, one.name))
 
 
 # ---------------------------------------------------------------- the plan

@@ -42,19 +42,25 @@ from .operators import (
     Value,
 )
 from .sensitivity import bound_joins
+from .yannakakis import aggregate_early
 
-__all__ = ["make_secure_plan"]
+__all__ = ["make_row_plan", "make_secure_plan"]
 
 _WHOLE = ColumnCode("whole", "BIGINT")
 
 
 def make_secure_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
-    """Plan a statement under shares.
+    """Plan a statement under shares; groups of joined rows are made along a join tree (`atoll.query.secure.yannakakis`).
 
     Raises:
         PolicyError: a column's level or release does not allow it.
         CompositionError: the parties cannot answer it.
     """
+    return aggregate_early(make_row_plan(statement, catalog, policy))
+
+
+def make_row_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
+    """The same with every join as a table of rows, for whoever counts these; see `make_secure_plan`."""
     named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
     near = make_near_plan(statement, catalog, named)
     if near is not None:

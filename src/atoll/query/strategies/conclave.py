@@ -40,7 +40,7 @@ from ..secure.frontier import (
 )
 from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, JoinedRows, Looked, SecurePlan, walk_operators
-from ..secure.plan import make_secure_plan
+from ..secure.plan import make_row_plan
 from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, SecureTables
 from .smcql import MOST_ROWS, Smcql, compute_answer, local_rows, refuse_min_count, require_size, send_leaves
 from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row, read_strategy
@@ -128,7 +128,7 @@ def planner_of(trusted: str) -> Callable[..., SecurePlan]:
 
     def make(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         refuse_min_count(policy, "conclave")  # at a site by its own policy, whatever the coordinator says
-        return move_frontier(refuse_near(make_secure_plan(statement, catalog, policy), "conclave"), trusted)
+        return move_frontier(refuse_near(make_row_plan(statement, catalog, policy), "conclave"), trusted)
 
     return make
 

@@ -39,6 +39,7 @@ from ..events import write_event
 from ..secure.extents import Extents
 from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, LeafRows, Operator, SecurePlan
+from ..secure.plan import make_row_plan
 from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
 from ..secure.work import expect_rows, measure_work
@@ -219,7 +220,9 @@ def _unit_of(plan: SecurePlan) -> str:
 @task(discloses=promise_min_count)
 def measure_states(island: Any, message: Any) -> Any:
     """What `measure_rows` tells, and a name of the rows that this statement reads here: the same name for the same rows."""
-    kept = local_rows(island, message, fresh=True, claims=lambda plan: find_size_cuts(plan)[1], by="shrinkwrap")
+    kept = local_rows(
+        island, message, fresh=True, claims=lambda plan: find_size_cuts(plan)[1], make=make_row_plan, by="shrinkwrap"
+    )
     kept.tell_sizes(island, message)
     return {"rows": kept.sizes, "words": kept.widths(), "state": _state_of(island, kept)}
 
@@ -238,7 +241,7 @@ def _state_of(island: Any, kept: LocalRows) -> str:
 @task(discloses=promise_privacy)
 def charge_sizes(island: Any, message: Any) -> Any:
     """Charge the analyst for sizes with noise, and write the noise down; the same again costs nothing."""
-    kept = local_rows(island, message["message"], fresh=False, by="shrinkwrap")
+    kept = local_rows(island, message["message"], fresh=False, make=make_row_plan, by="shrinkwrap")
     terms = _require_state(island, kept, message)
     if terms.used or terms.counts:
         unit = _unit_of(kept.plan)
@@ -261,7 +264,9 @@ def _own_noise(island: Any, request: Mapping[str, Any]) -> tuple[_Terms, Any]:
     Raises:
         PolicyError: it has not been charged.
     """
-    terms = _require_state(island, local_rows(island, request["message"], fresh=False, by="shrinkwrap"), request)
+    terms = _require_state(
+        island, local_rows(island, request["message"], fresh=False, make=make_row_plan, by="shrinkwrap"), request
+    )
     made = np.zeros(len(terms.cuts) + terms.counts, np.int64)
     if terms.used or terms.counts:
         known = find_release(island, terms.tag)[1]
@@ -275,7 +280,7 @@ def _own_noise(island: Any, request: Mapping[str, Any]) -> tuple[_Terms, Any]:
 async def share_cut_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties, and its noise."""
     _, noise = _own_noise(island, request)
-    await send_leaves(island, peers, request, parties, by="shrinkwrap")
+    await send_leaves(island, peers, request, parties, make_row_plan, by="shrinkwrap")
     if len(noise):
         await send_table(peers, list(parties), island.secret, {"n": noise}, layout=_NOISE, capacity=len(noise))
     return {}
@@ -296,7 +301,7 @@ async def compute_cut_rows(island: Island, peers: Peers, *, request: Any, partie
             total = table.numbers("n") if total is None else total + table.numbers("n")
         return _Cutter(plan, terms, total, seen).resize
 
-    found = await compute_answer(island, peers, request, parties, me, begin, by="shrinkwrap")
+    found = await compute_answer(island, peers, request, parties, me, begin, make_row_plan, by="shrinkwrap")
     return {**found, "cuts": seen}
 
 
@@ -403,9 +408,10 @@ class Shrinkwrap(Smcql):
         if self.answer == "noisy" and not self.epsilon:
             raise ConfigError("answer=noisy without epsilon", where="shrinkwrap", remedy="say how much noise: shrinkwrap:answer=noisy,epsilon=0.5")  # fmt: skip
         refuse_min_count(policy, "shrinkwrap")
-        made = refuse_near(super().plan(statement, catalog, policy), "shrinkwrap")
         if not self.epsilon:
-            return made
+            return refuse_near(super().plan(statement, catalog, policy), "shrinkwrap")
+        # Noise hides by how many rows of a join one unit moves the answer: so there are rows.
+        made = refuse_near(make_row_plan(statement, catalog, policy), "shrinkwrap")
         if policy.privacy is None:
             raise PolicyError("not all sites have a budget for sizes with noise", where="policies of the sites", remedy="let each site declare policy: {privacy: {people: {anna: {epsilon: 4, delta: 1.0e-6}}}}")  # fmt: skip
         cuts, _, reasons = find_size_cuts(made)
