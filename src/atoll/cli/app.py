@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _outcome(words: list[str], output: Output, debug: bool) -> int:
     refused, aborted = _find_error_class(typer.BadParameter, "ClickException"), _find_error_class(typer.Abort, "Abort")
     try:
-        code: Any = app(args=words, standalone_mode=False, obj=output)
+        code: Any = _build(_loaded(app))(args=words, standalone_mode=False, obj=output)
     except (KeyboardInterrupt, aborted):
         code = INTERRUPT_CODE
     except refused as error:
@@ -100,6 +101,19 @@ def _outcome(words: list[str], output: Output, debug: bool) -> int:
         output.fail({"kind": "Interrupted", "what": INTERRUPTED, "exit_code": INTERRUPT_CODE})
         output.note(f"[bold]Stopped at once.[/bold] {output.if_stopped}".rstrip())
     return int(code or 0)
+
+
+def _loaded(group: typer.Typer) -> tuple[Any, ...]:
+    """The functions of a group's commands, in order: what its parser is built of."""
+    inner = (_loaded(one.typer_instance) for one in group.registered_groups if one.typer_instance is not None)
+    return (*(command.callback for command in group.registered_commands), *inner)
+
+
+@functools.lru_cache(maxsize=1)
+def _build(loaded: tuple[Any, ...]) -> Any:
+    """The parser of the commands that are loaded. It evaluates the annotations of each, which a program with many calls of `run` would pay for in each call."""
+    del loaded
+    return typer.main.get_command(app)
 
 
 def _find_error_class(kind: type[Exception], name: str) -> type[Exception]:
@@ -122,7 +136,7 @@ def _at_command(error: Exception, words: list[str]) -> Exception:
 
 def words_of(words: Sequence[str]) -> tuple[set[str], set[str]]:
     """The options that a typed command takes, without their dashes, and the names of its arguments."""
-    found: Any = typer.main.get_command(app)
+    found: Any = _build(_loaded(app))
     for word in words:
         if not hasattr(found, "commands"):
             break
