@@ -129,10 +129,9 @@ def test_the_nearest_rows_of_three_sites_over_mutual_tls_are_those_of_a_simulati
 
 
 def test_sizes_with_noise_are_charged_at_each_site_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    """Two sites and a helper: tables are cut, the answer is exact, and each site's record has what it cost."""
+    """Two sites and a helper without a file of its own: tables are cut, the answer is exact, and each site's record has what it cost."""
     (tmp_path / "data").mkdir()
     rules = "policy: {min_count: 1, privacy: {people: {anna: {epsilon: 9, delta: 0.01}}}}\ntables: {trips: {columns: {card: {level: protected, at_most: 2}, fare: protected}}}\n"
-    (tmp_path / "data" / "helper.yaml").write_text("policy: {min_count: 1}\n")
     for site, first in (("north", 0), ("south", 100)):
         (tmp_path / site).mkdir()
         (tmp_path / site / "trips.csv").write_text("card,fare\n" + "".join(f"{first + k // 2},{k % 8}\n" for k in range(24)))  # fmt: skip

@@ -109,6 +109,15 @@ def test_code_that_a_site_does_not_allow_is_not_imported(tmp_path, allow, job, w
     assert found.value.where == "policy of site 'north'"
 
 
+def test_what_a_helper_computes_tells_of_no_row_of_its_own(tmp_path):
+    """Without a word about it, a party with rows has the usual minimum count, and one without has 1; a number that it gives counts."""
+    rows = {"factory": "tests.support.sources:modules"}
+    for said, given, least in ((None, {}, 1), ({"allow": ["query"]}, {}, 1), ({"min_count": 4}, {}, 4), ({"allow": ["query"]}, rows, 10)):  # fmt: skip
+        made = load_site_data({**given, **({} if said is None else {"policy": said})}, "helper", "shares")
+        assert made.rules.rules.min_count == least
+    assert load_site_data(site(tmp_path, ""), "north").rules.rules.min_count == 10
+
+
 def test_a_run_has_policies_of_single_islands(tmp_path):
     strict = {"stages": [{"name": "Clip", "bound": 1.0}]}
     tree = {

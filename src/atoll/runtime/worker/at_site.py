@@ -19,7 +19,7 @@ from atoll.core.persistence.named_results import NamedResults
 from atoll.core.persistence.state_table import StateStore
 from atoll.core.redaction import private, redacted
 from atoll.core.requests.party import Roster
-from atoll.core.requests.policy import AllowAll, SitePolicy, admit_job
+from atoll.core.requests.policy import SitePolicy, admit_job
 from atoll.core.sealing import Record, Sealing, VirtualSealing
 from atoll.data import Islands
 from atoll.data.units import ColumnExtent, extents_of
@@ -34,7 +34,6 @@ from ..network.site_state import RowsRecord
 from .cards import DataCard, RemoteIslands, card_of, recoded
 from .frames import Hello, Rendezvous, error_frame
 from .letters import LetterKey, pulsing
-from .policies import MIN_COUNT
 from .sitedata import SiteData, SitePopulation
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def _admitted(job: JobConfig, data: SiteData) -> Mapping[str, ColumnExtent]:
     for one in every_job(made):
         admit_job({f"site {data.site!r}": data.policy or SitePolicy()}, one.names())
     tells = data.scales and data.card is not None and made.one_form and not promises_privacy(made)
-    least = (data.policy or AllowAll(MIN_COUNT, ())).rules.min_count
+    least = data.rules.rules.min_count
     return extents_of(data.population, least) if tells else {}
 
 
@@ -249,7 +248,7 @@ def _engine(
         folder.mkdir(parents=True, exist_ok=True)
     record = Record(None if folder is None else folder / "record.log") if ledger is None else ledger.record
     executor = Executor(
-        roster, population, data.policy or AllowAll(MIN_COUNT, ()), secret_seed=rendezvous.secret, sealing=sealing, named=named,
+        roster, population, data.rules, secret_seed=rendezvous.secret, sealing=sealing, named=named,
         leaving=leaving, record=record, remote=True,
     )  # fmt: skip
     host = Host(

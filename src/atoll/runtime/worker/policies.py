@@ -21,6 +21,7 @@ __all__ = [
     "require_allowed",
     "require_confined",
     "require_names",
+    "usual_count",
 ]
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -28,6 +29,12 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 MIN_COUNT = 10
 """Smallest number of rows behind every number that a statistic tells of a site whose policy has no word about it."""
+
+
+def usual_count(*, rows: bool) -> int:
+    """The minimum count of a party whose policy has no word about it: what a party without rows computes tells of no row of its own."""
+    return MIN_COUNT if rows else 1
+
 
 LET_CONSENT = "let the site add it to what its consent lets the signer run (people: {NAME: [...]})"
 """The remedy for a job that a site's consent does not name."""
@@ -65,7 +72,7 @@ def _for_all_jobs(given: Mapping[str, Any]) -> Any:
 
 
 def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
-    """Return the policy in a site's settings; ``None`` if they have none. Without a word about ``min_count`` it has ``MIN_COUNT``.
+    """Return the policy in a site's settings; ``None`` if they have none. Without a word about ``min_count`` it has ``MIN_COUNT``, and 1 at a helper without rows.
 
     Args:
         given: the result of `settings_of`.
@@ -78,12 +85,12 @@ def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
         return None
     from atoll.runs import parse_policy
 
-    from .words import inside
+    from .words import WAYS, inside
 
     said = _for_all_jobs(given)
     if isinstance(said, Mapping):
         _require_words(said, f"policy of site {name!r}")
-        said = {"min_count": MIN_COUNT, **said}
+        said = {"min_count": usual_count(rows=any(given.get(way) for way in WAYS)), **said}
     with inside(given.get("folder")):
         return parse_policy(said, f"policy of site {name!r}")
 

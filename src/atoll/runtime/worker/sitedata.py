@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from atoll.core.errors import AtollError, DataError, PolicyError
 from atoll.core.redaction import private
 from atoll.core.requests.cohort import Community, Population
+from atoll.core.requests.policy import AllowAll
 from atoll.data import Dataset, DataTable, Islands, concatenate
 from atoll.data.federated import are_arrays, as_dataset, as_population
 from atoll.data.missing import Missing
@@ -27,12 +28,12 @@ from atoll.data.readers.table import empty_as_numbers, from_table, holes
 
 from .cards import DataCard, card_of, merge_cards, recoded
 from .headers import for_sites, is_parquet, require_columns, require_few, tables_in
-from .policies import MIN_COUNT, noise_of_queries, policy_of_site
+from .policies import MIN_COUNT, noise_of_queries, policy_of_site, usual_count
 from .words import SETTINGS, WAYS, database_of, inside, is_database, open_database, settings_of, site_spec
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
-    from atoll.core.requests.policy import SitePolicy
+    from atoll.core.requests.policy import Policy, SitePolicy
 
 __all__ = [
     "SETTINGS",
@@ -368,6 +369,12 @@ class SiteData:
     plays: str = ""
     own: Any = None
     scales: bool = True
+
+    @property
+    def rules(self) -> Policy:
+        """What it requires: its policy, or what holds without one."""
+        rows = bool(self.names) or self.own is not None
+        return self.policy or AllowAll(usual_count(rows=rows), ())
 
     @property
     def held_out(self) -> tuple[int, ...] | None:
