@@ -145,23 +145,68 @@ def test_a_site_refuses_what_differs_by_few_of_its_rows_whatever_the_strategy(st
             db.sql("SELECT sum(pay) FROM p WHERE id <> 3", strategy=strategy)
 
 
-def test_a_site_refuses_strategies_that_count_no_units_whatever_the_coordinator_says() -> None:
-    from atoll.query import QueryPolicy, Silo
-    from atoll.query.local import plan_of
-    from atoll.query.secure.plan import make_secure_plan
-    from atoll.query.strategies.conclave import Conclave, planner_of
-    from atoll.query.strategies.shrinkwrap import _Terms
-    from atoll.query.strategies.smcql import Smcql
+# ---------------------------------------------------------------- strategies that refine smcql
 
-    own, loose = (QueryPolicy.of(policy_of(least, **ALLOWED)) for least in (4, 1))
-    asked = {"sql": "SELECT count(*) FROM p", "catalog": {"p": PEOPLE}, "policy": loose.told({"p": list(PEOPLE)}), "first": "s0", "strategy": Smcql().told()}  # fmt: skip
-    site = Silo(three(people(9))["s0"], own, "s0")
-    with pytest.raises(PolicyError, match="min_count is 4, and conclave tells more"):
-        plan_of(site, {**asked, "strategy": Conclave().told()}, planner_of("none"), "conclave")
-    plan = plan_of(site, asked, make_secure_plan, "smcql")
-    with pytest.raises(PolicyError, match="min_count is 4, and shrinkwrap tells more"):
-        _Terms(plan, {})
-    site.close()
+NOISED = "shrinkwrap:epsilon=60,delta=0.01,analyst=anna,split=uniform"
+VISITS = [(k % 9, 10 + k % 2) for k in range(24)]
+OVER_BOTH = "HAVING count(DISTINCT p.rowid) >= 3 AND count(DISTINCT v.rowid) >= 3"
+REFINED = [
+    ("conclave", "SELECT ward, count(*), sum(age) FROM p GROUP BY ward", "SELECT ward, count(*), CASE WHEN count(DISTINCT rowid) - count(*) FILTER (WHERE age IS NULL) >= 3 THEN sum(age) END FROM p GROUP BY ward HAVING count(DISTINCT rowid) >= 3"),
+    ("conclave", "SELECT cost, count(*), sum(pay) FROM p JOIN v ON p.id = v.who WHERE p.id > 4 GROUP BY cost", f"SELECT cost, count(*), sum(pay) FROM p JOIN v ON p.id = v.who WHERE p.id > 4 GROUP BY cost {OVER_BOTH}"),
+    ("conclave", "SELECT id, count(*) FROM p JOIN v ON p.id = v.who GROUP BY id", "SELECT id, 0 FROM p WHERE false"),
+    (NOISED, "SELECT cost, count(*) FROM p JOIN v ON p.id = v.who WHERE p.age > 0 GROUP BY cost", f"SELECT cost, count(*) FROM p JOIN v ON p.id = v.who WHERE p.age > 0 GROUP BY cost {OVER_BOTH}"),
+    (NOISED, "SELECT ward, count(*) FROM p JOIN v ON p.id = v.who WHERE p.age > 0 AND v.cost > 10 GROUP BY ward", f"SELECT ward, count(*) FROM p JOIN v ON p.id = v.who WHERE p.age > 0 AND v.cost > 10 GROUP BY ward {OVER_BOTH}"),
+]  # fmt: skip
+
+
+def trusting(least: int, reader: str = "s1", **more: Any) -> dict[str, Any]:
+    """A policy by which one party may read keys, with a budget for sizes with noise."""
+    few = {"level": "protected", "at_most": 40, "trusted": [reader]}
+    made = policy_of(least, **{"id": {**few, "at_most": 1}, "ward": few, "age": few, "pay": AGGREGATED, **more})
+    made["policy"]["privacy"] = {"people": {"anna": {"epsilon": 1e6, "delta": 0.5}}}
+    made["tables"]["v"] = {"columns": {"who": few, "cost": "protected"}}
+    return made
+
+
+def with_visits(rows: list[tuple[Any, ...]]) -> dict[str, TableSource]:
+    visits = {"who": "INTEGER", "cost": "INTEGER"}
+    return {name: TableSource({**source.tables, "v": (visits, VISITS[k::3])}) for k, (name, source) in enumerate(three(rows).items())}  # fmt: skip
+
+
+@pytest.mark.parametrize(("strategy", "text", "rule"), REFINED)
+def test_strategies_that_refine_smcql_have_the_same_rule(strategy: str, text: str, rule: str) -> None:
+    """A party that policies trust reads keys, or tables are cut to sizes with noise: the answer is DuckDB's with the rule, and no site believes the coordinator about it."""
+    made = with_visits([(k, [None, "A", "B"][k % 3], [0, 1, None, 2][k % 4], 1) for k in range(14)])
+    with connected(made, trusting(3)) as db, pooled(made) as oracle:
+        found = db.sql(text, strategy=strategy)
+        same_rows(found.rows, oracle.execute(rule).fetchall(), what=text)
+        read = any("keys at s1" in step["place"] for step in found.plan)
+        assert read if strategy == "conclave" else found.privacy["sizes"]
+
+
+@pytest.mark.parametrize("strategy", ["conclave", NOISED])
+def test_a_refined_strategy_writes_down_the_units_of_its_answers(strategy: str) -> None:
+    with connected(with_visits(people(30)), trusting(4)) as db:
+        text = "SELECT count(*) FROM p JOIN v ON p.id = v.who"
+        assert db.sql(text, strategy=strategy).rows == [(24,)]
+        with pytest.raises(AtollError, match="fewer than min_count=4 rows"):
+            db.sql(f"{text} WHERE p.id <> 3", strategy=strategy)
+
+
+def test_few_rows_are_neither_added_up_by_sites_nor_matched_by_everyone() -> None:
+    """Whoever sees the groups of one site, the rows of a public value or the size of a join counts them."""
+    made, public = with_visits(people(9)), {"ward": "public", "id": "public"}
+    texts = {
+        "SELECT ward, count(*) FROM p GROUP BY ward": ("own groups", {}),
+        "SELECT count(*) FROM p a JOIN p b ON a.ward = b.ward": ("keys at all", {"ward": "public"}),
+        "SELECT count(*) FROM p JOIN v ON p.id = v.who": ("keys at", {"id": {"level": "protected", "trusted": ["s1"]}}),
+    }
+    for text, (what, columns) in texts.items():
+        for least in (1, 3):
+            policy = trusting(least, **{**public, **columns})
+            policy["tables"]["v"] = {"columns": {"who": {"level": "protected", "trusted": ["s1"]}, "cost": "protected"}}
+            with connected(made, policy) as db:
+                assert (what in str(db.sql(f"EXPLAIN {text}", strategy="conclave").plan)) == (least == 1)
 
 
 @pytest.mark.slow

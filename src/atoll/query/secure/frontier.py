@@ -7,6 +7,9 @@ of groups. A party may read a column if it is trusted with all that the column a
 * to everyone, if its keys are public: a *public* join or group;
 * to one party, if owners trust it with the keys: a *hybrid* join or group (`atoll.secure.tables.KeyReader`). All hybrid operators of a plan have one reader, so that no two parties put together what they read;
 * to the coordinator, if all that a sort at the end would hide is public.
+
+With a ``min_count`` above 1 a party that policies name reads keys, as they say, and everything else stays under shares: what sites would add up and what everyone would match shows how many rows there are of each value, and of
+a join of many rows with many all parties see the size.
 """
 
 from __future__ import annotations
@@ -130,9 +133,13 @@ def move_frontier(plan: SecurePlan, trusted: str) -> SecurePlan:
         plan: the plan under shares.
         trusted: the party that may read keys; ``"auto"`` for the one that can read those of the most operators, ``"none"`` for none.
     """
-    plan = _aggregate_at_sites(plan)
+    strict = plan.policy.min_count > 1
+    # A site's own groups may have few units, and so may the rows of a public value: whoever sees them counts them.
+    plan = plan if strict else _aggregate_at_sites(plan)
     origins = _Origins(plan)
-    clear = {id(one): origins.read_bases(one) for one in walk_operators(plan.root) if _has_clear_form(one)}
+    clear = {
+        id(one): origins.read_bases(one) for one in walk_operators(plan.root) if _has_clear_form(one, strict=strict)
+    }
     if trusted == "auto":
         trusted = _choose_reader(plan.policy, [keys | rows for keys, rows in clear.values()])
 
@@ -143,15 +150,23 @@ def move_frontier(plan: SecurePlan, trusted: str) -> SecurePlan:
         reader = next((one for one in (EVERYONE, trusted) if _may_read(plan.policy, one, keys | rows)), None)
         return new if reader is None else _cleared(new, reader, tuple(sorted(keys)), tuple(sorted(rows - keys)))
 
-    root = rewrite_operators(plan.root, moved)
+    root, *rest = rewrite_operators([plan.root, *([] if plan.withheld is None else [plan.withheld])], moved)
+    plan = replace(plan, withheld=rest[0] if rest else None)
     if isinstance(root, Limited) and plan.grouped and _may_read(plan.policy, EVERYONE, origins.shown_bases(plan)):
         return replace(plan, root=root.source, ordered=False, limit=None)
     return replace(plan, root=root)
 
 
-def _has_clear_form(one: Operator) -> bool:
-    """Whether a reader can do it: an inner join or a left one of unique keys, a lookup without further conditions, and groups by keys."""
+def _has_clear_form(one: Operator, *, strict: bool) -> bool:
+    """Whether a reader can do it: an inner join or a left one of unique keys, a lookup without further conditions, and groups by keys.
+
+    Args:
+        one: the operator.
+        strict: whether few units must not show: then none whose size only the reader knows, which all see.
+    """
     if isinstance(one, JoinedRows):
+        if strict and 1 not in (one.left_most, one.right_most):
+            return False
         return bool(one.pairs) and (one.side == "inner" or (one.side == "left" and one.condition is None and one.right_most == 1))  # fmt: skip
     if isinstance(one, Looked):
         return bool(one.pairs) and one.condition is None
@@ -171,9 +186,12 @@ def _cleared(one: Operator, reader: str, shown: tuple[Base, ...], counted: tuple
 
 
 def _may_read(policy: QueryPolicy, party: str, bases: Iterable[Base]) -> bool:
-    """Whether a party may read columns; the empty name is everyone."""
+    """Whether a party may read columns; the empty name is everyone. Where few units must not show, policies name it for each."""
     columns = [policy.table(table).column(column) for table, column in bases]
-    return all(one.level == "public" or (party != EVERYONE and party in one.trusted) for one in columns)
+    anyone = policy.min_count == 1
+    if not anyone and party in (EVERYONE, "none"):
+        return False
+    return all((anyone and one.level == "public") or (party != EVERYONE and party in one.trusted) for one in columns)
 
 
 def _choose_reader(policy: QueryPolicy, operators: Iterable[Bases]) -> str:
@@ -307,7 +325,7 @@ def _aggregate_at_sites(plan: SecurePlan) -> SecurePlan:
         leaves[old.source.place], columns = made
         return replace(old, columns=columns, what=f"{old.what}, of each site's own groups")
 
-    root = rewrite_operators(plan.root, merged)
+    (root,) = rewrite_operators([plan.root], merged)
     return replace(plan, root=root, leaves=tuple(leaves))
 
 

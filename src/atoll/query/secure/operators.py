@@ -454,8 +454,8 @@ def number_operators(root: Operator) -> dict[int, int]:
     return {key: k for k, key in enumerate(dict.fromkeys(id(one) for one in walk_operators(root)))}
 
 
-def rewrite_operators(root: Operator, change: Callable[[Operator, Operator], Operator]) -> Operator:
-    """The tree with operators changed from the leaves up, ``change(old, new)``; one that stands in several places stays one."""
+def rewrite_operators(roots: Sequence[Operator], change: Callable[[Operator, Operator], Operator]) -> list[Operator]:
+    """Trees with operators changed from the leaves up, ``change(old, new)``; one that stands in several places stays one."""
     made: dict[int, Operator] = {}
 
     def visit(old: Operator) -> Operator:
@@ -470,7 +470,7 @@ def rewrite_operators(root: Operator, change: Callable[[Operator, Operator], Ope
             made[id(old)] = change(old, replace(old, **parts) if parts else old)
         return made[id(old)]
 
-    return visit(root)
+    return [visit(root) for root in roots]
 
 
 def stored_names(node: Any) -> Iterator[str]:

@@ -84,7 +84,7 @@ def aggregate_early(plan: SecurePlan) -> SecurePlan:
         block = _flatten(plan, new.source)
         return new if len(block.relations) < 2 else _replace_groups(plan, new, block, names)
 
-    return replace(plan, root=rewrite_operators(plan.root, changed))
+    return replace(plan, root=rewrite_operators([plan.root], changed)[0])
 
 
 def _replace_groups(plan: SecurePlan, groups: GroupedRows, block: _JoinBlock, names: Iterator[str]) -> Operator:

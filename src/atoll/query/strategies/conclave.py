@@ -42,8 +42,8 @@ from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, JoinedRows, Looked, SecurePlan, walk_operators
 from ..secure.plan import make_row_plan
 from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, SecureTables
-from .smcql import MOST_ROWS, Smcql, compute_answer, local_rows, refuse_min_count, require_size, send_leaves
-from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row, read_strategy
+from .smcql import MOST_ROWS, Smcql, compute_answer, local_rows, promised_of, require_size, send_leaves
+from .strategy import PlanStep, QueryAnswer, promise_min_count, read_strategy
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -127,7 +127,6 @@ def planner_of(trusted: str) -> Callable[..., SecurePlan]:
     """Makes the plan of a statement with a trusted party, ``"auto"`` or ``"none"``: always the same function for one name."""
 
     def make(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
-        refuse_min_count(policy, "conclave")  # at a site by its own policy, whatever the coordinator says
         return move_frontier(refuse_near(make_row_plan(statement, catalog, policy), "conclave"), trusted)
 
     return make
@@ -146,14 +145,14 @@ def measure_frontier(island: Any, message: Any) -> Any:
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
-@task(discloses=promise_one_row)
+@task(discloses=promised_of)
 async def share_frontier(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties, once all have the same plan."""
     await send_leaves(island, peers, request, parties, _planner(request["message"]), "conclave")
     return {}
 
 
-@task(discloses=promise_one_row)
+@task(discloses=promised_of)
 async def compute_clear_keys(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation, once all have the same plan; return this party's part of the answer's rows, and the sizes that the reader told."""
     made: list[HybridTables] = []

@@ -50,11 +50,11 @@ from .smcql import (
     compute_answer,
     local_rows,
     plain_terms,
-    refuse_min_count,
+    promised_of,
     require_size,
     send_leaves,
 )
-from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_one_row, promise_privacy, read_strategy
+from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_privacy, read_strategy
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -156,7 +156,6 @@ class _Terms:
     """
 
     def __init__(self, plan: SecurePlan, request: Mapping[str, Any]) -> None:
-        refuse_min_count(plan.policy, "shrinkwrap")  # the site's own: a coordinator may say otherwise
         given = request.get("cut")
         self.cuts, self.claims, _ = find_size_cuts(plan)
         if not isinstance(given, Mapping) or len(given.get("parts", ())) != len(self.cuts) or any(int(one) < 0 for one in given["parts"]):  # fmt: skip
@@ -276,7 +275,7 @@ def _own_noise(island: Any, request: Mapping[str, Any]) -> tuple[_Terms, Any]:
     return terms, made
 
 
-@task(discloses=promise_one_row)
+@task(discloses=promised_of)
 async def share_cut_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties, and its noise."""
     _, noise = _own_noise(island, request)
@@ -286,7 +285,7 @@ async def share_cut_rows(island: Island, peers: Peers, *, request: Any, parties:
     return {}
 
 
-@task(discloses=promise_one_row)
+@task(discloses=promised_of)
 async def compute_cut_rows(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation; return this party's part of the answer's rows, and the sizes that all saw."""
     own = None if island.data is None else _own_noise(island, request)[1]
@@ -407,7 +406,6 @@ class Shrinkwrap(Smcql):
         """
         if self.answer == "noisy" and not self.epsilon:
             raise ConfigError("answer=noisy without epsilon", where="shrinkwrap", remedy="say how much noise: shrinkwrap:answer=noisy,epsilon=0.5")  # fmt: skip
-        refuse_min_count(policy, "shrinkwrap")
         if not self.epsilon:
             return refuse_near(super().plan(statement, catalog, policy), "shrinkwrap")
         # Noise hides by how many rows of a join one unit moves the answer: so there are rows.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.errors import CompositionError, DataError, LetterError, PolicyError
+from atoll.core.errors import CompositionError, DataError, LetterError
 from atoll.core.exposure import Exposure
 from atoll.core.extras import need
 from atoll.core.requests.disclosure import Disclosure
@@ -68,9 +68,9 @@ __all__ = [
     "compute_answer",
     "compute_shares",
     "local_rows",
-    "refuse_min_count",
     "measure_rows",
     "plain_terms",
+    "promised_of",
     "require_size",
     "send_leaves",
     "share_rows",
@@ -86,7 +86,8 @@ MOST_ROWS = 1 << 21
 """Most rows of a table that the parties make."""
 
 
-def _promised_of(args: Any) -> Disclosure:
+def promised_of(args: Any) -> Disclosure:
+    """What a role of a session tells rests on as many units as the strictest policy asks for."""
     return promise_min_count(args["request"]["message"])
 
 
@@ -309,7 +310,7 @@ async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, p
         )
 
 
-@task(discloses=_promised_of)
+@task(discloses=promised_of)
 async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties."""
     await send_leaves(island, peers, request, parties)
@@ -327,7 +328,7 @@ async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, 
             await send_table(peers, list(parties), island.secret, rows, layout=leaf_layout(leaf, request["widths"]), capacity=size)  # fmt: skip
 
 
-@task(discloses=_promised_of)
+@task(discloses=promised_of)
 async def compute_shares(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation; return this party's part of the answer's rows."""
     return await compute_answer(island, peers, request, parties, me)
@@ -575,16 +576,6 @@ def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: C
     largest = found.largest
     if largest > MOST_ROWS:
         raise too_many_rows(largest, MOST_ROWS)
-
-
-def refuse_min_count(policy: QueryPolicy, where: str) -> None:
-    """Refuse a ``min_count`` above 1, where more than the rows of the answer is told: sizes or keys.
-
-    Raises:
-        PolicyError: it is.
-    """
-    if policy.min_count > 1:
-        raise PolicyError(f"min_count is {policy.min_count}, and {where} tells more than groups of enough units", where=where, remedy="use the strategy sums or smcql, or let sites set min_count: 1")  # fmt: skip
 
 
 def _withheld(plan: SecurePlan, parts: Mapping[str, Any], shown: int) -> int | None:
