@@ -69,7 +69,7 @@ class Head(NamedTuple):
             raise JobError(
                 f"{text[:100]!r} is not the end of a trail",
                 where="--head",
-                remedy="give NUMBER:HASH, as --verify says it",
+                remedy="give what a check of the trail has said, as NUMBER:HASH",
             )
         return cls(int(number), digest)
 

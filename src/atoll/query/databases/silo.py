@@ -29,6 +29,8 @@ EMPTY = "NULL"
 Schema = dict[str, dict[str, str]]
 """Table -> column -> DuckDB's name of its type; names as the source writes them."""
 T = TypeVar("T")
+_LOOK = 0.05
+"""Seconds after which a thread that waits for the silo's looks whether somebody wants it to stop."""
 _REMEMBERED = 32
 """Most queries whose rows a silo keeps."""
 Watch = Callable[[Callable[[], None]], None]
@@ -241,12 +243,15 @@ class Silo:
         """Do work in the silo's thread, for no longer than the policy allows."""
         begin = time.perf_counter()
         with self._lock:
-            running = self._thread.submit(work)
+            running, until = self._thread.submit(work), time.perf_counter() + self.policy.seconds
             try:
-                return running.result(self.policy.seconds)
-            except concurrent.futures.TimeoutError:
-                self._stop(running)
-                raise TaskError(f"{what} took more than {self.policy.seconds:g} seconds", where=self.name, remedy="ask for less, or let the site raise limits.seconds") from None  # fmt: skip
+                # The system may give a signal to any thread, and Python's handler runs in the main one: if that one waits here, it must look up now and then.
+                while not running.done() and time.perf_counter() < until:
+                    concurrent.futures.wait([running], timeout=_LOOK)
+                if not running.done():
+                    self._stop(running)
+                    raise TaskError(f"{what} took more than {self.policy.seconds:g} seconds", where=self.name, remedy="ask for less, or let the site raise limits.seconds")  # fmt: skip
+                return running.result()
             except (KeyboardInterrupt, SystemExit):
                 self._stop(running)
                 raise
@@ -261,7 +266,7 @@ class Silo:
         """Interrupt until the work has ended: an interrupt between two queries is lost."""
         while not running.done():
             self.cancel()
-            concurrent.futures.wait([running], timeout=0.05)
+            concurrent.futures.wait([running], timeout=_LOOK)
 
 
 _OTHER = "look into the site's own log: the text may name values of rows, so it stays there"
