@@ -37,6 +37,7 @@ class Besieged:
     def __init__(self, kits: Kits, server: Server, address: str) -> None:
         self.kits, self.server, self.address = kits, server, address
         self.folder = server.folder
+        self.lines: list[Line] = []
 
     def kit(self, name: str) -> Kit:
         return self.kits(f"ours/{name}")
@@ -48,13 +49,15 @@ class Besieged:
 
     async def line(self, name: str, on_open: Callable[[Channel], None] | None = None, *, asks: bool = False) -> Line:
         """A line that has said nothing yet."""
-        return await dial_line(
+        made = await dial_line(
             partial(self.pipe, name),
             settings=QUICK,
             on_open=on_open,
             backoff=Backoff(first=0.01, longest=0.1),
             asks=asks,
         )
+        self.lines.append(made)
+        return made
 
     @contextlib.asynccontextmanager
     async def admin(self, name: str = "anna") -> AsyncIterator[Admin]:
@@ -88,8 +91,11 @@ async def besieged(kits: Kits, folder: Path, over: str | None = None, **options:
     serving = asyncio.create_task(made.serve(listening.set_result))
     await asyncio.wait({serving, listening}, return_when=asyncio.FIRST_COMPLETED)
     try:
-        yield Besieged(lambda path: kit_over(kits(path), name), made, await listening)
+        siege = Besieged(lambda path: kit_over(kits(path), name), made, await listening)
+        yield siege
         assert not serving.done(), serving
+        for line in siege.lines:  # one that was cut off may not know it yet, and still has its socket
+            await line.close(within=1.0)
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
