@@ -9,7 +9,7 @@ A column is stored in one of two forms. *Words* ascend as the values do (`atoll.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
