@@ -156,6 +156,13 @@ def test_remedies_of_numbers_beyond_64_bits_answer_and_decimals_fill_their_digit
     ])  # fmt: skip
 
 
+def test_limits_that_keep_nothing_and_tables_of_which_no_column_is_read() -> None:
+    require_equal([([person(1)], [visit(0)]), ([person(2)], []), ([], [visit(1)])], [
+        "SELECT count(*) FROM p, v", "SELECT id FROM p WHERE id IN (SELECT id FROM v ORDER BY cost LIMIT 0)",
+        "SELECT count(*) FROM (SELECT id, row_number() OVER (ORDER BY id) FROM v ORDER BY id LIMIT 2 OFFSET 50) z",
+    ])  # fmt: skip
+
+
 def test_a_scale_lets_doubles_add_up() -> None:
     scaled = {**POLICY, "tables": {**POLICY["tables"], "p": {"columns": {"x": {"level": "protected", "scale": 0.01}}}}}
     with connected(sources(FIXED), scaled) as db:

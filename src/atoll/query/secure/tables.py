@@ -192,8 +192,10 @@ class SecureTables:
         return await self._limit(limited, table)
 
     async def _limit(self, op: Limited, table: SharedTable) -> SharedTable:
+        if op.rows is not None and (not op.rows or op.skip >= len(table)):  # a table has one row at least
+            return await table.take_rows(slice(0, 1)).filter_rows(self._bits(1, 0))
         ordered = await sort_table(table, await self._order(table, op.order))
-        return ordered if op.rows is None else ordered.take_rows(slice(op.skip, op.skip + max(1, op.rows)) if op.skip < len(ordered) else slice(0, 1))  # fmt: skip
+        return ordered if op.rows is None else ordered.take_rows(slice(op.skip, op.skip + op.rows))
 
     # ------------------------------------------------------------------ columns
 
