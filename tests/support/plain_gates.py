@@ -32,6 +32,14 @@ class PlainGates(Gates):
         assert set(np.unique(x.data)) <= {0, 1}
         return read_numbers(x.data[0])
 
+    async def hand_out(self, x: Wires) -> Any:
+        return x.data.reshape(-1)
+
+    @staticmethod
+    def read_parts(parts: Any, count: int) -> Any:
+        assert len(parts[0]) == count
+        return parts[0].astype(bool)
+
 
 def compute(program: Any, block: int = 64) -> tuple[Any, PlainGates]:
     """Run ``await program(gates)`` in the clear."""

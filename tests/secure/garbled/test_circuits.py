@@ -17,10 +17,15 @@ from atoll.secure.garbled import (
     compact_rows,
     equal_wires,
     join_wires,
+    larger_wires,
     less_wires,
     merge_rows,
+    multiply_wires,
     number_bits,
     read_numbers,
+    reduce_rows,
+    scale_wires,
+    scan_groups,
     sort_rows,
     subtract_wires,
     sum_groups,
@@ -59,6 +64,38 @@ def test_sums_comparisons_and_choices_are_those_of_numpy(bits, block, rows, seed
     np.testing.assert_array_equal(least, np.minimum(x, y))
     signed = [read_numbers(number_bits(values, bits), signed=True) for values in (x, y)]
     np.testing.assert_array_equal(below, signed[0] < signed[1])
+
+
+@settings(max_examples=20)
+@given(widths, sizes, seeds, st.integers(-(2**40), 2**40) | st.sampled_from([0, 1, -1, 10**9, 2**63]))
+def test_products_are_those_of_whole_numbers(bits, rows, seed, factor):
+    x, y = drawn(seed, bits, rows), drawn(seed + 1, bits, rows)
+
+    async def program(gates):
+        a, b = await gates.share(x, bits=bits), await gates.share(y, bits=bits)
+        return [await gates.reveal(one) for one in (await multiply_wires(a, b), await scale_wires(a, factor))]
+
+    product, scaled = compute(program)[0]
+    assert product.tolist() == [(int(a) * int(b)) % 2**bits for a, b in zip(x, y, strict=True)]
+    assert scaled.tolist() == [(factor * int(a)) % 2**bits for a in x]
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 20), sizes, seeds)
+def test_the_largest_of_groups_and_of_all_rows(bits, rows, seed):
+    x, follows = drawn(seed, bits, rows), np.random.default_rng(seed).random(rows) < 0.6
+
+    async def program(gates):
+        wires = gates.constant(number_bits(x, bits))
+        made = await scan_groups(wires, larger_wires, gates.constant(follows)), await reduce_rows(wires, larger_wires)
+        return [await gates.reveal(one) for one in made]
+
+    running, largest = compute(program)[0]
+    expected = []
+    for place, value in enumerate(x.tolist()):
+        expected.append(max(value, expected[-1] if place and follows[place] else 0))
+    assert running.tolist() == expected
+    assert largest.tolist() == [x.max()]
 
 
 @settings(max_examples=30)

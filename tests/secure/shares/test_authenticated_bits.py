@@ -87,7 +87,7 @@ def test_sixteen_parties_sort_and_more_than_sixteen_are_refused():
 
 
 def test_layers_in_pieces_and_checks_on_the_way_change_nothing(monkeypatch):
-    for name, most in (("_PIECE", 7), ("_LEAST", 2), ("_PENDING", 30)):
+    for name, most in (("MOST_ORDER", 7), ("LEAST_ORDER", 2), ("PENDING", 30)):
         monkeypatch.setattr(authenticated_bits, name, most)
     waiting, honest = [], AuthenticatedBits._open
 

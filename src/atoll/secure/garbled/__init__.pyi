@@ -4,8 +4,13 @@ from .circuits import blank_rows as blank_rows
 from .circuits import choose_wires as choose_wires
 from .circuits import compact_rows as compact_rows
 from .circuits import equal_wires as equal_wires
+from .circuits import larger_wires as larger_wires
 from .circuits import less_wires as less_wires
 from .circuits import merge_rows as merge_rows
+from .circuits import multiply_wires as multiply_wires
+from .circuits import reduce_rows as reduce_rows
+from .circuits import scale_wires as scale_wires
+from .circuits import scan_groups as scan_groups
 from .circuits import sort_rows as sort_rows
 from .circuits import subtract_wires as subtract_wires
 from .circuits import sum_groups as sum_groups
@@ -14,6 +19,7 @@ from .garbling import Evaluator as Evaluator
 from .garbling import Garbler as Garbler
 from .garbling import begin_garbling as begin_garbling
 from .garbling import garbling_contract as garbling_contract
+from .garbling import message_sizes as message_sizes
 from .groups import MergedGroups as MergedGroups
 from .groups import OwnerColumn as OwnerColumn
 from .groups import merge_sorted_groups as merge_sorted_groups

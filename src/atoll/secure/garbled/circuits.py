@@ -8,6 +8,8 @@ Numbers are ``(bits, rows)``, lowest bit first, and all rows go at once. ANDs fo
 | `less_wires` | k, or about 2 k in blocks | k, or those of a block and log k |
 | `equal_wires` | k - 1 | log k |
 | `choose_wires` | k | 1 |
+| `multiply_wires` | k^2 | k^2 / 2 |
+| `scale_wires`, by a public factor of d digits that are not 0 | (d - 1) k | (d - 1) k |
 | a pair of records of w bits, put in order | those of `less_wires` of the key, and w | one more |
 
 A carry costs one AND: ``c' = c ^ ((x ^ c) & (y ^ c))`` (Boyar, Peralta, Pochuev 2000). A comparison of k bits in one block is the borrow of ``x - y``; gates whose every layer is a message
@@ -19,7 +21,8 @@ where `sort_rows` takes n / 4 log n (log n + 1). Rows beyond a power of two are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -37,13 +40,21 @@ __all__ = [
     "choose_wires",
     "compact_rows",
     "equal_wires",
+    "larger_wires",
     "less_wires",
     "merge_rows",
+    "multiply_wires",
+    "reduce_rows",
+    "scale_wires",
+    "scan_groups",
     "sort_rows",
     "subtract_wires",
     "sum_groups",
     "sum_rows",
 ]
+
+Join: TypeAlias = "Callable[[Wires, Wires], Awaitable[Wires]]"
+"""Joins two numbers into one of the same bits, in any order; of a number and 0 it makes the number."""
 
 
 async def conjoin_spread(bit: Wires, x: Wires) -> Wires:
@@ -88,6 +99,32 @@ async def _borrow(a: Wires, b: Wires, borrow: Wires | None) -> Wires:
     if borrow is None:
         return await a.by.conjoin(~a, b)
     return borrow ^ await a.by.conjoin(~a ^ borrow, b ^ borrow)
+
+
+async def multiply_wires(x: Wires, y: Wires) -> Wires:
+    """``x y`` modulo ``2^k``, of two numbers of k bits."""
+    bits = len(x)
+    total = await conjoin_spread(y[0], x)
+    for i in range(1, bits):
+        raised = await conjoin_spread(y[i], x[: bits - i])
+        total = join_wires([total[:i], await add_wires(total[i:], raised)])
+    return total
+
+
+async def scale_wires(x: Wires, factor: int) -> Wires:
+    """``factor x`` modulo ``2^k``, for a public factor: a sum or difference for each digit of its signed binary form without neighbours (Reitwiesner 1960)."""
+    bits, left = len(x), factor % (1 << len(x))
+    total = x.by.zeros(x.shape)
+    empty, place = True, 0
+    while left and place < bits:
+        digit = (2 - left % 4) if left % 2 else 0
+        left = (left - digit) // 2
+        if digit:
+            raised = join_wires([x.by.zeros((place, *x.shape[1:])), x[: bits - place]])
+            total = raised if empty and digit > 0 else await (add_wires if digit > 0 else subtract_wires)(total, raised)
+            empty = False
+        place += 1
+    return total
 
 
 async def less_wires(x: Wires, y: Wires, *, signed: bool = False) -> Wires:
@@ -136,6 +173,11 @@ async def equal_wires(x: Wires, y: Wires) -> Wires:
 async def choose_wires(bit: Wires, x: Wires, y: Wires) -> Wires:
     """``x`` where the bit is 1, else ``y``."""
     return y ^ await conjoin_spread(bit, x ^ y)
+
+
+async def larger_wires(x: Wires, y: Wires) -> Wires:
+    """The larger of two numbers without sign."""
+    return await choose_wires(await less_wires(x, y), y, x)
 
 
 async def blank_rows(bit: Wires, x: Wires) -> Wires:
@@ -234,13 +276,27 @@ async def sum_rows(x: Wires, *, bits: int | None = None) -> Wires:
     return x if len(x) == most else join_wires([x, x.by.zeros((most - len(x), 1))])
 
 
-async def sum_groups(x: Wires, follows: Wires | None = None) -> Wires:
-    """Running sums modulo ``2^k`` in groups of neighbouring rows: the last row of a group has its sum.
+async def reduce_rows(x: Wires, join: Join) -> Wires:
+    """All rows joined into one, ``(k, 1)``, as a tree."""
+    while x.shape[1] > 1:
+        half = x.shape[1] // 2
+        x = join_wires([await join(x[:, :half], x[:, half : 2 * half]), x[:, 2 * half :]], axis=1)
+    return x
 
-    A tree up and down (Brent, Kung 1982): under 2 n sums and as many ANDs of ``k`` bits, in ``2 log n`` steps.
+
+async def sum_groups(x: Wires, follows: Wires | None = None) -> Wires:
+    """Running sums modulo ``2^k`` in groups of neighbouring rows: the last row of a group has its sum. See `scan_groups`."""
+    return await scan_groups(x, add_wires, follows)
+
+
+async def scan_groups(x: Wires, join: Join, follows: Wires | None = None) -> Wires:
+    """Each row joined with all rows before it in its group of neighbours: running sums with `add_wires`, the largest so far with `larger_wires`.
+
+    A tree up and down (Brent, Kung 1982): under 2 n joins and as many ANDs of ``k`` bits, in ``2 log n`` steps.
 
     Args:
         x: numbers, ``(k, rows)``.
+        join: joins two of them.
         follows: 1 where a row belongs to the group of the row before it, ``(rows,)``; that of the first row does not count. By default all rows are one group.
     """
     n, stride = x.shape[1], 1
@@ -261,7 +317,7 @@ async def sum_groups(x: Wires, follows: Wires | None = None) -> Wires:
             more = [follows.take(to - distance).reshape(1, -1)] if joins else []
             kept = await conjoin_spread(follows.take(to), join_wires([terms, *more]))
             terms, follows = kept[: len(x)], _put(follows, to, kept[-1]) if joins else follows
-        x = _put(x, to, await add_wires(x.take(to), terms))
+        x = _put(x, to, await join(x.take(to), terms))
     return x
 
 

@@ -23,6 +23,7 @@ garbler that departs from the protocol may garble another circuit.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -37,7 +38,7 @@ from ..oblivious.base import POINT, check_rows
 from .wires import GateCounter, Gates, Wires, number_bits, read_numbers, require_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,7 +47,16 @@ if TYPE_CHECKING:
 
     from .wires import Array
 
-__all__ = ["Evaluator", "Garbler", "LabelHash", "begin_garbling", "evaluate_gates", "garble_gates", "garbling_contract"]
+__all__ = [
+    "Evaluator",
+    "Garbler",
+    "LabelHash",
+    "begin_garbling",
+    "evaluate_gates",
+    "garble_gates",
+    "garbling_contract",
+    "message_sizes",
+]
 
 _LABEL, _COLUMNS, _DIGEST, _TAG = 16, 128, 32, 8
 _KEYS = 48
@@ -61,6 +71,9 @@ _ROWS = 1 << 16
 """Transfers in one frame of corrections, 1 MiB."""
 _ONE = np.uint64(1)
 _WHERE = "garbled circuit"
+_DAMAGED = (
+    "do not use any result of this computation: tables or labels were altered, or the parties run different programs"
+)
 _CHANNELS = {"transfers": "garbled transfers", "keys": "garbled keys", "tables": "garbled tables", "credits": "garbled credits", "results": "garbled results"}  # fmt: skip
 
 
@@ -227,6 +240,18 @@ class _Labels(Gates):
             raise DataError(f"{made.shape[1]} values", where="share", remedy=f"share {rows}, as both parties expect")
         return made
 
+    @staticmethod
+    def read_parts(parts: Sequence[Any], count: int) -> NDArray[np.bool_]:
+        """See `Gates.read_parts`: the garbler's words of both labels of each wire, and the evaluator's of the one that it has."""
+        sizes = [2 * count, count]
+        if len(parts) != 2 or any(not isinstance(one, np.ndarray) or one.dtype != np.uint64 or one.shape != (size,) for one, size in zip(parts, sizes, strict=False)):  # fmt: skip
+            raise LetterError("the parts of a result have another form", where=_WHERE, remedy=_DAMAGED)
+        zero, one, own = parts[0][:count], parts[0][count:], parts[1]
+        wrong = int(((own != zero) & (own != one)).sum())
+        if wrong:
+            raise LetterError(f"{wrong} of {count} labels are none of their wires", where=_WHERE, remedy=_DAMAGED)
+        return np.asarray(own == one)
+
     def _learns(self, to: str | None, role: str) -> bool:
         if to not in (None, self.garbler, self.evaluator):
             raise ConfigError(f"to={to!r}", where="reveal", remedy=f"use {self.garbler!r}, {self.evaluator!r}, or None for both")  # fmt: skip
@@ -316,11 +341,14 @@ class Garbler(_Labels):
         bits = chosen ^ (labels[0] & _ONE)
         if told[:_DIGEST].tobytes() != _digest(labels ^ (self._delta[:, None] * bits)):
             raise LetterError(
-                f"party {self._peer!r} has labels that are none of these wires",
-                where=_WHERE,
-                remedy="do not use any result of this computation: tables or labels were altered, or the parties run different programs",
+                f"party {self._peer!r} has labels that are none of these wires", where=_WHERE, remedy=_DAMAGED
             )
         return read_numbers(bits.reshape(x.shape))
+
+    async def hand_out(self, x: Wires) -> NDArray[np.uint64]:
+        """Words of both labels of each wire."""
+        await self._end_frame()
+        return self._tell(x.data.reshape(2, -1)).ravel()
 
     def _tell(self, labels: Array) -> Array:
         """Words of the hash of both labels of each wire: the evaluator knows its label by one of them, and what it stands for."""
@@ -416,6 +444,12 @@ class Evaluator(_Labels):
             await results.send(self._peer, np.concatenate([np.frombuffer(_digest(labels), dtype=np.uint8), packed]))
         return found
 
+    async def hand_out(self, x: Wires) -> NDArray[np.uint64]:
+        """A word of the label of each wire: beside the garbler's it says which of the two it is."""
+        await self._end_frame()
+        labels = x.data.reshape(2, -1)
+        return np.asarray(self._hashing.hash_labels(labels, self._count(labels.shape[1]))[0])
+
     def _open(self, tags: Array, labels: Array) -> NDArray[np.bool_]:
         count = labels.shape[1]
         own = self._hashing.hash_labels(labels, self._count(count))[0]
@@ -473,6 +507,27 @@ def garbling_contract(counted: GateCounter, *, protocol: str = "garbled circuit"
         if any(to == role for to, _ in counted.shown):
             learns.append(Exposure(role, "the results that are shown to it", assumed, "sum", other))
     return Contract(protocol, tuple(told), tuple(learns))
+
+
+def message_sizes(counted: GateCounter) -> Counter[int]:
+    """Bytes of a message -> how many of them a program takes between the two parties; `GateCounter.measure` counted it for the roles ``(garbler, evaluator)``."""
+    _, evaluator = counted.roles
+    found = Counter({POINT: 1, _COLUMNS * POINT: 1, _KEYS: 1})
+
+    def cut(rows: int, most: int, width: int) -> None:
+        found[most * width] += rows // most
+        if rows % most:
+            found[rows % most * width] += 1
+
+    cut(counted.shared[evaluator], _ROWS, _LABEL)
+    frames = 0
+    for piece in counted.pieces:
+        cut(piece, _FRAME, 2 * _LABEL)
+        frames += -(-piece // _FRAME)
+    found[1] += frames // _CREDIT
+    for role, bits in counted.shown:
+        found[2 * _TAG * bits if role == evaluator else _DIGEST + -(-bits // 8)] += 1
+    return +found
 
 
 def _parts(count: int) -> Iterator[tuple[slice, int]]:

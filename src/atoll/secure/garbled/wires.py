@@ -167,6 +167,23 @@ class Gates:
         """
         raise NotImplementedError
 
+    async def hand_out(self, x: Wires) -> NDArray[np.uint64]:
+        """This party's part of bits of any shape that are for somebody outside; who has the parts of all parties reads them by `read_parts`. No party learns them."""
+        raise NotImplementedError
+
+    @staticmethod
+    def read_parts(parts: Sequence[Any], count: int) -> NDArray[np.bool_]:
+        """The bits, of the parts of all parties in their order.
+
+        Args:
+            parts: what `hand_out` gave at each party.
+            count: how many bits there are.
+
+        Raises:
+            LetterError: the parts do not fit together: one was altered.
+        """
+        raise NotImplementedError
+
 
 class GateCounter(Gates):
     """Gates without data: a program runs on shapes alone, and what it uses is counted.
@@ -177,25 +194,34 @@ class GateCounter(Gates):
 
     Attributes:
         ands: number of ANDs.
-        layers: number of layers: arrays of ANDs.
+        sizes: ANDs of a layer -> number of layers, each of which is an array of ANDs.
         pieces: number of ANDs between inputs and results.
         shared: role -> number of bits that it shares.
+        shares: number of arrays that are shared.
         shown: the role and the number of bits of each result.
+        handed: the number of bits of each result that is for somebody outside.
     """
 
     planes: ClassVar[int] = 0
 
     def __init__(self, roles: Sequence[str], block: int = 64) -> None:
         self.roles, self.block = tuple(roles), block
-        self.layers = 0
+        self.sizes: Counter[int] = Counter()
         self.pieces = [0]
         self.shared: Counter[str] = Counter()
+        self.shares = 0
         self.shown: list[tuple[str, int]] = []
+        self.handed: list[int] = []
 
     @property
     def ands(self) -> int:
         """Number of ANDs."""
         return sum(self.pieces)
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return self.sizes.total()
 
     @classmethod
     async def measure(cls, program: Callable[[Any], Awaitable[Any]], roles: Sequence[str], block: int = 64) -> GateCounter:  # fmt: skip
@@ -213,7 +239,7 @@ class GateCounter(Gates):
         """Count a layer."""
         require_shape(x, y)
         self.pieces[-1] += math.prod(x.shape)
-        self.layers += 1
+        self.sizes[math.prod(x.shape)] += 1
         return self.zeros(x.shape)
 
     async def share(self, values: Any = None, *, owner: str, bits: int, rows: int) -> Wires:
@@ -221,12 +247,19 @@ class GateCounter(Gates):
         del values
         self.pieces.append(0)
         self.shared[owner] += bits * rows
+        self.shares += 1
         return self.zeros((bits, rows))
 
     async def reveal(self, x: Wires, to: str | None = None) -> None:
         """Count bits that are shown."""
         self.pieces.append(0)
         self.shown += [(role, math.prod(x.shape)) for role in (self.roles if to is None else (to,))]
+
+    async def hand_out(self, x: Wires) -> NDArray[np.uint64]:
+        """Count bits that are handed out."""
+        self.pieces.append(0)
+        self.handed.append(math.prod(x.shape))
+        return np.zeros(0, dtype=np.uint64)
 
 
 def require_shape(x: Wires, y: Wires) -> None:

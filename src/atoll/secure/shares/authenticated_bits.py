@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 __all__ = ["AuthenticatedBits"]
 
 _MOST_PARTIES = 16
-_PIECE = 1 << 17
+MOST_ORDER = 1 << 17
 """ANDs that are computed with one message, and triples of the largest order: 3 MiB."""
-_LEAST = 1 << 12
+LEAST_ORDER = 1 << 12
 """Triples of the first order; each is twice as large as the one before."""
-_PENDING = 1 << 20
+PENDING = 1 << 20
 """Opened bits from which a check is due: 8 MiB of words that wait for it."""
 _ONE = np.uint64(1)
 _WHERE = "AuthenticatedBits"
@@ -84,7 +84,7 @@ class AuthenticatedBits(Gates, Committing):
         self._key = np.uint64(0)
         self._stream: Any = None
         self._triples = np.empty((3, 0), dtype=np.uint64)
-        self._order = _LEAST
+        self._order = LEAST_ORDER
         self._pending: list[Array] = []
 
     # ------------------------------------------------------------------ what the dealer gives
@@ -113,7 +113,7 @@ class AuthenticatedBits(Gates, Committing):
         while self._triples.shape[1] < count:
             rows = await self.dealer.get("triple", (self._order,), bitwise=True)
             self._triples = np.concatenate([self._triples, self._parts(rows, (3, self._order))], axis=1)
-            self._order = min(2 * self._order, _PIECE)
+            self._order = min(2 * self._order, MOST_ORDER)
         taken, self._triples = self._triples[:, :count], self._triples[:, count:]
         return taken
 
@@ -128,8 +128,8 @@ class AuthenticatedBits(Gates, Committing):
         require_shape(x, y)
         a, b = (np.ascontiguousarray(wires.data).reshape(-1) for wires in (x, y))
         made = np.empty_like(a)
-        for start in range(0, len(a), _PIECE):
-            part = slice(start, start + _PIECE)
+        for start in range(0, len(a), MOST_ORDER):
+            part = slice(start, start + MOST_ORDER)
             u, v, w = await self._take_triples(len(a[part]))
             d, e = await self._open(np.stack([a[part] ^ u, b[part] ^ v]))
             made[part] = w ^ (v & d) ^ (u & e) ^ (self._key & d & e)
@@ -144,7 +144,7 @@ class AuthenticatedBits(Gates, Committing):
                 bits ^= self._require_bits(told, packed.shape, party)
         shown = -np.unpackbits(bits, count=words.size, bitorder="little").astype(np.uint64).reshape(words.shape)
         self._pending.append(np.ravel(words ^ (shown & self._key)))
-        if sum(map(len, self._pending)) >= _PENDING:
+        if sum(map(len, self._pending)) >= PENDING:
             await self.check()
         return np.asarray(shown)
 
@@ -223,6 +223,21 @@ class AuthenticatedBits(Gates, Committing):
         if to is not None and own is None:
             return None
         return read_numbers(shown if own is None else shown ^ own)
+
+    async def hand_out(self, x: Wires) -> NDArray[np.uint64]:
+        """This party's part of the key, and of the word of each bit, after all that they follow from was checked; see `Gates.hand_out`. Nothing may be computed after it: whoever reads the parts has the key."""
+        await self.check()
+        return np.concatenate([np.array([self._key], dtype=np.uint64), x.data.reshape(-1)])
+
+    @staticmethod
+    def read_parts(parts: Sequence[Any], count: int) -> NDArray[np.bool_]:
+        """See `Gates.read_parts`: the word of a bit is 0, or the key. Whoever alters its part must hit a key that it does not know."""
+        if any(not isinstance(one, np.ndarray) or one.dtype != np.uint64 or one.shape != (count + 1,) for one in parts):
+            raise LetterError("the parts of a result have another form", where=_WHERE, remedy=_STOP)
+        key, words = (joined := np.bitwise_xor.reduce(np.stack(parts)))[0], joined[1:]
+        if not key & _ONE or (words[words != 0] != key).any():
+            raise LetterError("a part of a result was altered", where=_WHERE, remedy=_STOP)
+        return np.asarray(words != 0)
 
     # ------------------------------------------------------------------ checks
 
