@@ -10,10 +10,12 @@ import numpy as np
 
 from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, RELEASED_ONLY, SERVER, STEPS, Capability, Need
 from atoll.core.errors import CompositionError
+from atoll.core.facets import facet
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked
 from atoll.rounds.loop import Course
 
+from ..algorithm import Phased
 from ..capabilities import EVERYONE, ONE_SUM, PLAIN_MEAN, SELF_FOLDING
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from ..algorithm import Algorithm
     from ..context import Context
 
-__all__ = ["Decentralised", "NodeCourse", "Star", "Topology", "refuse"]
+__all__ = ["Decentralised", "NodeCourse", "Star", "Topology", "refuse", "require_every_visit_trains"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,21 @@ class NodeCourse(Course):
 
     def check(self, fed: Federation) -> None:
         """Refuse a disconnected graph; called when the state starts."""
+
+
+def require_every_visit_trains(topology: Topology, context: Context) -> None:
+    """Refuse an algorithm some of whose rounds are the server's alone, where the server's state travels and each visit is one of its rounds.
+
+    With two visits a round, one client would train in every round and the other one never, and the promise to a client would count half of its releases.
+
+    Raises:
+        CompositionError: names the topology and the algorithm.
+    """
+    visits = context.rounds * max(2, len(context.clients))
+    contacts = facet(context.algorithm, Phased).contacts(visits)
+    if contacts is not None and contacts < visits:
+        what = f"{type(context.algorithm).__name__} leaves some rounds to the server alone, and here each visit is a round: some clients would never train"
+        refuse(topology, what, "topology", "use Star(), or an algorithm with the same phases in every round")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from atoll.core.requests.task import Task
 
 from ..capabilities import EVERYONE
 from ..round.state import global_model
-from .base import Decentralised, NodeCourse
+from .base import Decentralised, NodeCourse, require_every_visit_trains
 from .node import Node
 from .nodes import seed_of
 
@@ -72,6 +72,10 @@ class Cyclic(Decentralised):
     def lacks(self) -> Mapping[Capability, str]:
         """Reasons for capabilities that the topology does not offer."""
         return {**super().lacks, FIXED_COHORT: "has a model that meets one client at a time"}
+
+    def check(self, context: Context) -> None:
+        """Refuse an algorithm with rounds of the server alone."""
+        require_every_visit_trains(self, context)
 
     def course(self, context: Context) -> _Cycle:
         """Visits."""

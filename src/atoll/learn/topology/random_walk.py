@@ -17,7 +17,7 @@ from atoll.core.requests.task import Task
 
 from ..capabilities import EVERYONE
 from ..round.state import global_model
-from .base import Decentralised, NodeCourse
+from .base import Decentralised, NodeCourse, require_every_visit_trains
 from .graphs import Expander, Graph
 from .mixing import mean_states, mixing_matrix, require_connected
 from .node import Node
@@ -80,6 +80,7 @@ class RandomWalk(Decentralised):
             raise ConfigError(
                 f"tokens={self.tokens} on {len(context.clients)} nodes", where="RandomWalk", remedy="use fewer"
             )
+        require_every_visit_trains(self, context)
         mark = _mark_token(context.algorithm.init(context.learner.init(Rng(0))), 0)[1]
         if mark is not None and len(mark) != self.tokens:
             raise CompositionError(
