@@ -512,6 +512,11 @@ class _ParameterWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.names = {p.untyped_storage()._cdata: name for name, p in params.items()}
         self.written = list[str]()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return what avoids loading PyTorch's compiler, which takes two seconds: there is nothing to guard against it."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Look at the arguments that the operation's schema says it writes."""
         given = kwargs or {}
