@@ -105,10 +105,13 @@ def _has_module(package: str, name: str) -> bool:
 def _name_missing(package: str, name: str) -> UnknownName:
     """Return the error about a name that a package does not have: where it is, or what it resembles."""
     root = package.partition(".")[0]
-    home = "" if name.startswith("_") else _home_of(name, root)
-    peer = "" if home or name.startswith("_") or root != __name__.partition(".")[0] else find_peer(name)
-    home = home or ("" if peer or name.startswith("_") else _home_of(name, root, alike=True))
-    said = "" if home or peer else nearest(name, sys.modules[package].__all__)
+    hidden = name.startswith(
+        "_"
+    )  # `inspect`, pytest and debuggers ask each package for dozens of them, and read no answer
+    home = "" if hidden else _home_of(name, root)
+    peer = "" if home or hidden or root != __name__.partition(".")[0] else find_peer(name)
+    home = home or ("" if peer or hidden else _home_of(name, root, alike=True))
+    said = "" if home or peer or hidden else nearest(name, sys.modules[package].__all__)
     return UnknownName(
         f"module {package!r} has no attribute {name!r}.{said}",
         where=package,
