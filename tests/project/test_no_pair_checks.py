@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
-from atoll.heap import loading
+from tests.support.sources import PACKAGE as SOURCE
+from tests.support.sources import modules as files
 
-SOURCE = Path(__file__).parents[2] / "src" / "atoll"
 ROOMS = ("core", "learn", "stages", "privacy", "rounds", "torch", "models", "runs", "runtime")
 BASES = frozenset(
     {
@@ -52,16 +51,14 @@ ALLOWED = {
 ASKS = (ast.ClassDef, ast.Call, ast.Compare)
 
 
-def nodes_of(text: str) -> list[ast.AST]:
+def nodes_of(nodes: Iterable[ast.AST]) -> list[ast.AST]:
     """Classes, calls and comparisons of a module: one walk for all that is asked of it."""
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ASKS)]
+    return [node for node in nodes if isinstance(node, ASKS)]
 
 
 def modules() -> dict[str, list[ast.AST]]:
     """Path below ``src/atoll`` -> what its syntax tree has of `ASKS`."""
-    found = sorted(path for room in ROOMS for path in (SOURCE / room).rglob("*.py"))
-    with loading():
-        return {str(path.relative_to(SOURCE)): nodes_of(path.read_text(encoding="utf-8")) for path in found}
+    return {str(module.path.relative_to(SOURCE)): nodes_of(module.nodes) for module in files() if module.room in ROOMS}
 
 
 def classes(found: dict[str, list[ast.AST]]) -> dict[str, set[str]]:
@@ -129,7 +126,7 @@ class Star(Topology): ...
 class Uniform(Selection): ...
 class Everyone(Selection): ...
 """
-    assert asked({"m.py": nodes_of(text)}) == {"m.py": {"Mine2", "Star", "Uniform", "Everyone"}}
+    assert asked({"m.py": nodes_of(ast.walk(ast.parse(text)))}) == {"m.py": {"Mine2", "Star", "Uniform", "Everyone"}}
 
 
 def test_what_a_learner_offers_is_asked_of_its_protocols() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from tests.support.sources import ROOT
+from tests.support.sources import ROOT, Module
 
 PAGE = (ROOT / "docs" / "howto" / "troubleshooting.md").read_text(encoding="utf-8")
 PAGES = PAGE + "".join(
@@ -26,22 +26,22 @@ INTERNAL = {
 """Places and remedies of errors that only programs meet, which use modules of the runtime themselves."""
 
 
-def _pieces(node: ast.AST) -> list[str]:
+def _pieces(nodes: Iterable[ast.AST]) -> list[str]:
     """The literal parts of a text."""
-    found = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    found = [part.value for part in nodes if isinstance(part, ast.Constant) and isinstance(part.value, str)]
     return [piece.strip(" :;,") for piece in found]
 
 
 def _messages() -> Iterator[tuple[str, list[str]]]:
     """(where in the code, literal parts) of every error with a remedy."""
     for path in RUNTIME:
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for call in Module(path).nodes:
             if not (isinstance(call, ast.Call) and getattr(call.func, "id", "").endswith("Error") and call.args):
                 continue
-            said = {key.arg: _pieces(key.value) for key in call.keywords}
+            said = {key.arg: _pieces(ast.walk(key.value)) for key in call.keywords}
             if "remedy" not in said or INTERNAL & {*said["remedy"], *said.get("where", ())}:
                 continue
-            pieces = [piece for piece in _pieces(call.args[0]) if len(piece) >= SHORT]
+            pieces = [piece for piece in _pieces(ast.walk(call.args[0])) if len(piece) >= SHORT]
             if pieces:
                 yield f"{path.name}:{call.lineno}", pieces
 
@@ -68,7 +68,7 @@ def test_every_message_on_the_page_is_one_of_the_code() -> None:
         *RUNTIME,
         *(path for room in ("core", "cli", "data", "runs") for path in (ROOT / "src" / "atoll" / room).rglob("*.py")),
     ]
-    code = "\n".join(piece for path in files for piece in _pieces(ast.parse(path.read_text(encoding="utf-8")))).lower()
+    code = "\n".join(piece for path in files for piece in _pieces(Module(path).nodes)).lower()
     rows = [line.split(" | ")[0] for line in PAGE.splitlines() if line.startswith("| `")]
     assert len(rows) > 60
     assert not [piece for piece in _said("\n".join(rows)) if len(piece) > 2 and piece.lower() not in code]

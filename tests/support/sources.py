@@ -119,9 +119,13 @@ def _walk(module: Module, body: list[ast.stmt], *, eager: bool, typing: bool) ->
             for alias in statement.names:
                 yield Import(module, f"{base}.{alias.name}", module.at(statement), eager, typing)
         else:
-            yield from _calls(module, statement)
+            if "import_module" in module.text or "__import__" in module.text:
+                yield from _calls(module, statement)
             inside = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
-            checked = isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test)
+            checked = isinstance(statement, ast.If) and any(
+                "TYPE_CHECKING" in (getattr(node, "id", ""), getattr(node, "attr", ""))
+                for node in ast.walk(statement.test)
+            )
             for field in ("body", "orelse", "finalbody"):
                 children = getattr(statement, field, [])
                 only_typing = typing or (checked and field == "body")
