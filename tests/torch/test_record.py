@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from atoll.core.algebra import tree as T
+from atoll.torch import buffers
 from atoll.torch.examples.sums import gradient_of
+from atoll.torch.tracing import compiler
 from atoll.torch.tracing.compiler import Unrecordable, record
 from tests.support.torch_toys import seeded
 
@@ -136,3 +139,10 @@ print(training.choices["mode"], "torch._dynamo" in sys.modules, "torch._inductor
 def test_a_small_job_does_not_load_pytorchs_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", SMALL_JOB], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["vector", "False", "False"]
+
+
+def test_no_mode_of_ours_loads_pytorchs_compiler() -> None:
+    """PyTorch wraps what a mode does with operations so that the first one imports ``torch._dynamo``, unless the mode says that it needs no guard."""
+    ours = [kind for kind in TorchDispatchMode.__subclasses__() if kind.__module__.startswith("atoll.")]
+    assert {kind.__module__ for kind in ours} == {buffers.__name__, compiler.__name__}
+    assert not any(kind._should_skip_dynamo() for kind in ours)
