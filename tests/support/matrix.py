@@ -188,19 +188,42 @@ def is_accepted(parts: dict[str, str]) -> bool:
     return not any(frozenset(two) in listed for two in [*combinations(choices, 2), *((one,) for one in choices)])
 
 
+LATE: dict[tuple[Choice, ...], str] = {
+    (
+        ("reducer", "DoubleMasked"),
+        ("mechanism", "ShuffledDP"),
+    ): r"a reply is counted as one of \d behind a server, and this sum",
+    (("algorithm", "FedDualAvg"), ("wrapper", "ServerOptimised")): "what FedDualAvg sends does not follow params",
+    (("algorithm", "IFCA"), ("wrapper", "ServerOptimised")): "what IFCA sends does not follow params",
+}
+"""``(axis, value), (axis, value) -> reason``: what is refused when the first round begins, and not when the parts are composed."""
+
+
+def is_refused_late(cell: Cell) -> bool:
+    """Whether two of its values are in `LATE`."""
+    return any(set(values) <= set(zip(AXES, cell, strict=True)) for values in LATE)
+
+
 FREE = ("pace", "engine")
 """Axes that cost nothing: a cell takes the value with most pairs that no cell has yet. On the others it keeps the default."""
+MORE = {
+    frozenset({"algorithm", "mechanism"}): ("wrapper", "topology", *FREE),
+    frozenset({"algorithm", "wrapper"}): ("topology", *FREE),
+}
+"""Axes of a pair -> axes that are as free in its cells. Those with a reducer share the training that they are compared with, and keep the default."""
+SHARE = 4
+"""Of the pairs of an algorithm, a reducer and a mechanism, which take most of the time, one in so many is wanted."""
 
 
 @cache
 def wanted_pairs() -> dict[frozenset[Choice], None]:
-    """What the cells of `cover` hold: each two values that go together; of algorithms, reducers and mechanisms every other two, as on a chessboard."""
+    """What the cells of `cover` hold: each two values that go together; of algorithms, reducers and mechanisms one in `SHARE`, in diagonals."""
     values = [(axis, value) for axis, named in AXES.items() for value in named]
     place = {(axis, value): list(AXES[axis]).index(value) for axis, value in values}
     found = {}
     for one, other in combinations(values, 2):
         dear = {one[0], other[0]} <= {"algorithm", "reducer", "mechanism"}
-        if one[0] == other[0] or (dear and (place[one] + place[other]) % 2):
+        if one[0] == other[0] or (dear and (place[one] + place[other]) % SHARE):
             continue
         if is_accepted(Cell(**dict([one, other])).parts):
             found[frozenset({one, other})] = None
@@ -218,13 +241,15 @@ def cover() -> dict[str, list[Cell]]:
         if "algorithm" not in two:  # whichever has least to do
             able = [name for name in cells if is_accepted(cell._replace(algorithm=name).parts)]
             cell = cell._replace(algorithm=min(able, key=lambda name: len(cells[name])))
-        for axis in FREE:
-            if axis not in two:
-                others = [cell._replace(**{axis: value}) for value in AXES[axis]]
-                cell = max(filter(_trains, others), key=lambda other: sum(pair in left for pair in _pairs(other)))
+        for axis in MORE.get(frozenset(two), FREE):
+            others = [cell._replace(**{axis: value}) for value in AXES[axis]]
+            able = [other for other in others if is_accepted(other.parts) and not is_refused_late(other)]
+            if axis not in two and able:
+                cell = max(able, key=lambda other: sum(pair in left for pair in _pairs(other)))
         if (
             two.keys() == {"algorithm", "mechanism"}
-            and (_place(cell, "algorithm") - _place(cell, "mechanism")) % 4 == 0
+            and (_place(cell, "algorithm") // SHARE + _place(cell, "mechanism")) % 4 == 0
+            and _trains(cell._replace(engine="batched"))
         ):
             cell = cell._replace(engine="batched")  # whose ledger is compared with that of single clients
         for pair in _pairs(cell):
