@@ -78,7 +78,7 @@ def refused(message, match, limits=DEFAULT_LIMITS):
 
 
 @given(some.messages())
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=2 * settings.default.max_examples, suppress_health_check=[HealthCheck.too_slow])
 def test_a_message_comes_back_at_the_size_foretold(tree):
     message = encode(tree)
     assert nbytes(tree) == len(message)
@@ -603,20 +603,20 @@ def survives(message):
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=2 * settings.default.max_examples)
 def test_random_bytes_are_survived(data):
     survives(data)
 
 
 @given(st.binary(max_size=80), st.integers(0, 3))
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=4 * settings.default.max_examples)
 @example(b"\x15\x00\x00\x00\x00", 0)
 def test_random_headers_are_survived(head, lines):
     survives(message_of(head, bytes(64 * lines)))
 
 
 @given(some.messages(), st.data())
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=3 * settings.default.max_examples, suppress_health_check=[HealthCheck.too_slow])
 def test_mutated_messages_are_survived(tree, data):
     message = bytearray(encode(tree))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -124,7 +124,7 @@ CHAINS = [
 ]
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(
     algorithm=st.sampled_from(sorted(ALGORITHMS)),
     uplink=st.sampled_from(CHAINS),

@@ -48,7 +48,7 @@ def test_a_state_comes_back_as_the_type_it_was(limit, state):
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(first=puts, second=puts, others=puts)
 def test_a_shelf_is_a_dict(limit, first, second, others):
     table, model = StateTable(Allowance(limit)), {}

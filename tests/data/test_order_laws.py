@@ -218,7 +218,7 @@ def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 LAW = settings(
-    max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+    max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
 
 

@@ -361,7 +361,7 @@ def indefinite(seed):
     return Quadratics(made)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5, deadline=None)
 @given(SEEDS, st.sampled_from([1e-4, 0.3, 30.0]), st.booleans())
 @example(7657, 0.3, False)  # ten iterations in four dimensions followed rounding to a direction of length 1e12
 def test_dingo_never_increases_the_norm_of_the_gradient(seed, theta, convex):

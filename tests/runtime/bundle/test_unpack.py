@@ -101,7 +101,7 @@ pieces = st.sampled_from(
 paths = st.lists(pieces, min_size=1, max_size=4).map("/".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples, deadline=None)
 @given(st.dictionaries(st.one_of(paths, st.text(max_size=8)), st.binary(max_size=20), max_size=4))
 def test_any_names_are_refused_or_stay_inside(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]

@@ -44,7 +44,7 @@ async def hear(channel: Channel, sizes: list[int]) -> None:
         assert channel.outbox.held <= QUICK.window
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(lives=LIVES, out=st.lists(SIZES, min_size=1, max_size=3), back=SIZES)
 def test_messages_arrive_once_and_in_order_wherever_connections_are_cut(
     lives: list[Life], out: list[list[int]], back: list[int]

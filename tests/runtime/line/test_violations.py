@@ -200,7 +200,7 @@ def _frames() -> st.SearchStrategy[bytes]:
     return st.one_of(st.binary(max_size=60), made, st.just(OPEN), st.just(frame(Kind.DATA, 1, 1, SAY, 1)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples)
 @given(blocks=st.lists(_frames(), max_size=12), first=st.booleans())
 def test_no_frames_whatever_bring_a_server_down(blocks: list[bytes], first: bool) -> None:
     async def play() -> None:

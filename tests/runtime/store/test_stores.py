@@ -78,7 +78,11 @@ def seen(store: JobStore) -> Any:
     return store.jobs(), store.events(), [store.lines(record.id) for record in store.jobs()]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings.default.max_examples // 3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(steps)
 def test_sqlite_tells_what_memory_tells(tmp_path_factory: pytest.TempPathFactory, taken: list[tuple[Any, ...]]) -> None:
     folder = tmp_path_factory.mktemp("store")

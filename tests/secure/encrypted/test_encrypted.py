@@ -135,7 +135,7 @@ def test_every_scheme_gives_the_fixed_point_sum_to_the_bit(reducer, engine):
     helper=st.booleans(),
     seed=st.integers(0, 3),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=settings.default.max_examples // 4)
 def test_every_pattern_of_losses_gives_the_sum_to_the_bit_or_an_error(reducer, replies, answers, helper, seed):
     threshold, data = (3 if reducer.keys == "threshold" else 2), data_of(seed)
     lost = {":encrypt_totals/": [NAMES[i] for i in replies], ":answer_sum/": [NAMES[i] for i in answers]}

@@ -146,7 +146,7 @@ STEPS = ("deal", "masked", "vote", "reveal")
     most=st.integers(LEAST + 1, PARTIES + 2),
     engine=st.sampled_from([Inline, Batched]),
 )
-@settings(deadline=None)
+@settings(max_examples=settings.default.max_examples // 3, deadline=None)
 def test_exactly_the_parts_that_the_sum_does_not_need_are_taken_back(lost, server, most, engine):
     """Whoever is lost at whichever step, also after its words are in the sum: to the last step of the grid."""
     threshold, steps = (5 if server == "active" else 3), [s for s in STEPS if s != "vote" or server == "active"]

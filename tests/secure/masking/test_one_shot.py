@@ -66,7 +66,7 @@ def summed(reducer, data, lost=None, engine=None, **terms):
     engine=st.sampled_from([Inline, Batched]),
     seed=st.integers(0, 3),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=settings.default.max_examples // 3)
 def test_the_sum_is_the_fixed_point_sum_to_the_bit_or_none_at_all(lost, threshold, engine, seed):
     data = np.random.default_rng(seed).normal(size=(6, 4)) * 2
     first = lost.get("code_words", set())

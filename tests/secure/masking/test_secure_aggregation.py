@@ -75,7 +75,7 @@ def data_of(seed, parties=6):
     engine=st.sampled_from([Inline, Batched]),
     seed=st.integers(0, 3),
 )
-@settings(deadline=None)
+@settings(max_examples=settings.default.max_examples // 2, deadline=None)
 def test_the_sum_is_the_fixed_point_sum_to_the_bit_or_none_at_all(lost, server, degree, masks, engine, seed):
     """Every pattern of losses, step by party: above the threshold exact, one below an error and no sum."""
     degree = None if server == "active" else degree
