@@ -79,6 +79,7 @@ def compare(rows: Any, oracle: Any) -> None:
     assert sum(row["energy_wh"] for row in rows) == pytest.approx(oracle.joules.sum() / 3600)
 
 
+@pytest.mark.every(5)  # each setting; three of six rules of slack, the joint one among them
 @pytest.mark.parametrize(
     ("slack", "joint"),
     [

@@ -156,6 +156,7 @@ def test_fedavg_cells_run(tmp_path: Path) -> None:
     assert all(row["replied"] <= (~crashes.crashed[row["round"] - 1]).sum() for row in made.rows)
 
 
+@pytest.mark.every(2)  # 40 rounds each; three crash rates with three fractions
 @pytest.mark.usefixtures("houses")
 @pytest.mark.parametrize(
     ("crash", "fraction"), [(0.1, 0.5), (0.3, 0.1), (0.3, 0.3), (0.5, 0.7), (0.7, 0.1), (0.7, 1.0)]

@@ -76,6 +76,7 @@ def test_devices_take_the_seconds_of_table_3_2(task) -> None:
     assert (outcomes.seconds[~outcomes.done] < drawn.seconds[~outcomes.done] + wait).all()
 
 
+@pytest.mark.every(4)  # each task, with eight of eleven methods
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in SAME])
 @pytest.mark.parametrize("task", list(STUDIED))
 def test_every_method_is_a_configuration(task, method) -> None:

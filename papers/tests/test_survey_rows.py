@@ -96,6 +96,7 @@ def test_the_gap_is_the_reference(row: SurveyRow) -> None:
     assert row.holds(value), f"{row.name}: {value:.6g}, stated: {row.stated()}"
 
 
+@pytest.mark.every(3)  # settings of the same classes
 @pytest.mark.parametrize("row", METHODS, ids=_name)
 def test_the_contract_holds(row: SurveyRow) -> None:
     check_algorithm(row.algorithm, descends=row.descends)

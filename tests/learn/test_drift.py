@@ -112,7 +112,7 @@ AROUND = [
 ]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)  # each wrapper twice
 @pytest.mark.parametrize("wrap", AROUND, ids=["server momentum", "upcycled", "local momentum"])
 @pytest.mark.parametrize("algorithm", EXACT, ids=name)
 def test_the_optimum_is_reached_through_wrappers_too(algorithm, wrap):
@@ -130,6 +130,7 @@ def test_the_corrections_of_vrl_sgd_cancel_where_the_model_is_moved_beyond_the_a
     assert "average" not in plain.algorithm.broadcast(plain.state, "train")
 
 
+@pytest.mark.every(2)  # 200 to 350 rounds each
 @pytest.mark.parametrize("algorithm", EXACT, ids=name)
 def test_many_steps_still_reach_the_optimum(algorithm):
     assert Loop(algorithm).rounds(350 if type(algorithm) is SLOW else 200).gap < 1e-12

@@ -329,7 +329,7 @@ def test_a_step_of_another_form_is_refused(base: Algorithm) -> None:
         Accelerated(base=base)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)  # two thirds of a second each
 @pytest.mark.parametrize(
     "algorithm",
     [

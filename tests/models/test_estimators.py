@@ -155,6 +155,7 @@ def test_averaged_least_squares_is_the_weighted_mean_of_the_clients_fits():
 ALONE = "ignore:.*cannot be fitted to one class:RuntimeWarning"
 
 
+@pytest.mark.every(2)  # every second classifier
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=name)
 @pytest.mark.filterwarnings(ALONE)
 def test_clients_that_lack_classes(model):

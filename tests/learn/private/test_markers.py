@@ -130,7 +130,7 @@ def check(algorithm: str, mechanism: str, left: list[Any], reducer: str = "plain
     return True
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)  # each mechanism once, with another algorithm
 @pytest.mark.parametrize("algorithm", SOME)
 @pytest.mark.parametrize("mechanism", list(PARTS["privacy"]))
 def test_no_marker_leaves(mechanism: str, algorithm: str, left: list[Any]) -> None:

@@ -48,6 +48,7 @@ def secret(i=0, **more):
     return StageContext(None, np.array([Rng(i).key], dtype=np.uint64), seeds, **more)
 
 
+@pytest.mark.every(4)  # each value of both axes once
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("settings", [{}, {"bits": 16, "step": 0.01}, {"replaced": True}], ids=str)
 def test_it_keeps_what_a_stage_declares(kind, settings):
