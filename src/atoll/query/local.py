@@ -14,6 +14,7 @@ from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.statistics.answered import AnswerRecord, RowSets
 
 from .databases.silo import Silo, quote
+from .indexes.narrowing import narrow_tables
 from .plan import ROW, QueryPlan, Released, make_plan
 from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_points
@@ -142,7 +143,7 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def source_text(catalog: Catalog, policy: QueryPolicy, table: str, columns: Sequence[str], name: str) -> str:
+def source_text(catalog: Catalog, policy: QueryPolicy, table: str, columns: Sequence[str], name: str, where: str = "") -> str:  # fmt: skip
     """Local SQL of a table with the types of the catalog and the number of each row; values outside the site's own range are NULL.
 
     Args:
@@ -151,6 +152,7 @@ def source_text(catalog: Catalog, policy: QueryPolicy, table: str, columns: Sequ
         table: the table, in lower case.
         columns: its columns that are read, as the catalog writes them.
         name: the table, as the source writes it.
+        where: local SQL of which rows are looked at; empty for all.
     """
     types, shown = catalog.tables[table], []
     for column in columns:
@@ -158,12 +160,21 @@ def source_text(catalog: Catalog, policy: QueryPolicy, table: str, columns: Sequ
         if one.low is not None and one.high is not None:
             cell = f"CASE WHEN {quote(column)} BETWEEN {one.low!r} AND {one.high!r} THEN {cell} END"
         shown.append(f"{cell} AS {quote(column.lower())}")
-    return f"SELECT {', '.join([*shown, f'rowid AS {quote(ROW)}'])} FROM main.{quote(name)}"
+    return (
+        f"SELECT {', '.join([*shown, f'rowid AS {quote(ROW)}'])} FROM main.{quote(name)}{where and f' WHERE {where}'}"
+    )
 
 
-def prefix_of(silo: Silo, plan: Any, names: Mapping[str, str]) -> str:
-    """The WITH before local SQL of a plan: its tables as they count here, and the statement's own."""
-    made = [f"{quote(SOURCE + table)} AS ({source_text(plan.catalog, silo.policy, table, columns, names[table])})" for table, columns in plan.sources.items()]  # fmt: skip
+def prefix_of(silo: Silo, plan: Any, names: Mapping[str, str], narrowed: Mapping[str, str] | None = None) -> str:
+    """The WITH before local SQL of a plan: its tables as they count here, and the statement's own.
+
+    Args:
+        silo: the site.
+        plan: the plan.
+        names: table -> as the source writes it.
+        narrowed: table -> which rows are looked at; see `atoll.query.indexes.narrowing`.
+    """
+    made = [f"{quote(SOURCE + table)} AS ({source_text(plan.catalog, silo.policy, table, columns, names[table], (narrowed or {}).get(table, ''))})" for table, columns in plan.sources.items()]  # fmt: skip
     return "WITH " + ", ".join([*made, *([plan.common] if plan.common else [])])
 
 
@@ -210,14 +221,17 @@ class LocalCells:
         self.plan, self._silo = plan, silo
         self._names = names_of(silo, plan)
         self._speaks = lone or not plan.lone
-        texts = [self._cells_text()]
         listed = self._keys_text() if plan.keys else ""
-        if plan.keys:
-            texts.append(listed)
-        if plan.counted:
-            texts += [self._members_text(one) for one in plan.released]
-            texts += [units_text(one, plan.catalog, self._names[one.table]) for one in plan.released]
-        found = silo.run_all(texts, list(self._names.values()), stable={listed})
+
+        def write(run: Any, kept: dict[Any, Any]) -> list[str]:
+            narrowed = narrow_tables(silo.policy, plan, self._names, run, kept)
+            texts = [self._cells_text(narrowed), *([listed] if plan.keys else [])]
+            if plan.counted:
+                texts += [self._members_text(one, narrowed) for one in plan.released]
+                texts += [units_text(one, plan.catalog, self._names[one.table]) for one in plan.released]
+            return texts
+
+        found = silo.run_all(write, list(self._names.values()), stable={listed})
         keys = len(plan.keys)
         self._rows = {tuple(row[:keys]): row[keys:] for row in found[0]}
         self.possible: list[Cell] = [tuple(row) for row in found[1]] if plan.keys else []
@@ -227,8 +241,8 @@ class LocalCells:
 
     # ------------------------------------------------------------------ SQL
 
-    def _with(self) -> str:
-        return prefix_of(self._silo, self.plan, self._names)
+    def _with(self, narrowed: Mapping[str, str] | None = None) -> str:
+        return prefix_of(self._silo, self.plan, self._names, narrowed)
 
     def _key_list(self) -> list[str]:
         return [f"CAST({key.local} AS VARCHAR)" for key in self.plan.keys]
@@ -236,18 +250,18 @@ class LocalCells:
     def _counts(self) -> list[str]:
         return [one.count(condition) for condition in self.plan.conditions for one in self.plan.released] if self.plan.counted else []  # fmt: skip
 
-    def _cells_text(self) -> str:
+    def _cells_text(self, narrowed: Mapping[str, str]) -> str:
         columns = [column for addend in self.plan.addends for column in addend.columns]
         shown = ", ".join([*self._key_list(), "count(*)", *self._counts(), *columns])
-        return f"{self._with()} SELECT {shown} {self.plan.body}{self.plan.group}"
+        return f"{self._with(narrowed)} SELECT {shown} {self.plan.body}{self.plan.group}"
 
     def _keys_text(self) -> str:
         return f"{self._with()} SELECT DISTINCT {', '.join(self._key_list())} {self.plan.key_body}"
 
-    def _members_text(self, one: Released) -> str:
+    def _members_text(self, one: Released, narrowed: Mapping[str, str]) -> str:
         sets = [f"({condition.text}) IS TRUE" for condition in self.plan.conditions[1:]]
         shown = ", ".join([f"CAST({one.entity} AS VARCHAR)", *self._key_list(), *sets])
-        return f"{self._with()} SELECT DISTINCT {shown} {self.plan.body}"
+        return f"{self._with(narrowed)} SELECT DISTINCT {shown} {self.plan.body}"
 
     # ------------------------------------------------------------------ numbers
 

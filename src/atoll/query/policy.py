@@ -98,6 +98,7 @@ class TablePolicy:
         columns: column -> its policy, by names in lower case.
         others: the policy of columns that are not named.
         points: point -> its columns, by names in lower case.
+        indexes: column or point -> the index by which the site finds its own rows (`atoll.query.indexes`), by names in lower case. It changes no answer, and stays at the site.
     """
 
     mode: str = "horizontal"
@@ -105,6 +106,7 @@ class TablePolicy:
     columns: Mapping[str, ColumnPolicy] = field(default_factory=dict)
     others: ColumnPolicy = ColumnPolicy()
     points: Mapping[str, PointPolicy] = field(default_factory=dict)
+    indexes: Mapping[str, str] = field(default_factory=dict)
 
     def column(self, name: str) -> ColumnPolicy:
         """The policy of a column."""
@@ -166,7 +168,7 @@ class QueryPolicy:
                     raise ConfigError(f"tables: {name}: there is no such table here.{near}", where=where, remedy=f"use {', '.join(known)}")  # fmt: skip
                 continue
             points = [column for point in table.points.values() for column in point.columns]
-            for column in (*table.columns, *([table.unit] if table.unit else []), *points):
+            for column in (*table.columns, *([table.unit] if table.unit else []), *points, *(one for one in table.indexes if one not in table.points)):  # fmt: skip
                 if column not in known[name]:
                     raise ConfigError(f"tables.{name}: there is no column {column!r}.{nearest(column, known[name])}", where=where, remedy=f"use {', '.join(known[name])}")  # fmt: skip
 
@@ -347,16 +349,35 @@ def _privacy(given: Any, where: str) -> NoisePolicy:
 
 
 def _table(given: Any, where: str) -> TablePolicy:
-    one = _mapping(given, where, ("mode", "unit", "sizes", "columns", "points"))
+    one = _mapping(given, where, ("mode", "unit", "sizes", "columns", "points", "index"))
     mode = _word(one.get("mode", "horizontal"), MODES, "mode", where)
     _word(one.get("sizes", "hidden"), ("hidden", "noisy", "open"), "sizes", where)  # answers tell no size of a table
     columns = one.get("columns", {})
     points = {name.lower(): _point(each, f"{where}.points.{name}") for name, each in _mapping(one.get("points", {}), f"{where}.points").items()}  # fmt: skip
+    indexes = _indexes(one.get("index", {}), points, f"{where}.index")
     if isinstance(columns, str):
-        return TablePolicy(mode, _name(one.get("unit", ""), where), {}, _column(columns, f"{where}.columns"), points)
+        return TablePolicy(mode, _name(one.get("unit", ""), where), {}, _column(columns, f"{where}.columns"), points, indexes)  # fmt: skip
     named = _mapping(columns, f"{where}.columns")
     made = {name.lower(): _column(each, f"{where}.columns.{name}") for name, each in named.items()}
-    return TablePolicy(mode, _name(one.get("unit", ""), where), made, points=points)
+    return TablePolicy(mode, _name(one.get("unit", ""), where), made, points=points, indexes=indexes)
+
+
+def _indexes(given: Any, points: Mapping[str, PointPolicy], where: str) -> dict[str, str]:
+    """Which index finds rows by which column or point."""
+    named = {name.lower(): kind for name, kind in _mapping(given, where).items()}
+    if not named:
+        return {}
+    from .indexes.registry import PointIndex, known_indexes
+
+    known = known_indexes()
+    for name, kind in named.items():
+        fits = [one for one, found in known.items() if issubclass(found, PointIndex) == (name in points)]
+        if kind not in fits:
+            what = "a point" if name in points else "a column"
+            raise ConfigError(f"{name}: {kind!r} is no index of {what}.{nearest(str(kind), fits)}", where=where, remedy=f"use {', '.join(fits)}")  # fmt: skip
+        if name in points and points[name].wkt:
+            raise ConfigError(f"{name}: an index of a point in texts", where=where, remedy="let a view have the coordinates in two columns, and declare x: and y:")  # fmt: skip
+    return named
 
 
 def _point(given: Any, where: str) -> PointPolicy:

@@ -22,5 +22,6 @@ def _is_rule(found: Any) -> bool:
 
 PARTS = (
     PartKind("query strategy", ("atoll.query.strategies",), is_class("atoll.query.strategies.strategy:Strategy"), "How a statement is answered: what sites compute, what is combined, what leaves.", extra="sql"),
+    PartKind("query index", ("atoll.query.indexes",), is_class("atoll.query.indexes.registry:LocalIndex"), "How a site finds rows of its own tables: by a range of a column, or near to a point."),
     PartKind("query rule", ("atoll.query.rules",), _is_rule, "A table function in FROM: what it makes of a statement.", extra="sql"),
 )  # fmt: skip

@@ -34,6 +34,7 @@ _LOOK = 0.05
 _REMEMBERED = 32
 """Most queries whose rows a silo keeps."""
 Watch = Callable[[Callable[[], None]], None]
+WriteTexts = Callable[[Callable[[str], Any], dict[Any, Any]], Sequence[str]]
 
 
 def quote(name: str) -> str:
@@ -137,6 +138,7 @@ class Silo:
         self._loading: list[Callable[[], None]] = []
         self._loaded: dict[str, Any] = {}
         self._remembered: dict[str, Any] = {}
+        self._kept_parts: dict[Any, Any] = {}
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="atoll-silo")
         self._schema: Schema | None = None
         self._schema_stamp: Any = None
@@ -189,12 +191,12 @@ class Silo:
         return self._schema
 
     def run_all(
-        self, texts: Sequence[str], tables: Sequence[str], *, arrow: bool = False, stable: Collection[str] = ()
-    ) -> list[Any]:
+        self, texts: Sequence[str] | WriteTexts, tables: Sequence[str], *, arrow: bool = False, stable: Collection[str] = ()
+    ) -> list[Any]:  # fmt: skip
         """The rows of several queries over one snapshot.
 
         Args:
-            texts: local SQL; tables are in the schema ``main``.
+            texts: local SQL; tables are in the schema ``main``. Or what writes it, of the same snapshot: it takes a function that returns the columns of a query, and a dictionary that is kept until a table has changed.
             tables: the tables that it needs, as the source names them.
             arrow: return tables of Arrow instead of lists of tuples.
             stable: those of the texts that later statements ask again, such as the values of a column; their rows are kept until a table has changed.
@@ -205,11 +207,12 @@ class Silo:
         """
         return self._in_thread(lambda: self._run_all(texts, tables, stable, arrow=arrow), "a statement")
 
-    def _run_all(self, texts: Sequence[str], tables: Sequence[str], stable: Collection[str], *, arrow: bool) -> list[Any]:  # fmt: skip
+    def _run_all(self, texts: Sequence[str] | WriteTexts, tables: Sequence[str], stable: Collection[str], *, arrow: bool) -> list[Any]:  # fmt: skip
         self._connect(tables)
         self._connection.execute("BEGIN TRANSACTION")
         try:
-            return [self._rows(text, keep=text in stable, arrow=arrow) for text in texts]
+            made = texts(lambda text: self._connection.execute(text).fetchnumpy(), self._kept_parts) if callable(texts) else texts  # fmt: skip
+            return [self._rows(text, keep=text in stable, arrow=arrow) for text in made]
         finally:
             self._connection.execute("ROLLBACK")
 
@@ -237,7 +240,7 @@ class Silo:
         lock_connection(made)
         if self._connection is not None:
             self._connection.close()
-        self._connection, self._loaded, self._remembered = made, stamps, {}
+        self._connection, self._loaded, self._remembered, self._kept_parts = made, stamps, {}, {}
 
     def _in_thread(self, work: Callable[[], T], what: str) -> T:
         """Do work in the silo's thread, for no longer than the policy allows."""

@@ -42,6 +42,7 @@ from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, find_first_abov
 
 from ..databases.silo import quote, quote_text
 from ..events import write_event
+from ..indexes.narrowing import narrow_tables
 from ..local import LocalCells, message_of, names_of, plan_of, prefix_of, silo_of
 from ..plan import Key, QueryPlan, QueryPlanner, make_plan, split_conditions
 from ..policy import QueryPolicy
@@ -523,10 +524,14 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
     found: list[tuple[Any, ...]] = []
     if speaks:
         names = names_of(silo, plan)
-        prefix = prefix_of(silo, plan, names)
-        if plan.relation is not None:
-            prefix += f", {plan.relation.source(relation)}"
-        (found,) = silo.run_all([f"{prefix} {plan.rows_text(more)}"], list(names.values()))
+
+        def write(run: Any, kept: dict[Any, Any]) -> list[str]:
+            if plan.relation is not None:
+                return [f"{prefix_of(silo, plan, names)}, {plan.relation.source(relation)} {plan.rows_text(more)}"]
+            narrowed = narrow_tables(silo.policy, plan, names, run, kept, plan.k + more if plan.k else 0)
+            return [f"{prefix_of(silo, plan, names, narrowed)} {plan.rows_text(more)}"]
+
+        (found,) = silo.run_all(write, list(names.values()))
     comparisons = 0
     if plan.error:
         found, comparisons = await choose_rows(circle, plan, found, own=asks.bound == "own", comparison=asks.comparison)  # fmt: skip

@@ -1,0 +1,14 @@
+from .alex import AdaptiveIndex as AdaptiveIndex
+from .interpolation import InterpolationTree as InterpolationTree
+from .lipp import PreciseIndex as PreciseIndex
+from .lisa import MappedIndex as MappedIndex
+from .pgm import PiecewiseGeometricIndex as PiecewiseGeometricIndex
+from .registry import KeyIndex as KeyIndex
+from .registry import LocalIndex as LocalIndex
+from .registry import PointIndex as PointIndex
+from .registry import RowRuns as RowRuns
+from .registry import known_indexes as known_indexes
+from .rmi import RecursiveModelIndex as RecursiveModelIndex
+from .rsmi import SpatialModelIndex as SpatialModelIndex
+from .tree import PackedTree as PackedTree
+from .zm import ZOrderModelIndex as ZOrderModelIndex
