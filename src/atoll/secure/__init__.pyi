@@ -1,3 +1,4 @@
+from .attestation import SignedAttestation as SignedAttestation
 from .encrypted.squares import encrypt as encrypt
 from .encrypted.squares import encryption_key as encryption_key
 from .encrypted.squares import make_keys as make_keys

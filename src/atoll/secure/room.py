@@ -27,7 +27,7 @@ PARTS = (
         "What a server adds up ciphertexts of.", "Scheme",
     ),
     PartKind(
-        "attestation", ("atoll.secure.seed_holders",), _attests, "How parties know which code an enclave runs.", "Attestation"
+        "attestation", ("atoll.secure.seed_holders", "atoll.secure.attestation"), _attests, "How parties know which code an enclave runs.", "Attestation"
     ),
     PartKind("alignment protocol", ("atoll.secure.psi",), is_class("atoll.secure.psi.protocol:PsiProtocol"), "How parties find the keys that they share.", "PsiProtocol"),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
 from atoll.secure.tables import SortKey, find_order, find_partition, sort_by_network
-from atoll.secure.tables.sorting import _exchanges, _Segments
+from atoll.secure.tables.sorting import _Segments, exchange_pairs
 from tests.support.trios import among_three
 
 
@@ -84,7 +84,7 @@ def test_any_number_of_rows_is_sorted(n):
     values = np.random.default_rng(n).permutation(n)
     assert (values[run_locally(values)[0]] == np.arange(n)).all()
     rows = values.copy()
-    for low, high in _exchanges(n):
+    for low, high in exchange_pairs(n):
         assert len(np.unique(np.concatenate([low, high]))) == 2 * len(low)
         rows[low], rows[high] = np.minimum(rows[low], rows[high]), np.maximum(rows[low], rows[high])
     assert (rows == np.arange(n)).all()

@@ -25,7 +25,15 @@ from .rearrangement import Rearrangement
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["SortKey", "find_order", "find_order_of_fields", "find_partition", "key_fields", "sort_by_network"]
+__all__ = [
+    "SortKey",
+    "exchange_pairs",
+    "find_order",
+    "find_order_of_fields",
+    "find_partition",
+    "key_fields",
+    "sort_by_network",
+]
 
 _SMALL = 5
 """Rows of a segment whose pairs are all compared at once."""
@@ -233,7 +241,7 @@ async def sort_by_network(keys: Sequence[SortKey], columns: Sequence[SharedWords
     """The columns sorted by the keys with Batcher's merge exchange: nothing is opened (Knuth, The Art of Computer Programming 3, 5.2.2 M). Stable."""
     limbs = [interleave(limb) for limb in _with_rows(await key_fields(keys))]
     moved, n = [*limbs, *columns], len(limbs[0])
-    for low, high in _exchanges(n):
+    for low, high in exchange_pairs(n):
         ends = [(column[low], column[high]) for column in moved]
         wrong = await compare_limbs(limbs, limbs, high, low, distinct=True)
         lower = await choose_words(wrong, [(second, first) for first, second in ends])
@@ -243,7 +251,7 @@ async def sort_by_network(keys: Sequence[SortKey], columns: Sequence[SharedWords
     return moved[len(limbs) :]
 
 
-def _exchanges(n: int) -> Iterator[tuple[Array, Array]]:
+def exchange_pairs(n: int) -> Iterator[tuple[Array, Array]]:
     """The pairs of each level of the merge exchange, lower row first."""
     top = 1 << max(0, (n - 1).bit_length() - 1)
     p = top
