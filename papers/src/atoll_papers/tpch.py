@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.data.folder import locate, require
+from atoll.data.folder import locate
 
 __all__ = ["QUERIES", "SILOS", "TYPES", "draw_silos", "policy_of", "read_silos", "write_union"]
 
@@ -241,15 +241,14 @@ def read_silos(folder: Path) -> dict[str, str]:
     """
     import duckdb
 
-    require("hufu_sample")
+    paths = {(place, table): locate(None, "hufu_sample", f"tpch_db{place}_{table}.csv") for place in range(len(SILOS)) for table in TYPES}  # fmt: skip
     made = {}
     for place, silo in enumerate(SILOS):
         made[silo] = str(folder / f"{silo}.duckdb")
         with duckdb.connect(made[silo]) as db:
             for table, types in TYPES.items():
-                path = locate(None, "hufu_sample", f"tpch_db{place}_{table}.csv")
                 shown = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in types.items())
-                db.execute(f"CREATE TABLE {table} AS SELECT {shown} FROM read_csv(?, delim='|', header=true, all_varchar=true)", [str(path)])  # fmt: skip
+                db.execute(f"CREATE TABLE {table} AS SELECT {shown} FROM read_csv(?, delim='|', header=true, all_varchar=true)", [str(paths[place, table])])  # fmt: skip
     return made
 
 

@@ -25,11 +25,6 @@ FILES: dict[str, tuple[str, ...]] = {
         for name in ("default_credit", "motor")
     },
     "gas_turbine": tuple(f"gas_turbine/gt_{year}.csv.gz" for year in range(2011, 2016)),
-    "hufu_sample": tuple(
-        f"hufu_sample/tpch_db{place}_{table}.csv.gz"
-        for place in range(3)
-        for table in ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
-    ),
     "kddcup99_tcp": ("kddcup99/kddcup99_tcp_safa.npz",),
     "mnist": _MNIST,
     "qmnist_writers": ("qmnist_writers/mnist_writer_ids.npz", *_MNIST),
