@@ -138,7 +138,7 @@ def test_batteries_are_as_full_after_a_resume_whoever_goes_back_to_what(tmp_path
     def world(folder, resume):
         return World(Community([0.0] * 4), Inline(), cost=Tiring(), folder=folder, resume=resume)
 
-    life = killed_and_resumed(world, everything, tmp_path, points=30)
+    life = killed_and_resumed(world, everything, tmp_path, points=settings.default.max_examples // 5)
     seen = [n for half in life.result[2:4] for n, *_ in half]
     assert 0 in seen  # some are too tired,
     assert max(seen) > 0  # and come back

@@ -280,7 +280,7 @@ async def everything(fed: Any) -> Any:
 everything.jobs = {"a": A}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("points", [24, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("points", [10, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_killed_program_goes_on_in_all_its_jobs(tmp_path, points):
     def make(folder: Path, resume: bool) -> World:
         return World(ISLANDS, Inline(), folder=folder, resume=resume)

@@ -113,7 +113,11 @@ def test_fewer_clients_than_replies_end_the_training():
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
-    survives(job(PartialBarrier(replies=2, max_delay=3), EXACT, rounds=5), tmp_path / "a", points=15)
+    survives(
+        job(PartialBarrier(replies=2, max_delay=3), EXACT, rounds=5),
+        tmp_path / "a",
+        points=settings.default.max_examples // 5,
+    )
     survives(
         job(
             PartialBarrier(replies=1, max_delay=4),
@@ -122,7 +126,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
             uplink=(QSGD(levels=8),),
         ),
         tmp_path / "b",
-        points=15,
+        points=settings.default.max_examples // 5,
     )
 
 

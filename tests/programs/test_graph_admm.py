@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import settings as laws
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, QuorumError
@@ -180,6 +181,6 @@ def test_killed_and_resumed_it_gives_the_same(job, tmp_path):
     def make(folder, resume):
         return World(DATA, Inline(), cost=Timetable(speeds), folder=folder, resume=resume)
 
-    whole = killed_and_resumed(make, program, tmp_path, points=25)
+    whole = killed_and_resumed(make, program, tmp_path, points=laws.default.max_examples // 5)
     assert np.isfinite(whole.result).all()
     assert any(step == "before commit" for step in whole.steps)
