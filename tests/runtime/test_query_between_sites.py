@@ -170,3 +170,20 @@ def test_three_sites_share_rows_over_mutual_tls(tmp_path: Path, capsys: pytest.C
     assert run(asked) == 0, capsys.readouterr().err
     found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
     assert (found["strategy"], found["rows"]) == ("smcql", [[1, 1], [2, 1]])
+
+
+def test_an_enclave_gets_sealed_rows_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two sites and an enclave: quotes are verified between processes, and the answer is that of all rows."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "enclave.yaml").write_text("policy: {min_count: 1}\n")
+    rules = "policy: {min_count: 1, enclave: {simulated: true}}\ntables: {trips: {columns: protected}}\n"
+    for site, rows in (("north", "1,5\n2,7\n"), ("south", "1,4\n2,1\n3,9\n")):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "trips.csv").write_text(f"card,fare\n{rows}")
+        (tmp_path / "data" / f"{site}.yaml").write_text(f"path: {tmp_path}/{site}\n{rules}")
+    text = "SELECT a.card, max(b.fare) FROM trips a JOIN trips b ON a.card = b.card AND a.fare > b.fare GROUP BY 1 ORDER BY 1"  # fmt: skip
+    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nstrategy: opaque:mode=oblivious-pad\nsql: {text}\n")
+    asked = ["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south", "--folder", str(tmp_path / "trial")]  # fmt: skip
+    assert run(asked) == 0, capsys.readouterr().err
+    found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
+    assert (found["strategy"], found["rows"]) == ("opaque", [[1, 4], [2, 1]])

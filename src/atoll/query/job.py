@@ -220,12 +220,17 @@ class Query(Checked, Job):
         return (*super().known_names(), *known_strategies())
 
     def others(self, n: int) -> Mapping[str, str]:
-        """The third party beside two sites, where rows are shared or the setting asks for it: name -> role."""
+        """The third party beside two sites, where rows are shared or the setting asks for it, or the one that a strategy always has: name -> role."""
         asked = strategy_of(self.strategy)
+        if asked is not None and asked.party:
+            return {asked.party: asked.party}
         return {HELPER: "shares"} if self.helper or (n < 3 and asked is not None and asked.shares_rows) else {}
 
     def helpers(self) -> Mapping[str, str]:
-        """The helper that the setting asks for: nobody knows yet whether there will be a third site."""
+        """The helper that the setting or the strategy asks for: nobody knows yet whether there will be a third site."""
+        asked = strategy_of(self.strategy)
+        if asked is not None and asked.party:
+            return {asked.party: asked.party}
         return {HELPER: "shares"} if self.helper else {}
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
@@ -341,4 +346,5 @@ def _policy(told: Any, tables: Any) -> dict[str, Any]:
                 "points": points,
             }
     noise = {"noise": [int(one) for one in told["noise"]]} if told.get("noise") else {}
-    return {"min_count": int(told["min_count"]), "tables": found, **noise}
+    enclave = {"enclave": [bool(told["enclave"][0]), str(told["enclave"][1])]} if told.get("enclave") else {}
+    return {"min_count": int(told["min_count"]), "tables": found, **noise, **enclave}

@@ -15,6 +15,8 @@ protected column is released in aggregates, and a private one only counts rows: 
 
 Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count, whom all trust, the coarser precision of points.
 
+``enclave: {simulated: true}`` in ``policy`` lets the strategy ``opaque`` send rows, sealed, to a party whose enclave has no hardware; ``root:`` pins the key that signs its quotes, in hex.
+
 ``points: {location: {x: lon, y: lat, extent: 360, precision: 1.0e-4}}`` in a table lets statements name the point ``location`` in spatial functions (`atoll.query.spatial`); with ``wkt: column`` a
 column of text has it, such as ``POINT (2.3 48.8)``.
 """
@@ -30,7 +32,16 @@ from typing import Any
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.validation import is_real
 
-__all__ = ["LEVELS", "ColumnPolicy", "NoisePolicy", "PointPolicy", "QueryPolicy", "TablePolicy", "strictest"]
+__all__ = [
+    "LEVELS",
+    "ColumnPolicy",
+    "EnclavePolicy",
+    "NoisePolicy",
+    "PointPolicy",
+    "QueryPolicy",
+    "TablePolicy",
+    "strictest",
+]
 
 LEVELS = ("public", "protected", "private")
 """Levels of a column, the least strict first (SMCQL, Bater et al. 2017, section 3)."""
@@ -89,6 +100,19 @@ class PointPolicy:
 
 
 @dataclass(frozen=True)
+class EnclavePolicy:
+    """To which enclave rows may go.
+
+    Attributes:
+        simulated: whether it may be one without hardware, whose host could read the rows.
+        root: the public key whose signature its quotes must have, in hex; empty for that of `atoll.secure.attestation`.
+    """
+
+    simulated: bool = False
+    root: str = ""
+
+
+@dataclass(frozen=True)
 class TablePolicy:
     """What is allowed of one table.
 
@@ -138,6 +162,7 @@ class QueryPolicy:
         memory: most bytes of it.
         tables: table -> its policy, by names in lower case.
         privacy: what answers with noise may cost; ``None`` for none.
+        enclave: to which enclave rows may go; ``None`` for none.
     """
 
     min_count: int = 10
@@ -145,6 +170,7 @@ class QueryPolicy:
     memory: int = 2 << 30
     tables: Mapping[str, TablePolicy] = field(default_factory=dict)
     privacy: NoisePolicy | None = None
+    enclave: EnclavePolicy | None = None
 
     def table(self, name: str) -> TablePolicy:
         """The policy of a table; one that is not named is all private."""
@@ -204,7 +230,7 @@ class QueryPolicy:
         """
         whole = _mapping(given, where, ("limits", "policy", "tables", "database", "consent"))
         limits = _mapping(whole.get("limits", {}), f"{where}: limits", ("seconds", "memory"))
-        rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count", "privacy"))
+        rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count", "privacy", "enclave"))
         tables = _mapping(whole.get("tables", {}), f"{where}: tables")
         # Whoever names tables has thought about them: then a number of rows that nobody names is 1, as in the policy of other jobs.
         usual = 1 if "tables" in whole else cls.min_count
@@ -217,7 +243,8 @@ class QueryPolicy:
         memory = _bytes_of(limits.get("memory", cls.memory), f"{where}: limits")
         made = {name.lower(): _table(one, f"{where}: tables.{name}") for name, one in tables.items()}
         privacy = _privacy(rules["privacy"], f"{where}: policy.privacy") if "privacy" in rules else None
-        return cls(least, float(seconds), memory, made, privacy)
+        enclave = _enclave(rules["enclave"], f"{where}: policy.enclave") if "enclave" in rules else None
+        return cls(least, float(seconds), memory, made, privacy, enclave)
 
     def told(self, tables: Mapping[str, Iterable[str]]) -> dict[str, Any]:
         """What the coordinator needs of it to plan, as a message.
@@ -235,7 +262,8 @@ class QueryPolicy:
                 "points": {point: [p.x, p.y, p.wkt, p.extent, p.precision] for point, p in one.points.items()},
             }
         noise = {} if self.privacy is None else {"noise": [self.privacy.groups, self.privacy.rows]}
-        return {"min_count": self.min_count, "tables": found, **noise}
+        enclave = {} if self.enclave is None else {"enclave": [self.enclave.simulated, self.enclave.root]}
+        return {"min_count": self.min_count, "tables": found, **noise, **enclave}
 
 
 def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
@@ -264,7 +292,10 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
     noise = [one.get("noise") for one in told]
     bounds = [min(int(one[k]) for one in noise) for k in (0, 1)] if all(noise) else None  # type: ignore[index]  # none is missing
     privacy = None if bounds is None else NoisePolicy(groups=bounds[0], rows=bounds[1])
-    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy)
+    enclaves = {(bool(one["enclave"][0]), str(one["enclave"][1])) if one.get("enclave") else None for one in told}
+    alike = enclaves.pop() if len(enclaves) == 1 else None  # sites that pin different roots trust none together
+    enclave = None if alike is None else EnclavePolicy(*alike)
+    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave)
 
 
 def _stricter(one: ColumnPolicy | None, other: ColumnPolicy) -> ColumnPolicy:
@@ -346,6 +377,16 @@ def _privacy(given: Any, where: str) -> NoisePolicy:
         if isinstance(one.get(name, 1), bool) or not isinstance(one.get(name, 1), int) or one.get(name, 1) < 1:
             raise ConfigError(f"{name}: {one[name]!r}", where=where, remedy="use a whole number of at least 1")
     return NoisePolicy(people, one.get("groups", 1), one.get("rows", 1))
+
+
+def _enclave(given: Any, where: str) -> EnclavePolicy:
+    one = _mapping(given, where, ("simulated", "root"))
+    simulated, root = one.get("simulated", False), one.get("root", "")
+    if not isinstance(simulated, bool):
+        raise ConfigError(f"simulated: {simulated!r}", where=where, remedy="use simulated: true, for an enclave without hardware")  # fmt: skip
+    if not isinstance(root, str) or (root and not re.fullmatch("[0-9a-f]{64}", root)):
+        raise ConfigError(f"root: {root!r}", where=where, remedy="give the root's public key as 64 digits in hex, in quotes")  # fmt: skip
+    return EnclavePolicy(simulated, root)
 
 
 def _table(given: Any, where: str) -> TablePolicy:

@@ -1,5 +1,6 @@
 from .conclave import Conclave as Conclave
 from .hufu import Hufu as Hufu
+from .opaque import Opaque as Opaque
 from .saqe import Saqe as Saqe
 from .shrinkwrap import Shrinkwrap as Shrinkwrap
 from .smcql import Smcql as Smcql

@@ -71,6 +71,7 @@ __all__ = [
     "measure_rows",
     "plain_terms",
     "promised_of",
+    "read_cells",
     "require_size",
     "send_leaves",
     "share_rows",
@@ -544,7 +545,7 @@ class Smcql(Strategy):
         first = got[parties[0]]
         layout = {str(name): int(bits) or None for name, bits in first["layout"].items()}
         found = join_parts({party: got[party]["part"] for party in parties[:2]}, layout=layout, rows=int(first["rows"]))  # fmt: skip
-        cells, values = _cells(plan, found)
+        cells, values = read_cells(plan, found)
         rows = finish_cells(plan, cells)
         withheld = _withheld(plan, {party: got[party]["few"] for party in parties[:2]}, len(cells))
         noted = {str(name): [int(one) for one in sizes] for name, sizes in first["noted"].items()}
@@ -588,7 +589,7 @@ def _withheld(plan: SecurePlan, parts: Mapping[str, Any], shown: int) -> int | N
     return int(found[0]) if len(found) else None
 
 
-def _cells(plan: SecurePlan, found: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], int]:
+def read_cells(plan: SecurePlan, found: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], int]:
     """Keys and aggregates as text, a row for each group; and how many aggregates are withheld."""
     withheld = 0
     columns = [column.code.decode(_words(found, column.name), found[f"{column.name}?"]) for column in plan.key_columns]

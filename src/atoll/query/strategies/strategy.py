@@ -103,12 +103,17 @@ class Strategy:
     """Whether it shares single rows among parties. Then ``"auto"`` takes it only where no strategy without answers, and plans it only then."""
     takes_helper: ClassVar[bool] = False
     """Whether a party without rows may be its third one, beside two sites."""
+    party: ClassVar[str] = ""
+    """The role of a party without rows that it always needs, which is its name too; empty for none."""
     answers_with_noise: ClassVar[bool] = False
     """Whether its answers are differentially private."""
     offers: ClassVar[frozenset[str]] = frozenset()
     """What it answers beside SQL; see `SqlStatement.needs`."""
     needs_terms: ClassVar[bool] = False
     """Whether it answers with terms that a person gives, an epsilon among them; ``"auto"`` leaves it out."""
+
+    by_name: ClassVar[str] = ""
+    """Why ``"auto"`` leaves it out, so that a person must name it; empty if it does not."""
 
     @classmethod
     def of_options(cls, text: str) -> Strategy:
@@ -378,6 +383,9 @@ def choose_strategy(
         strategy = replace(one.of_options(options), **(terms or {}))
         if name == "auto" and one.needs_terms:
             rejected[one.name] = "it adds noise, and no epsilon is given"
+            continue
+        if name == "auto" and one.by_name:
+            rejected[one.name] = one.by_name
             continue
         spared = [other for other, (found, _) in plans.items() if not found.shares_rows]
         if spared and one.shares_rows:

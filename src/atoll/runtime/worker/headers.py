@@ -22,7 +22,7 @@ from atoll.core.requests.wire import pack_error, unpack_error
 from atoll.runs.registries import imported
 
 from ..consent import parse_consent
-from .policies import noise_of_queries, policy_of_site
+from .policies import policy_of_site, rules_of_queries
 from .words import database_of, settings_of
 
 __all__ = [
@@ -71,7 +71,7 @@ def look_at_headers(spec: Mapping[str, Any], name: str, helper: bool = False) ->
         paths = [Path(part) for part in str(spec.get("path") or "").split(",") if part]
         if spec.get("tables") is not None:
             rules = {key: spec[key] for key in ("tables", "limits") if spec.get(key)}
-            imported("atoll.query:QueryPolicy", "data").of({**rules, "policy": noise_of_queries(spec)}, f"{name}.yaml")
+            imported("atoll.query:QueryPolicy", "data").of({**rules, "policy": rules_of_queries(spec)}, f"{name}.yaml")
         elif len(paths) == 1:
             columns = _look(paths[0], spec)
             if policy is not None and columns:

@@ -50,8 +50,8 @@ _OF_QUERIES = ("people", "groups", "rows")
 """What ``policy: privacy`` says of noise in answers to queries; the rest is for all jobs."""
 
 
-def noise_of_queries(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a site's policy says of noise in answers to queries, as `atoll.query.QueryPolicy` reads it; nothing if it has no word about it.
+def rules_of_queries(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a site's policy says of queries alone, as `atoll.query.QueryPolicy` reads it: noise in answers, and enclaves; nothing if it has no word about them.
 
     Args:
         given: the result of `settings_of`.
@@ -59,16 +59,22 @@ def noise_of_queries(given: Mapping[str, Any]) -> dict[str, Any]:
     said = given.get("policy")
     section = said.get("privacy") if isinstance(said, Mapping) and given.get("tables") is not None else None
     found = {key: section[key] for key in _OF_QUERIES if key in section} if isinstance(section, Mapping) else {}
-    return {"privacy": found} if found else {}
+    enclave = (
+        {"enclave": said["enclave"]}
+        if isinstance(said, Mapping) and given.get("tables") is not None and "enclave" in said
+        else {}
+    )
+    return {**({"privacy": found} if found else {}), **enclave}
 
 
 def _for_all_jobs(given: Mapping[str, Any]) -> Any:
     """A site's policy without what is for queries alone."""
     said = given.get("policy")
-    if not noise_of_queries(given) or not isinstance(said, Mapping):
+    own = rules_of_queries(given)
+    if not own or not isinstance(said, Mapping):
         return said
-    rest = {key: value for key, value in said["privacy"].items() if key not in _OF_QUERIES}
-    return {**{key: value for key, value in said.items() if key != "privacy"}, **({"privacy": rest} if rest else {})}
+    rest = {key: value for key, value in said["privacy"].items() if key not in _OF_QUERIES} if "privacy" in own else {}
+    return {**{key: value for key, value in said.items() if key not in own}, **({"privacy": rest} if rest else {})}
 
 
 def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:

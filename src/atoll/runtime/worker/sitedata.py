@@ -28,7 +28,7 @@ from atoll.data.readers.table import empty_as_numbers, from_table, holes
 
 from .cards import DataCard, card_of, merge_cards, recoded
 from .headers import for_sites, is_parquet, require_columns, require_few, tables_in
-from .policies import MIN_COUNT, noise_of_queries, policy_of_site, usual_count
+from .policies import MIN_COUNT, policy_of_site, rules_of_queries, usual_count
 from .words import SETTINGS, WAYS, database_of, inside, is_database, open_database, settings_of, site_spec
 
 if TYPE_CHECKING:
@@ -458,7 +458,7 @@ def _silo_of(given: Mapping[str, Any], name: str) -> Any:
     least = {"min_count": said["min_count"]} if isinstance(said, Mapping) and "min_count" in said else {"min_count": MIN_COUNT}  # fmt: skip
     rules = {
         "tables": given["tables"],
-        "policy": {**least, **noise_of_queries(given)},
+        "policy": {**least, **rules_of_queries(given)},
         **({"limits": given["limits"]} if given.get("limits") else {}),
     }
     with inside(given.get("folder")):
