@@ -269,10 +269,10 @@ def test_nobody_gets_it_without_asking_and_everything_says_that_it_is_simulated(
 
 @pytest.mark.parametrize("enclave", [{"simulated": 1}, {"root": "abc"}, {"root": 7}, {"hardware": True}, True])
 def test_a_policy_of_enclaves_is_read_strictly(enclave: Any) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"simulated: 1|root: |hardware|where settings by name are expected"):
         QueryPolicy.of({"policy": {"enclave": enclave}, "tables": {}})
 
 
 def test_what_the_enclave_has_no_operator_for_is_refused() -> None:
-    with connected(people(), NAMES) as db, pytest.raises(CompositionError):
+    with connected(people(), NAMES) as db, pytest.raises(CompositionError, match="it asks for a matching"):
         db.sql("SELECT a.id FROM Matching(p AS a, p AS b, a.id - b.id)", strategy="opaque")
