@@ -26,6 +26,7 @@ from . import study as study
 from . import testing as testing
 from . import topology as topology
 from . import trees as trees
+from . import truth as truth
 from . import views as views
 from .algorithms import FedAvg as FedAvg
 from .algorithms import FedSGD as FedSGD

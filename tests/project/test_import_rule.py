@@ -37,6 +37,7 @@ ROOMS: dict[str, set[str] | None] = {
     "programs": {"core", "data", "learn", "privacy", "secure", "stages"},
     "labels": {"core", "data", "learn", "programs", "torch", "stages", "privacy", "secure", "rounds"},
     "fitting": {"core", "data", "statistics"},
+    "truth": {"core", "data"},
     "vertical": {"core", "data", "privacy", "secure", "trees"},
     "query": {"core", "data", "secure", "statistics", "simulation"},  # `connect` runs statements on this machine
     "runtime": {"core", "heap", "engines", "data", "privacy", "learn", "rounds", "runs", "report", "simulation"},

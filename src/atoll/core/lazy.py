@@ -142,7 +142,7 @@ def _home_of(name: str, root: str, alike: bool = False) -> str:
 _PLACES = (
     "algorithms", "selection", "pacing", "topology", "aggregation", "mechanisms", "reducers", "stages", "learn.transforms", "programs", "learn",
     "rounds", "privacy", "devices", "data", "models", "engines", "core", "statistics", "labels", "trees", "fitting", "secure", "study", "auditing",
-    "views",
+    "views", "truth",
 )  # fmt: skip
 """Packages that load their parts when they are used."""
 

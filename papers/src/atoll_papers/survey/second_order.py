@@ -20,7 +20,7 @@ from atoll.models.quadratic import QuadraticLearner
 
 from .row import SurveyRow
 
-__all__ = ["L2", "Logistic", "ROWS", "logistic_clients", "logistic_gap", "logistic_optimum"]
+__all__ = ["L2", "LogisticLoss", "ROWS", "logistic_clients", "logistic_gap", "logistic_optimum"]
 
 
 # ------------------------------------------------------------------ logistic regression over eight clients
@@ -30,7 +30,7 @@ L2 = 0.05
 
 
 @dataclass(frozen=True)
-class Logistic:
+class LogisticLoss:
     """``F_k(w) = mean_i log(1 + exp(-y_i w^T x_i)) + l2/2 ||w||^2`` without intercept, labels -1 and +1, in float64.
 
     Attributes:
@@ -60,7 +60,7 @@ class _LogisticLearner(QuadraticLearner):
         shape = np.shape(data.shard(0).x)
         if len(shape) != 2 or shape[1] != self.model.dim:
             raise DataError(
-                f"client 0 has x of shape {shape}", where="Logistic", remedy=f"give rows of length {self.model.dim}"
+                f"client 0 has x of shape {shape}", where="LogisticLoss", remedy=f"give rows of length {self.model.dim}"
             )
 
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
@@ -147,7 +147,7 @@ def _row(name: str, algorithm: Any, rounds: int, other: str = "", **more: Any) -
         rounds=rounds,
         problem=logistic_clients,
         measure=logistic_gap,
-        **{**settings, "more": {"model": Logistic(12)}},
+        **{**settings, "more": {"model": LogisticLoss(12)}},
     )
 
 

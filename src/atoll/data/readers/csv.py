@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -93,7 +93,8 @@ def read_csv(
 def table_of_csv(
     path: str | Path,
     *,
-    text: Sequence[str] = (),
+    text: Sequence[str] | Literal["all"] = (),
+    holes: Sequence[str] = MISSING,
     delimiter: str = ",",
     decimal: str = ".",
     encoding: str = "utf-8",
@@ -102,7 +103,8 @@ def table_of_csv(
 
     Args:
         path: the file.
-        text: columns that stay text even if all their values are numbers, with "" where a value is missing.
+        text: columns that stay text even if all their values are numbers, with "" where a value is missing; or "all".
+        holes: the words that say that a value of these columns is missing.
         delimiter: the separator of the values.
         decimal: the decimal sign.
         encoding: the encoding of the file.
@@ -144,13 +146,14 @@ def table_of_csv(
         raise DataError(what, where=where, remedy="begin with a line of column names, each with a name of its own")
     if not body:
         raise DataError("there are no rows below the header", where=where, remedy="give at least one row")
+    text = header if text == "all" else text
     unknown = next((column for column in text if column not in header), None)
     if unknown is not None:
         raise DataError(
             f"there is no column {unknown!r}.{nearest(unknown, header)}", where=where, remedy=f"choose from {header}"
         )
     return {
-        column: _words(values) if column in text else _typed(values, decimal)
+        column: _words(values, holes) if column in text else _typed(values, decimal)
         for column, values in zip(header, zip(*body, strict=True), strict=True)
     }
 
@@ -204,10 +207,10 @@ def _without_empty_end(header: list[str], body: list[list[str]]) -> tuple[list[s
     return (header, body) if width == len(header) else (header[:width], [line[:width] for line in body])
 
 
-def _words(values: Sequence[str]) -> Array:
+def _words(values: Sequence[str], holes: Sequence[str]) -> Array:
     """Return text as it stands, "" where it is missing."""
     text = np.array([v.strip() for v in values], dtype=np.str_)
-    return np.where(np.isin(text, MISSING), "", text)
+    return np.where(np.isin(text, holes), "", text)
 
 
 def _typed(values: Sequence[str], decimal: str) -> Array:

@@ -1,0 +1,13 @@
+from .confusion import DawidSkene as DawidSkene
+from .confusion import OneCoin as OneCoin
+from .glad import GLAD as GLAD
+from .mace import MACE as MACE
+from .model import TruthFit as TruthFit
+from .model import TruthModel as TruthModel
+from .quantities import CRH as CRH
+from .quantities import MeanReport as MeanReport
+from .quantities import MedianReport as MedianReport
+from .tdh import TDH as TDH
+from .voting import Logistic as Logistic
+from .voting import MajorityVote as MajorityVote
+from .voting import WeightedSum as WeightedSum
