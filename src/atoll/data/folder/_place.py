@@ -14,12 +14,17 @@ Folder = str | Path | None
 
 
 _MNIST = tuple(f"mnist/{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
+CROWDS = ("bluebirds", "dog", "ducks", "emotion_numeric", "snow_rte", "snow_temp", "weather_sentiment")
 FILES: dict[str, tuple[str, ...]] = {
     "airfoil": ("airfoil/airfoil_self_noise.csv.gz",),
     "celeba_attributes": ("celeba_attr/celeba_attr.npz",),
     "boston_housing": ("boston_housing/boston_housing.csv.gz",),
     "cifar10_subset": ("cifar10_subset/cifar10_subset.npz",),
     "digit_domains": (*_MNIST, "cifar10_subset/cifar10_subset.npz"),
+    "crowd_labels": (
+        *(f"crowd_truth/{name}_{part}.csv.gz" for name in CROWDS for part in ("labels", "truth")),
+        *(f"crowd_truth/birthplaces_{part}.csv.gz" for part in ("claims", "groundtruths", "hierarchy")),
+    ),
     **{
         f"fate_vertical:{name}": tuple(f"fate_vfl/{name}_hetero_{side}.csv.gz" for side in ("guest", "host"))
         for name in ("default_credit", "motor")

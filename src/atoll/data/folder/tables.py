@@ -14,7 +14,7 @@ from ..join import concatenate
 from ..readers.arrays import arrays_of
 from ..readers.csv import read_csv, table_of_csv
 from ..readers.table import from_table
-from ._place import Folder, divided, locate
+from ._place import CROWDS, Folder, divided, locate
 
 __all__ = [
     "airfoil",
@@ -258,7 +258,6 @@ def _rename_set(whole: Dataset) -> Dataset:
 
 
 _VERTICAL = {"breast": ("y", "binary"), "default_credit": ("y", "binary"), "motor": ("motor_speed", "regression")}
-_CROWDS = ("bluebirds", "dog", "ducks", "emotion_numeric", "snow_rte", "snow_temp", "weather_sentiment")
 
 
 @checked_call
@@ -307,8 +306,8 @@ def crowd_labels(name: str, *, folder: Folder = None) -> tuple[Dataset, Dataset]
     Raises:
         DataError: another name, or missing or malformed files.
     """
-    if name not in _CROWDS:
-        raise DataError(f"no crowd labels {name!r}", remedy=f"choose one of {', '.join(_CROWDS)}")
+    if name not in CROWDS:
+        raise DataError(f"no crowd labels {name!r}", remedy=f"choose one of {', '.join(CROWDS)}")
     parts = []
     for part, columns in (("labels", ("task", "worker", "label")), ("truth", ("task", "truth"))):
         path = locate(folder, "crowd_truth", f"{name}_{part}.csv.gz")
