@@ -44,7 +44,7 @@ def ranges(keys: Any, more: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("kind", ON_KEYS, ids=lambda kind: kind.name)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(sizes, sizes, scales, offsets)
 def test_ranges_of_keys_are_those_of_a_scan(kind: Any, drawn: Any, more: Any, scale: float, offset: float) -> None:
     keys, others = placed(drawn, scale, offset), placed(more, scale, offset)
@@ -119,7 +119,7 @@ pairs = st.lists(st.tuples(st.integers(-5, 5) | st.floats(-9, 9), st.integers(-5
 
 
 @pytest.mark.parametrize("kind", ON_POINTS, ids=lambda kind: kind.name)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(pairs, pairs, st.sampled_from([1.0, 1e-9, 1e9, 1e140]), offsets, st.integers(1, 12))
 def test_boxes_and_neighbors_are_those_of_a_scan(kind: Any, drawn: Any, more: Any, scale: float, offset: float, k: int) -> None:  # fmt: skip
     points, others = (placed(one, scale, offset).reshape(-1, 2) for one in (drawn, more))

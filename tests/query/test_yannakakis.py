@@ -122,7 +122,7 @@ def test_no_rows_are_counted_as_none() -> None:
 
 
 @settings(max_examples=2)
-@given(sites, st.lists(statements(), min_size=2, max_size=2))
+@given(sites, st.lists(statements(), min_size=1, max_size=1))
 def test_drawn_acyclic_statements_equal_duckdb(drawn: Any, texts: list[str]) -> None:
     require_equal(drawn, texts)
 
@@ -144,17 +144,17 @@ def rows(count: int) -> Any:
 
 
 def test_a_sum_over_a_join_needs_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of two keys is in 12 rows of both tables: 288 pairs, for which the parties would hold 24 x 24 = 576; they add up in tables of 24 rows."""
-    monkeypatch.setattr("atoll.query.strategies.smcql.MOST_ROWS", 96)
-    (early,) = require_equal(rows(8), [SUM])
-    with connected(sources(rows(8)), POLICY) as db:
-        with pytest.raises(CompositionError, match="576 rows, filled up"):
+    """Each of two keys is in 6 rows of both tables: 72 pairs, for which the parties would hold 12 x 12 = 144; they add up in tables of 12 rows."""
+    monkeypatch.setattr("atoll.query.strategies.smcql.MOST_ROWS", 48)
+    (early,) = require_equal(rows(4), [SUM])
+    with connected(sources(rows(4)), POLICY) as db:
+        with pytest.raises(CompositionError, match="144 rows, filled up"):
             db.sql("SELECT a.x, b.y FROM a JOIN b ON a.k = b.k", strategy="smcql")
         monkeypatch.undo()
         monkeypatch.setattr("atoll.query.secure.plan.aggregate_early", lambda plan: plan)
         pairs = db.sql(SUM.replace("a.x * b.y", "b.y * a.x"), strategy="smcql")
     assert pairs.rows == early.rows
-    assert early.bytes < 0.25 * pairs.bytes
+    assert early.bytes < 0.5 * pairs.bytes
 
 
 def test_a_cycle_stays_and_is_named() -> None:
