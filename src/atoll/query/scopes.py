@@ -7,6 +7,7 @@ column.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from .policy import ColumnPolicy, QueryPolicy
 from .rules.matching import has_matching, weight_of
 from .statement import SOURCE, Catalog
 
-__all__ = ["Scopes", "factor_conditions", "merge_derived"]
+__all__ = ["Scopes", "factor_conditions", "merge_derived", "write_out_quantifiers"]
 
 Base = tuple[str, str]
 """Table and column, in lower case."""
@@ -65,6 +66,69 @@ def _factor(exp: Any, node: Any) -> Any:
     if not all(rests):  # one alternative says no more than that
         return exp.and_(*common, wrap=True, copy=False)
     return exp.and_(*common, exp.or_(*(exp.and_(*rest, wrap=True) for rest in rests), wrap=True), wrap=True, copy=False)  # fmt: skip
+
+
+def write_out_quantifiers(tree: Any, *, strict: bool = False) -> Any:
+    """A tree in which comparisons with ``ANY`` and ``ALL`` of a subquery are written with its least and its largest value, and with how many values it has and lacks.
+
+    ``x > ANY (…)`` is true if x is above the least value; else NULL if x is NULL and there is a row, or a value is; else false: of no row at all it is false. ``x > ALL (…)`` is ``NOT x <= ANY (…)``.
+
+    Args:
+        tree: the tree.
+        strict: whether few units must not show: then a subquery of few has neither a least value nor a number of rows, and only ``= ANY`` and ``<> ALL`` are written, with IN.
+    """
+    from sqlglot import exp
+
+    opposite = {exp.EQ: exp.NEQ, exp.NEQ: exp.EQ, exp.LT: exp.GTE, exp.GTE: exp.LT, exp.GT: exp.LTE, exp.LTE: exp.GT}
+
+    numbers = itertools.count()
+
+    def put(node: Any) -> Any:
+        kind, which = type(node), node.args.get("expression")
+        if (
+            kind not in opposite
+            or not isinstance(which, exp.All | exp.Any)
+            or not isinstance(which.this.unnest(), exp.Query)
+        ):
+            return node
+        every = isinstance(which, exp.All)
+        positive = opposite[kind] if every else kind
+        if strict and positive is not exp.EQ:
+            return node
+        made = _compare_with_any(positive, node.this, which.this.unnest(), f"@any{next(numbers)}")
+        return exp.Not(this=exp.paren(made, copy=False)) if every else exp.paren(made, copy=False)
+
+    return tree.transform(put)
+
+
+def _compare_with_any(kind: Any, value: Any, query: Any, alias: str) -> Any:
+    """A comparison of a value with ``ANY`` of the rows of a subquery; one with groups, aggregates or a limit becomes a derived table of this name."""
+    from sqlglot import exp
+
+    if kind is exp.EQ:
+        return exp.In(this=value.copy(), query=exp.Subquery(this=query.copy()))
+    plain = isinstance(query, exp.Select) and not any(query.args.get(name) for name in ("group", "having", "limit", "offset", "qualify", "with_")) and not query.expressions[0].find(exp.AggFunc, exp.Window)  # fmt: skip
+    if plain:
+        source, shown = query.copy(), query.expressions[0].unalias()
+        for name in ("distinct", "order"):
+            source.set(name, None)
+    else:
+        source = exp.Select().from_(
+            exp.Subquery(this=query.copy(), alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        )
+        shown = exp.column(query.named_selects[0], table=alias, quoted=True)
+
+    def scalar(made: Any) -> Any:
+        one = source.copy()
+        one.set("expressions", [exp.alias_(made, "one", quoted=True)])
+        return exp.Subquery(this=one)
+
+    bounds = [bound for bound, kinds in ((exp.Min, (exp.GT, exp.GTE, exp.NEQ)), (exp.Max, (exp.LT, exp.LTE, exp.NEQ))) if kind in kinds]  # fmt: skip
+    found = exp.or_(*(kind(this=value.copy(), expression=scalar(bound(this=shown.copy()))) for bound in bounds))
+    rows, values = scalar(exp.Count(this=exp.Star())), scalar(exp.Count(this=shown.copy()))
+    missing = exp.and_(exp.Is(this=value.copy(), expression=exp.Null()), exp.GT(this=rows.copy(), expression=exp.Literal.number(0)))  # fmt: skip
+    unknown = exp.or_(missing, exp.GT(this=rows, expression=values))
+    return exp.Case(ifs=[exp.If(this=found, true=exp.true()), exp.If(this=unknown, true=exp.Cast(this=exp.Null(), to=exp.DataType.build("BOOLEAN")))], default=exp.false())  # fmt: skip
 
 
 class Scopes:

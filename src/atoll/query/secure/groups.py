@@ -11,6 +11,7 @@ from ..plan import find_outermost, read_aggregate, split_conditions
 from .joins import JoinPlanner
 from .names import NamePlanner, SelectNames, refuse
 from .operators import (
+    ChosenValue,
     Compared,
     Computed,
     Connected,
@@ -28,6 +29,7 @@ from .operators import (
     RowCondition,
     Stacked,
     Stored,
+    Truth,
     Value,
     WindowColumn,
 )
@@ -35,6 +37,7 @@ from .operators import (
 __all__ = ["GroupPlanner"]
 
 _WHOLE = ColumnCode("whole", "BIGINT")
+_TRUTH = ColumnCode("whole", "BOOLEAN")
 
 _KNOWN = ("count", "sum", "avg", "min", "max", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "corr", "covar_samp", "covar_pop")  # fmt: skip
 
@@ -372,7 +375,7 @@ class GroupPlanner(JoinPlanner):
         made: Operator = Stacked((a, b), (tuple(inputs[0]), tuple(inputs[1])), (*columns, *units), flags, what=f"{name} {'ALL' if every else ''}".strip())  # fmt: skip
         unique = None
         if flags and every:
-            raise refuse(f"{name} ALL", f"use {name}")
+            made = self._take_off(made, columns, flags, name)
         if not every:
             tests = [GroupColumn(Stored(_WHOLE, frozenset(), self.new_name("g"), True), "count", None, Flag(flag)) for flag in flags]  # fmt: skip
             kept = self.represent_units(units)
@@ -389,6 +392,24 @@ class GroupPlanner(JoinPlanner):
             made = Limited(made, tuple((cast("Stored", value), down, first) for value, down, first in order), rows, skip, what=f"LIMIT {rows}")  # fmt: skip
         self.query_units[id(node)] = units
         return made, outputs, unique
+
+    def _take_off(self, stacked: Operator, columns: Sequence[Stored], flags: Sequence[str], name: str) -> Operator:
+        """INTERSECT ALL and EXCEPT ALL of stacked rows: the left rows that are alike are numbered, and of n on the right they take the first n, or leave them out.
+
+        Raises:
+            CompositionError: few rows must not show, and rows of the right side decide about single ones of the left.
+        """
+        if self.strict:
+            raise refuse(f"{name} ALL, and min_count is {self.policy.min_count}", f"use {name}")
+        here, there = (Truth(_TRUTH, condition=Flag(flag)) for flag in flags)
+        one = Fixed(_WHOLE, value=1)
+        right = ChosenValue(_WHOLE, cases=((there.condition, one),), default=Fixed(_WHOLE, value=None))
+        turn = ChosenValue(_WHOLE, cases=((here.condition, Fixed(_WHOLE, value=0)),), default=one)
+        stacked, (after,) = self.store(stacked, [turn], f"{name} ALL")
+        number, count = (Stored(_WHOLE, frozenset(), self.new_name("g"), True) for _ in range(2))
+        made = Ranked(stacked, tuple(columns), ((after, False, False),), (WindowColumn(number, "row_number"), WindowColumn(count, "count", right)), what=f"number the rows of {name} ALL")  # fmt: skip
+        above = Compared(False, count, number)
+        return Filtered(made, Connected(True, (here.condition, above if name == "EXCEPT" else Negated(above))), what=f"{name} ALL")  # fmt: skip
 
     def _stack_units(self, sides: Sequence[Any], inputs: Sequence[list[Value]]) -> list[Stored]:
         """The units of stacked rows, put beside their other columns: those of different tables are counted together."""

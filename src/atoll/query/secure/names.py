@@ -12,7 +12,7 @@ from ..column_codes import ColumnCode, code_of
 from ..plan import Released, find_outermost, guard_node, try_casts
 from ..policy import QueryPolicy
 from ..rules.matching import has_matching
-from ..scopes import Scopes, factor_conditions, merge_derived
+from ..scopes import Scopes, factor_conditions, merge_derived, write_out_quantifiers
 from ..statement import Catalog, SqlStatement
 from .operators import (
     ChosenValue,
@@ -120,8 +120,9 @@ class NamePlanner:
         self.exp, self.statement, self.catalog, self.policy, self.connection = exp, statement, catalog, policy, connection  # fmt: skip
         self._selects = exp.Query  # SELECT and what joins several, not the job of that name
         # A subquery's condition chooses who takes part in a matching, and one around it chooses among its pairs.
-        self.tree = factor_conditions(statement.tree.copy() if statement.needs else merge_derived(statement.tree))
         self.strict = policy.min_count > 1
+        tree = factor_conditions(statement.tree.copy() if statement.needs else merge_derived(statement.tree))
+        self.tree = write_out_quantifiers(tree, strict=self.strict)
         if self.strict:
             try_casts(exp, self.tree)
         self.scopes = Scopes(self.tree, policy)
