@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import sqlite3
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +18,14 @@ import pytest
 
 import atoll.query
 from atoll.cli.app import run
+from atoll.core.errors import AtollError
+from atoll.core.persistence.named_results import NamedResults
+from atoll.query.events import check_events
+from atoll.runtime.admin import Admin
 from atoll.runtime.poc import Poc
 from tests.support.databases import postgres_cluster  # noqa: F401 - a fixture
+from tests.support.failing_world import children
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.network
 
@@ -187,3 +197,46 @@ def test_an_enclave_gets_sealed_rows_over_mutual_tls(tmp_path: Path, capsys: pyt
     assert run(asked) == 0, capsys.readouterr().err
     found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
     assert (found["strategy"], found["rows"]) == ("opaque", [[1, 4], [2, 1]])
+
+
+def test_a_process_that_is_killed_ends_the_statement_and_costs_once(tmp_path: Path) -> None:
+    """One site's process dies once all have been charged: the error names the site, nothing of the answer is there, and the same statement is answered next, for nothing more."""
+    rules = "policy: {min_count: 1, privacy: {people: {anna: {epsilon: 9, delta: 0.01}}}}\ntables: {trips: {columns: {card: {level: protected, at_most: 2}, fare: protected}}}\n"
+    data, sites = {}, ("north", "south", "west")
+    for number, site in enumerate(sites):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "trips.csv").write_text("card,fare\n" + "".join(f"{100 * number + k // 2},{k % 8}\n" for k in range(24)))  # fmt: skip
+        (tmp_path / f"{site}.yaml").write_text(f"path: {tmp_path}/{site}\n{rules}")
+        data[site] = [str(tmp_path / f"{site}.yaml")]
+    text = "SELECT count(*) FROM trips a JOIN trips b ON a.card = b.card WHERE a.fare = 2 AND b.fare = 3"
+    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nattempts: 1\nstrategy: shrinkwrap:split=uniform\nepsilon: 8\ndelta: 0.001\nanalyst: anna\nsql: {text}\n")  # fmt: skip
+    run_at = tmp_path / "trial" / "run"
+
+    def charged(site: str) -> bool:
+        return bool(list((run_at / site).rglob("query-noised.msg")))
+
+    async def play() -> tuple[str, list[str], dict[str, Any]]:
+        async with Poc(tmp_path / "trial", data) as poc, Admin(poc.kit("admin"), poc.address) as admin:
+            job = (await admin.submit(tmp_path / "job.yaml"))["job"]
+            await until(lambda: all(map(charged, sites)))
+            guardian = children(poc.process("south").pid)[0]
+            os.kill(min(children(guardian), default=guardian), signal.SIGKILL)
+            with pytest.raises(AtollError) as caught:
+                await admin.finish(job)
+            with contextlib.suppress(AtollError):  # there is no file of that name
+                await admin.result(job, tmp_path / "none", files=("query.json",))
+            again = (await admin.submit(tmp_path / "job.yaml"))["job"]
+            await admin.finish(again)
+            await admin.result(again, tmp_path / "result", files=("query.json",))
+            found = json.loads((tmp_path / "result" / "query.json").read_text())
+            return str(caught.value), [one["state"] for one in await admin.jobs()], found
+
+    error, states, found = asyncio.run(play())
+    assert "south" in error
+    assert states == ["failed", "finished"]
+    assert not (tmp_path / "none" / "query.json").exists()
+    assert (found["rows"], found["privacy"]["epsilon"]) == ([[9]], 8.0)
+    for site in sites:
+        kept = NamedResults(next(iter((run_at / site).rglob("query-noised.msg"))).parent.parent)
+        assert [one["epsilon"] for one in kept.get(site, "query-noised")["answers"]] == [8.0]
+        assert check_events(partial(kept.get, site), site).number >= 5
