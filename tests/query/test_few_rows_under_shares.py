@@ -173,7 +173,7 @@ def with_visits(rows: list[tuple[Any, ...]]) -> dict[str, TableSource]:
     return {name: TableSource({**source.tables, "v": (visits, VISITS[k::3])}) for k, (name, source) in enumerate(three(rows).items())}  # fmt: skip
 
 
-@pytest.mark.parametrize(("strategy", "text", "rule"), REFINED)
+@pytest.mark.parametrize(("strategy", "text", "rule"), [pytest.param(*one, marks=() if k in (1, 3) else pytest.mark.slow) for k, one in enumerate(REFINED)])  # fmt: skip
 def test_strategies_that_refine_smcql_have_the_same_rule(strategy: str, text: str, rule: str) -> None:
     """A party that policies trust reads keys, or tables are cut to sizes with noise: the answer is DuckDB's with the rule, and no site believes the coordinator about it."""
     made = with_visits([(k, [None, "A", "B"][k % 3], [0, 1, None, 2][k % 4], 1) for k in range(14)])
@@ -184,7 +184,7 @@ def test_strategies_that_refine_smcql_have_the_same_rule(strategy: str, text: st
         assert read if strategy == "conclave" else found.privacy["sizes"]
 
 
-@pytest.mark.parametrize("strategy", ["conclave", NOISED])
+@pytest.mark.parametrize("strategy", ["conclave", pytest.param(NOISED, marks=pytest.mark.slow)])
 def test_a_refined_strategy_writes_down_the_units_of_its_answers(strategy: str) -> None:
     with connected(with_visits(people(30)), trusting(4)) as db:
         text = "SELECT count(*) FROM p JOIN v ON p.id = v.who"
