@@ -199,7 +199,7 @@ ONE, BOTH = "SELECT count(*) FROM p WHERE k < 9", "SELECT count(*) FROM p JOIN v
 NEAR = "SELECT k FROM p WHERE kNN(POINT(1, 2), place, 2)"
 NOISE = {"epsilon": 4.0, "delta": 0.001, "analyst": "anna"}
 PLAIN = policy_of(p={"id": {**TRUSTED, "trusted": ["s1", "s2"]}}, v={"id": {**TRUSTED, "trusted": ["s1", "s2"]}})
-SPATIAL = {**PLAIN, "policy": {"min_count": 1, "privacy": {"people": {name: {"epsilon": 99, "delta": 0.1} for name in ("anna", "eve")}}}, "tables": {**PLAIN["tables"], "p": {**PLAIN["tables"]["p"], "points": {"place": {"x": "k", "y": "age", "extent": 100, "precision": 0.1}}}}}  # fmt: skip
+SPATIAL = {**PLAIN, "policy": {"min_count": 1, "enclave": {"simulated": True}, "privacy": {"people": {name: {"epsilon": 99, "delta": 0.1} for name in ("anna", "eve")}}}, "tables": {**PLAIN["tables"], "p": {**PLAIN["tables"]["p"], "points": {"place": {"x": "k", "y": "age", "extent": 100, "precision": 0.1}}}}}  # fmt: skip
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "sums": (ONE, {}),
     "smcql": (BOTH, {}),
@@ -207,6 +207,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "shrinkwrap": (BOTH, NOISE),
     "saqe": (ONE, NOISE),
     "hufu": (NEAR, {}),
+    "opaque": (BOTH, {}),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "sums": {},
@@ -215,6 +216,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "shrinkwrap": {"epsilon": 4.5, "delta": 0.002, "analyst": "eve", "split": "eager", "answer": "noisy"},
     "saqe": {"epsilon": 4.5, "delta": 0.002, "analyst": "eve"},
     "hufu": {"comparison": "masked", "bound": "extent", "radii": 3, "epsilon": 1.0},
+    "opaque": {"mode": "encryption", "attestation": "another"},
 }
 UNSIGNED = "is not the one that was signed|a task of the strategy .* is asked for"
 
