@@ -42,6 +42,12 @@ def test_labels_are_words_and_rows_have_no_order(tmp_path: Path) -> None:
         assert not found.repeated
 
 
+def test_spellings_of_one_number_have_one_order_in_every_process() -> None:
+    spellings = ["7.0", "7", "007", "07", "7.00", "0007", "+7", "00007"]
+    found = reports_of([("t", f"w{at}", word) for at, word in enumerate([*spellings, "6"])])
+    assert found.labels == ("6", *sorted(spellings))
+
+
 @pytest.mark.parametrize("word", ["NA", "None", "null", "?", "nan", "true", " 1 "])
 def test_any_word_is_a_label(tmp_path: Path, word: str) -> None:
     (tmp_path / "r.csv").write_text(f"task,worker,label\nt,a,{word}\nt,b,other\n")

@@ -56,7 +56,8 @@ class About:
 def united(names: Iterable[Sequence[str]]) -> tuple[str, ...]:
     """All class names, in the order of the codes that reading the rows together would give: numbers by value, words alphabetically."""
     union = {label for labels in names for label in labels}
-    return tuple(sorted(union, key=float if all(map(_is_number, union)) else str))
+    words = sorted(union)  # 7 and 007 are one number, and their order is not that of a set
+    return tuple(sorted(words, key=float) if all(map(_is_number, words)) else words)
 
 
 def named(about: About) -> bool:
