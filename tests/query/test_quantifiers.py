@@ -79,5 +79,5 @@ def test_few_rows_are_not_singled_out() -> None:
 def test_masked_sums_refuse_what_needs_rows_of_other_sites() -> None:
     with connected(table_of("some"), POLICY) as db:
         for text in (f"SELECT count(*) FROM p WHERE age > ALL {WITHIN}", f"SELECT count(*) FROM ({SETS[0]}) d"):
-            with pytest.raises(AtollError):
+            with pytest.raises(AtollError, match="in sums"):
                 db.sql(text, strategy="sums")

@@ -221,7 +221,7 @@ def test_a_process_that_is_killed_ends_the_statement_and_costs_once(tmp_path: Pa
             await until(lambda: all(map(charged, sites)))
             guardian = children(poc.process("south").pid)[0]
             os.kill(min(children(guardian), default=guardian), signal.SIGKILL)
-            with pytest.raises(AtollError) as caught:
+            with pytest.raises(AtollError, match="south") as caught:
                 await admin.finish(job)
             with contextlib.suppress(AtollError):  # there is no file of that name
                 await admin.result(job, tmp_path / "none", files=("query.json",))
