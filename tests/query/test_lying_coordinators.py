@@ -211,7 +211,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "sums": {},
-    "smcql": {},
+    "smcql": {"mode": "garbled"},
     "conclave": {"trusted": "none"},
     "shrinkwrap": {"epsilon": 4.5, "delta": 0.002, "analyst": "eve", "split": "eager", "answer": "noisy"},
     "saqe": {"epsilon": 4.5, "delta": 0.002, "analyst": "eve"},

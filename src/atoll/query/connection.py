@@ -25,7 +25,7 @@ from .plan import ROW
 from .policy import QueryPolicy, strictest
 from .scopes import Scopes
 from .statement import Catalog, SqlStatement, parse_statement, unite_schemas, with_points
-from .strategies.strategy import known_strategies, strategy_of, takes_epsilon
+from .strategies.strategy import listed_strategies, takes_epsilon, wants_helper
 
 if TYPE_CHECKING:
     from atoll.data import Islands
@@ -186,8 +186,7 @@ class SqlConnection:
         if self._closed:
             raise ConfigError("the connection is closed", where="query", remedy="call atoll.query.connect again")
         begin, before = time.perf_counter(), {name: silo.seconds for name, silo in self.silos.items()}
-        asked = strategy_of(strategy or self.strategy)
-        helper = asked is not None and asked.takes_helper and len(self.silos) < 3
+        helper = wants_helper(strategy or self.strategy, len(self.silos))
         job = Query(sql=text, params=params, strategy=strategy or self.strategy, epsilon=epsilon, delta=delta, analyst=analyst, helper=helper)  # fmt: skip
         found = simulate(job, self.silos, engine=self.engine, results=self._folder, progress=False).outcome
         total = time.perf_counter() - begin
@@ -232,7 +231,7 @@ class SqlConnection:
             Name of a strategy -> ``answered``, ``equal`` (``None`` if it is not compared, or approximate), ``refused`` (why, or ``None``), ``seconds`` and ``bytes``.
         """
         found: dict[str, dict[str, Any]] = {}
-        for name in known_strategies()[1:]:
+        for name in listed_strategies():
             begin = time.perf_counter()
             row: dict[str, Any] = {"answered": False, "equal": None, "refused": None, "seconds": None, "bytes": None}
             try:

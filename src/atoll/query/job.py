@@ -33,6 +33,7 @@ from .strategies.strategy import (
     read_strategy,
     strategy_of,
     takes_epsilon,
+    wants_helper,
 )
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ class Query(Checked, Job):
         asked = strategy_of(self.strategy)
         if asked is not None and asked.party:
             return {asked.party: asked.party}
-        return {HELPER: "shares"} if self.helper or (n < 3 and asked is not None and asked.shares_rows) else {}
+        return {HELPER: "shares"} if self.helper or wants_helper(self.strategy, n, always=True) else {}
 
     def helpers(self) -> Mapping[str, str]:
         """The helper that the setting or the strategy asks for: nobody knows yet whether there will be a third site."""

@@ -30,6 +30,7 @@ __all__ = [
     "leaf_layout",
     "measure_extents",
     "predict_cost",
+    "relayed_nbytes",
     "release_rows",
     "shown_columns",
 ]
@@ -169,7 +170,8 @@ def _extrapolate(n: int, one: tuple[int, float], other: tuple[int, float]) -> fl
     return n * (x / a + slope * math.log(n / a))
 
 
-def _relayed(nbytes: int) -> int:
+def relayed_nbytes(nbytes: int) -> int:
+    """Bytes that a message between two sites counts, sealed and relayed."""
     return _RELAYED * sealed_nbytes(nbytes)
 
 
@@ -178,7 +180,7 @@ def _sharing(layout: Layout, rows: int, among: bool) -> int:
     rest = rows * (1 + sum(word_dtype(64 if bits is None else bits).itemsize for bits in layout.values()))
     seed, whole = bytes(32), np.zeros(rest, np.uint8)
     messages: list[list[Any]] = [[seed, seed], [seed, whole], [whole, seed]]
-    sent = [_relayed(M.nbytes(one)) for one in messages]
+    sent = [relayed_nbytes(M.nbytes(one)) for one in messages]
     return sum(sent[1:]) if among else sum(sent)
 
 
@@ -207,7 +209,7 @@ class _Rehearsals:
         return SecureCost(sum(one.sent for one, _ in runs), max(one.messages for one, _ in runs), outward)
 
     def _play(self, totals: Sequence[int], seed: int, place: int) -> tuple[ShareRehearsal, Any]:
-        rehearsal = ShareRehearsal(_relayed, seed, place, self.noted)
+        rehearsal = ShareRehearsal(relayed_nbytes, seed, place, self.noted)
         trio = rehearsal.trio
 
         def table(leaf: PlanLeaf, n: int) -> SharedTable:

@@ -17,12 +17,12 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.errors import CompositionError, DataError, LetterError
+from atoll.core.errors import CompositionError, ConfigError, DataError, LetterError
 from atoll.core.exposure import Exposure
 from atoll.core.extras import need
 from atoll.core.requests.disclosure import Disclosure
@@ -63,14 +63,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_ROWS",
+    "ROW_BITS",
     "LocalRows",
     "Smcql",
+    "compare_requests",
     "compute_answer",
     "compute_shares",
     "local_rows",
     "measure_rows",
+    "own_rows",
     "plain_terms",
     "promised_of",
+    "read_answer",
     "read_cells",
     "require_size",
     "send_leaves",
@@ -81,8 +85,9 @@ _GUESSED = 256
 _CONTACT, _ROLE = 26.0, 200.0
 """Bytes of a message or a reply beside its values, and of what begins a role of a session."""
 _DIGEST = 16
-_ROWS = 40
+ROW_BITS = 40
 """Bits of the number of a row within its site."""
+MODES = ("auto", "shares", "garbled")
 MOST_ROWS = 1 << 21
 """Most rows of a table that the parties make."""
 
@@ -114,14 +119,15 @@ class LocalRows:
         counted = list(dict.fromkeys(one.table for _, one in self.released))
         texts += [units_text(next(one for _, one in self.released if one.table == table), plan.catalog, names[table]) for table in counted]  # fmt: skip
         found = iter(silo.run_all(texts, tables, arrow=True))
-        self.sizes, self.rows = [], list[Any]()
+        self.sizes, self.counts, self.rows = list[int](), list[int](), list[Any]()
         for leaf in self.leaves:
             if leaf is None:
                 self.sizes.append(0)
+                self.counts.append(0)
                 self.rows.append(None)
                 continue
-            count = next(found).column(0)[0].as_py()
-            self.sizes.append(1 << max(0, int(count) - 1).bit_length())
+            self.counts.append(int(next(found).column(0)[0].as_py()))
+            self.sizes.append(1 << max(0, self.counts[-1] - 1).bit_length())
             self.rows.append(next(found))
         for table, column, most in self.claims:
             rows = next(found)
@@ -195,7 +201,7 @@ class LocalRows:
         for k, column in enumerate(leaf.columns):
             values = self.rows[place].column(k)
             if column.row:  # rows of different sites are different units
-                values = compute.add(values, self.number << _ROWS)
+                values = compute.add(values, self.number << ROW_BITS)
             if column.number or column.bounded:
                 numbers = values.fill_null(0).to_numpy().astype(np.int64)
                 most = extents.largest_of(column.name)
@@ -239,7 +245,8 @@ def measure_rows(island: Any, message: Any) -> Any:
     return {"rows": kept.sizes, "words": kept.widths()}
 
 
-def _own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callable[..., Any], by: str) -> dict[str, Any]:
+def own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callable[..., Any] = make_secure_plan, by: str = "smcql") -> dict[str, Any]:  # fmt: skip
+    """The columns of one leaf at this site; see `LocalRows.encode`; ``make`` and ``by`` as in `local_rows`."""
     kept = local_rows(island, request["message"], fresh=False, make=make, by=by)
     kept.number = list(request["sizes"]).index(island.name)
     return kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"]))
@@ -271,14 +278,15 @@ def _require_parties(island: Island, plan: SecurePlan, request: Mapping[str, Any
         LetterError: names both.
     """
     owners, asks = [str(owner) for owner in request["sizes"]], read_strategy(request["message"])
-    chosen = (asks if isinstance(asks, Smcql) else Smcql()).choose_parties(plan, owners)
+    way = (asks if isinstance(asks, Smcql) else Smcql()).for_parties(len(owners), helper=HELPER in parties)
+    chosen = cast("Smcql", way).choose_parties(plan, owners)
     signed = None if island.data is None else silo_of(island.data).signed
     unasked = HELPER in chosen and signed is not None and not any(HELPER in one.others(len(owners)) for one in signed)
     if unasked or [str(one) for one in parties] != chosen:
         raise LetterError(f"{', '.join(map(str, parties))} are to hold the shares, and the statement is one for {'sites alone' if unasked else ', '.join(chosen)}", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
 
 
-async def _agree(island: Island, peers: Peers, plan: SecurePlan, request: Any, parties: Sequence[str], me: str, make: Callable[..., Any], by: str) -> None:  # fmt: skip
+async def compare_requests(island: Island, peers: Peers, plan: SecurePlan, request: Any, parties: Sequence[str], me: str, make: Callable[..., Any] = make_secure_plan, by: str = "smcql") -> None:  # fmt: skip
     """Let all roles compare what they were asked for, and then write down what this site answers, before a row leaves.
 
     Raises:
@@ -321,11 +329,11 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
 async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, make: Callable[..., Any] = make_secure_plan, by: str = "smcql") -> None:  # fmt: skip
     """Share the rows of all leaves, as one who is none of the three parties; ``make`` and ``by`` as in `local_rows`."""
     plan = plan_of(silo_of(island.data), request["message"], make, by)
-    await _agree(island, peers, plan, request, parties, island.name, make, by)
+    await compare_requests(island, peers, plan, request, parties, island.name, make, by)
     for place, leaf in enumerate(plan.leaves):
         size = int(request["sizes"][island.name][place])
         if size:
-            rows = _own_rows(island, request, place, make, by)
+            rows = own_rows(island, request, place, make, by)
             await send_table(peers, list(parties), island.secret, rows, layout=leaf_layout(leaf, request["widths"]), capacity=size)  # fmt: skip
 
 
@@ -351,7 +359,7 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
     """
     own = None if island.data is None else silo_of(island.data)
     plan = plan_of(own, request["message"], make, by)
-    await _agree(island, peers, plan, request, parties, me, make, by)
+    await compare_requests(island, peers, plan, request, parties, me, make, by)
     sharing = ReplicatedSharing(WordRing(64))
     trio = await ReplicatedComputation(island, peers, list(parties), me, sharing).trio()
     leaves = []
@@ -359,7 +367,7 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
         parts = []
         for owner, sizes in request["sizes"].items():
             if sizes[place]:
-                rows = _own_rows(island, request, place, make, by) if owner == me else None
+                rows = own_rows(island, request, place, make, by) if owner == me else None
                 parts.append(await share_table(trio, owner, layout=leaf_layout(leaf, request["widths"]), capacity=int(sizes[place]), rows=rows))  # fmt: skip
         leaves.append(concatenate_tables(parts))
     resize = None if cutting is None else await cutting(plan, trio)
@@ -379,7 +387,11 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
 
 @dataclass(frozen=True)
 class Smcql(Strategy):
-    """Joins, groups and orders of rows of different sites, under shares at three parties."""
+    """Joins, groups and orders of rows of different sites, under shares at three parties, or of two owners by a garbled circuit.
+
+    Args:
+        mode: ``"shares"``, ``"garbled"``, or ``"auto"``: garbled where there are two sites and no helper.
+    """
 
     name: ClassVar[str] = "smcql"
     shares_rows: ClassVar[bool] = True
@@ -387,6 +399,24 @@ class Smcql(Strategy):
     contacts: ClassVar[int] = 2
     """How often the coordinator asks the sites."""
     offers: ClassVar[frozenset[str]] = frozenset({"matching"})
+
+    ways: ClassVar[dict[str, type[Smcql]]] = {}
+    """Mode -> the class that answers in its way, where that is another one; its module puts it in."""
+    variants: ClassVar[tuple[str, ...]] = ("mode=garbled",)
+    mode: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"mode={self.mode}", where="smcql", remedy=f"use mode={', '.join(MODES)}")
+
+    def for_parties(self, sites: int, *, helper: bool) -> Strategy:
+        """The way of the mode: shares, or a garbled circuit."""
+        garbled = self.mode == "garbled" or (self.mode == "auto" and sites == 2 and not helper)
+        return self.ways["garbled"](self.mode) if garbled and type(self) is Smcql else self
+
+    def wants_helper(self, sites: int) -> bool:
+        """Two sites that garble need none."""
+        return self.mode != "garbled" and super().wants_helper(sites)
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan; see `atoll.query.secure.plan`."""
@@ -545,9 +575,8 @@ class Smcql(Strategy):
         first = got[parties[0]]
         layout = {str(name): int(bits) or None for name, bits in first["layout"].items()}
         found = join_parts({party: got[party]["part"] for party in parties[:2]}, layout=layout, rows=int(first["rows"]))  # fmt: skip
-        cells, values = read_cells(plan, found)
-        rows = finish_cells(plan, cells)
-        withheld = _withheld(plan, {party: got[party]["few"] for party in parties[:2]}, len(cells))
+        few = None if plan.withheld is None else join_parts({party: got[party]["few"] for party in parties[:2]}, layout={WITHHELD: None}, rows=1)  # fmt: skip
+        rows, withheld, values = read_answer(plan, found, few)
         noted = {str(name): [int(one) for one in sizes] for name, sizes in first["noted"].items()}
         compared = sum(one.steps for one in walk_operators(plan.root) if isinstance(one, NearPairs))
         made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, comparisons=compared, sizes=request["sizes"], widths=request["widths"], noted=noted)  # fmt: skip
@@ -579,14 +608,21 @@ def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: C
         raise too_many_rows(largest, MOST_ROWS)
 
 
-def _withheld(plan: SecurePlan, parts: Mapping[str, Any], shown: int) -> int | None:
-    """How many groups are left out; ``None`` for none or few."""
+def read_answer(plan: SecurePlan, found: Mapping[str, Any], few: Mapping[str, Any] | None = None) -> tuple[list[tuple[Any, ...]], int | None, int]:  # fmt: skip
+    """The rows of the answer, how many groups are withheld (``None`` for none or few), and how many aggregates.
+
+    Args:
+        plan: the plan.
+        found: the rows that were opened, by column.
+        few: the number of groups that are left out, if any can be.
+    """
+    cells, values = read_cells(plan, found)
+    rows = finish_cells(plan, cells)
     if plan.policy.min_count == 1:
-        return 0
-    if plan.withheld is None:  # one group, shown or not
-        return 1 - shown
-    found = join_parts(parts, layout={WITHHELD: None}, rows=1)[WITHHELD]
-    return int(found[0]) if len(found) else None
+        return rows, 0, values
+    if few is None:  # one group, shown or not
+        return rows, 1 - len(cells), values
+    return rows, int(few[WITHHELD][0]) if len(few[WITHHELD]) else None, values
 
 
 def read_cells(plan: SecurePlan, found: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], int]:

@@ -23,6 +23,7 @@ __all__ = [
     "Strategy",
     "choose_strategy",
     "known_strategies",
+    "listed_strategies",
     "permits_strategy",
     "predict_seconds",
     "promise_min_count",
@@ -32,6 +33,7 @@ __all__ = [
     "read_strategy",
     "takes_epsilon",
     "strategy_of",
+    "wants_helper",
 ]
 
 _ROUND, _RATE = 0.008, 4e7
@@ -109,6 +111,10 @@ class Strategy:
     """Whether its answers are differentially private."""
     offers: ClassVar[frozenset[str]] = frozenset()
     """What it answers beside SQL; see `SqlStatement.needs`."""
+    variants: ClassVar[tuple[str, ...]] = ()
+    """Options with which it answers in another way, which ``--strategy each`` tries too."""
+    no_options: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are none of its options, such as those of a strategy that it refines."""
     needs_terms: ClassVar[bool] = False
     """Whether it answers with terms that a person gives, an epsilon among them; ``"auto"`` leaves it out."""
 
@@ -137,7 +143,7 @@ class Strategy:
     @classmethod
     def options(cls) -> dict[str, Any]:
         """Its settings and their usual values: its fields that are text or numbers."""
-        return {one.name: one.default for one in fields(cls) if isinstance(one.default, str | int | float)}
+        return {one.name: one.default for one in fields(cls) if isinstance(one.default, str | int | float) and one.name not in cls.no_options}  # fmt: skip
 
     def told(self) -> dict[str, Any]:
         """Its name and all of its settings, as each request of a statement says them. Sites compare them with those of the job that was signed, and do what they say."""
@@ -155,6 +161,15 @@ class Strategy:
             AtollError: the strategy cannot answer it; the error says why.
         """
         raise NotImplementedError
+
+    def for_parties(self, sites: int, *, helper: bool) -> Strategy:
+        """The strategy that answers among these parties, of one that has several ways; see `require_parties`."""
+        del sites, helper
+        return self
+
+    def wants_helper(self, sites: int) -> bool:
+        """Whether a simulation adds a party without rows."""
+        return self.takes_helper and sites < 3
 
     def require_parties(self, sites: int, *, helper: bool) -> None:
         """Refuse to answer with too few parties.
@@ -280,9 +295,28 @@ def known_strategies() -> tuple[str, ...]:
     return ("auto", *_known())
 
 
+def listed_strategies() -> tuple[str, ...]:
+    """What ``--strategy each`` tries: all strategies, and those that have several ways in each of them."""
+    found = _known()
+    return (*found, *(f"{name}:{one}" for name, kind in found.items() for one in vars(kind).get("variants", ())))
+
+
 def strategy_of(name: str) -> type[Strategy] | None:
     """The strategy of a name, with options or without; ``None`` for ``"auto"``, and for a name that no strategy has."""
     return _known().get(name.partition(":")[0])
+
+
+def wants_helper(name: str, sites: int, *, always: bool = False) -> bool:
+    """Whether a simulation adds a party without rows for a strategy; by its name, with options or without.
+
+    Args:
+        name: the name.
+        sites: number of sites.
+        always: ask only of strategies whose every plan shares rows.
+    """
+    kind, _, options = name.partition(":")
+    known = strategy_of(kind)
+    return known is not None and (known.shares_rows or not always) and known.of_options(options).wants_helper(sites)
 
 
 def takes_epsilon(name: str) -> bool:
@@ -380,7 +414,7 @@ def choose_strategy(
     rejected: dict[str, str] = {}
     # One that refines another comes after it.
     for one in sorted(known.values(), key=lambda kind: (kind.shares_rows, len(kind.__mro__))) if name == "auto" else [known[name]]:  # fmt: skip
-        strategy = replace(one.of_options(options), **(terms or {}))
+        strategy = replace(one.of_options(options), **(terms or {})).for_parties(sites, helper=helper)
         if name == "auto" and one.needs_terms:
             rejected[one.name] = "it adds noise, and no epsilon is given"
             continue

@@ -1,0 +1,282 @@
+"""What owners put into the circuit of a plan, and what leaves it: rows that each has sorted by itself, and the rows of the answer, in an order that follows from themselves alone.
+
+`count_gates` runs the whole of it on shapes, before anyone is contacted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from atoll.core.errors import DataError, SessionError
+from atoll.secure.garbled import GateCounter, Gates, Wires, blank_rows, compact_rows, join_wires, read_numbers
+
+from .costs import WITHHELD, leaf_layout
+from .operators import (
+    Expanded,
+    Filtered,
+    GroupedRows,
+    LeafRows,
+    Limited,
+    PlanLeaf,
+    Ranked,
+    SecurePlan,
+    Stored,
+    walk_operators,
+)
+from .wire_values import WORD, WireTable, one_bit, stack_tables
+from .wires import UNSIGNED, VALID, Turned, WireTables, order_terms
+
+__all__ = [
+    "Own",
+    "RowChecks",
+    "count_gates",
+    "leaf_orders",
+    "measure_bits",
+    "read_wires",
+    "release_wires",
+    "share_leaves",
+    "sort_own",
+]
+
+
+def leaf_orders(plan: SecurePlan) -> dict[int, tuple[tuple[str, Turned], ...]]:
+    """The order in which owners sort their own rows of a leaf, of those that the owners together sort first of all: they merge then (Bater et al. 2017, section 5)."""
+    found: dict[int, tuple[tuple[str, Turned], ...]] = {}
+    shown = _shown_names(plan)
+    for op in [*walk_operators(plan.root), *(walk_operators(plan.withheld) if plan.withheld is not None else ())]:
+        if not isinstance(op, GroupedRows | Ranked | Limited):
+            continue
+        source = op.source
+        while isinstance(source, Expanded):
+            source = source.source
+        if not isinstance(source, LeafRows) or source.place in found:
+            continue
+        names = [name for one in plan.leaves[source.place].columns for name in (one.name, f"{one.name}?")]
+        if isinstance(op, GroupedRows):
+            terms = order_terms(tuple((key, False, False) for key in op.keys))
+            first = next((one.value for one in op.columns if one.distinct and one.operation in ("count", "sum")), None)
+            terms += [(f"{first.name}?", "all"), (first.name, "")] if isinstance(first, Stored) else []
+        elif isinstance(op, Ranked):
+            terms = order_terms((*((key, False, False) for key in op.partition), *op.order))
+        else:
+            terms = [*order_terms(op.order), *((name, "") for name in ([one for one in names if one in shown] or names))]  # fmt: skip
+        kept = [one for k, one in enumerate(terms) if all(one[0] != other for other, _ in terms[:k])]
+        if kept and all(name in names for name, _ in kept):
+            found[source.place] = tuple(kept)
+    return found
+
+
+def sort_own(rows: Mapping[str, Any], order: Sequence[tuple[str, Turned]]) -> dict[str, Any]:
+    """An owner's rows of a leaf in an order, as `LocalRows.encode` makes them."""
+    keys = []
+    for name, turned in order:
+        names = [name] if name in rows else [f"{name}.{w}" for w in range(len(rows)) if f"{name}.{w}" in rows]
+        mask = np.uint64(UNSIGNED[turned])
+        keys += [_unsigned(rows[one]) ^ (mask & np.uint64(1) if name.endswith("?") else mask) for one in names]
+    places = np.lexsort(keys[::-1])
+    return {name: np.asarray(values)[places] for name, values in rows.items()}
+
+
+def _unsigned(values: Any) -> Any:
+    made = np.asarray(values)
+    return made.view(np.uint64) if made.dtype == np.int64 else made.astype(np.uint64)
+
+
+class RowChecks(Protocol):
+    """What a party that may cheat is checked for, before its rows are used."""
+
+    async def inspect(self, owner: str, place: int, table: WireTable) -> WireTable:
+        """The rows that an owner has shared of a leaf, as they are used."""
+        ...
+
+    async def require_honest(self) -> None:
+        """Go on only if all rows were as they should be."""
+        ...
+
+
+Own: TypeAlias = "Callable[[str, int], tuple[int, Mapping[str, Any]] | None]"
+"""Of an owner and a leaf the number of rows, and their columns as `LocalRows.encode` makes them, if they are this party's own; else ``None``."""
+
+
+async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], own: Own, checks: RowChecks | None = None) -> list[WireTable]:  # fmt: skip
+    """The rows of each leaf, of all owners, filled up to the sizes that everyone knows.
+
+    Args:
+        gates: this party's side.
+        plan: the plan.
+        sizes: rows of each leaf at each owner.
+        widths: words of each column of text.
+        bits: bits of each column of whole numbers, if fewer than 64.
+        own: this party's rows.
+        checks: what is checked of the rows of each owner; ``None`` for nothing.
+    """
+    parts: list[list[WireTable]] = [[] for _ in plan.leaves]
+    layouts, orders = [leaf_layout(leaf, widths) for leaf in plan.leaves], leaf_orders(plan)
+    for owner, counts in sizes.items():
+        places = [(place, int(count)) for place, count in enumerate(counts) if count]
+        columns: dict[int, list[tuple[int, str, int]]] = {}
+        for place, count in places:
+            whole = {column.name if column.number else f"{column.name}.0": bits.get(column.name, WORD) for column in plan.leaves[place].columns if column.code.kind == "whole"}  # fmt: skip
+            for name, width in [*layouts[place].items(), (VALID, 1)]:
+                columns.setdefault(whole.get(name, width or WORD), []).append((place, name, count))
+        rows = {place: own(owner, place) for place, _ in places}
+        rows = {place: held if held is None or place not in orders else (held[0], sort_own(held[1], orders[place])) for place, held in rows.items()}  # fmt: skip
+        found: dict[tuple[int, str], Wires] = {}
+        for width, asked in sorted(columns.items()):
+            # All columns of one width in one message.
+            filled = [
+                _fill(held, name, count, width) for place, name, count in asked if (held := rows[place]) is not None
+            ]
+            total = sum(count for _, _, count in asked)
+            shared = await gates.share(np.concatenate(filled) if filled else None, owner=owner, bits=width, rows=total)  # fmt: skip
+            ends = np.cumsum([0, *(count for _, _, count in asked)])
+            for (place, name, _), a, b in zip(asked, ends, ends[1:], strict=False):
+                found[place, name] = shared[:, a:b]
+        for place, _ in places:
+            made = _leaf_table(plan.leaves[place], {name: found[place, name] for name in [*layouts[place], VALID]})
+            parts[place].append(made if checks is None else await checks.inspect(owner, place, made))
+    if checks is not None:
+        await checks.require_honest()
+    for place, leaf in enumerate(plan.leaves):
+        if not parts[place]:  # no owner has a row: one that does not count stands for them
+            whole = {column.name: bits.get(column.name, WORD) for column in leaf.columns if column.code.kind == "whole"}
+            empty = {name: gates.zeros((whole.get(name.partition(".")[0], width or WORD) if width != 1 else 1, 1)) for name, width in layouts[place].items()}  # fmt: skip
+            parts[place].append(_leaf_table(leaf, {**empty, VALID: gates.zeros((1, 1))}))
+    return [replace(stack_tables(one), runs=tuple(map(len, one)) if place in orders else (), sorted_by=orders.get(place, ())) for place, one in enumerate(parts)]  # fmt: skip
+
+
+def _fill(rows: tuple[int, Mapping[str, Any]], name: str, count: int, width: int) -> Any:
+    """A column of so many bits, filled up with zeros."""
+    here, columns = rows
+    made = np.ones(here, np.uint64) if name == VALID else np.asarray(columns[name])
+    if width not in (1, WORD):  # numbers as they are, and words with another top bit
+        number = made.dtype == np.int64
+        signed = made if number else (made ^ np.uint64(1 << (WORD - 1))).view(np.int64)
+        most = 1 << (width - 1)
+        there = np.ones(here, bool) if number else columns[f"{name.removesuffix('.0')}?"] != 0
+        if ((signed < -most) | (signed >= most))[there].any():
+            raise DataError(f"a number of more than {width} bits", where="circuit", remedy="ask again: rows have changed since their sizes were told")  # fmt: skip
+        made = np.where(there, (signed.astype(np.uint64) ^ np.uint64(0 if number else most)) & np.uint64((1 << width) - 1), np.uint64(0))  # fmt: skip
+    return np.concatenate([_unsigned(made), np.zeros(count - here, np.uint64)])
+
+
+def measure_bits(leaf: PlanLeaf, rows: Mapping[str, Any]) -> dict[str, int]:
+    """Bits of the largest number of each column of whole numbers, in steps of 8; rows as `LocalRows.encode` makes them. A site's number is in the number of a row."""
+    found = {}
+    for column in leaf.columns:
+        if column.code.kind != "whole" or column.row:
+            continue
+        values, there = (rows[column.name], rows[f"{column.name}?"]) if column.number else ((rows[f"{column.name}.0"] ^ np.uint64(1 << (WORD - 1))).view(np.int64), rows[f"{column.name}?"])  # fmt: skip
+        here = np.asarray(values)[np.asarray(there) != 0]
+        most = max((int(value).bit_length() for value in (here.min(), here.max())), default=0) if len(here) else 0
+        found[column.name] = min(WORD, 8 * -(-(most + 1) // 8))
+    return found
+
+
+def _leaf_table(leaf: PlanLeaf, shared: Mapping[str, Wires]) -> WireTable:
+    columns = {}
+    for column in leaf.columns:
+        limbs = [x for name, x in shared.items() if name == column.name or name.rpartition(".")[0] == column.name]
+        columns[column.name] = join_wires(limbs[::-1])
+        columns[f"{column.name}?"] = shared[f"{column.name}?"]
+    return WireTable(columns, one_bit(shared[VALID]))
+
+
+def _shown_names(plan: SecurePlan) -> list[str]:
+    """The columns of the answer, and the bits beside them."""
+    columns = [*plan.key_columns, *(part for one in plan.outputs for part in one.parts), *([plan.copies] if plan.copies else [])]  # fmt: skip
+    return list(dict.fromkeys(name for column in columns for name in (column.name, f"{column.name}?")))
+
+
+async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTable]) -> list[tuple[Wires, dict[str, int]]]:  # fmt: skip
+    """The rows of the answer as they leave, ``(bits, rows)``: whether a row counts, and its columns, zeros where it does not; and the bits of each column. A second table has the number of groups that are left out, if any can be.
+
+    Args:
+        plan: the plan.
+        gates: this party's side.
+        leaves: the shared rows of each leaf.
+    """
+    tables = WireTables(gates, leaves, _shown_names(plan))
+    made = (await tables.make(plan.root)).keep_columns(_shown_names(plan))
+    if plan.ordered or len(made) == 1 or _is_sorted(plan):
+        valid, records = await compact_rows(made.valid, join_wires(list(made.columns.values())))
+    else:
+        # Rows leave in the order of their own values: nobody sees whose they were, nor how many rows a group has.
+        made = await tables.sort_by_all(made)
+        valid, records = made.valid, await blank_rows(made.valid, join_wires(list(made.columns.values())))
+    found = [(join_wires([one_bit(valid), records]), {name: len(x) for name, x in made.columns.items()})]
+    if plan.withheld is not None:
+        few = (await tables.make(plan.withheld)).keep_columns([WITHHELD])
+        number = await blank_rows(few.valid, few.columns[WITHHELD])
+        found.append((join_wires([one_bit(few.valid), number]), {WITHHELD: len(number)}))
+    return found
+
+
+def count_gates(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], block: int, checking: Callable[[Gates], RowChecks] | None = None) -> GateCounter:  # fmt: skip
+    """What a plan takes, before anyone is contacted: its circuits run on shapes alone.
+
+    Args:
+        plan: the plan.
+        sizes: rows of each leaf at each owner; all owners compute.
+        widths: words of each column of text.
+        bits: bits of each column of whole numbers, if fewer than 64.
+        block: as their gates have it; see `Gates`.
+        checking: makes what is checked of the rows of each owner; ``None`` for nothing.
+    """
+    counter = GateCounter(list(sizes), block)
+
+    async def work() -> None:
+        leaves = await share_leaves(counter, plan, sizes, widths, bits, lambda owner, place: None, None if checking is None else checking(counter))  # fmt: skip
+        for records, _ in await release_wires(plan, counter, leaves):
+            await counter.hand_out(records)
+
+    running = work()
+    try:
+        running.send(None)  # shapes wait for nobody
+    except StopIteration:
+        return counter
+    running.close()
+    raise SessionError("circuits that wait", where="smcql", remedy="await nothing but the gates")
+
+
+def _is_sorted(plan: SecurePlan) -> bool:
+    """Whether the rows are groups in the order of keys that they show."""
+    op = plan.root
+    while isinstance(op, Filtered | Expanded):
+        op = op.source
+    shown = {column.name for column in plan.key_columns}
+    return isinstance(op, GroupedRows) and all(key.name in shown for key in op.keys)
+
+
+def read_wires(plan: SecurePlan, bits: Any, layout: Mapping[str, int]) -> dict[str, Any]:
+    """The rows that count, by column, of what `release_wires` lets leave: as numbers and words.
+
+    Args:
+        plan: the plan.
+        bits: ``(bits, rows)``.
+        layout: the bits of each column.
+    """
+    here = np.flatnonzero(bits[0])
+    columns = [*plan.key_columns, *(part for one in plan.outputs for part in one.parts), *([plan.copies] if plan.copies else [])]  # fmt: skip
+    numbers = {WITHHELD, *(one.name for one in columns if one.number)}
+    wholes = {one.name for one in columns if one.code.kind == "whole"} - numbers
+    found: dict[str, Any] = {}
+    at = 1
+    for name, width in layout.items():
+        own = bits[at : at + width][:, here]
+        at += width
+        if name in numbers:
+            found[name] = read_numbers(own, signed=True)
+        elif name.endswith("?"):
+            found[name] = own[0].astype(np.uint8)
+        elif name in wholes:
+            own[-1] ^= True
+            found[f"{name}.0"] = read_numbers(own, signed=True).view(np.uint64) ^ np.uint64(1 << (WORD - 1))
+        else:
+            for w in range(width // WORD):
+                found[f"{name}.{w}"] = read_numbers(own[width - (w + 1) * WORD : width - w * WORD])
+    return found
