@@ -203,6 +203,7 @@ SPATIAL = {**PLAIN, "policy": {"min_count": 1, "enclave": {"simulated": True}, "
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "sums": (ONE, {}),
     "smcql": (BOTH, {}),
+    "senate": (ONE, {}),
     "conclave": (BOTH, {}),
     "shrinkwrap": (BOTH, NOISE),
     "saqe": (ONE, NOISE),
@@ -212,6 +213,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "sums": {},
     "smcql": {"mode": "garbled"},
+    "senate": {},
     "conclave": {"trusted": "none"},
     "shrinkwrap": {"epsilon": 4.5, "delta": 0.002, "analyst": "eve", "split": "eager", "answer": "noisy"},
     "saqe": {"epsilon": 4.5, "delta": 0.002, "analyst": "eve"},

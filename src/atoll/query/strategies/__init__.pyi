@@ -2,6 +2,7 @@ from .conclave import Conclave as Conclave
 from .hufu import Hufu as Hufu
 from .opaque import Opaque as Opaque
 from .saqe import Saqe as Saqe
+from .senate import Senate as Senate
 from .shrinkwrap import Shrinkwrap as Shrinkwrap
 from .smcql import Smcql as Smcql
 from .strategy import QueryAnswer as QueryAnswer
