@@ -3,7 +3,7 @@
 Source: the survey of federated computing (source 000, section 3.2 and Table 21) describes SMCQL (Bater et al. 2017, "SMCQL: Secure Querying for Federated Databases"): levels of columns, slicing, up to 1,000
 rows of two owners. Its three queries are comorbidity, aspirin count and recurrent c. diff, on records of hospitals that cannot be had, so ours are drawn.
 
-What differs: three parties compute on replicated shares in place of two on garbled circuits and ORAM, there is no broker, and a patient's number is protected, where the paper's is public: whole slices by patient, which the
+What differs: three parties compute on replicated shares where the paper has two on garbled circuits and ORAM; two hospitals garble here too, with sorting networks in place of ORAM, and three that trust nobody use Senate's way. There is no broker, and a patient's number is protected, where the paper's is public: whole slices by patient, which the
 paper's join of public keys has, are left out. What a policy says of a key (``at_most``) bounds joins in their place.
 """
 
@@ -34,7 +34,9 @@ _RANKED = "SELECT patient, day FROM diagnoses QUALIFY row_number() OVER (ORDER B
 """The same rows by a rank of all of them, which nobody can slice."""
 _DIAGNOSES = ("c. diff", "heart disease", *(f"illness {k}" for k in range(18)))
 _MEDICATIONS = ("Aspirin 100", "statin", "insulin", "baby aspirin", "heparin", "iron", "zinc", "codeine")
-_ANSWERS, _SLICES = "Each strategy that answers", "Sliced and not"
+_ANSWERS, _OWNERS, _SLICES = "Each strategy that answers", "Owners alone", "Sliced and not"
+_ALONE = 40
+"""Rows of a table at each of the owners that compute by themselves: circuits of 340 rows take gigabytes."""
 
 
 def _draw(rows: int, seed: int) -> list[tuple[list[str], list[str]]]:
@@ -53,7 +55,9 @@ def _draw(rows: int, seed: int) -> list[tuple[list[str], list[str]]]:
     return made
 
 
-def open_hospitals(folder: Path, rows: int, *, unit: str = "", bounded: bool = True, seed: int = 5) -> SqlConnection:
+def open_hospitals(
+    folder: Path, rows: int, *, unit: str = "", bounded: bool = True, seed: int = 5, hospitals: int = 3
+) -> SqlConnection:
     """SQL over three hospitals of so many rows a table, with a budget for ``anna`` that is as good as endless.
 
     Args:
@@ -62,9 +66,10 @@ def open_hospitals(folder: Path, rows: int, *, unit: str = "", bounded: bool = T
         unit: the column of units; empty for rows.
         bounded: whether the policy says how many rows a patient has.
         seed: draws them.
+        hospitals: how many of the three take part.
     """
     silos = {}
-    for site, (diagnoses, medications) in enumerate(_draw(rows, seed)):
+    for site, (diagnoses, medications) in enumerate(_draw(rows, seed)[:hospitals]):
         place = folder / f"hospital{site}"
         place.mkdir(parents=True, exist_ok=True)
         (place / "diagnoses.csv").write_text("\n".join(["patient,diagnosis,day", *diagnoses]) + "\n")
@@ -96,6 +101,18 @@ def _answered(folder: Path, rows: int) -> list[Claim]:
     return made
 
 
+def _alone(folder: Path) -> list[Claim]:
+    """The same by owners without three parties: two by a garbled circuit, three of whom two may cheat."""
+    made = []
+    for hospitals, strategy, who in ((2, "smcql:mode=garbled", "two owners, garbled"), (3, "senate", "three owners, senate")):  # fmt: skip
+        with open_hospitals(folder / strategy, _ALONE, hospitals=hospitals) as db:
+            for name, text in STATEMENTS.items():
+                found = db.sql(text, strategy=strategy)
+                equal = db.check(found)
+                made.append(Claim(f"{name}, {who}: the answer is that of all rows in one place", "exact", f"{'equal' if equal else 'unequal'}, {found.bytes / 1e6:.0f} MB", equal is True, f"{_ALONE} rows a table each; predicted to {max(0.001, abs(found.predicted / found.bytes - 1)):.1%}", _OWNERS))  # fmt: skip
+    return made
+
+
 def _sliced(folder: Path, rows: int) -> list[Claim]:
     with open_hospitals(folder, rows) as db:
         sliced, whole = db.sql(_TOP, strategy="smcql"), db.sql(_RANKED, strategy="smcql")
@@ -118,7 +135,7 @@ def _sliced(folder: Path, rows: int) -> list[Claim]:
 def _run(quick: bool) -> list[Claim]:
     rows = 40 if quick else 340
     with tempfile.TemporaryDirectory(prefix="atoll-smcql-") as folder:
-        return [*_answered(Path(folder), rows), *_sliced(Path(folder), rows)]
+        return [*_answered(Path(folder), rows), *_alone(Path(folder)), *_sliced(Path(folder), rows)]
 
 
 ENTRY = Entry(
