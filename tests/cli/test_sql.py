@@ -120,7 +120,10 @@ def test_a_sites_range_makes_values_outside_it_null(atoll: Callable[..., Any], t
 
 def test_noise_has_a_budget_that_outlives_a_command(atoll: Callable[..., Any], tmp_path: Path) -> None:
     table = {"unit": "pid", "columns": {"pid": {"level": "private", "join": "local"}, "ward": "public"}}
-    policy = {"policy": {"privacy": {"people": {"anna": {"epsilon": 4, "delta": 1e-6}}}}, "tables": {"v": table}}
+    policy = {
+        "policy": {"privacy": {"people": {"anna": {"epsilon": 4, "delta": 1e-6}, "ben": {"epsilon": 1}}}},
+        "tables": {"v": table},
+    }
     (tmp_path / "p.yaml").write_text(json.dumps(policy))
     silos = []
     for name in ("north", "south"):
@@ -133,8 +136,11 @@ def test_noise_has_a_budget_that_outlives_a_command(atoll: Callable[..., Any], t
     assert told[0]["rows"] == told[1]["rows"]
     assert (told[0]["privacy"]["analyst"], told[0]["privacy"]["epsilon"]) == ("anna", 2.5)
     assert "2.5 is spent" in atoll(*words, "--epsilon=2", "SELECT count(*) FROM v WHERE ward = 'A'", expect=10).out
+    near = json.loads(atoll(*words, "--epsilon=1.5", "--error=0.3", "--confidence=0.9", "SELECT count(*) AS n FROM v").out)["approximate"]  # fmt: skip
+    assert (near["confidence"], near["rate"] < 1, near["intervals"]["n"][0][1] - near["intervals"]["n"][0][0] < 400) == (0.9, True, True)  # fmt: skip
+    assert "at confidence 0.95 at most n ±" in atoll(*words[:-1], "--epsilon=1", "SELECT count(*) AS n FROM v WHERE ward < 'B'", "--analyst=ben").out  # fmt: skip
     spent = json.loads(atoll("privacy", "ledger", str(tmp_path / "kept"), "--by=analyst", "--json").out)["analysts"]
-    assert [(one["site"], one["analyst"], one["epsilon"]) for one in spent] == [("north", "anna", 2.5), ("south", "anna", 2.5)]  # fmt: skip
+    assert [(one["site"], one["analyst"], one["epsilon"]) for one in spent] == [(site, who, cost) for site in ("north", "south") for who, cost in (("anna", pytest.approx(4)), ("ben", 1))]  # fmt: skip
     assert "analyst" in atoll("privacy", "ledger", str(tmp_path / "kept"), "--by=site", expect=2).err
 
 

@@ -39,7 +39,14 @@ ROOMS: dict[str, set[str] | None] = {
     "fitting": {"core", "data", "statistics"},
     "truth": {"core", "data"},
     "vertical": {"core", "data", "privacy", "secure", "trees"},
-    "query": {"core", "data", "secure", "statistics", "simulation"},  # `connect` runs statements on this machine
+    "query": {
+        "core",
+        "data",
+        "privacy",
+        "secure",
+        "statistics",
+        "simulation",
+    },  # `connect` runs statements on this machine
     "runtime": {"core", "heap", "engines", "data", "privacy", "learn", "rounds", "runs", "report", "simulation"},
     "atoll": ANY,
     "__main__": {"cli"},

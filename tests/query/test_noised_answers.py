@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError
-from atoll.query.strategies.saqe import count_error, sample_epsilon
+from atoll.core.persistence.named_results import NamedResults
+from atoll.privacy.discrete import DiscreteLaplaceLaw, LaplacePartLaw
+from atoll.query import QueryPolicy, Silo, SqlConnection
+from atoll.query.sampling import count_error, sample_epsilon
+from atoll.query.strategies.saqe import RECORD
+from atoll.secure.noise import draw_laplace_part
 from tests.support.silos import TableSource, connected
 
 TYPES = {"pid": "INTEGER", "ward": "VARCHAR", "code": "VARCHAR", "cost": "DOUBLE"}
@@ -129,7 +134,6 @@ def test_a_unit_at_two_sites_or_a_site_without_a_budget_is_refused() -> None:
 
 def test_a_site_takes_no_coordinators_word_for_bounds_and_budgets(tmp_path: Path) -> None:
     """A coordinator that sends wider bounds and a narrower range gets the site's own; one that names nobody gets nothing."""
-    from atoll.query import QueryPolicy, Silo
     from atoll.query.local import plan_of
     from atoll.query.strategies.saqe import Saqe, make_noised_plan
 
@@ -145,8 +149,6 @@ def test_a_site_takes_no_coordinators_word_for_bounds_and_budgets(tmp_path: Path
 
 
 def test_no_site_is_charged_for_an_answer_that_another_one_refuses() -> None:
-    from atoll.query import QueryPolicy, Silo, SqlConnection
-
     silos = {name: Silo(source, QueryPolicy.of(policy_of(epsilon=epsilon)), name) for (name, source), epsilon in zip(sites(MANY).items(), (1, 0.5), strict=True)}  # fmt: skip
     with SqlConnection(silos) as db:
         with pytest.MonkeyPatch.context() as patch:
@@ -159,7 +161,7 @@ def test_no_site_is_charged_for_an_answer_that_another_one_refuses() -> None:
 def test_an_answer_that_was_lost_is_charged_once(monkeypatch: Any) -> None:
     """The coordinator dies after the sites' noise is in the sum. Asked again, the statement gets that noise, at no further cost."""
     from atoll.core.errors import DataError
-    from atoll.query.strategies import saqe
+    from atoll.query import noised_plan
 
     text, seen = "SELECT count(*) FROM v", []
 
@@ -169,7 +171,7 @@ def test_an_answer_that_was_lost_is_charged_once(monkeypatch: Any) -> None:
 
     with connected(sites(MANY), policy_of()) as db:
         with monkeypatch.context() as patch:
-            patch.setattr(saqe, "finish_cells", dies)
+            patch.setattr(noised_plan, "finish_cells", dies)
             with pytest.raises(DataError, match="dies"):
                 ask(db, text, 3.0)
         assert [ask(db, text, 3.0).rows] == [[(int(row[0]),) for row in seen[0]]]
@@ -180,9 +182,67 @@ def test_a_coordinator_that_asks_a_group_twice_averages_no_noise(monkeypatch: An
     from atoll.query.strategies import saqe
 
     async def lies(self: Any, fed: Any, plan: Any, message: Any) -> Any:
-        asked = {**message, "epsilon": 1.0, "delta": 1e-6, "analyst": "anna", "cells": [["A"], ["A"]]}
+        asked = {**message, "rates": [1.0, 1.0], "cells": [["A"], ["A"]]}  # fmt: skip
         return await fed.sum(fed.parties, saqe.add_noised, asked, reducer=self.reducer, quorum=len(fed.parties))
 
     monkeypatch.setattr(saqe.Saqe, "run", lies)
     with connected(sites(MANY), policy_of()) as db, pytest.raises(AtollError, match="a group is asked twice"):
         ask(db, "SELECT ward, count(*) FROM v GROUP BY ward")
+
+
+# ---------------------------------------------------------------- noise that no site knows
+
+
+@pytest.mark.parametrize(("scale", "parts"), [(0.3, 1), (2.5, 2), (20.0, 4)])
+def test_parts_add_up_to_the_wanted_law(scale: float, parts: int) -> None:
+    """The sum of so many differences is discrete Laplace noise: its law, convolved number by number."""
+    first, weights = LaplacePartLaw(scale, parts).weights()
+    half = np.array([float(one) for one in weights[: int(40 * scale) + 40]])
+    half /= half.sum()
+    one = np.convolve(half, half[::-1])
+    whole = one
+    for _ in range(parts - 1):
+        whole = np.convolve(whole, one)
+    reach = len(whole) // 2
+    wanted = np.exp(-np.abs(np.arange(-reach, reach + 1)) / scale)
+    assert first == 0
+    np.testing.assert_allclose(whole, wanted / wanted.sum(), atol=1e-13)
+    spread = float((whole * np.arange(-reach, reach + 1.0) ** 2).sum())
+    assert spread == pytest.approx(2 * parts * LaplacePartLaw(scale, parts).variance_of_law) == pytest.approx(DiscreteLaplaceLaw(scale).variance_of_law)  # fmt: skip
+
+
+def test_no_site_knows_the_noise_of_an_answer_in_parts(tmp_path: Path) -> None:
+    """Of 150 groups at three sites: what is left of the noise when one site takes its own off has the wanted law's spread, and the whole is half as much again; the answer says so."""
+    rows = {f"s{site}": [(1000 * site + k, f"w{k:03d}", "x", 10.0) for k in range(150)] for site in range(3)}
+    sources = {name: TableSource({"v": (TYPES, some)}) for name, some in rows.items()}
+    silos = {name: Silo(source, QueryPolicy.of(policy_of(epsilon=100.0)), name) for name, source in sources.items()}
+    text = "SELECT ward, count(*) AS n, sum(cost) AS s FROM v GROUP BY ward ORDER BY ward"
+    with SqlConnection(silos, folder=tmp_path) as db:
+        found = ask(db, text, 1.0, strategy="saqe:noise=shares")
+        assert ask(db, text, 1.0, strategy="saqe:noise=shares").rows == found.rows
+        own = ask(db, text, 1.0)
+    kept = NamedResults(tmp_path)
+    released = {one.party: np.array(kept.get(one.party, RECORD)["answers"][0]["value"]).reshape(150, 2) for one in kept.all()}  # fmt: skip
+    errors = np.array([[row[1] - 3, row[2] - 30.0] for row in found.rows])
+    wanted = DiscreteLaplaceLaw(2.0).variance_of_law
+    assert np.var(errors[:, 0]) == pytest.approx(1.5 * wanted, rel=0.45)
+    for name in rows:
+        assert np.var(errors[:, 0] - (released[name][:, 0] - 1)) == pytest.approx(wanted, rel=0.45)
+    for column, name in enumerate(("COUNT(*)", 'SUM("v"."cost")')):
+        assert errors[:, column].std() == pytest.approx(found.privacy["noise_std"][name], rel=0.25)
+        assert found.privacy["noise_std"][name] == pytest.approx(own.privacy["noise_std"][name] / math.sqrt(2), rel=0.01)  # fmt: skip
+    assert any("of all sites but any one" in one["sees"] for one in found.leakage)
+
+
+def test_noise_in_parts_that_has_no_law_is_refused() -> None:
+    with connected(sites(MANY[:20]), policy_of()) as db:
+        with pytest.raises(CompositionError, match="too small for noise in parts"):
+            ask(db, "SELECT count(*) FROM v", 1e-4, strategy="saqe:noise=shares")
+        with pytest.raises(ConfigError, match="use own or shares"):
+            ask(db, "SELECT count(*) FROM v", 1.0, strategy="saqe:noise=loud")
+        half = ask(db, "SELECT count(*) FROM v", 3.0, strategy="saqe:noise=shares,sample=0.5")
+        assert half.approximate["rate"] == 0.5
+    with pytest.raises(ConfigError, match="of 1 party"):
+        draw_laplace_part(1.0, 1, lambda count: np.zeros(count, np.uint64), 1)
+    with pytest.raises(ConfigError, match="parts=0"):
+        LaplacePartLaw(1.0, 0)

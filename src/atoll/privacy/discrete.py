@@ -42,6 +42,7 @@ __all__ = [
     "DiscreteSampler",
     "GaussianLattice",
     "LaplaceLattice",
+    "LaplacePartLaw",
     "Law",
     "PoissonLaw",
     "SkellamLaw",
@@ -170,6 +171,38 @@ class DiscreteLaplaceLaw(Law):
     def variance_of_law(self) -> float:
         """``2 q / (1 - q)^2`` with ``q = exp(-1 / scale)``."""
         return 2 * math.exp(-1 / self.scale) / math.expm1(-1 / self.scale) ** 2
+
+
+@dataclass(frozen=True)
+class LaplacePartLaw(Law):
+    """Half of a part of discrete Laplace noise: the difference of two draws, added up over ``parts`` parties, is `DiscreteLaplaceLaw` of the same scale, exactly.
+
+    Negative binomial with ``r = 1 / parts``: ``P(k) ~ q^k r (r + 1) … (r + k - 1) / k!``, ``q = exp(-1 / scale)``. Sums of those are negative binomial, and with ``r = 1`` geometric, of which discrete Laplace noise is
+    the difference of two (Goryczka and Xiong 2017, theorem 3; Bagdasaryan et al. 2022).
+    """
+
+    scale: float
+    parts: int = 1
+    largest: ClassVar[float] = 2.0**12
+
+    def __post_init__(self) -> None:
+        self._require("scale", self.scale)
+        if self.parts < 1:
+            raise ConfigError(f"parts={self.parts}", where=type(self).__name__, remedy="use 1 or more")
+
+    def weights(self) -> tuple[int, list[Decimal]]:
+        """By the ratio of neighbours, ``q (k + r) / (k + 1)``."""
+        reach = math.ceil(self.scale * (_FAR + math.log(self.scale + 2))) + 2
+        with localcontext(DIGITS):
+            ratio, r, made = (Decimal(-1) / Decimal(self.scale)).exp(), 1 / Decimal(self.parts), [Decimal(1)]
+            for k in range(reach):
+                made.append(made[-1] * ratio * (k + r) / (k + 1))
+        return 0, made
+
+    @property
+    def variance_of_law(self) -> float:
+        """``r q / (1 - q)^2``."""
+        return math.exp(-1 / self.scale) / math.expm1(-1 / self.scale) ** 2 / self.parts
 
 
 @dataclass(frozen=True)

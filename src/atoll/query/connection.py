@@ -58,6 +58,7 @@ class SqlResult:
         withheld_values: NULLs that stand for values that too few units stand behind.
         explained: whether only the plan was asked for.
         privacy: what was spent of a privacy budget; ``None`` for an answer without noise.
+        approximate: how far numbers may be from exact: ``intervals`` has the lower and the upper end of each row of a column, at a ``confidence``; ``None`` for an exact answer.
     """
 
     def __init__(
@@ -165,6 +166,8 @@ class SqlConnection:
         epsilon: float | None = None,
         delta: float = 1e-6,
         analyst: str = "",
+        error: float | None = None,
+        confidence: float = 0.95,
     ) -> SqlResult:
         """Answer a statement.
 
@@ -175,6 +178,8 @@ class SqlConnection:
             epsilon: what an answer with noise costs; ``None`` for an answer without noise. See `Query`.
             delta: the probability that such an answer lists a group of one unit.
             analyst: who asks for noise.
+            error: how far numbers may be from exact, as a part of them; the cheapest plan that meets it answers.
+            confidence: with which probability they are.
 
         Raises:
             ConfigError: the statement cannot be read, or names what is not there.
@@ -187,7 +192,7 @@ class SqlConnection:
             raise ConfigError("the connection is closed", where="query", remedy="call atoll.query.connect again")
         begin, before = time.perf_counter(), {name: silo.seconds for name, silo in self.silos.items()}
         helper = wants_helper(strategy or self.strategy, len(self.silos))
-        job = Query(sql=text, params=params, strategy=strategy or self.strategy, epsilon=epsilon, delta=delta, analyst=analyst, helper=helper)  # fmt: skip
+        job = Query(sql=text, params=params, strategy=strategy or self.strategy, epsilon=epsilon, delta=delta, analyst=analyst, error=error, confidence=confidence, helper=helper)  # fmt: skip
         found = simulate(job, self.silos, engine=self.engine, results=self._folder, progress=False).outcome
         total = time.perf_counter() - begin
         local = max((silo.seconds - before[name] for name, silo in self.silos.items()), default=0.0)
@@ -225,17 +230,18 @@ class SqlConnection:
             text: the statement.
             params: its parameters.
             check: whether to compare with DuckDB over all rows in one place; see `check`.
-            noise: ``epsilon``, ``delta`` and ``analyst`` of the strategies that take them; see `sql`.
+            noise: ``error`` and ``confidence``, and ``epsilon``, ``delta`` and ``analyst`` of the strategies that take them; see `sql`.
 
         Returns:
             Name of a strategy -> ``answered``, ``equal`` (``None`` if it is not compared, or approximate), ``refused`` (why, or ``None``), ``seconds`` and ``bytes``.
         """
         found: dict[str, dict[str, Any]] = {}
+        wanted = {name: noise.pop(name) for name in ("error", "confidence") if name in noise}
         for name in listed_strategies():
             begin = time.perf_counter()
             row: dict[str, Any] = {"answered": False, "equal": None, "refused": None, "seconds": None, "bytes": None}
             try:
-                result = self.sql(text, params, strategy=name, **(noise if takes_epsilon(name) else {}))
+                result = self.sql(text, params, strategy=name, **(noise if takes_epsilon(name) else {}), **wanted)
             except (CompositionError, PolicyError, DataError) as error:
                 row["refused"] = str(error)
             else:
@@ -364,7 +370,7 @@ class JobConnection:
 
         Args:
             text: the statement.
-            noise: ``epsilon``, ``delta`` and ``analyst``, as the job takes them, for an answer with noise.
+            noise: ``epsilon``, ``delta``, ``analyst``, ``error`` and ``confidence``, as the job takes them.
 
         Raises:
             AtollError: the job failed, or was stopped.

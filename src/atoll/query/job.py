@@ -181,6 +181,9 @@ class Query(Checked, Job):
         epsilon: what noise costs each site's units, in the answer or in what parties see on the way; ``None`` for none.
         delta: the probability that such an answer lists a group of one unit.
         analyst: who asks for noise, by the name that the sites' policies have budgets for.
+        error: how far an answer may be from exact, as a part of each number: 0.05 for 5 %. The cheapest plan that meets it answers; ``None`` for no limit. With an epsilon that is noise on the smallest
+            sample.
+        confidence: with which probability numbers are within it, and in the intervals that an answer with noise tells.
         helper: between organisations, whether a helper's site without rows takes part: two sites need it to compute on shares. In a simulation it is there by itself for a strategy that always shares rows.
     """
 
@@ -194,10 +197,15 @@ class Query(Checked, Job):
     epsilon: float | None = None
     delta: float = 1e-6
     analyst: str = ""
+    error: float | None = None
+    confidence: float = 0.95
     helper: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        limits = (self.confidence, *(() if self.error is None else (self.error,)))
+        if not all(is_real(one) and 0 < one < 1 for one in limits):
+            raise ConfigError(f"error={self.error!r}, confidence={self.confidence!r}", where="query", remedy="use parts of 1, such as error 0.05 and confidence 0.95")  # fmt: skip
         if self.epsilon is None:
             return
         if not is_real(self.epsilon) or not 0 < self.epsilon < math.inf or not is_real(self.delta) or not 0 < self.delta < 1:  # fmt: skip
@@ -210,6 +218,10 @@ class Query(Checked, Job):
         if self.epsilon is None:
             return self.strategy, None
         return "saqe" if self.strategy == "auto" else self.strategy, {"epsilon": self.epsilon, "delta": self.delta, "analyst": self.analyst}  # fmt: skip
+
+    def wants(self) -> dict[str, Any]:
+        """The error and the confidence that are wanted, for the strategies that take them."""
+        return {"confidence": self.confidence, **({} if self.error is None else {"error": self.error})}
 
     def names(self) -> tuple[str, ...]:
         """The kind and the strategy, which a site's policy can allow or refuse."""
@@ -269,7 +281,7 @@ class _PreparedQuery(Prepared):
         statement = parse_statement(self.job.sql, catalog, self.job.params)
         job = self.job
         asked_for, terms = job.asks()
-        choice = choose_strategy(asked_for, statement, catalog, policy, list(sites), terms, helper=HELPER in job.others(len(sites)))  # fmt: skip
+        choice = choose_strategy(asked_for, statement, catalog, policy, list(sites), terms, wanted=job.wants(), helper=HELPER in job.others(len(sites)))  # fmt: skip
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
         compared = compared_columns(choice.plan)
         message = message_of(statement, catalog, policy, fed.parties.names[0], choice.strategy)

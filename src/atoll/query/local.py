@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +21,14 @@ from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_points
 from .strategies.strategy import Strategy, permits_strategy, read_strategy
 
+if TYPE_CHECKING:
+    from atoll.secure.owners import OwnerCircle
+
 __all__ = [
     "LocalCells",
+    "digest_request",
     "digest_rows",
+    "find_few",
     "local_cells",
     "message_of",
     "names_of",
@@ -117,7 +123,9 @@ def _require_signed(silo: Silo, text: str, strategy: Strategy, policy: QueryPoli
     alike = [(job, statement) for job, statement in read if statement.sql == text and statement.explain != "explain"]
     if not alike:
         raise PolicyError("the statement is not the one that was signed", where=silo.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
-    if not any(permits_strategy(job.asks(), strategy, statement, tables, policy) for job, statement in alike):
+    if not any(
+        permits_strategy(job.asks(), strategy, statement, tables, policy, job.wants()) for job, statement in alike
+    ):
         said = ", ".join(f"{name}={value}" for name, value in strategy.told().items() if name != "name")
         raise PolicyError(f"the strategy {strategy.name} with {said or 'no settings'} is not the one that was signed", where=silo.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
 
@@ -135,6 +143,17 @@ def message_of(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, f
     tables = {table: dict(columns) for table, columns in catalog.tables.items()}
     told = policy.told({table: [c.lower() for c in columns] for table, columns in tables.items()})
     return {"sql": statement.sql, "catalog": tables, "policy": told, "first": first, "strategy": strategy.told()}
+
+
+def digest_request(request: Mapping[str, Any], parties: Sequence[str]) -> bytes:
+    """What is computed, in 16 bytes: sites compare theirs, so that a coordinator cannot ask them different things, or name other parties to them.
+
+    Args:
+        request: the request.
+        parties: the sites, in order.
+    """
+    told = json.dumps([request, list(parties)], sort_keys=True, default=lambda one: dict(one) if isinstance(one, Mapping) else list(one))  # fmt: skip
+    return hashlib.blake2b(told.encode(), digest_size=16).digest()
 
 
 def _plain(value: Any) -> Any:
@@ -399,6 +418,28 @@ def record_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden: S
             sets += [replace(one, combined=condition in divided) for one in made]
         record.describe(sets, alone=False)
         record.keep(island)
+
+
+async def find_few(circle: OwnerCircle, cells: LocalCells, least: int, comparison: str) -> tuple[bool, list[int]]:
+    """Whether too few units stand behind the rows of a statement without groups, and which of its aggregates are withheld: sites together learn whether each number of units is 0, and whether it is enough, and no number.
+
+    Args:
+        circle: the sites.
+        cells: this site's.
+        least: how many are enough.
+        comparison: see `atoll.secure.owners.OwnerCircle.reach`.
+
+    Returns:
+        Whether there are too few, and places of aggregates.
+    """
+    plan, units = cells.plan, np.array(cells.units(()), np.int64)
+    shape = (len(plan.conditions), len(plan.released))
+    enough = (await circle.reach(units, least, comparison)).reshape(shape)
+    some = (await circle.any(units > 0)).reshape(shape)
+    short: Any = ~enough.all(axis=1)
+    odd: Any = (some & ~enough).any(axis=1)
+    hidden = [k for k, one in enumerate(plan.aggregates) if short[list(one.supports)].any() or odd[list(one.rests)].any()]  # fmt: skip
+    return bool(short[0]), hidden
 
 
 def _sets(names: Sequence[str], keys: Sequence[str], labels: Any, pairs: Sequence[tuple[int, int]], *, twice: bool) -> list[RowSets]:  # fmt: skip

@@ -16,7 +16,16 @@ from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.event import Event
 from atoll.core.message.words import word_dtype
 from atoll.core.requests.stage import Guarding, Stage, StageContext, Worded
-from atoll.privacy.discrete import DISTANCE, DiscreteGaussianLaw, DiscreteSampler, Law, SkellamLaw, Source, sampler_of
+from atoll.privacy.discrete import (
+    DISTANCE,
+    DiscreteGaussianLaw,
+    DiscreteSampler,
+    LaplacePartLaw,
+    Law,
+    SkellamLaw,
+    Source,
+    sampler_of,
+)
 from atoll.privacy.events import DistributedGaussian, Skellam, SkellamMixture
 from atoll.stages.coded.words import lifted
 from atoll.stages.rows import numpy_leaf
@@ -31,6 +40,7 @@ __all__ = [
     "SkellamMixtureNoise",
     "SkellamNoise",
     "conditional",
+    "draw_laplace_part",
     "in_steps",
     "mean_square",
     "rounded_bound",
@@ -122,6 +132,26 @@ class ExcessNoise:
             total += sampler_of(SkellamLaw(self.variance_of(part))).draw(Keystream(derived(seed, "noise")), count)
             seed = self.link(seed)
         return total
+
+
+def draw_laplace_part(scale: float, parties: int, source: Source, count: int) -> NDArray[np.int64]:
+    """One party's part of discrete Laplace noise that no party knows: the parts of all parties but any one add up to the wanted law, exactly.
+
+    A party that is curious takes its own part off, and what is left hides as much as was wanted. The noise of all has the variance ``n / (n - 1)`` of the wanted one; noise of which each party's suffices alone has n times it.
+
+    Args:
+        scale: of the wanted law, ``P(k) ~ exp(-|k| / scale)``.
+        parties: n, at least 2.
+        source: uniform random words of this party's secret.
+        count: number of entries.
+
+    Raises:
+        ConfigError: there is one party, which would know all noise.
+    """
+    if parties < 2:
+        raise ConfigError(f"noise in parts of {parties} party", where="draw_laplace_part", remedy="use two parties or more, or noise that suffices alone")  # fmt: skip
+    sampler = sampler_of(LaplacePartLaw(scale, parties - 1))
+    return sampler.draw(source, count) - sampler.draw(source, count)
 
 
 # ------------------------------------------------------------------ numbers to whole numbers at random: unbiased, with a length that is bounded for certain

@@ -30,6 +30,8 @@ def command(
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Answer with noise, at this cost of the analyst's budget at each site.", metavar="E")] = None,
     delta: Annotated[float, typer.Option("--delta", help="With --epsilon: the probability that a group of one unit is listed.", metavar="D")] = 1e-6,
     analyst: Annotated[str, typer.Option("--analyst", help="With --epsilon: who asks, by the name in the sites' policies; with --kit, the kit's.", metavar="NAME")] = "",
+    error: Annotated[float | None, typer.Option("--error", help="How far numbers may be from exact, as a part of them: the cheapest plan that meets it answers.", metavar="PART")] = None,
+    confidence: Annotated[float, typer.Option("--confidence", help="With which probability numbers are in their intervals.", metavar="PART")] = 0.95,
     record: Annotated[Path | None, typer.Option("--record", help="Folder that keeps what the silos have answered, and spent, for later commands.", metavar="DIR")] = None,
     transcript: Annotated[Path | None, typer.Option("--transcript", help="Folder for FROM--TO.bin: all messages of a link, as TO has them.", metavar="DIR")] = None,
     helper: Annotated[bool, typer.Option("--helper", help="With --kit: a helper's site is the third party beside two sites, for strategies under shares.")] = False,
@@ -71,6 +73,7 @@ def command(
         if not isinstance(db, JobConnection):
             db.engine = recorder = _recorder(transcript)
         noise = {} if epsilon is None else {"epsilon": epsilon, "delta": delta, **({"analyst": analyst} if analyst else {})}  # fmt: skip
+        noise |= {} if error is None and confidence == 0.95 else {"error": error, "confidence": confidence}
         found, shown = _answer(db, _statement_of(statement, file), out, each=each, check=check, **noise)
     if transcript is not None:
         found["transcript"] = [str(path) for path in recorder.write(transcript)]
@@ -224,6 +227,10 @@ def _shown(result: Any, *, planned: bool) -> Any:
     if result.privacy is not None:
         noise = "; ".join(f"{show_cell(text)} ± {std:.4g}" for text, std in result.privacy["noise_std"].items()) or "the answer is exact"  # fmt: skip
         words.append(f"noise for epsilon {result.privacy['epsilon']:g} at each site ({noise})")
+        intervals = (result.approximate or {}).get("intervals", {})
+        if any(intervals.values()):
+            most = "; ".join(f"{show_cell(name)} ± {max((high - low) / 2 for low, high in ends):.4g}" for name, ends in intervals.items() if ends)  # fmt: skip
+            words.append(f"at confidence {result.approximate['confidence']:g} at most {most}")
         words += [f"{one['before']:,} rows became {one['after']:,}" for one in result.privacy.get("sizes", ())]
     return Group(table, Text(", ".join(words)))
 

@@ -10,11 +10,18 @@ and a site adds discrete Laplace noise for ``epsilon`` divided evenly over the n
 how many sites there are: the answer has the noise of all sites. Groups of public columns are all listed, also those without a row. Other groups are listed by a site if its noised number of
 units is above ``1 + ln(groups / delta) / rate`` (Korolova et al. 2009; Wilson et al. 2020, section 3.4): a group of one unit is listed with probability ``delta`` at most.
 
-A site writes an answer down, with its noise, before it leaves. A statement that is asked again over the same rows gets the same answer, at no cost; so does one that a crash or a coordinator
-interrupted. The policy has a budget for each analyst, and a site refuses what exceeds it.
+A site writes an answer down, with its noise, before it leaves. The policy has a budget for each analyst, and a site refuses what exceeds it.
 
-**Sampling.** Of a uniform sample at rate q, noise for ``epsilon_s = ln(1 + (e^epsilon - 1) / q)`` costs ``epsilon`` (`sample_epsilon`; Bater et al. 2020, "SAQE", section 5), and a count of N rows
-errs by the standard deviation `count_error`.
+**Noise in parts** (``noise=shares``): a site adds a part of the noise, of which those of all sites but any one add up to the wanted law (`atoll.secure.noise.draw_laplace_part`). So no site knows the noise of an answer, and
+it is ``n / (n - 1)`` times one site's in place of n times. The price is trust: at most one site puts together what it knows with the coordinator or the analyst. Sites meet in a session of their own, where each shares a
+secret with every other one: so each knows among how many the noise is divided, whatever the coordinator says, and nobody sees a sum of fewer.
+
+**A repeated statement** gets the answer that it got, at no cost, whatever has become of the rows; so does one that a crash or a coordinator interrupted. A free answer that were computed anew
+when rows have changed would tell that they have, or have not: a fact about a single unit, with no noise. A budget that were charged only then would tell the same. So an answer belongs to the
+statement and its terms, never to rows. Who wants one of today's rows names another ``edition``: it is charged like any other statement, also if nothing has changed.
+
+**Sampling.** Noise can be on a sample of units that only the site knows; see `atoll.query.sampling`. With ``error`` a tenth of epsilon goes to a pilot, noised numbers of all rows; the smallest sample that
+meets the error is drawn for the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +30,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -35,236 +41,60 @@ from atoll.core.event import Event, Laplace
 from atoll.core.exposure import Exposure
 from atoll.core.requests.task import task
 from atoll.core.sealing.record import hash_parts
+from atoll.privacy import PrivateRelease
 from atoll.secure.masking import SecureAggregation
-from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
+from atoll.secure.noise import draw_laplace_part
+from atoll.secure.owners import FIELD, OwnerCircle
+from atoll.statistics.disclosure import discrete_laplace, rate_of
 
-from ..aggregates import QueryAggregate
-from ..databases.silo import quote
+from ..databases.silo import quote, quote_text
 from ..events import NOISED, write_event
-from ..local import names_of, plan_of, plan_once, prefix_of, silo_of
-from ..plan import Key, QueryPlanner, Released, read_aggregate
+from ..local import digest_request, names_of, plan_of, plan_once, prefix_of, silo_of
+from ..noised_plan import (
+    NoisedPlan,
+    SharedNoise,
+    estimate_aggregate,
+    finish_estimates,
+    make_noised_plan,
+    make_sampled_plan,
+    noise_rates,
+    noise_spreads,
+    shared_noise,
+    show_number,
+    shown_places,
+)
 from ..policy import QueryPolicy
-from ..statement import Catalog, SqlStatement, shadow
+from ..sampling import SAMPLERS, Estimate, draw_condition, find_rate, rate_digits, stratify_rates
+from ..statement import Catalog, SqlStatement
 from .strategy import PlanStep, QueryAnswer, Strategy, promise_privacy, read_strategy
-from .sums import finish_cells
 
 if TYPE_CHECKING:
+    from atoll.core.execution.session import Peers
     from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
 
 __all__ = [
     "RECORD",
     "Saqe",
     "add_noised",
-    "count_error",
+    "count_strata",
     "find_release",
     "list_noised",
-    "require_room",
     "release_once",
-    "sample_epsilon",
+    "require_room",
+    "share_noised",
 ]
 
 RECORD = NOISED
 """Name of the record of answers with noise, among the results that stay at a site."""
-_FINE = 20
-"""Bits of a double's fraction of the largest value of its range."""
 _SUM, _NEIGHBOUR = 721.0, 1657.0
-
-
-def sample_epsilon(epsilon: float, rate: float) -> float:
-    """The epsilon of an answer over a uniform sample that costs ``epsilon``: ``ln(1 + (e^epsilon - 1) / q)``.
-
-    Args:
-        epsilon: what the answer costs.
-        rate: q, the probability of a unit to be in the sample.
-    """
-    return math.log1p(math.expm1(epsilon) / rate)
-
-
-def count_error(rows: int, rate: float, epsilon: float) -> float:
-    """The standard deviation of a count from a uniform sample with noise, scaled up: ``sqrt(N (1 - q) / q + v / q^2)`` with the variance v of discrete Laplace noise for `sample_epsilon`."""
-    noise = noise_std(rate_of(sample_epsilon(epsilon, rate), 1))
-    return math.sqrt(rows * (1 - rate) / rate + (noise / rate) ** 2)
-
-
-# ---------------------------------------------------------------- the plan
-
-
-@dataclass(frozen=True)
-class NoisedNumber:
-    """A number that is added up over the rows of a group.
-
-    Attributes:
-        local: local SQL of a row's whole number.
-        most: its largest magnitude.
-        step: what 1 stands for.
-    """
-
-    local: str
-    most: int
-    step: Fraction = Fraction(1)
-
-
-@dataclass(frozen=True)
-class NoisedPlan:
-    """How a statement is answered with noise. See `atoll.query.plan.QueryPlan` for what is not named here.
-
-    Attributes:
-        numbers: what is added up for each group.
-        aggregates: the aggregates; ``addends`` are places of numbers: of the count, then of the sum.
-        released: the table whose units are hidden.
-        hidden_keys: whether groups are listed by a noised number of units.
-    """
-
-    statement: SqlStatement
-    catalog: Catalog
-    policy: QueryPolicy
-    keys: tuple[Key, ...]
-    numbers: tuple[NoisedNumber, ...]
-    aggregates: tuple[QueryAggregate, ...]
-    released: Released
-    hidden_keys: bool
-    sources: dict[str, tuple[str, ...]] = field(compare=False)
-    common: str = ""
-    body: str = ""
-    key_body: str = ""
-    finish: str = ""
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """Groups of a unit, and rows of it in a group, that count."""
-        privacy = self.policy.privacy
-        return (privacy.groups, privacy.rows) if self.released.unit and privacy is not None else (1, 1)
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts epsilon is divided."""
-        return len(self.numbers) + self.hidden_keys
-
-
-def make_noised_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> NoisedPlan:
-    """Plan a statement of aggregates with noise.
-
-    Raises:
-        PolicyError: no policy allows it.
-        CompositionError: what a unit contributes cannot be bounded.
-    """
-    if policy.privacy is None:
-        raise PolicyError("not all sites have a budget for answers with noise", where="policies of the sites", remedy="let each site declare policy: {privacy: {people: {anna: {epsilon: 4, delta: 1.0e-6}}}}")  # fmt: skip
-    # A minimum count above 1 makes the planner guard expressions: an error would tell of a row.
-    named = QueryPolicy(max(2, policy.min_count), policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables}, policy.privacy)  # fmt: skip
-    return _NoisedPlanner(statement, catalog, named).noised_plan()
-
-
-class _NoisedPlanner(QueryPlanner):
-    where = "saqe"
-
-    def noised_plan(self) -> NoisedPlan:
-        """All of it."""
-        self._require_aggregates()
-        self.scopes.require_readable()
-        self.scopes.require_local()
-        released = self._require_one_table()
-        keys = self._keys()
-        nodes = list(dict.fromkeys(self._aggregate_nodes()))
-        self.numbers: list[NoisedNumber] = []
-        with shadow(self.catalog) as connection:
-            self.connection = connection
-            self.sources = self._sources()
-            self.body, _ = self._body(keys)
-            key_types = self._types([text for text, _ in keys])
-            for node in nodes:
-                self._add_noised(node)
-        hidden = any(self._level(node) != "public" for _, node in keys)
-        made = tuple(Key(text, kind, self._guarded(node)) for (text, node), kind in zip(keys, key_types, strict=True))
-        return NoisedPlan(
-            self.statement, self.catalog, self.policy, made, tuple(self.numbers), tuple(a for _, a in self.aggregates), released, hidden, self.sources,
-            self.with_text, self.body, "" if hidden else self._key_body(keys), self._finish(keys),
-        )  # fmt: skip
-
-    def _require_one_table(self) -> Released:
-        """The table of divided rows; every unit's rows at one site, and no condition on other units' rows."""
-        if not self.scopes.is_divided(self.root):
-            raise CompositionError("all sites have all of its rows", where=self.where, remedy="ask without epsilon")
-        if any(scope is not self.root and self.scopes.is_divided(scope) for scope in self.scopes.all):
-            raise CompositionError("a subquery reads rows of other units, so that one unit could move many rows", where=self.where, remedy="write it without a subquery, or over replicated tables")  # fmt: skip
-        found = self._released()
-        if len(found) != 1:
-            raise CompositionError(f"it joins {' and '.join(one.table for one in found)}, whose units differ", where=self.where, remedy="read one divided table, with replicated ones beside it")  # fmt: skip
-        if not found[0].local:
-            raise CompositionError(f"a unit of {found[0].table} may have rows at several sites, each of which bounds its own", where=self.where, remedy=f"let the policy declare {found[0].unit}: {{join: local}}")  # fmt: skip
-        return found[0]
-
-    def _require_key(self, node: Any) -> None:
-        """Nothing: groups of columns that are not public are listed by noised numbers of units."""
-
-    def _add_noised(self, node: Any) -> None:
-        exp = self.exp
-        inner, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
-        name, args = read_aggregate(exp, inner)
-        text = inner.sql("duckdb")
-        if name not in ("count", "sum", "avg"):
-            raise CompositionError(f"{text} with noise", where=self.where, remedy="use COUNT, SUM or AVG")
-        if any(one is not None and one.find(exp.Query) is not None for one in (inner, condition)):
-            raise CompositionError(f"a subquery inside {text}", where=self.where, remedy="put it into WHERE")
-        texts = [self._guarded(arg) for arg in args]
-        there = [f"({self._guarded(condition)})"] if condition is not None else []
-        there += [f"({one}) IS NOT NULL" for one in texts]
-        when = " AND ".join(there)
-        places = [self._number(NoisedNumber(f"CASE WHEN {when} THEN 1 ELSE 0 END" if when else "1", 1))] if name != "sum" else []  # fmt: skip
-        (kind,) = self._types([text])
-        if name != "count":
-            places.append(self._sum(texts[0], args[0], when, text))
-        self.aggregates.append((node, QueryAggregate(name, text, kind, tuple(places))))
-
-    def _sum(self, text: str, arg: Any, when: str, what: str) -> int:
-        self.scopes.require_released(self.scopes.bases(arg, self.root), what, ("aggregate", "noise"))
-        low, high = self._range(arg, what)
-        (kind,) = self._types([f"sum({text})"])
-        digits = int(kind.rpartition(",")[2].rstrip(")")) if kind.startswith("DECIMAL") else 0
-        largest = max(abs(low), abs(high), 1e-300)
-        step = Fraction(largest) / (1 << _FINE) if kind == "DOUBLE" else Fraction(1, 10**digits)
-        most = math.ceil(Fraction(largest) / step)
-        if most >= 1 << 40:
-            raise CompositionError(f"{what}: its range reaches {largest:g}, in steps of {float(step):g}", where=self.where, remedy="cast to DOUBLE, or declare a narrower range")  # fmt: skip
-        value = f"greatest({low!r}, least({high!r}, CAST({text} AS DOUBLE)))"
-        whole = f"greatest({-most}, least({most}, CAST(round({value} / {float(step)!r}) AS BIGINT)))"
-        return self._number(NoisedNumber(f"CASE WHEN {when} AND isfinite(CAST({text} AS DOUBLE)) THEN {whole} ELSE 0 END", most, step))  # fmt: skip
-
-    def _number(self, made: NoisedNumber) -> int:
-        if made not in self.numbers:
-            self.numbers.append(made)
-        return self.numbers.index(made)
-
-    def _range(self, node: Any, what: str) -> tuple[float, float]:
-        """The least and the largest value of an expression, by interval arithmetic."""
-        exp = self.exp
-        if isinstance(node, exp.Column):
-            ends = {(one.low, one.high) for one in map(self.scopes.column_policy, self.scopes.bases(node, self.root))}
-            low, high = ends.pop() if len(ends) == 1 else (None, None)
-            if low is None or high is None:
-                raise CompositionError(f"{what}: nothing bounds {node.name}", where=self.where, remedy=f"let each site declare its range: {node.name}: {{range: [0, 100]}}")  # fmt: skip
-            return low, high
-        if isinstance(node, exp.Literal) and not node.is_string:
-            return float(node.this), float(node.this)
-        if isinstance(node, exp.Paren | exp.Cast):
-            return self._range(node.this, what)
-        if isinstance(node, exp.Neg):
-            low, high = self._range(node.this, what)
-            return -high, -low
-        if isinstance(node, exp.Add | exp.Sub | exp.Mul):
-            (a, b), (c, d) = self._range(node.left, what), self._range(node.right, what)
-            if isinstance(node, exp.Mul):
-                corners = [a * c, a * d, b * c, b * d]
-                return min(corners), max(corners)
-            return (a + c, b + d) if isinstance(node, exp.Add) else (a - d, b - c)
-        raise CompositionError(f"{what}: the range of {node.sql('duckdb')} is not known", where=self.where, remedy="use + - * of columns with a range, and numbers")  # fmt: skip
 
 
 # ---------------------------------------------------------------- what a site does
 
 
-def _bounded_text(silo: Any, plan: NoisedPlan) -> str:
-    """Local SQL: keys, units and numbers of each group, of the rows that count."""
+def _bounded_text(silo: Any, plan: NoisedPlan, draw: _Draw | None = None) -> str:
+    """Local SQL: keys, units and numbers of each group, of the rows that count and are in the sample."""
     keys = [f"k{k}" for k in range(len(plan.keys))]
     groups, rows = plan.bounds
     shown = [f"{plan.released.entity} AS u", *(f"CAST({key.local} AS VARCHAR) AS {name}" for key, name in zip(plan.keys, keys, strict=True))]  # fmt: skip
@@ -273,44 +103,88 @@ def _bounded_text(silo: Any, plan: NoisedPlan) -> str:
     values = ", ".join(f"v{k}" for k in range(len(plan.numbers))) or "u"
     ranks = f"dense_rank() OVER (PARTITION BY u ORDER BY {order}) AS g, row_number() OVER (PARTITION BY {', '.join(['u', *keys])} ORDER BY {values}) AS r"  # fmt: skip
     prefix = prefix_of(silo, plan, names_of(silo, plan))
-    sums = ", ".join([*keys, "count(DISTINCT u)", *(f"CAST(coalesce(sum(v{k}), 0) AS HUGEINT)" for k in range(len(plan.numbers)))])  # fmt: skip
+    added = ("CAST(count(DISTINCT v{k}) AS HUGEINT)" if one.distinct else "CAST(coalesce(sum(v{k}), 0) AS HUGEINT)" for one in plan.numbers)  # fmt: skip
+    sums = ", ".join([*keys, "count(DISTINCT u)", *(one.format(k=k) for k, one in enumerate(added))])
     by = f" GROUP BY {', '.join(keys)}" if keys else ""
+    joined, drawn = ("", "") if draw is None else draw.text(keys)
     return (
         f"{prefix}, {quote('@rows')} AS (SELECT {', '.join(shown)} {plan.body}), {quote('@counted')} AS (SELECT *, {ranks} FROM {quote('@rows')} WHERE u IS NOT NULL)"
-        f" SELECT {sums} FROM {quote('@counted')} WHERE g <= {groups} AND r <= {rows}{by}"
+        f" SELECT {sums} FROM {quote('@counted')}{joined} WHERE g <= {groups} AND r <= {rows}{drawn}{by}"
     )
 
 
-def _exact(island: Any, message: Any) -> tuple[NoisedPlan, dict[tuple[Any, ...], tuple[int, ...]]]:
-    """The plan, and key -> units and numbers."""
+@dataclass(frozen=True)
+class _Draw:
+    """A sample that a site draws.
+
+    Attributes:
+        key: fresh bytes of the site's secret.
+        cells: the groups.
+        rates: the rate of each.
+        values: whether values are drawn, in place of units.
+    """
+
+    key: bytes
+    cells: tuple[tuple[Any, ...], ...]
+    rates: tuple[float, ...]
+    values: bool
+
+    def text(self, keys: Sequence[str]) -> tuple[str, str]:
+        """Local SQL: what is joined with the rows, and a condition on them."""
+        parts = ["CAST(v0 AS VARCHAR)"] if self.values else ["CAST(u AS VARCHAR)", *keys]
+        if len(set(self.rates)) == 1:
+            return "", f" AND {draw_condition(self.key, parts, self.rates[0])}"
+        rows = [f"({', '.join(['NULL' if one is None else quote_text(one) for one in cell] + [quote_text(rate_digits(rate))])})" for cell, rate in zip(self.cells, self.rates, strict=True)]  # fmt: skip
+        names = [f"s{k}" for k in range(len(keys))]
+        same = " AND ".join(f"CAST({name} AS VARCHAR) IS NOT DISTINCT FROM {key}" for name, key in zip(names, keys, strict=True))  # fmt: skip
+        joined = f" JOIN (VALUES {', '.join(rows)}) AS drawn({', '.join([*names, 'q'])}) ON {same}"
+        return joined, f" AND {draw_condition(self.key, parts, 'q')}"
+
+
+def _plan_here(island: Any, message: Any) -> NoisedPlan:
+    """The plan that the site makes itself."""
+    sampler = _asks(message).drawn
+    plan: NoisedPlan = plan_of(silo_of(island.data), message, make_sampled_plan if sampler else make_noised_plan, "saqe")  # fmt: skip
+    if sampler:
+        plan.require_sampler(sampler)
+    return plan
+
+
+def _asks(message: Any) -> Any:
+    """The strategy with its settings, as the signed job has them."""
+    return read_strategy(message)
+
+
+def _exact(island: Any, plan: NoisedPlan, draw: _Draw | None = None) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    """Key -> units and numbers."""
     silo = silo_of(island.data)
-    plan: NoisedPlan = plan_of(silo, message, make_noised_plan, "saqe")
-    (found,) = silo.run_all([_bounded_text(silo, plan)], list(names_of(silo, plan).values()))
+    (found,) = silo.run_all([_bounded_text(silo, plan, draw)], list(names_of(silo, plan).values()))
     keys = len(plan.keys)
-    return plan, {tuple(row[:keys]): tuple(int(one) for one in row[keys:]) for row in found}
+    return {tuple(row[:keys]): tuple(int(one) for one in row[keys:]) for row in found}
 
 
-def _release(island: Any, message: Any, plan: NoisedPlan, parts: int, exact: Any, make: Callable[[Fraction], Any]) -> Any:  # fmt: skip
-    """Noise once for the same statement and rows, charged and written down before it leaves.
+def _release(island: Any, message: Any, plan: NoisedPlan, what: Any, parts: int, spent: Sequence[Event], make: Callable[[], Any]) -> Any:  # fmt: skip
+    """Noise once for the same statement and terms, charged and written down before it leaves.
 
     Args:
         island: the site.
         message: the request.
         plan: its plan.
+        what: what is released, as plain values: of which groups, and at which rates.
         parts: parts of epsilon that this release takes.
-        exact: what noise is added to, as plain values.
-        make: makes the release, at the rate of noise for 1.
+        spent: the same for the ledger.
+        make: makes the release from the rows of this moment.
 
     Raises:
         PolicyError: the analyst's budget is spent, or the analyst has none.
     """
-    epsilon, delta, analyst = _terms(island, message)
-    matter = json.dumps([plan.statement.sql, repr(plan.numbers), parts, plan.bounds, epsilon, delta, exact])
-    share = epsilon / plan.parts
-    charged = {"epsilon": share * parts, "delta": delta if plan.hidden_keys and parts == 1 else 0.0}
-    spent = [Laplace(unit="user" if plan.released.unit else "example", epsilon=share, count=parts)]
+    epsilon, _, analyst = _terms(island, message)
+    edition, sampler = _asks(message).edition, _asks(message).drawn
+    matter = json.dumps([plan.statement.sql, repr(plan.numbers), plan.bounds, epsilon, edition, sampler, what])
+    failing = sum(event.delta for event in spent if isinstance(event, PrivateRelease))
+    charged = {"epsilon": epsilon / plan.parts(sampler) * parts, "delta": failing}
     tag = hash_parts("noised answer", matter).hex()
-    return release_once(island, tag, plan.statement.text, analyst, charged, spent, lambda: make(rate_of(share, 1)))
+    return release_once(island, tag, plan.statement.text, analyst, charged, spent, make, edition)
 
 
 def find_release(island: Any, tag: str) -> tuple[list[Any], Any]:
@@ -319,17 +193,18 @@ def find_release(island: Any, tag: str) -> tuple[list[Any], Any]:
     return answers, next((one for one in answers if one["tag"] == tag), None)
 
 
-def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mapping[str, float], events: Sequence[Event], make: Callable[[], Any]) -> Any:  # fmt: skip
+def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mapping[str, float], events: Sequence[Event], make: Callable[[], Any], edition: str = "") -> Any:  # fmt: skip
     """A release that is made once for a tag: charged to an analyst's budget and the site's ledger, and written down before it leaves; later it is read.
 
     Args:
         island: the site.
-        tag: names the statement, the rows and all settings that the release depends on.
+        tag: names the statement and all settings that the release depends on.
         text: the statement.
         analyst: who asks.
         charged: ``epsilon`` and ``delta``.
         events: the same for the ledger.
         make: makes the release.
+        edition: what tells this answer from earlier ones to the same statement.
 
     Raises:
         PolicyError: the analyst's budget is spent, or the analyst has none.
@@ -342,15 +217,17 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
     value = make()
     for event in events:
         island.spend(event)
-    entry = {"tag": tag, "analyst": analyst, "text": text, "value": value, **charged}
+    entry = {"tag": tag, "analyst": analyst, "text": text, "edition": edition, "value": value, **charged}
     island.leave(RECORD, {"answers": [*answers, entry]}, at_once=True)
     return value
 
 
 def _terms(island: Any, message: Any) -> tuple[float, float, str]:
     """Epsilon, delta and the analyst of a request."""
-    said: Any = read_strategy(message)
+    said = _asks(message)
     epsilon, delta, analyst = said.epsilon, said.delta, said.analyst
+    if said.error and "pilot" in message:
+        epsilon *= _PILOT if message["pilot"] else 1 - _PILOT
     if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
         raise ConfigError(f"epsilon={epsilon}, delta={delta}", where=island.name, remedy="use an epsilon above 0, and a delta in (0, 1)")  # fmt: skip
     return epsilon, delta, analyst
@@ -378,60 +255,147 @@ def _require_budget(island: Any, answers: Sequence[Any], analyst: str, charged: 
 @task(discloses=promise_privacy)
 def require_room(island: Any, message: Any) -> Any:
     """Refuse an answer that exceeds this site's budget, before any site reads a row or is charged; one that it has given already costs nothing."""
-    plan: NoisedPlan = plan_of(silo_of(island.data), message, make_noised_plan, "saqe")
+    plan = _plan_here(island, message)
     epsilon, delta, analyst = _terms(island, message)
-    answers = _answers(island)
-    if not any((one["text"], one["analyst"]) == (plan.statement.text, analyst) for one in answers):
+    answers, asked = _answers(island), (plan.statement.text, analyst, _asks(message).edition)
+    if all((one["text"], one["analyst"], one.get("edition", "")) != asked for one in answers):
         _require_budget(island, answers, analyst, {"epsilon": epsilon, "delta": delta if plan.hidden_keys else 0.0})
     return {}
+
+
+def _unit_of(plan: NoisedPlan) -> str:
+    return "user" if plan.released.unit else "example"
 
 
 @task(discloses=promise_privacy)
 def list_noised(island: Any, message: Any) -> Any:
     """The groups of one site: all that public columns have, or those with many units after noise."""
-    silo = silo_of(island.data)
-    plan: NoisedPlan = plan_of(silo, message, make_noised_plan, "saqe")
+    silo, plan = silo_of(island.data), _plan_here(island, message)
     if not plan.hidden_keys:
         keys = ", ".join(f"CAST({key.local} AS VARCHAR)" for key in plan.keys)
         text = f"{prefix_of(silo, plan, names_of(silo, plan))} SELECT DISTINCT {keys} {plan.key_body}"
         keys_told = [list(row) for row in silo.run_all([text], list(names_of(silo, plan).values()), stable={text})[0]]
         write_event(island, message, plan, f"{len(keys_told)} keys of groups, of public columns", {})
         return {"keys": keys_told}
-    plan, found = _exact(island, message)
-    ordered = sorted(found, key=repr)
-    groups = plan.bounds[0]
+    epsilon, delta, _ = _terms(island, message)
+    behind: dict[str, int] = {}
+    groups, share = plan.bounds[0], epsilon / plan.parts(_asks(message).drawn)
 
-    def choose(rate: Fraction) -> list[list[Any]]:
-        rate /= groups
-        least = 1 + math.log(groups / _terms(island, message)[1]) / float(rate)
+    def choose() -> list[list[Any]]:
+        found = _exact(island, plan)
+        behind[plan.released.table] = sum(row[0] for row in found.values())
+        ordered = sorted(found, key=repr)
+        rate = rate_of(share, 1) / groups
+        least = 1 + math.log(groups / delta) / float(rate)
         noise = discrete_laplace(rate, island.secret, len(ordered))
         return [list(key) for key, extra in zip(ordered, noise.tolist(), strict=True) if found[key][0] + extra > least]
 
-    listed = _release(island, message, plan, 1, [[list(key), found[key][0]] for key in ordered], choose)
-    write_event(island, message, plan, f"{len(listed)} keys of groups, by numbers of units with noise", {plan.released.table: sum(row[0] for row in found.values())})  # fmt: skip
+    spent = PrivateRelease(unit=_unit_of(plan), epsilon=share, delta=delta)
+    listed = _release(island, message, plan, ["groups", delta], 1, [spent], choose)
+    write_event(island, message, plan, f"{len(listed)} keys of groups, by numbers of units with noise", behind)
     return {"keys": listed}
+
+
+def _cells_of(island: Any, message: Any) -> list[tuple[Any, ...]]:
+    """The groups that a request names.
+
+    Raises:
+        PolicyError: one is named twice.
+    """
+    cells = [tuple(key) for key in message["cells"]]
+    if len(set(cells)) < len(cells):
+        raise PolicyError("a group is asked twice in one request, and would get noise twice", where=island.name, remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
+    return cells
+
+
+@task(discloses=promise_privacy)
+def count_strata(island: Any, message: Any) -> Any:
+    """The number of units of each group, with this site's noise: what a stratified sample has its rates from."""
+    plan, cells = _plan_here(island, message), _cells_of(island, message)
+    share = _terms(island, message)[0] / plan.parts("stratified")
+
+    def add() -> Any:
+        found = _exact(island, plan)
+        noise = discrete_laplace(rate_of(share, 1) / plan.bounds[0], island.secret, len(cells))
+        return np.array([found.get(cell, (0,))[0] for cell in cells], np.int64) + noise
+
+    what = ["strata", [list(cell) for cell in cells]]
+    words = _release(island, message, plan, what, 1, [Laplace(unit=_unit_of(plan), epsilon=share)], add)
+    write_event(island, message, plan, f"the units of {len(cells)} groups, with noise and masked", {})
+    return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
 
 
 @task(discloses=promise_privacy)
 def add_noised(island: Any, message: Any) -> Any:
-    """The numbers of each group, with this site's noise."""
-    plan, found = _exact(island, message)
-    cells = [tuple(key) for key in message["cells"]]
-    if len(set(cells)) < len(cells):
-        raise PolicyError("a group is asked twice in one request, and would get noise twice", where=island.name, remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
-    exact = [list(found.get(key, (0,) * (1 + len(plan.numbers)))[1:]) for key in cells]
-    groups, rows = plan.bounds
+    """The numbers of each group, of all units or of a sample, with this site's noise."""
+    plan, cells = _plan_here(island, message), _cells_of(island, message)
+    rates = _rates_of(island, message, len(cells))
+    words = _noised_words(island, message, plan, cells, rates, 1)
+    return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
 
-    def add(rate: Fraction) -> Any:
+
+def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[tuple[Any, ...]], rates: tuple[float, ...], parties: int) -> Any:  # fmt: skip
+    """The numbers of each group with this site's noise, or with its part of the noise of several parties."""
+    sampler = _asks(message).drawn
+    part = _terms(island, message)[0] / plan.parts(sampler)
+    whole = all(rate == 1 for rate in rates)
+    # Refused before anything is charged.
+    laws: list[Any] = [noise_rates(plan, part, rate, sampler) if parties == 1 else shared_noise(plan, part, rate, sampler) for rate in rates]  # fmt: skip
+
+    behind: dict[str, int] = {}
+
+    def source(count: int) -> Any:
+        return island.secret.uint64((count,))
+
+    def add() -> Any:
+        draw = None if whole else _Draw(island.secret.bytes(32), tuple(cells), rates, sampler == "distinct")
+        found = _exact(island, plan, draw)
+        behind[plan.released.table] = sum(found[key][0] for key in cells if key in found)
         made = np.zeros((len(cells), len(plan.numbers)), np.int64)
-        for k, one in enumerate(plan.numbers):
-            noise = discrete_laplace(rate / (groups * rows * one.most), island.secret, len(cells))
-            made[:, k] = np.array([row[k] for row in exact], np.int64) + noise
+        for row, cell in enumerate(cells):
+            exact = found.get(cell, (0,) * (1 + len(plan.numbers)))[1:]
+            for k, law in enumerate(laws[row]):
+                if isinstance(law, SharedNoise):
+                    rounded = (2 * exact[k] + law.coarse) // (2 * law.coarse)
+                    made[row, k] = rounded + int(draw_laplace_part(law.scale, parties, source, 1)[0])
+                else:
+                    made[row, k] = exact[k] + int(discrete_laplace(law, island.secret, 1)[0])
         return made.reshape(-1)
 
-    words = _release(island, message, plan, len(plan.numbers), [[list(key) for key in cells], exact], add)
-    write_event(island, message, plan, f"the numbers of {len(cells)} groups, with noise and masked", {plan.released.table: sum(found[key][0] for key in cells if key in found)})  # fmt: skip
-    return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
+    unit, count = _unit_of(plan), len(plan.numbers)
+    # Accountants know no law of noise on a sample that all numbers share.
+    spent = Laplace(unit=unit, epsilon=part, count=count) if whole else PrivateRelease(unit=unit, epsilon=part * count)
+    words = _release(island, message, plan, ["numbers", parties, [list(key) for key in cells], rates], count, [spent], add)  # fmt: skip
+    write_event(island, message, plan, f"the numbers of {len(cells)} groups, with noise and masked", behind)
+    return words
+
+
+@task(discloses=promise_privacy)
+async def share_noised(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
+    """The numbers of each group with this site's part of the noise, under masks that cancel in the sum over all sites."""
+    message, names = request["message"], [str(name) for name in parties]
+    if _asks(message).noise != "shares":
+        raise PolicyError("noise in parts, and the statement asks for noise that suffices alone", where=island.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
+    plan, cells = _plan_here(island, message), _cells_of(island, message)
+    rates = _rates_of(island, message, len(cells))
+    circle = await OwnerCircle.begin(island.secret, peers, names, me, digest_request(request, names))
+    words = np.asarray(_noised_words(island, message, plan, cells, rates, len(names)), np.int64)
+    if abs(words).max(initial=0) >= 1 << 59:
+        raise DataError("a sum leaves the range of 2^59", where=island.name, remedy="scale the values down in the statement: SUM(x / 1e6), or use noise=own")  # fmt: skip
+    return {"part": circle.mask(FIELD.of(words))}
+
+
+def _rates_of(island: Any, message: Any, cells: int) -> tuple[float, ...]:
+    """The rate of each group's sample.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    rates, said = tuple(float(one) for one in message["rates"]), _asks(message)
+    free = said.error or said.drawn == "stratified"  # what the coordinator chooses, and noise follows
+    if len(rates) != cells or not all(0 < rate <= 1 and (free or rate == said.sample) for rate in rates):
+        raise ConfigError(f"rates {rates[:3]} of {cells} groups", where=island.name, remedy="use a rate above 0 and at most 1 for each, or that of the signed job")  # fmt: skip
+    return rates
 
 
 # ---------------------------------------------------------------- the strategy
@@ -445,17 +409,49 @@ class Saqe(Strategy):
         epsilon: what the answer costs each site's units; 0 for none.
         delta: the probability that a group of one unit is listed.
         analyst: who asks, as the sites' policies name people.
+        sample: which part of the units counts; 1 for all.
+        sampler: how they are drawn: ``"uniform"``, ``"stratified"`` or ``"distinct"``; see `atoll.query.sampling`.
+        error: the largest error that is wanted, as a part of each number, by which the sample is chosen; 0 for none.
+        confidence: with which probability numbers lie in their intervals.
+        edition: what tells this answer from an earlier one to the same statement: an answer of another edition is made of the rows of its moment, and charged.
+        noise: ``"own"``: each site's suffices alone; or ``"shares"``: that of all sites but one does.
         reducer: how sums are masked.
     """
 
     name: ClassVar[str] = "saqe"
     needs_terms: ClassVar[bool] = True
     answers_with_noise: ClassVar[bool] = True
+    takes_error: ClassVar[bool] = True
 
     epsilon: float = 0.0
     delta: float = 1e-6
     analyst: str = ""
+    sample: float = 1.0
+    sampler: str = "uniform"
+    error: float = 0.0
+    confidence: float = 0.95
+    edition: str = ""
+    noise: str = "own"
     reducer: SecureAggregation = field(default_factory=SecureAggregation)
+
+    def __post_init__(self) -> None:
+        if self.sampler not in SAMPLERS or not 0 < self.sample <= 1:
+            raise ConfigError(f"sample={self.sample}, sampler={self.sampler}", where="saqe", remedy=f"use a part of the rows above 0 and at most 1, and {', '.join(SAMPLERS)}")  # fmt: skip
+        if self.noise not in ("own", "shares"):
+            raise ConfigError(f"noise={self.noise!r}", where="saqe", remedy="use own or shares")
+        if self.error and self.sample < 1:
+            raise ConfigError(f"sample={self.sample:g} with error={self.error:g}", where="saqe", remedy="leave sample out: the error says how many rows count")  # fmt: skip
+
+    @property
+    def drawn(self) -> str:
+        """The sampler, if there is a sample."""
+        return self.sampler if self.sample < 1 or self.error else ""
+
+    def require_parties(self, sites: int, *, helper: bool) -> None:
+        """Refuse noise in parts of one site."""
+        del helper
+        if sites < 2 and self.noise == "shares":
+            raise CompositionError("one site, which would know all noise", where=self.name, remedy="use noise=own")
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> NoisedPlan:
         """A plan; see `make_noised_plan`."""
@@ -463,7 +459,13 @@ class Saqe(Strategy):
             raise CompositionError("no epsilon is given, and it adds noise", where=self.name, remedy="say how much noise: epsilon, such as 0.5")  # fmt: skip
         tables = {table: dict(columns) for table, columns in catalog.tables.items()}
         told = policy.told({table: [c.lower() for c in columns] for table, columns in tables.items()})
-        made: NoisedPlan = plan_once(make_noised_plan, statement.sql, tables, [told])
+        made: NoisedPlan = plan_once(make_sampled_plan if self.drawn else make_noised_plan, statement.sql, tables, [told])  # fmt: skip
+        if self.drawn:
+            made.require_sampler(self.drawn)
+        if self.error:
+            unknown = [one.alias_or_name for one, place in zip(*shown_places(made), strict=True) if place is None]
+            if unknown:
+                raise CompositionError(f"the error of {', '.join(unknown)}: it is computed from several numbers", where=self.name, remedy="ask for COUNT, SUM and AVG by themselves")  # fmt: skip
         return replace(made, statement=statement)
 
     def steps(self, plan: NoisedPlan) -> Sequence[PlanStep]:
@@ -472,8 +474,17 @@ class Saqe(Strategy):
         found = [PlanStep("each site", "plain", f"look whether the budget of {self.analyst or 'the analyst'} has room")]
         if keys:
             found.append(PlanStep("each site", "noised" if plan.hidden_keys else "plain", f"name the values of {keys}"))
+        shown = ", ".join(one.text for one in plan.aggregates) or "the groups"
+        if self.error:
+            found.append(PlanStep("each site, added up masked", "noised", f"{shown}, for {_PILOT:.0%} of epsilon"))
+            found.append(PlanStep("coordinator", "plain", f"the smallest sample with an error of {self.error:g} at confidence {self.confidence:g}"))  # fmt: skip
+        if self.drawn == "stratified":
+            found.append(PlanStep("each site, added up masked", "noised", "units of each group, for the rates"))
         groups, rows = plan.bounds
-        found.append(PlanStep("each site, added up masked", "noised", f"{', '.join(one.text for one in plan.aggregates) or 'the groups'}: {groups} group{'s' * (groups > 1)} of a unit, {rows} row{'s' * (rows > 1)} in each"))  # fmt: skip
+        of = ""
+        if self.drawn:
+            of = f", of a {self.drawn} sample{'' if self.error else f' of {self.sample:g}'} that the site alone knows"
+        found.append(PlanStep("each site, added up masked", "noised", f"{shown}: {groups} group{'s' * (groups > 1)} of a unit, {rows} row{'s' * (rows > 1)} in each{of}"))  # fmt: skip
         return [*found, PlanStep("coordinator", "plain", plan.finish)]
 
     def exposures(self, plan: NoisedPlan) -> Sequence[Exposure]:
@@ -481,47 +492,121 @@ class Saqe(Strategy):
         found = []
         if plan.keys and not plan.hidden_keys:
             found.append(Exposure("coordinator", f"the values of {', '.join(one.text for one in plan.keys)} at each site", "these columns are public", "keys"))  # fmt: skip
-        return [
-            *found,
-            Exposure("analyst", f"the answer, with noise for epsilon={self.epsilon:g} at each site", "", "sum"),
-        ]
+        trust = "all sites but one do not put together what they know with the analyst or the coordinator" if self.noise == "shares" else ""  # fmt: skip
+        where = "of all sites but any one" if self.noise == "shares" else "at each site"
+        return [*found, Exposure("analyst", f"the answer, with noise for epsilon={self.epsilon:g} {where}", trust, "sum")]  # fmt: skip
 
     def predict_cost(self, plan: NoisedPlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
         """Bytes of all sites, for a coordinator that is honest."""
         asked = M.nbytes(plan.statement.sql) + 64.0
-        return sites * (3 * asked + _SUM + _NEIGHBOUR * sites + 8.0 * len(groups) * len(plan.numbers))
+        sums = 1 + bool(self.error) + (self.drawn == "stratified")
+        return sites * (2 * asked + sums * (asked + _SUM + _NEIGHBOUR * sites + 8.0 * len(groups) * len(plan.numbers)))
 
     async def run(self, fed: Federation, plan: NoisedPlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
         asked: dict[str, Any] = {**message, "cells": [[]]}
         await _ask_all(fed, require_room, asked)
-        rounds = 1
+        asked["pilot"] = False
+        rounds, sites = 1, len(fed.parties)
         if plan.keys:
             told = await _ask_all(fed, list_noised, asked)
             seen = {tuple(key) for one in told.values for key in one["keys"]}
             asked["cells"] = [list(key) for key in sorted(seen, key=lambda key: [(part is None, part or "") for part in key])]  # fmt: skip
             rounds += 1
         cells: list[tuple[Any, ...]] = [tuple(key) for key in asked["cells"]]
+        rates: list[float] = [self.sample] * len(cells)
+        words: Any = np.zeros((len(cells), 0), np.int64)
         if cells and plan.numbers:
-            found = await fed.sum(fed.parties, add_noised, asked, reducer=self.reducer, quorum=len(fed.parties))
-            words = np.asarray(found.value["words"], np.int64).reshape(len(cells), len(plan.numbers))
-            cells = [(*key, *(_shown_number(plan, one, row) for one in plan.aggregates)) for key, row in zip(cells, words, strict=True)]  # fmt: skip
-            rounds += 1
+            rates, more = await self._choose_rates(fed, plan, asked)
+            words = await self._add_noised(fed, plan, {**asked, "rates": rates})
+            rounds += 1 + more
+        part = self._part(plan)
+        spreads = {rate: self._spreads(plan, part, rate, sites) for rate in set(rates)}
+        table = [[estimate_aggregate(plan, one, row, rate, spreads[rate]) for one in plan.aggregates] for row, rate in zip(words, rates, strict=True)]  # fmt: skip
+        if self.error:
+            self._require_error(plan, cells, table)
+        shown = [(*key, *(show_number(plan, one, row, rate) for one in plan.aggregates)) for key, row, rate in zip(cells, words, rates, strict=True)]  # fmt: skip
+        rows, intervals = finish_estimates(plan, shown, table, self.confidence)
         statement = plan.statement
-        return QueryAnswer(statement.columns, statement.types, finish_cells(plan, cells), 0, 0, rounds, asked["cells"], privacy=self.privacy(plan, len(fed.parties)))  # fmt: skip
+        approximate = {"confidence": self.confidence, "sampler": self.drawn, "rate": min(rates, default=1.0), "intervals": intervals}  # fmt: skip
+        return QueryAnswer(statement.columns, statement.types, rows, 0, 0, rounds, asked["cells"], privacy=self.privacy(plan, sites, part, min(rates, default=1.0)), approximate=approximate)  # fmt: skip
 
-    def privacy(self, plan: NoisedPlan, sites: int) -> dict[str, Any]:
+    async def _add(self, fed: Federation, plan: NoisedPlan, what: Any, message: Mapping[str, Any]) -> Any:
+        found = await fed.sum(fed.parties, what, message, reducer=self.reducer, quorum=len(fed.parties))
+        return np.asarray(found.value["words"], np.int64).reshape(len(message["cells"]), -1)
+
+    def _part(self, plan: NoisedPlan, *, pilot: bool = False) -> float:
+        """Epsilon of one number."""
+        share = 1.0 if not self.error else _PILOT if pilot else 1 - _PILOT
+        return self.epsilon * share / plan.parts(self.drawn)
+
+    def _spreads(self, plan: NoisedPlan, part: float, rate: float, sites: int) -> list[tuple[float, float]]:
+        return noise_spreads(plan, part, rate, self.drawn, sites, shared=self.noise == "shares")
+
+    async def _add_noised(self, fed: Federation, plan: NoisedPlan, message: Mapping[str, Any]) -> Any:
+        """The noised numbers of each group, of all sites together."""
+        if self.noise == "own":
+            return await self._add(fed, plan, add_noised, message)
+        names = list(fed.parties.names)
+        request = {"message": dict(message)}
+        got = await fed.session({name: (name, share_noised.with_args(request=request, parties=names, me=name)) for name in names})  # fmt: skip
+        total = np.asarray(got[names[0]]["part"], np.uint64)
+        for name in names[1:]:
+            total = FIELD.add(total, np.asarray(got[name]["part"], np.uint64))
+        part = self._part(plan, pilot=bool(message["pilot"]))
+        coarse = [[one.coarse for one in shared_noise(plan, part, rate, self.drawn)] for rate in message["rates"]]
+        return FIELD.signed(total).reshape(len(message["cells"]), -1) * np.array(coarse, np.int64)
+
+    async def _choose_rates(self, fed: Federation, plan: NoisedPlan, asked: Mapping[str, Any]) -> tuple[list[float], int]:  # fmt: skip
+        """The rate of each group, and how many sums it took."""
+        count, more = len(asked["cells"]), 0
+        units: Any = None
+        if self.drawn == "stratified":
+            units = (await self._add(fed, plan, count_strata, asked)).reshape(-1)
+            more += 1
+
+        def spread(rate: float) -> list[float]:
+            return [rate] * count if units is None else stratify_rates(units, rate).tolist()
+
+        if not self.error:
+            return spread(self.sample), more
+        pilot = await self._add_noised(fed, plan, {**asked, "pilot": True, "rates": [1.0] * count})  # fmt: skip
+        part, sites = self._part(plan), len(fed.parties)
+
+        def error(rate: float) -> float:
+            found = []
+            for row, one_rate in zip(pilot, spread(rate), strict=True):
+                spreads = self._spreads(plan, part, one_rate, sites)
+                found += [estimate_aggregate(plan, one, row * one_rate, one_rate, spreads) for one in plan.aggregates]
+            return max(one.relative(self.confidence) for one in found)
+
+        found = find_rate(error, _MARGIN * self.error)
+        if found is None:
+            raise DataError(f"an error of {self.error:g} at confidence {self.confidence:g}: with all rows it is about {error(1.0):.2g} for epsilon={self.epsilon:g}. The pilot has cost {_PILOT * self.epsilon:g} of it", where=self.name, remedy="ask with a larger error or epsilon, or for larger groups")  # fmt: skip
+        return spread(found), more + 1
+
+    def _require_error(self, plan: NoisedPlan, cells: Sequence[tuple[Any, ...]], table: Sequence[Sequence[Estimate]]) -> None:  # fmt: skip
+        """Refuse an answer that errs by more than what is wanted: the pilot has misled."""
+        for key, row in zip(cells, table, strict=True):
+            for one, found in zip(plan.aggregates, row, strict=True):
+                if found.relative(self.confidence) > self.error:
+                    raise DataError(f"{one.text}{f' of {key}' if key else ''} errs by up to {found.relative(self.confidence):.2g} of itself, and {self.error:g} is wanted", where=self.name, remedy="ask with a larger error or epsilon, or for larger groups")  # fmt: skip
+
+    def privacy(self, plan: NoisedPlan, sites: int, part: float, rate: float) -> dict[str, Any]:
         """What the answer costs, and how much noise it has."""
         groups, rows = plan.bounds
-        stds = {}
+        spreads, stds = self._spreads(plan, part, rate, sites), {}
         for one in plan.aggregates:
-            number = plan.numbers[one.addends[-1]]
-            rate = rate_of(self.epsilon / plan.parts, 1) / (groups * rows * number.most)
-            stds[one.text] = noise_std(rate) * math.sqrt(sites) * float(number.step)
+            place = one.addends[-1]
+            stds[one.text] = math.sqrt(spreads[place][0]) * float(plan.numbers[place].step) / rate
         return {
             "epsilon": self.epsilon, "delta": self.delta if plan.hidden_keys else 0.0, "analyst": self.analyst, "unit": plan.released.unit or "row", "neighbours": "add-remove", "mechanism": "discrete Laplace",
             "groups": groups, "rows": rows, "noise_std": stds,
         }  # fmt: skip
+
+
+_PILOT, _MARGIN = 0.1, 0.9
+"""The part of epsilon that a pilot takes, and the part of the wanted error that a sample is chosen for: the pilot errs too."""
 
 
 async def _ask_all(fed: Federation, what: Any, message: Mapping[str, Any]) -> Any:
@@ -529,16 +614,3 @@ async def _ask_all(fed: Federation, what: Any, message: Mapping[str, Any]) -> An
     if len(told.values) < len(fed.parties):
         raise DataError(next(iter(told.rejected.values()), "a site did not answer"), where="saqe", remedy="start all sites, and ask within their budgets")  # fmt: skip
     return told
-
-
-def _shown_number(plan: NoisedPlan, one: QueryAggregate, row: Any) -> str | None:
-    """One aggregate of a group, as text: of an average, the noised sum over the noised count."""
-    first = plan.numbers[one.addends[0]]
-    totals: list[Any] = [int(row[one.addends[0]]) * first.step]
-    if len(one.addends) > 1:
-        totals = [max(1, int(totals[0])), int(row[one.addends[1]]) * plan.numbers[one.addends[1]].step]
-    elif one.name == "sum":
-        totals = [1, totals[0]]
-    else:
-        totals = [int(totals[0])]
-    return one.finish(totals)

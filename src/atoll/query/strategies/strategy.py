@@ -56,7 +56,7 @@ class QueryAnswer:
         groups: what the cost depends on and only the run tells: the keys of all groups that the sites were asked for, also of those that are withheld; or numbers, see the strategy's ``predict_cost``.
         comparisons: secret comparisons, each of one number or of a whole vector.
         privacy: what the answer costs of a privacy budget, and its noise; ``None`` for an answer without noise.
-        approximate: how far from exact it may be, by what; ``None`` for an exact answer.
+        approximate: how far from exact it may be, by what: ``error`` of distances, or ``intervals``, column -> the ends of each row's, at a ``confidence``; ``None`` for an exact answer.
         sizes: rows of each part of the plan that each site told, where a strategy asks for them.
         widths: words of each column of text, where a strategy asks for them.
         joins: rows of joins whose size only the run tells, as multiples of the longer table's rows.
@@ -73,7 +73,7 @@ class QueryAnswer:
     groups: Sequence[Sequence[str | None]] = ((),)
     comparisons: int = 0
     privacy: Mapping[str, Any] | None = None
-    approximate: Mapping[str, float] | None = None
+    approximate: Mapping[str, Any] | None = None
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     widths: Mapping[str, int] = field(default_factory=dict)
     joins: Sequence[float] = ()
@@ -115,6 +115,8 @@ class Strategy:
     """Options with which it answers in another way, which ``--strategy each`` tries too."""
     no_options: ClassVar[frozenset[str]] = frozenset()
     """Fields that are none of its options, such as those of a strategy that it refines."""
+    takes_error: ClassVar[bool] = False
+    """Whether it meets a wanted error: it has the fields ``error`` and ``confidence``. Others answer exactly, or refuse."""
     needs_terms: ClassVar[bool] = False
     """Whether it answers with terms that a person gives, an epsilon among them; ``"auto"`` leaves it out."""
 
@@ -181,6 +183,11 @@ class Strategy:
         Raises:
             CompositionError: there are too few.
         """
+
+    def fit_plan(self, plan: Any, sites: int) -> Any:
+        """The plan for so many sites, of a strategy whose cheapest plan depends on their number."""
+        del sites
+        return plan
 
     def require_named(self, plan: Any, names: Sequence[str]) -> None:
         """Refuse a plan that names a party which takes no part.
@@ -340,7 +347,7 @@ def read_strategy(message: Mapping[str, Any]) -> Strategy:
     return kind(**said)
 
 
-def permits_strategy(asked: tuple[str, Mapping[str, Any] | None], found: Strategy, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> bool:  # fmt: skip
+def permits_strategy(asked: tuple[str, Mapping[str, Any] | None], found: Strategy, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, wanted: Mapping[str, Any]) -> bool:  # fmt: skip
     """Whether a strategy with its settings may answer a statement that asks for one: ``"auto"`` takes none with terms of their own, and shares no rows where another strategy can do without.
 
     Args:
@@ -349,12 +356,13 @@ def permits_strategy(asked: tuple[str, Mapping[str, Any] | None], found: Strateg
         statement: the statement.
         catalog: the tables.
         policy: what the sites allow.
+        wanted: ``error`` and ``confidence``, for the strategies that take them.
     """
     kinds, (name, terms) = _known(), asked
     name, _, options = name.partition(":")
     if name != "auto":
-        return found.told() == replace(kinds[name].of_options(options), **(terms or {})).told()
-    if found.needs_terms or found.told() != type(found)().told():
+        return found.told() == replace(kinds[name].of_options(options), **(terms or {}), **(wanted if kinds[name].takes_error else {})).told()  # fmt: skip
+    if found.needs_terms or found.told() != replace(type(found)(), **(wanted if found.takes_error else {})).told():
         return False
     return not found.shares_rows or not any(_can_answer(kind(), statement, catalog, policy) for kind in kinds.values() if not (kind.shares_rows or kind.needs_terms))  # fmt: skip
 
@@ -387,6 +395,7 @@ def choose_strategy(
     names: Sequence[str],
     terms: Mapping[str, Any] | None = None,
     *,
+    wanted: Mapping[str, Any] | None = None,
     helper: bool = False,
 ) -> Choice:
     """The strategy of a name, or for ``"auto"`` the cheapest that can answer: if one can that shares no rows, the cheapest of those.
@@ -398,6 +407,7 @@ def choose_strategy(
         policy: what all sites allow.
         names: the sites.
         terms: settings of the one strategy that is named, beside its options; only noise has some.
+        wanted: ``error`` and ``confidence``, for the strategies that take them.
         helper: whether there is a party without rows beside the sites.
 
     Raises:
@@ -414,7 +424,9 @@ def choose_strategy(
     rejected: dict[str, str] = {}
     # One that refines another comes after it.
     for one in sorted(known.values(), key=lambda kind: (kind.shares_rows, len(kind.__mro__))) if name == "auto" else [known[name]]:  # fmt: skip
-        strategy = replace(one.of_options(options), **(terms or {})).for_parties(sites, helper=helper)
+        strategy = replace(
+            one.of_options(options), **(terms or {}), **((wanted or {}) if one.takes_error else {})
+        ).for_parties(sites, helper=helper)
         if name == "auto" and one.needs_terms:
             rejected[one.name] = "it adds noise, and no epsilon is given"
             continue
@@ -428,7 +440,7 @@ def choose_strategy(
         try:
             _require_offers(strategy, statement)
             strategy.require_parties(sites, helper=helper)
-            plan = strategy.plan(statement, catalog, policy)
+            plan = strategy.fit_plan(strategy.plan(statement, catalog, policy), sites)
             strategy.require_named(plan, [*names, *([HELPER] if helper and one.shares_rows and sites < 3 else [])])  # fmt: skip
             strategy.require_plan(plan, sites, helper=helper)
         except (PolicyError, CompositionError) as error:
