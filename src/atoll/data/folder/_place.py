@@ -29,6 +29,8 @@ FILES: dict[str, tuple[str, ...]] = {
         f"fate_vertical:{name}": tuple(f"fate_vfl/{name}_hetero_{side}.csv.gz" for side in ("guest", "host"))
         for name in ("default_credit", "motor")
     },
+    "geo:airbnb": ("geo/nyc_airbnb_2019.csv.gz",),
+    "geo:taxis": ("geo/beijing_taxi_traces.csv.gz",),
     "gas_turbine": tuple(f"gas_turbine/gt_{year}.csv.gz" for year in range(2011, 2016)),
     "kddcup99_tcp": ("kddcup99/kddcup99_tcp_safa.npz",),
     "mnist": _MNIST,

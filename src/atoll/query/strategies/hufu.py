@@ -1,7 +1,7 @@
 """``hufu``: spatial statements over the points of many owners, with as little secret work as they allow (after Hu-Fu, Tong et al. 2022).
 
 Four nouns. A **plan** (`SpatialPlan`) is a statement's rows as each site makes them, and the number k of nearest ones, if it asks for these. A **circle** (`atoll.secure.owners.OwnerCircle`) is what owners
-compute together. A **search** (`RadiusSearch`) is the interval in which the k-th distance lies, and halves it. A **part** is what a site gives of the union of all rows: noise, except in the sum of all parts.
+compute together. A **search** (`atoll.query.radius_search.RadiusSearch`) is the interval in which the k-th distance lies, and halves it. A **part** is what a site gives of the union of all rows: noise, except in the sum of all parts.
 
 A statement walks so::
 
@@ -10,10 +10,10 @@ A statement walks so::
     counts within half the radius ── is their sum at least k? (reach) ──► the search, until it is as narrow as the precision
     rows within the radius ── scatter ──► a part at each site ── added up ──► the coordinator: the first k
 
-Range queries have no search, counts no rows: sites add up their counts. A join with rows of other sites (the *relation*, whose columns are public) begins with each site telling them to the others; the search then
+Range queries have no search, counts and sums no rows: sites add up theirs, once they know together that enough units stand behind each (`atoll.query.local.find_few`). A join with rows of other sites (the *relation*, whose columns are public) begins with each site telling them to the others; the search then
 has an entry for each of its rows, and all entries are compared at once.
 
-An approximate search (``kNN(…, error)``) chooses among rings, each ``1 + error`` times as wide as the one before (`choose_rows`). It takes fewer comparisons, and the coordinator gets exactly k rows.
+An approximate search (``kNN(…, error)``) chooses among rings, each ``1 + error`` times as wide as the one before (`atoll.query.radius_search.choose_rows`). It takes fewer comparisons, and the coordinator gets exactly k rows.
 
 If other sites may not read the relation, the join is one of `atoll.query.secure.near`: three parties compare all pairs on shares, with the same search, whose radii nobody sees.
 
@@ -23,36 +23,48 @@ only beyond the extent, each gives its k nearest. So the answer is exact whateve
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from atoll.core import message as M
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
-from atoll.core.event import Laplace
 from atoll.core.exposure import Exposure
+from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.core.sealing import sealed_nbytes
-from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, find_first_above, join_scattered, margin_of, slots_of
+from atoll.secure.owners import COMPARISONS, FIELD, OwnerCircle, join_scattered, margin_of, slots_of
 
 from ..databases.silo import quote, quote_text
 from ..events import write_event
 from ..indexes.narrowing import narrow_tables
-from ..local import LocalCells, message_of, names_of, plan_of, prefix_of, silo_of
+from ..local import (
+    LocalCells,
+    digest_request,
+    find_few,
+    message_of,
+    names_of,
+    plan_of,
+    prefix_of,
+    record_units,
+    silo_of,
+)
+from ..owner_draws import OWNERS, CirclePlan, count_by_draws, make_circle_plan
 from ..plan import Key, QueryPlan, QueryPlanner, make_plan, split_conditions
 from ..policy import QueryPolicy
+from ..radius_search import RadiusSearch, choose_rows
 from ..secure.near import make_near_plan
 from ..secure.operators import SecurePlan
 from ..spatial import MOST_NEIGHBOURS, DistanceRange, distance_of
 from ..statement import Catalog, shadow
 from .smcql import Smcql
-from .strategy import PlanStep, QueryAnswer, Strategy, promise_one_row, read_strategy
-from .sums import finish_cells
+from .strategy import PlanStep, QueryAnswer, Strategy, promise_min_count, promise_one_row, read_strategy
+from .sums import finish_cells, read_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +75,7 @@ if TYPE_CHECKING:
 
     from ..statement import SqlStatement
 
-__all__ = ["Hufu", "RadiusSearch", "SpatialPlan", "choose_rows", "make_spatial_plan", "share_counts", "share_rows"]
+__all__ = ["Hufu", "SpatialPlan", "make_spatial_plan", "share_counts", "share_rows"]
 
 BOUNDS = ("own", "extent")
 _ANY = DistanceRange(1.0, 1.0)
@@ -219,14 +231,14 @@ class _SpatialPlanner(QueryPlanner):
         """All of it."""
         if all(distance_of(node) is None for node in self.tree.walk()):
             raise CompositionError("it asks for no distance between points", where="hufu", remedy="use DWithin, kNN, Distance or DistanceSphere")  # fmt: skip
-        if self.strict:
-            raise PolicyError(f"min_count is {self.policy.min_count}, and here owners alone add up, without a record of which rows stand behind an answer", where="hufu", remedy="ask for COUNT(*), which sums answers, or let sites set min_count: 1")  # fmt: skip
         tree = self.tree
         qualify = tree.args.pop("qualify", None)
         grouped = any(True for _ in self._aggregate_nodes()) or tree.args.get("group") or tree.args.get("distinct")
         tree.set("qualify", qualify)
         if grouped:
             return self._plan_counts()
+        if self.strict:
+            raise PolicyError(f"min_count is {self.policy.min_count}, and it asks for rows", where="hufu", remedy="ask for COUNT, SUM or AVG, or let sites set min_count: 1")  # fmt: skip
         self.scopes.require_readable()
         self._require_points()
         order = self._order()
@@ -257,8 +269,8 @@ class _SpatialPlanner(QueryPlanner):
 
     def _plan_counts(self) -> SpatialPlan:
         found = make_plan(self.statement, self.catalog, self.policy)
-        if found.keys or any(one.name != "count" for one in found.aggregates):
-            raise CompositionError("it asks for groups, or for more than counts", where="hufu", remedy="use COUNT within one area a statement, or the strategy sums")  # fmt: skip
+        if found.keys:
+            raise CompositionError("it asks for groups", where="hufu", remedy="ask for one area a statement, or use the strategy sums")  # fmt: skip
         return SpatialPlan(self.statement, self.catalog, self.policy, found, lone=found.lone, sources=found.sources, common=found.common, body=found.body, finish=found.finish)  # fmt: skip
 
     def _shown(self) -> list[Any]:
@@ -361,127 +373,7 @@ class _SpatialPlanner(QueryPlanner):
         return Relation(alias, columns, f"SELECT {shown} FROM {item.sql('duckdb')}{where}", not self.scopes.is_source_divided(source))  # fmt: skip
 
 
-# ---------------------------------------------------------------- the search
-
-
-class RadiusSearch:
-    """The radius within which k rows lie, for each of E points, by halving.
-
-    Args:
-        reach: extent and precision of the distance.
-        k: how many rows.
-        distances: this owner's k smallest distances of each point, ascending, infinite where there are none; shape ``(E, k)``.
-        radii: radii that are compared at once; more of them take fewer rounds and more comparisons.
-
-    Attributes:
-        comparisons: thresholds that were compared, each for all points.
-        radius: the radius of each point; infinite if no circle of the extent holds k rows.
-    """
-
-    def __init__(self, reach: DistanceRange, k: int, distances: NDArray[np.float64], radii: int = 1) -> None:
-        self.reach, self.k, self.distances, self.radii = reach, k, distances, radii
-        self.comparisons = 0
-        points = len(distances)
-        self._low, self._high = np.zeros(points), np.full(points, reach.extent)
-        self._known = np.zeros(points, bool)
-        self._classes = math.ceil(math.log2(reach.extent / reach.precision))
-
-    @property
-    def radius(self) -> NDArray[np.float64]:
-        """The radius of each point."""
-        return np.where(self._known, self._high, np.inf)
-
-    async def begin(self, circle: OwnerCircle) -> None:
-        """Begin with the smallest power of two times the precision below which an owner has k rows of its own."""
-        bounds = np.minimum(self.reach.precision * 2.0 ** np.arange(self._classes + 1), self.reach.extent)
-        said = await circle.any(self.distances[:, -1:] <= bounds[None])
-        self._known = np.asarray(said.any(axis=1))
-        self._high = np.where(self._known, bounds[np.argmax(said, axis=1)], self._high)
-
-    async def begin_privately(self, circle: OwnerCircle, island: Any, distances: NDArray[np.float64], epsilon: float, comparison: str) -> None:  # fmt: skip
-        """The same, but what each owner says is differentially private; one comparison finds out whether it is true.
-
-        Args:
-            circle: the owners.
-            island: this one; its ledger has the release before it leaves.
-            distances: more distances than k, shape ``(1, m)``.
-            epsilon: of one row of this owner.
-            comparison: see `narrow`.
-        """
-        bounds = np.minimum(self.reach.precision * 2.0 ** np.arange(self._classes + 1), self.reach.extent)
-        counts = (distances[0][None] <= bounds[:, None]).sum(axis=1)
-        island.spend(Laplace(epsilon=epsilon))
-        level = self.k + margin_of(len(bounds), epsilon)
-        first = find_first_above(island.secret, counts.tolist(), level, epsilon)
-        said = await circle.any(np.arange(len(bounds)) >= (len(bounds) if first is None else first))
-        if not said.any():
-            return
-        bound = bounds[np.argmax(said)]
-        held = await circle.reach((self.distances <= bound).sum(axis=1), self.k, comparison)
-        self.comparisons += 1
-        if held[0]:
-            self._high[:], self._known[:] = bound, True
-        else:
-            self._low[:] = bound
-
-    async def narrow(self, circle: OwnerCircle, comparison: str) -> None:
-        """Halve the intervals until all are as narrow as the precision."""
-        while (wide := np.flatnonzero(self._high - self._low > self.reach.precision * (1 + 1e-9))).size:
-            parts = np.arange(1, self.radii + 1) / (self.radii + 1)
-            low, high = self._low[wide, None], self._high[wide, None]
-            tried = low + (high - low) * parts
-            counts = (self.distances[wide][:, None, :] <= tried[:, :, None]).sum(axis=2)
-            held = (await circle.reach(counts.reshape(-1), self.k, comparison)).reshape(tried.shape)
-            first = np.where(held.any(axis=1), held.argmax(axis=1), self.radii)  # counts grow with the radius
-            ends = np.concatenate([low, tried, high], axis=1)
-            rows = np.arange(len(wide))
-            self._low[wide], self._high[wide] = ends[rows, first], ends[rows, first + 1]
-            self._known[wide] |= held.any(axis=1)
-            self.comparisons += self.radii
-
-
-async def choose_rows(circle: OwnerCircle, plan: SpatialPlan, rows: Sequence[tuple[Any, ...]], *, own: bool, comparison: str) -> tuple[list[tuple[Any, ...]], int]:  # fmt: skip
-    """An owner's rows of an approximate answer, and how many comparisons it took.
-
-    Owners look for the smallest ring within which k rows lie. All rows of smaller rings are in the answer; those of the last one draw lots for the places that are left. So no row is farther than ``1 + error``
-    times the k-th distance, unless that is below the precision.
-
-    Args:
-        circle: the owners.
-        plan: the plan.
-        rows: this owner's k nearest rows, their distance first.
-        own: whether to begin with the smallest ring that holds k rows of one owner.
-        comparison: see `OwnerCircle.reach`.
-    """
-    rings = plan.rings
-    near = np.array([math.inf if row[0] is None else row[0] for row in rows] or [math.inf])
-    counts = (near[None] <= rings[:, None]).sum(axis=1)
-    low, high, known, comparisons = -1, len(rings), False, 0
-    if own:
-        said = await circle.any(counts >= plan.k)
-        if said.any():
-            high, known = int(said.argmax()), True
-    while high - low > 1:
-        middle = (low + high) // 2
-        held = bool((await circle.reach(counts[middle : middle + 1], plan.k, comparison))[0])
-        low, high, known = (low, middle, True) if held else (middle, high, known)
-        comparisons += 1
-    if not known:  # no ring holds k rows: each owner gives its k nearest
-        return list(rows), comparisons
-    inner = [row for row, d in zip(rows, near, strict=False) if low >= 0 and d <= rings[low]]
-    last = [row for row, d in zip(rows, near, strict=False) if d <= rings[high] and (low < 0 or d > rings[low])]
-    (taken,) = (int(one) for one in await circle.add([len(inner)]))
-    lots, _ = await circle.reserve(len(last))
-    return [*inner, *(row for row, lot in zip(last, lots, strict=True) if lot < plan.k - taken)], comparisons
-
-
 # ---------------------------------------------------------------- at a site
-
-
-def _about(request: Mapping[str, Any], parties: Sequence[str]) -> bytes:
-    """What is computed, in 16 bytes: sites compare theirs, so that a coordinator cannot ask them different things."""
-    told = json.dumps([request, list(parties)], sort_keys=True, default=lambda one: dict(one) if isinstance(one, Mapping) else list(one))  # fmt: skip
-    return hashlib.blake2b(told.encode(), digest_size=16).digest()
 
 
 def _pack(rows: Any) -> Any:
@@ -518,7 +410,7 @@ async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any
     plan = plan_of(silo, request["message"], make_spatial_plan, "hufu")
     asks: Any = read_strategy(request["message"])
     more = asks.rows_beyond(plan)
-    circle = await OwnerCircle.begin(island.secret, peers, parties, me, _about(request, parties))
+    circle = await OwnerCircle.begin(island.secret, peers, parties, me, digest_request(request, parties))
     relation, told = ([], 0) if plan.relation is None else await _gather_relation(island, peers, plan.relation, plan, request, parties)  # fmt: skip
     speaks = not plan.lone or island.name == request["message"]["first"]
     found: list[tuple[Any, ...]] = []
@@ -563,15 +455,28 @@ def _distances(rows: Sequence[tuple[Any, ...]], k: int, points: int) -> NDArray[
     return made
 
 
-@task(discloses=promise_one_row)
+def _promised_of(args: Any) -> Disclosure:
+    return promise_min_count(args["request"]["message"])
+
+
+@task(discloses=_promised_of)
 async def share_counts(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
-    """Return this site's counts with masks that cancel in the sum over all sites."""
+    """Return this site's sums with masks that cancel in the sum over all sites; few units stay hidden, and each site writes down which stand behind the answer."""
     silo, parties = silo_of(island.data), [str(name) for name in parties]
     plan = plan_of(silo, request["message"], make_spatial_plan, "hufu")
-    circle = await OwnerCircle.begin(island.secret, peers, parties, me, _about(request, parties))
-    cells = LocalCells(silo, plan.counts, lone=island.name == request["message"]["first"])
-    write_event(island, request["message"], plan, "counts with masks", cells.behind([()]))
-    return {"part": circle.mask(FIELD.of(np.asarray(cells.words(()), np.int64))), "rounds": circle.rounds}
+    counts: Any = plan.counts
+    asks: Any = read_strategy(request["message"])
+    circle = await OwnerCircle.begin(island.secret, peers, parties, me, digest_request(request, parties))
+    cells = LocalCells(silo, counts, lone=island.name == request["message"]["first"])
+    few, hidden = False, list[int]()
+    words = np.zeros(1 + counts.words, np.int64)
+    if counts.counted:
+        few, hidden = await find_few(circle, cells, counts.least(len(parties)), asks.comparison)
+    if not few:
+        record_units(island, cells, [()], [hidden])
+        write_event(island, request["message"], plan, "sums with masks", cells.behind([()]))
+        words = np.asarray(cells.words((), hidden), np.int64)
+    return {"part": circle.mask(FIELD.of(words)), "rounds": circle.rounds, "few": few, "hidden": hidden}
 
 
 # ---------------------------------------------------------------- the strategy
@@ -588,27 +493,44 @@ class Hufu(Strategy):
         radii: radii that are compared at once. More take fewer rounds and more comparisons: where a message takes long, 3 halve the rounds.
         epsilon: what each site says of its own k-th distance is differentially private with this epsilon for each of its rows, and its ledger has it; 0 says it without noise. It is all that a search tells
             beside what follows from the answer's radius.
+        owners: which sites count within a circle: ``"all"``, or drawn ones, ``"whole"`` or ``"grid"``; see `atoll.query.owner_draws`. ``"auto"`` is all, and with an error the grid where it sends fewer bytes.
+        cell: side of the cells by which they are drawn, in units of the coordinates; 0 for a quarter of the radius.
+        level: a drawn site counts each row with probability ``2^-level``.
+        error: the largest error that is wanted of drawn sites, as a part of the count; where two draws do not meet it, all sites count. 0 for none.
+        confidence: with which probability the count lies in its interval.
     """
 
     name: ClassVar[str] = "hufu"
     takes_helper: ClassVar[bool] = True
+    takes_error: ClassVar[bool] = True
 
     comparison: str = "exact"
     bound: str = "own"
     radii: int = 1
     epsilon: float = 0.0
+    owners: str = "auto"
+    cell: float = 0.0
+    level: int = 0
+    error: float = 0.0
+    confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        for name, value, known in (("comparison", self.comparison, COMPARISONS), ("bound", self.bound, BOUNDS)):
+        for name, value, known in (("comparison", self.comparison, COMPARISONS), ("bound", self.bound, BOUNDS), ("owners", self.owners, OWNERS)):  # fmt: skip
             if value not in known:
                 raise ConfigError(f"{name}={value!r}", where="hufu", remedy=f"use {' or '.join(known)}")
+        if not 0 <= self.cell < math.inf or not 0 <= self.level <= 32 or (self.owners in ("auto", "all") and (self.cell or self.level)):  # fmt: skip
+            raise ConfigError(f"owners={self.owners}, cell={self.cell}, level={self.level}", where="hufu", remedy="use owners=whole or grid, a side above 0, and a level from 0 to 32")  # fmt: skip
         if not 1 <= self.radii <= 64:
             raise ConfigError(f"radii={self.radii!r}", where="hufu", remedy="use a whole number from 1 to 64")
         if self.epsilon and (not 0.01 <= self.epsilon <= 100 or self.bound != "own"):
             raise ConfigError(f"epsilon={self.epsilon!r} with bound={self.bound!r}", where="hufu", remedy="use 0.01 to 100, with bound=own, or 0")  # fmt: skip
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> Any:
-        """A plan; see `make_spatial_plan`. Of a join of two tables that other sites may not read, it is one under shares; see `make_near_plan`."""
+        """A plan; see `make_spatial_plan`. Of a join of two tables that other sites may not read, it is one under shares; see `make_near_plan`. Of drawn owners it is one of `make_circle_plan`."""
+        if self.owners in ("whole", "grid"):
+            drawn = make_circle_plan(statement, catalog, policy)
+            drawn.grid(self.side_of(drawn)).cells()
+            return drawn
         try:
             plan = make_spatial_plan(statement, catalog, policy)
         except PolicyError:
@@ -631,6 +553,19 @@ class Hufu(Strategy):
         if isinstance(plan, SecurePlan):
             Smcql().require_parties(sites, helper=helper)
 
+    def fit_plan(self, plan: Any, sites: int) -> Any:
+        """With an error, the count of drawn sites where it sends fewer bytes than that of all, and the policies allow it."""
+        if self.error and self.owners == "auto" and isinstance(plan, SpatialPlan) and plan.counts is not None:
+            with contextlib.suppress(PolicyError, CompositionError):  # then all sites count
+                drawn = make_circle_plan(plan.statement, plan.catalog, plan.policy)
+                if self.predict_cost(drawn, sites) < self.predict_cost(plan, sites):
+                    return drawn
+        return plan
+
+    def side_of(self, plan: CirclePlan) -> float:
+        """The side of a cell."""
+        return self.cell or plan.circle[2] / 4
+
     def rows_beyond(self, plan: SpatialPlan) -> int:
         """Rows beyond the k nearest that a site looks at, so that noise can hide how many it has."""
         return 2 * margin_of(plan.most_comparisons + 1, self.epsilon) if self.epsilon and plan.k else 0
@@ -643,14 +578,17 @@ class Hufu(Strategy):
         if sites < 3 and self.comparison == "masked":
             raise CompositionError("two sites, and a masked comparison needs three", where="hufu", remedy="use comparison=exact")  # fmt: skip
 
-    def steps(self, plan: SpatialPlan | SecurePlan) -> Sequence[PlanStep]:
+    def steps(self, plan: SpatialPlan | SecurePlan | CirclePlan) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""
+        if isinstance(plan, CirclePlan):
+            return plan.steps(self.owners, self.side_of(plan), self.level, draws=2 if self.error else 1)
         if isinstance(plan, SecurePlan):
             return Smcql().steps(plan)
         together = "sites together"
         if plan.counts is not None:
             what = ", ".join(one.text for one in plan.counts.aggregates)
-            return [PlanStep("each site", "plain", f"{what} {plan.body}"), PlanStep(together, "masked", "add up, modulo 2^61 - 1: 8 bytes a number"), PlanStep("coordinator", "plain", plan.finish)]  # fmt: skip
+            few = [PlanStep(together, f"masked, {self.comparison}", f"are there {plan.policy.min_count} units behind each number, and behind what two differ by?")] if plan.counts.counted else []  # fmt: skip
+            return [PlanStep("each site", "plain", f"{what} {plan.body}"), *few, PlanStep(together, "masked", "add up, modulo 2^61 - 1: 8 bytes a number"), PlanStep("coordinator", "plain", plan.finish)]  # fmt: skip
         found = []
         if plan.relation is not None:
             who = "the first site" if plan.relation.lone else "each site"
@@ -666,13 +604,17 @@ class Hufu(Strategy):
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
 
-    def exposures(self, plan: SpatialPlan | SecurePlan) -> Sequence[Exposure]:
+    def exposures(self, plan: SpatialPlan | SecurePlan | CirclePlan) -> Sequence[Exposure]:
         """What a plan gives away."""
+        if isinstance(plan, CirclePlan):
+            return plan.exposures(self.owners, self.side_of(plan))
         if isinstance(plan, SecurePlan):
             return Smcql().exposures(plan)
         honest = "sites follow the protocol, and those that put together what they know are not all but one"
         if plan.counts is not None:
-            return [Exposure("coordinator", "the counts over all sites", honest, "sum"), Exposure("analyst", "the answer", "", "sum")]  # fmt: skip
+            told = "sums over all sites, from which the answer follows"
+            told += "; and which numbers too few units stand behind, or none" if plan.counts.counted else ""
+            return [Exposure("coordinator, each site" if plan.counts.counted else "coordinator", told, honest, "sum"), Exposure("analyst", "the answer", "", "sum")]  # fmt: skip
         found = []
         if plan.relation is not None:
             found.append(Exposure("each site", f"the rows of {plan.relation.alias} of all sites", "these columns are public, or every site has them", "keys"))  # fmt: skip
@@ -694,7 +636,7 @@ class Hufu(Strategy):
         return [*found, Exposure("analyst", "the answer", "", "sum")]
 
     def predict_cost(
-        self, plan: SpatialPlan | SecurePlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)
+        self, plan: SpatialPlan | SecurePlan | CirclePlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)
     ) -> float:
         """Bytes of all sites; between sites the coordinator relays, so that each message counts twice.
 
@@ -706,6 +648,10 @@ class Hufu(Strategy):
         """
         if isinstance(plan, SecurePlan):
             return Smcql().predict_cost(plan, sites)
+        if isinstance(plan, CirclePlan):
+            cells = len(plan.grid(self.side_of(plan)).cells())
+            asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8, self)) + 100
+            return float(sites * (2 * asked + (1 if self.owners == "whole" else 2) * _array(8 * cells)))
         points, k = 64 if plan.relation is not None else 1, plan.k or 64
         usual = [plan.most_comparisons, points, 64 * (points > 1) * points, k * points, 10, slots_of(k * points)]
         comparisons, points, tells, rows, words, *slots = [int(one or 0) for one in groups[0]] if len(groups[0]) > 4 else usual  # fmt: skip
@@ -715,7 +661,7 @@ class Hufu(Strategy):
         request = n * (asked + names + 40)
         hello = _pairs(n) * _carried(M.nbytes({"seed": np.zeros(32, np.uint8), "about": np.zeros(16, np.uint8)})) + max(0, n - 2) * _carried(_array(32))  # fmt: skip
         if plan.counts is not None:
-            return request + hello + n * (_array(8 * (1 + plan.counts.words)) + 40)
+            return self._cost_of_sums(plan.counts, n) + request + hello
         total = float(request + hello)
         if plan.relation is not None:
             total += others * (2 * tells + n * _carried(_array(0)))
@@ -734,10 +680,20 @@ class Hufu(Strategy):
             total += others * (_carried(_array(8 * 24)) + _carried(_array(24)))
         return total + n * (_array(8 * rows * words) + 120)
 
-    def predict_rounds(self, plan: SpatialPlan, sites: int) -> int:
+    def _cost_of_sums(self, plan: QueryPlan, n: int) -> float:
+        """Bytes of sums beside the request, and of what few units must not show."""
+        total, sets = float(n * (_array(8 * (1 + plan.words)) + 60)), plan.counted
+        if sets:
+            total += self._bytes_of_comparison(n, sets, plan.least(n))
+            total += (n - 1) * (_carried(_array(8 * sets)) + _carried(_array(sets)))
+        return total
+
+    def predict_rounds(self, plan: SpatialPlan | CirclePlan, sites: int) -> int:
         """Messages that follow one another, at most: seeds, the first bound, three or four for each comparison, and the table of rows."""
-        if plan.counts is not None:
+        if isinstance(plan, CirclePlan):
             return 2
+        if plan.counts is not None:
+            return 2 + 6 * bool(plan.counts.counted)
         search = 0
         if plan.k:
             steps = math.ceil(math.log(plan.reach.extent / plan.reach.precision, self.radii + 1))
@@ -759,12 +715,42 @@ class Hufu(Strategy):
             told + others * _carried(_array(width * sums)) + table + _carried(_array(width * sums) + _array(sums) + 12)
         )
 
-    def predict_answer(self, plan: SpatialPlan | SecurePlan, sites: int, answer: QueryAnswer) -> float:
+    def predict_answer(self, plan: SpatialPlan | SecurePlan | CirclePlan, sites: int, answer: QueryAnswer) -> float:
         """The same, of what the sites told."""
+        if isinstance(plan, CirclePlan):
+            return answer.expected or 0.0
         return Smcql().predict_answer(plan, sites, answer) if isinstance(plan, SecurePlan) else self.predict_cost(plan, sites, answer.groups)  # fmt: skip
 
-    async def run(self, fed: Federation, plan: SpatialPlan | SecurePlan, message: Mapping[str, Any]) -> QueryAnswer:
+    async def _run_drawn(self, fed: Federation, plan: CirclePlan, message: Mapping[str, Any]) -> QueryAnswer:
+        """Count by drawn sites; by all, if these err too far."""
+        found, nbytes, told = await count_by_draws(fed, plan, message, how="whole" if self.owners == "whole" else "grid", side=self.side_of(plan), level=self.level, draws=2 if self.error else 1)  # fmt: skip
+        statement = plan.statement
+        if self.error and found.relative(self.confidence) > self.error:
+            every = replace(self, owners="all", cell=0.0, level=0)
+            exact = every.plan(statement, plan.catalog, plan.policy)
+            answer = await every.run(fed, exact, message)
+            return replace(answer, rounds=answer.rounds + 2, expected=nbytes + every.predict_answer(exact, len(fed.parties), answer))  # fmt: skip
+        approximate = {"confidence": self.confidence, "owners": told[0], "cells": told[1], "level": self.level, "intervals": {statement.columns[0]: [list(found.interval(self.confidence))]}}  # fmt: skip
+        rows = finish_cells(plan.counts, [tuple(read_values(plan.counts, [round(found.value)], ()))])
+        return QueryAnswer(statement.columns, statement.types, rows, rounds=2, approximate=approximate, expected=nbytes)
+
+    def _finish_counts(self, plan: SpatialPlan, got: Sequence[Any]) -> QueryAnswer:
+        """The answer, of what the sites gave."""
+        counts: Any = plan.counts
+        statement, first = plan.statement, got[0]
+        total = FIELD.of(np.zeros(np.shape(first["part"]), np.int64))
+        for one in got:
+            total = FIELD.add(total, np.asarray(one["part"], np.uint64))
+        few, hidden = bool(first["few"]), [int(k) for k in first["hidden"]]
+        if any((bool(one["few"]), [int(k) for k in one["hidden"]]) != (few, hidden) for one in got):
+            raise DataError("sites found different numbers of units", where="hufu", remedy="a site departs from the protocol: ask again without it")  # fmt: skip
+        rows = finish_cells(counts, [] if few else [tuple(read_values(counts, FIELD.signed(total)[1:], hidden))])
+        return QueryAnswer(statement.columns, statement.types, rows, int(few), 0 if few else len(hidden), int(first["rounds"]) + 1, comparisons=int(bool(counts.counted)))  # fmt: skip
+
+    async def run(self, fed: Federation, plan: SpatialPlan | SecurePlan | CirclePlan, message: Mapping[str, Any]) -> QueryAnswer:  # fmt: skip
         """Carry a plan out."""
+        if isinstance(plan, CirclePlan):
+            return await self._run_drawn(fed, plan, message)
         if isinstance(plan, SecurePlan):
             return await Smcql().run(fed, plan, message)
         names = list(fed.parties.names)
@@ -773,10 +759,7 @@ class Hufu(Strategy):
         got = await fed.session({name: (name, job.with_args(request=request, parties=names, me=name)) for name in names})  # fmt: skip
         statement, first = plan.statement, got[names[0]]
         if plan.counts is not None:
-            total = np.asarray(got[names[0]]["part"], np.uint64)
-            for name in names[1:]:
-                total = FIELD.add(total, np.asarray(got[name]["part"], np.uint64))
-            return QueryAnswer(statement.columns, statement.types, _finish_counts(plan.counts, FIELD.signed(total)), rounds=int(first["rounds"]) + 1)  # fmt: skip
+            return self._finish_counts(plan, [got[name] for name in names])
         parts = [got[name]["part"] for name in names]
         cells = [tuple(json.loads(row)) for row in join_scattered(parts)]
         rows = finish_cells(plan, cells)
@@ -784,14 +767,6 @@ class Hufu(Strategy):
         points = first["relation"] if plan.relation is not None else 1
         told = [comparisons, points, sum(int(got[name]["told"]) for name in names), len(cells), np.shape(parts[0])[1], *first["slots"]]  # fmt: skip
         return QueryAnswer(statement.columns, statement.types, rows, rounds=int(first["rounds"]) + 1, comparisons=comparisons, groups=([str(int(one)) for one in told],), approximate={"error": plan.error} if plan.error else None)  # fmt: skip
-
-
-def _finish_counts(plan: QueryPlan, words: NDArray[np.int64]) -> list[tuple[Any, ...]]:
-    totals, start = [], 1
-    for addend in plan.addends:
-        totals.append(addend.decode(words[start : start + addend.words]))
-        start += addend.words
-    return finish_cells(plan, [tuple(one.finish([totals[k] for k in one.addends]) for one in plan.aggregates)])
 
 
 def _nth(k: int) -> str:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..policy import QueryPolicy
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["MaskedSums", "add_words", "count_units", "finish_cells", "list_keys"]
+__all__ = ["MaskedSums", "add_words", "count_units", "finish_cells", "list_keys", "read_values"]
 
 _SUM, _NEIGHBOUR = 721.0, 1657.0
 """Bytes that one masked sum sends for each site, both ways, beside its words and the message, and more for each site of the cohort: keys, sealed shares, and the shares that open the masks."""
@@ -186,7 +186,7 @@ class MaskedSums(Strategy):
                 if plan.keys and not row[0]:
                     continue
                 withheld += len(hidden)
-                cells.append((*key, *_values(plan, row[1:], hidden)))
+                cells.append((*key, *read_values(plan, row[1:], hidden)))
         rows = finish_cells(plan, cells)
         statement = plan.statement
         return QueryAnswer(statement.columns, statement.types, rows, int(few.sum()), withheld, rounds, groups)
@@ -213,8 +213,14 @@ def _hidden(plan: QueryPlan, units: Any, least: int) -> list[int]:
     return [k for k, one in enumerate(plan.aggregates) if (units[list(one.supports)] < least).any() or _few(units[list(one.rests)], least)]  # fmt: skip
 
 
-def _values(plan: QueryPlan, words: Any, hidden: Sequence[int]) -> list[str | None]:
-    """The aggregates of one cell as text; none for those that are withheld."""
+def read_values(plan: QueryPlan, words: Any, hidden: Sequence[int]) -> list[str | None]:
+    """The aggregates of one cell as text; none for those that are withheld.
+
+    Args:
+        plan: the plan.
+        words: the words of all addends, added up.
+        hidden: places of aggregates.
+    """
     totals, start = [], 0
     for addend in plan.addends:
         totals.append(addend.decode(words[start : start + addend.words]))
