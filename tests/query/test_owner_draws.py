@@ -137,7 +137,7 @@ def test_an_error_that_draws_do_not_meet_lets_all_owners_count(silos: dict[str, 
     ("SELECT id FROM t WHERE DWithin(p, POINT(0, 0), 2)", "hufu:owners=whole", CompositionError, "it asks for rows"),
     (COUNT, "hufu:owners=grid,cell=0.001", CompositionError, "use larger ones, such as cell=0.25"),
     (COUNT, "hufu:owners=few", AtollError, "use auto or all or whole or grid"),
-    (COUNT, "hufu:level=2", AtollError, "use owners=whole or grid"),
+    (COUNT, "hufu:owners=all,level=2", AtollError, "use owners=whole or grid"),
 ])  # fmt: skip
 def test_what_owners_cannot_be_drawn_for_is_refused(silos: dict[str, str], text: str, strategy: str, error: type[AtollError], match: str) -> None:  # fmt: skip
     with connect(silos=silos, policy=POLICY) as db, pytest.raises(error, match=match):

@@ -518,7 +518,7 @@ class Hufu(Strategy):
         for name, value, known in (("comparison", self.comparison, COMPARISONS), ("bound", self.bound, BOUNDS), ("owners", self.owners, OWNERS)):  # fmt: skip
             if value not in known:
                 raise ConfigError(f"{name}={value!r}", where="hufu", remedy=f"use {' or '.join(known)}")
-        if not 0 <= self.cell < math.inf or not 0 <= self.level <= 32 or (self.owners in ("auto", "all") and (self.cell or self.level)):  # fmt: skip
+        if not 0 <= self.cell < math.inf or not 0 <= self.level <= 32 or (self.owners == "all" and (self.cell or self.level)):  # fmt: skip
             raise ConfigError(f"owners={self.owners}, cell={self.cell}, level={self.level}", where="hufu", remedy="use owners=whole or grid, a side above 0, and a level from 0 to 32")  # fmt: skip
         if not 1 <= self.radii <= 64:
             raise ConfigError(f"radii={self.radii!r}", where="hufu", remedy="use a whole number from 1 to 64")
