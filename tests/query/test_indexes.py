@@ -223,6 +223,15 @@ def test_an_answer_does_not_depend_on_indexes(point: str, key: str, monkeypatch:
             assert seen == [uses] * 2, text
 
 
+def test_rows_outside_a_range_are_not_among_the_nearest() -> None:
+    """The rows nearest by have coordinates that the site does not count: they take nobody's place."""
+    allowed = policy("tree", "pgm")
+    allowed["tables"]["t"]["columns"] = {**dict.fromkeys(("id", "y", "age", "pay"), "protected"), "x": {"level": "protected", "range": [55, 100]}}  # fmt: skip
+    with connected(sources(), allowed) as db:
+        for text in ("SELECT id FROM t WHERE kNN(POINT(50, 50), at, 9)", "SELECT id, Distance(at, POINT(50, 50)) AS d FROM t ORDER BY d LIMIT 5"):  # fmt: skip
+            assert db.check(db.sql(text, strategy="hufu")), text
+
+
 def test_an_index_is_that_of_the_rows_as_they_are() -> None:
     made = sources()
     text = "SELECT count(*) FROM t WHERE age = 7"

@@ -14,7 +14,7 @@ import numpy as np
 from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.statistics.answered import AnswerRecord, RowSets
 
-from .databases.silo import Silo, quote
+from .databases.silo import Silo, bounded_cell, quote
 from .indexes.narrowing import narrow_tables
 from .plan import ROW, QueryPlan, Released, make_plan
 from .policy import QueryPolicy, strictest
@@ -173,12 +173,8 @@ def source_text(catalog: Catalog, policy: QueryPolicy, table: str, columns: Sequ
         name: the table, as the source writes it.
         where: local SQL of which rows are looked at; empty for all.
     """
-    types, shown = catalog.tables[table], []
-    for column in columns:
-        one, cell = policy.table(table).column(column), f"CAST({quote(column)} AS {types[column]})"
-        if one.low is not None and one.high is not None:
-            cell = f"CASE WHEN {quote(column)} BETWEEN {one.low!r} AND {one.high!r} THEN {cell} END"
-        shown.append(f"{cell} AS {quote(column.lower())}")
+    types = catalog.tables[table]
+    shown = [f"{bounded_cell(policy, table, one, types[one])} AS {quote(one.lower())}" for one in columns]
     return (
         f"SELECT {', '.join([*shown, f'rowid AS {quote(ROW)}'])} FROM main.{quote(name)}{where and f' WHERE {where}'}"
     )

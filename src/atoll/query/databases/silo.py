@@ -22,7 +22,7 @@ from atoll.core.extras import need
 
 from ..policy import QueryPolicy
 
-__all__ = ["EMPTY", "Silo", "SiloSource", "connect_duckdb", "lock_connection", "quote", "quote_text"]
+__all__ = ["EMPTY", "Silo", "SiloSource", "bounded_cell", "connect_duckdb", "lock_connection", "quote", "quote_text"]
 
 EMPTY = "NULL"
 """The type of a column without any value, which has every type."""
@@ -40,6 +40,14 @@ WriteTexts = Callable[[Callable[[str], Any], dict[Any, Any]], Sequence[str]]
 def quote(name: str) -> str:
     """A name as SQL quotes it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def bounded_cell(policy: QueryPolicy, table: str, column: str, kind: str) -> str:
+    """Local SQL of a column's value with its type in the catalog; NULL outside the site's own range."""
+    one, cell = policy.table(table).column(column), f"CAST({quote(column)} AS {kind})"
+    if one.low is None or one.high is None:
+        return cell
+    return f"CASE WHEN {quote(column)} BETWEEN {one.low!r} AND {one.high!r} THEN {cell} END"
 
 
 def quote_text(value: str) -> str:

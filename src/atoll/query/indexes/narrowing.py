@@ -75,7 +75,7 @@ def _around(point: NDArray[np.float64], radius: float) -> Box:
 
 def _index(policy: QueryPolicy, plan: Any, table: str, label: str, name: str, run: Run, kept: dict[Any, Any]) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
     """An index, the numbers of its rows in the table, and of rows that it cannot hold."""
-    from ..databases.silo import quote
+    from ..databases.silo import bounded_cell, quote
 
     kind = policy.table(table).indexes[label]
     types = {column.lower(): (column, kind) for column, kind in plan.catalog.tables[table].items()}
@@ -83,7 +83,8 @@ def _index(policy: QueryPolicy, plan: Any, table: str, label: str, name: str, ru
     columns = (label,) if point is None else point.columns
     key = table, kind, tuple(types[column] for column in columns)
     if key not in kept:
-        cells = [f"try_cast(CAST({quote(types[c][0])} AS {types[c][1]}) AS DOUBLE) AS k{j}" for j, c in enumerate(columns)]  # fmt: skip
+        # Values outside a range count as missing, in an index too: of the nearest rows they would take the places of others.
+        cells = [f"try_cast({bounded_cell(policy, table, *types[c])} AS DOUBLE) AS k{j}" for j, c in enumerate(columns)]
         there = " AND ".join(f"k{j} IS NOT NULL" for j in range(len(columns)))
         got = run(f"SELECT * FROM (SELECT rowid AS r, {', '.join(cells)} FROM main.{quote(name)}) WHERE {there}")
         keys = np.stack([np.asarray(got[f"k{j}"], np.float64) for j in range(len(columns))], axis=1)
