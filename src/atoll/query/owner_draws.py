@@ -223,7 +223,10 @@ def make_circle_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPol
     sources = list(statement.tree.find_all(exp.Table))
     if made.policy.min_count > 1:
         raise PolicyError(f"min_count is {made.policy.min_count}, and cells tell of few rows", where="hufu", remedy="leave owners out, or let sites set min_count: 1")  # fmt: skip
-    if [one.text for one in made.aggregates] != ["COUNT(*)"] or made.keys or made.lone or len(sources) != 1 or statement.tree.args.get("having"):  # fmt: skip
+    shown = [
+        one.unalias() for one in statement.tree.expressions
+    ]  # an estimate and its interval are those of this column
+    if len(shown) != 1 or not isinstance(shown[0], exp.Count) or [one.text for one in made.aggregates] != ["COUNT(*)"] or made.keys or made.lone or len(sources) != 1 or statement.tree.args.get("having"):  # fmt: skip
         raise refused
     found, others = [], 0
     for part in split_conditions(exp, statement.tree.args.get("where")):
