@@ -112,6 +112,20 @@ def test_drawn_owners_count_for_all(silos: dict[str, str]) -> None:
         assert "how many rows each site has in each cell" in some.leakage[0]["sees"]
 
 
+def test_a_site_drawn_for_the_circle_tells_one_number(silos: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """EXPLAIN names a number of the circle: where in it a site's rows lie that the statement asks for stays there."""
+    heard: list[Any] = []
+
+    def read(told: Any, cells: int, name: str) -> Any:
+        heard.append(np.asarray(told["rows"]).shape)
+        return _read_rows(told, cells, name)
+
+    monkeypatch.setattr("atoll.query.owner_draws._read_rows", read)
+    with connect(silos=silos, policy=POLICY) as db:
+        db.sql(f"{COUNT} AND kind = 1", strategy="hufu:owners=whole")
+    assert heard[-1] == (1,)
+
+
 def test_an_error_that_draws_do_not_meet_lets_all_owners_count(silos: dict[str, str]) -> None:
     with connect(silos=silos, policy=POLICY) as db:
         near = db.sql(COUNT, strategy="hufu:owners=grid", error=0.1)

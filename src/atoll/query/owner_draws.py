@@ -307,7 +307,8 @@ def count_drawn(island: Any, message: Any) -> Any:
     plan, asks = _plan_here(silo, message)
     side, level = asks.side_of(plan), asks.level
     cells = plan.grid(side).cells()
-    mine = cells[np.asarray(message["cells"][island.name], np.int64)]
+    whole = asks.owners == "whole"
+    mine = cells if whole else cells[np.asarray(message["cells"][island.name], np.int64)]
     a, b = plan.cell_texts(side)
     names, alias = names_of(silo, plan.counts), plan.table[1]
     kept = [f"({a}, {b}) IN ({', '.join(f'({p}, {q})' for p, q in mine.tolist())})"]
@@ -316,7 +317,10 @@ def count_drawn(island: Any, message: Any) -> Any:
     text = f"{prefix_of(silo, plan.counts, names)} SELECT {a}, {b}, count(*) {plan.counts.body} AND {' AND '.join(kept)} GROUP BY 1, 2"  # fmt: skip
     (found,) = silo.run_all([text], list(names.values()))
     rows = _by_cell(mine, found)
-    write_event(island, message, plan, f"its rows that the statement asks for, in each of {len(mine)} cells", {plan.table[0]: int(rows.sum())})  # fmt: skip
+    told = "in the circle" if whole else f"in each of {len(mine)} cells"
+    write_event(island, message, plan, f"its rows that the statement asks for, {told}", {plan.table[0]: int(rows.sum())})  # fmt: skip
+    # Cells taken as one have one number: where in the circle rows lie stays at the site.
+    rows = rows.sum(keepdims=True) if whole else rows
     return {"rows": rows}
 
 
@@ -353,15 +357,16 @@ async def count_by_draws(fed: Federation, plan: CirclePlan, message: Mapping[str
     rng = fed.rng.child("owners").generator()
     drawn = np.array([draw_owners(groups, rng) for _ in range(draws)]).reshape(draws, groups.shape[1])
     mine = {name: used[(drawn == k).any(axis=0)] if how == "grid" else used for k, name in enumerate(names) if (drawn == k).any()}  # fmt: skip
-    rows = np.zeros_like(counts)
+    own = np.zeros_like(groups)
     if mine:
         asked = {**asked, "cells": mine}
         chosen = told.senders[np.array([name in mine for name in names])]
         found = await fed.ask_all(chosen, count_drawn, asked, quorum=len(chosen))
         nbytes += len(chosen) * (M.nbytes(asked) + _CONTACT) + sum(M.nbytes(one) + _CONTACT for one in found.values)
         for name, one in zip(found.senders.names, found.values, strict=True):
-            rows[names.index(name), mine[name]] = _read_rows(one, len(mine[name]), name)
-    own = rows[:, used] if how == "grid" else rows[:, used].sum(axis=1, keepdims=True)
+            k = names.index(name)
+            where = (drawn == k).any(axis=0)
+            own[k, where] = _read_rows(one, int(where.sum()), name)
     heard = np.take_along_axis(own, np.maximum(drawn, 0), axis=0)
     estimate = combine_draws(groups, drawn, heard, level)
     made = Estimate(known + estimate.value, estimate.variance, low=float(known), high=float(counts.sum()))
