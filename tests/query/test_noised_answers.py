@@ -234,6 +234,20 @@ def test_no_site_knows_the_noise_of_an_answer_in_parts(tmp_path: Path) -> None:
     assert any("of all sites but any one" in one["sees"] for one in found.leakage)
 
 
+def test_noise_in_parts_is_of_one_choice_of_sites(tmp_path: Path) -> None:
+    """Sums over three of four sites, one left out at a time, would tell each site's number with a part of the noise: every choice is charged."""
+    terms: dict[str, Any] = {"epsilon": 1.0, "strategy": "saqe:noise=shares"}
+
+    def opened(*places: int) -> SqlConnection:
+        sources = {f"s{site}": TableSource({"v": (TYPES, [(site, "w", "x", 10.0)])}) for site in places}
+        return SqlConnection({name: Silo(source, QueryPolicy.of(policy_of(epsilon=1.5)), name) for name, source in sources.items()}, folder=tmp_path)  # fmt: skip
+
+    with opened(0, 1, 2) as db:
+        assert ask(db, "SELECT count(*) FROM v", **terms).rows == ask(db, "SELECT count(*) FROM v", **terms).rows
+    with opened(0, 1, 3) as db, pytest.raises(AtollError, match="1 is spent, and this answer takes 1"):
+        ask(db, "SELECT count(*) FROM v", **terms)
+
+
 def test_noise_in_parts_that_has_no_law_is_refused() -> None:
     with connected(sites(MANY[:20]), policy_of()) as db:
         with pytest.raises(CompositionError, match="too small for noise in parts"):

@@ -330,17 +330,20 @@ def add_noised(island: Any, message: Any) -> Any:
     """The numbers of each group, of all units or of a sample, with this site's noise."""
     plan, cells = _plan_here(island, message), _cells_of(island, message)
     rates = _rates_of(island, message, len(cells))
-    words = _noised_words(island, message, plan, cells, rates, 1)
+    words = _noised_words(island, message, plan, cells, rates, ())
     return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
 
 
-def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[tuple[Any, ...]], rates: tuple[float, ...], parties: int) -> Any:  # fmt: skip
-    """The numbers of each group with this site's noise, or with its part of the noise of several parties."""
+def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[tuple[Any, ...]], rates: tuple[float, ...], parties: Sequence[str]) -> Any:  # fmt: skip
+    """The numbers of each group with this site's noise, or with its part of the noise of several parties.
+
+    A part is for the sum of these parties alone: with others it is drawn anew, and charged. Else sums of several choices of parties would differ by one site's numbers, with its part of the noise in place of the whole.
+    """
     sampler = _asks(message).drawn
     part = _terms(island, message)[0] / plan.parts(sampler)
     whole = all(rate == 1 for rate in rates)
     # Refused before anything is charged.
-    laws: list[Any] = [noise_rates(plan, part, rate, sampler) if parties == 1 else shared_noise(plan, part, rate, sampler) for rate in rates]  # fmt: skip
+    laws: list[Any] = [noise_rates(plan, part, rate, sampler) if not parties else shared_noise(plan, part, rate, sampler) for rate in rates]  # fmt: skip
 
     behind: dict[str, int] = {}
 
@@ -357,7 +360,7 @@ def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[t
             for k, law in enumerate(laws[row]):
                 if isinstance(law, SharedNoise):
                     rounded = (2 * exact[k] + law.coarse) // (2 * law.coarse)
-                    made[row, k] = rounded + int(draw_laplace_part(law.scale, parties, source, 1)[0])
+                    made[row, k] = rounded + int(draw_laplace_part(law.scale, len(parties), source, 1)[0])
                 else:
                     made[row, k] = exact[k] + int(discrete_laplace(law, island.secret, 1)[0])
         return made.reshape(-1)
@@ -365,7 +368,7 @@ def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[t
     unit, count = _unit_of(plan), len(plan.numbers)
     # Accountants know no law of noise on a sample that all numbers share.
     spent = Laplace(unit=unit, epsilon=part, count=count) if whole else PrivateRelease(unit=unit, epsilon=part * count)
-    words = _release(island, message, plan, ["numbers", parties, [list(key) for key in cells], rates], count, [spent], add)  # fmt: skip
+    words = _release(island, message, plan, ["numbers", list(parties), [list(key) for key in cells], rates], count, [spent], add)  # fmt: skip
     write_event(island, message, plan, f"the numbers of {len(cells)} groups, with noise and masked", behind)
     return words
 
@@ -379,7 +382,7 @@ async def share_noised(island: Island, peers: Peers, *, request: Any, parties: A
     plan, cells = _plan_here(island, message), _cells_of(island, message)
     rates = _rates_of(island, message, len(cells))
     circle = await OwnerCircle.begin(island.secret, peers, names, me, digest_request(request, names))
-    words = np.asarray(_noised_words(island, message, plan, cells, rates, len(names)), np.int64)
+    words = np.asarray(_noised_words(island, message, plan, cells, rates, sorted(names)), np.int64)
     if abs(words).max(initial=0) >= 1 << 59:
         raise DataError("a sum leaves the range of 2^59", where=island.name, remedy="scale the values down in the statement: SUM(x / 1e6), or use noise=own")  # fmt: skip
     return {"part": circle.mask(FIELD.of(words))}
