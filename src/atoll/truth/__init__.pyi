@@ -15,6 +15,11 @@ from .models.model import Term as Term
 from .models.model import blend_broadcast as blend_broadcast
 from .models.model import fit_reports as fit_reports
 from .models.tdh import read_hierarchy as read_hierarchy
+from .planning import CommitteePlan as CommitteePlan
+from .planning import SimulatedCampaigns as SimulatedCampaigns
+from .planning import TruthPlan as TruthPlan
+from .planning import plan_committee as plan_committee
+from .planning import plan_truth as plan_truth
 from .reports import CodedReports as CodedReports
 from .reports import Reports as Reports
 from .reports import TaskLayout as TaskLayout
