@@ -25,6 +25,7 @@ from atoll.secure.shares import (
     split_replicated,
     split_shamir,
 )
+from atoll.secure.shares.domain import MERSENNE
 from tests.support.rooms import computed, program
 
 
@@ -135,6 +136,33 @@ def test_any_threshold_of_shares_gives_the_values(seed, n, data):
     shares = split_shamir(values, n, threshold, field, secret)
     some = data.draw(st.lists(st.integers(0, n - 1), min_size=threshold, max_size=n, unique=True))
     np.testing.assert_array_equal(open_shamir({i: shares[i] for i in some}, threshold, field), values)
+
+
+@pytest.mark.parametrize("prime", [MERSENNE, 2**31 - 1, 4294967291, 101])
+@pytest.mark.parametrize(("n", "threshold", "size"), [(12, 8, 5), (12, 9, 5), (40, 21, 700), (30, 30, 3)])
+def test_shares_are_the_polynomials_integer_by_integer(prime, n, threshold, size):
+    """Evaluated step by step or by limbs, for the same draws: the coefficients come highest power first, and each is drawn for all values."""
+    field, draws = Field(prime), Secret(4)
+    values = field.random(Secret(3), (size,))
+    rows = [field.random(draws, (size,)).tolist() for _ in range(threshold - 1)] + [values.tolist()]
+    shares = split_shamir(values, n, threshold, field, Secret(4))
+    for x, share in enumerate(shares, 1):
+        slow = [0] * size
+        for row in rows:
+            slow = [(value * x + coefficient) % prime for value, coefficient in zip(slow, row, strict=True)]
+        assert share.tolist() == slow
+    some = dict(list(enumerate(shares))[-threshold:])
+    np.testing.assert_array_equal(open_shamir(some, threshold, field), values)
+
+
+def test_one_wrong_share_of_many_is_found_wherever_it_is():
+    field = Field()
+    values = field.random(Secret(3), (2, 3))
+    shares = dict(enumerate(split_shamir(values, 20, 12, field, Secret(4))))
+    for place in (0, 11, 12, 19):
+        wrong = {**shares, place: shares[place] ^ np.uint64(1)}
+        with pytest.raises(DataError, match="do not lie on one polynomial of degree 11"):
+            open_shamir(wrong, 12, field)
 
 
 @given(

@@ -49,6 +49,16 @@ def test_large_matrix_products_are_exact(domain):
     assert python(domain.dot(x, y)).tolist() == ((python(x) @ python(y)) % domain.order).tolist()
 
 
+@pytest.mark.parametrize("prime", [MERSENNE, 4294967291, 2**31 - 1, 65537, 65521, 3])
+@pytest.mark.parametrize("inner", [1, 511, 512, 513, 16384, 16385])
+def test_the_largest_entries_are_exact_at_the_edges_of_blocks(prime, inner):
+    field = Field(prime)
+    x = np.full((2, inner), prime - 1, dtype=np.uint64)
+    x[1, ::2] = prime // 2
+    expected = [inner % prime, ((inner // 2) + (inner - inner // 2) * (-(prime // 2))) % prime]
+    assert field.dot(x, x[:1].T).ravel().tolist() == expected
+
+
 @pytest.mark.parametrize("domain", DOMAINS, ids=repr)
 def test_signed_numbers_come_back(domain):
     most = domain.order // 2 - 1

@@ -7,6 +7,7 @@ factors need no message.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,7 +55,11 @@ __all__ = [
 
 
 _BLOCK = 1 << 14
-"""Values whose polynomials are evaluated at once: they stay in the processor's cache."""
+"""Values whose coefficients are drawn at once."""
+_STEPS = 8
+"""Threshold up to which polynomials are evaluated step by step; above it matrices of limbs are faster."""
+_ENTRIES = 1 << 15
+"""Entries of a product of matrices: they stay in the processor's cache."""
 
 
 def split_additive(values: Array, n: int, domain: Domain, secret: Secret) -> list[Array]:
@@ -104,13 +109,45 @@ def split_shamir(values: Array, n: int, threshold: int, field: Field, secret: Se
     made = np.empty((n, flat.size), dtype=np.uint64)
     for begin in range(0, flat.size, _BLOCK):
         block = flat[begin : begin + _BLOCK]
-        line = [field.random(secret, block.shape) for _ in range(threshold - 1)]
-        for x in range(1, n + 1):
-            value = np.zeros_like(block)
-            for coefficient in line:
-                value = field.times(field.add(value, coefficient), x)
-            made[x - 1, begin : begin + _BLOCK] = field.add(value, block)
+        line = [field.random(secret, block.shape) for _ in range(threshold - 1)]  # highest power first
+        made[:, begin : begin + _BLOCK] = _evaluate_by_limbs(line, block, n, field) if threshold > _STEPS else _evaluate_by_steps(line, block, n, field)  # fmt: skip
     return list(made.reshape(n, *values.shape))
+
+
+def _evaluate_by_steps(line: Sequence[Array], block: Array, n: int, field: Field) -> Array:
+    """The polynomials at ``1 .. n`` by Horner's rule, ``(n, values)``: the fastest way for few coefficients."""
+    made = np.empty((n, block.size), dtype=np.uint64)
+    for x in range(1, n + 1):
+        value = np.zeros_like(block)
+        for coefficient in line:
+            value = field.times(field.add(value, coefficient), x)
+        made[x - 1] = field.add(value, block)
+    return made
+
+
+def _evaluate_by_limbs(line: Sequence[Array], block: Array, n: int, field: Field) -> Array:
+    """The polynomials at ``1 .. n`` as a product of matrices, ``(n, t) @ (t, values)``, which runs in floating point."""
+    return _multiply_rows(_powers(n, len(line) + 1, field), [*line, block], field)
+
+
+def _multiply_rows(factors: Array, rows: Sequence[Array], field: Field) -> Array:
+    """``factors @ rows``, some columns at a time: ``(m, t), t rows of values -> (m, values)``."""
+    made = np.empty((len(factors), rows[0].size), dtype=np.uint64)
+    width = max(64, _ENTRIES // max(factors.shape))
+    for begin in range(0, rows[0].size, width):
+        columns = slice(begin, begin + width)
+        made[:, columns] = field.dot(factors, np.stack([row[columns] for row in rows]))
+    return made
+
+
+@functools.lru_cache(maxsize=16)
+def _powers(n: int, threshold: int, field: Field) -> Array:
+    """``x^(threshold - 1), .., x, 1`` for ``x`` from 1 to ``n``: a row for each holder."""
+    made, x = np.ones((n, threshold), dtype=np.uint64), np.arange(1, n + 1, dtype=np.uint64)
+    for column in range(threshold - 2, -1, -1):
+        made[:, column] = field.mul(made[:, column + 1], x)
+    made.flags.writeable = False
+    return made
 
 
 def open_shamir(shares: Mapping[int, Array], threshold: int, field: Field) -> Array:
@@ -129,16 +166,40 @@ def open_shamir(shares: Mapping[int, Array], threshold: int, field: Field) -> Ar
             f"{len(shares)} shares, and {threshold} are needed", where="open_shamir", remedy="wait for more holders"
         )
     places = sorted(shares)
-    first, rest = places[:threshold], places[threshold:]
-    for place in rest:  # what lies beyond the threshold must lie on the same polynomial
-        expected = _combined(field, lagrange(tuple(first), field, at=place + 1), [shares[x] for x in first])
-        if not np.array_equal(expected, shares[place]):
-            raise DataError(
-                f"the shares of holders {places} do not lie on one polynomial of degree {threshold - 1}",
-                where="open_shamir",
-                remedy="one of them is wrong: compare subsets of the shares, or use authenticated shares",
-            )
-    return _combined(field, lagrange(tuple(first), field), [shares[x] for x in first])
+    first, rest = tuple(places[:threshold]), places[threshold:]
+    points = (0, *(place + 1 for place in rest))  # what lies beyond the threshold must lie on the same polynomial
+    found = _interpolate([shares[x] for x in first], first, points, field)
+    if any(not np.array_equal(row, shares[place]) for row, place in zip(found[1:], rest, strict=True)):
+        raise DataError(
+            f"the shares of holders {places} do not lie on one polynomial of degree {threshold - 1}",
+            where="open_shamir",
+            remedy="one of them is wrong: compare subsets of the shares, or use authenticated shares",
+        )
+    return np.asarray(found[0])
+
+
+def _interpolate(shares: Sequence[Array], places: tuple[int, ...], points: tuple[int, ...], field: Field) -> Array:
+    """The polynomial through shares at some points, none of which is a holder's: ``(points, *shape of a share)``."""
+    shape = np.shape(shares[0])
+    if len(places) * len(points) <= _STEPS:
+        rows = [_combined(field, lagrange(places, field, at=point), shares) for point in points]
+        return np.stack(rows)
+    made = _multiply_rows(_lagrange_rows(places, points, field), [np.ravel(share) for share in shares], field)
+    return made.reshape(len(points), *shape)
+
+
+@functools.lru_cache(maxsize=64)
+def _lagrange_rows(places: tuple[int, ...], points: tuple[int, ...], field: Field) -> Array:
+    """`lagrange` for each of several points: ``prod_j (at - x_j) w_i / (at - x_i)``, where ``w_i = 1 / prod_(j != i) (x_i - x_j)`` is worked out once."""
+    p = field.prime
+    weights = [pow(math.prod(place - other for other in places if other != place), -1, p) for place in places]
+    made = np.empty((len(points), len(places)), dtype=np.uint64)
+    for row, at in enumerate(points):
+        gaps = [at - place - 1 for place in places]
+        whole = functools.reduce(lambda x, gap: x * gap % p, gaps, 1)
+        made[row] = [whole * weight % p * pow(gap, -1, p) % p for weight, gap in zip(weights, gaps, strict=True)]
+    made.flags.writeable = False
+    return made
 
 
 @functools.lru_cache(maxsize=4096)
