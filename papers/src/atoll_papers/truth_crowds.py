@@ -152,5 +152,6 @@ ENTRY = Entry(
     title="Truth discovery on labels of real crowds: seven sets by every model",
     source="crowd-kit 1.4.2; FedTruthFinder; Dawid and Skene 1979; Whitehill et al. 2009; Li et al. 2014; Jung et al. 2019",
     run=_run,
+    needs="labels of crowds below ATOLL_DATA",
     data=("crowd_labels",),
 )

@@ -221,6 +221,8 @@ def _name_numbering(population: Any, about: Any) -> list[str]:
     Amounts seldom are: among those of one size many repeat, or some have a digit more. Names that say it are refused where tables are read.
     """
     blocks: dict[str, list[Any]] = {}
+    if about is None:
+        return []  # of tables nobody knows here which column is the label
     for place in range(len(population)):
         for column, values in numbers_of(population.shard(place), about).items():
             blocks.setdefault(column, []).append(values)
