@@ -256,9 +256,9 @@ def tell_numbers(columns: Mapping[str, Any], least: int = 1) -> dict[str, Any]:
     for name, values in columns.items():
         known = np.asarray(values, np.float64)
         known = known[np.isfinite(known)]
-        mean = float(np.sqrt(np.mean(np.square(known[:_ROWS])))) if len(known) >= max(_FEW, least) else 0.0
-        if mean > 0 and math.isfinite(mean):
-            extents[name] = ColumnExtent.of(known[:_ROWS], round(math.log10(mean)), least).pack()
+        extent = _measure_numbers(known[:_ROWS], least)
+        if extent is not None:
+            extents[name] = extent.pack()
         found = [[value, times] for value, times in _find_signs(known) if times >= least]
         if found:
             signs[name] = found
@@ -343,10 +343,16 @@ def _measure_columns(data: Any, about: Any) -> dict[str, ColumnExtent]:
     """The extent of each column with enough values, and of the target of a regression."""
     found = {}
     for column, values in _numbers_and_target(data, about).items():
-        known = values[:_ROWS][np.isfinite(values[:_ROWS])].astype(np.float64)
-        if len(known) >= _FEW and (mean := float(np.sqrt(np.mean(known * known)))) > 0 and math.isfinite(mean):
-            found[column] = ColumnExtent.of(known, round(math.log10(mean)))
+        extent = _measure_numbers(values[:_ROWS][np.isfinite(values[:_ROWS])].astype(np.float64))
+        if extent is not None:
+            found[column] = extent
     return found
+
+
+def _measure_numbers(known: Any, least: int = 1) -> ColumnExtent | None:
+    """The extent of finite numbers, ``(rows,)``; ``None`` for too few, and for zeros."""
+    mean = float(np.sqrt(np.mean(known * known))) if len(known) >= max(_FEW, least) else 0.0
+    return ColumnExtent.of(known, round(math.log10(mean)), least) if mean > 0 and math.isfinite(mean) else None
 
 
 def _numbers_and_target(data: Any, about: Any) -> dict[str, Any]:
