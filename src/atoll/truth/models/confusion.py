@@ -55,6 +55,15 @@ def _prior_logs(layout: TaskLayout, broadcast: Arrays) -> Floats | float:
     return np.tile(np.log(np.maximum(broadcast["priors"], _RAREST)), len(layout.tasks))
 
 
+def _expect_truth(step: str, layout: TaskLayout, sums: Arrays, broadcast: Arrays) -> Arrays:
+    """The probabilities of the truth from votes or log-likelihoods, and the parts of the classes."""
+    if step == "votes":
+        truth = share_votes(layout, sums["votes"], broadcast["truth"])
+    else:
+        truth = share_likelihoods(layout, sums["logs"], broadcast["truth"], _prior_logs(layout, broadcast))
+    return {"truth": truth, **_count_priors(layout, truth)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class DawidSkene(TruthModel):
     """Every worker has a matrix of how it confuses classes (Dawid and Skene 1979).
@@ -113,11 +122,7 @@ class DawidSkene(TruthModel):
 
     def combine(self, step: str, layout: TaskLayout, sums: Arrays, broadcast: Arrays) -> Arrays:
         """The E-step, and the parts of the classes."""
-        if step == "votes":
-            truth = share_votes(layout, sums["votes"], broadcast["truth"])
-        else:
-            truth = share_likelihoods(layout, sums["logs"], broadcast["truth"], _prior_logs(layout, broadcast))
-        return {"truth": truth, **_count_priors(layout, truth)}
+        return _expect_truth(step, layout, sums, broadcast)
 
     def learn(self, step: str, state: Arrays, reports: CodedReports, broadcast: Arrays) -> Arrays:
         """The M-step: the matrix stays here."""
@@ -192,11 +197,7 @@ class OneCoin(TruthModel):
 
     def combine(self, step: str, layout: TaskLayout, sums: Arrays, broadcast: Arrays) -> Arrays:
         """The E-step, and the parts of the classes."""
-        if step == "votes":
-            truth = share_votes(layout, sums["votes"], broadcast["truth"])
-        else:
-            truth = share_likelihoods(layout, sums["logs"], broadcast["truth"], _prior_logs(layout, broadcast))
-        return {"truth": truth, **_count_priors(layout, truth)}
+        return _expect_truth(step, layout, sums, broadcast)
 
     def learn(self, step: str, state: Arrays, reports: CodedReports, broadcast: Arrays) -> Arrays:
         """The mean probability of what a worker said."""
