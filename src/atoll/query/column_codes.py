@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import CompositionError, DataError
+from atoll.core.extras import need
 
 __all__ = ["ColumnCode", "code_of"]
 
@@ -80,6 +81,19 @@ class ColumnCode:
             return [_words_of_reals(found) * there], there
         found = values.fill_null(0).to_numpy().astype(np.int64)
         return [(found.view(np.uint64) ^ _TOP) * there], there
+
+    def encode_constant(self, known: Any, words: int = 1) -> list[np.uint64]:
+        """The words of one value of text or a real; of NULL, zeros.
+
+        Args:
+            known: the value, or ``None``.
+            words: words of a text at least.
+        """
+        pyarrow = need("pyarrow", "sql", "constants of a plan")
+        kind = {"text": pyarrow.string(), "real": pyarrow.float64()}[self.kind]
+        count = max(words, -(-len(str(known or "").encode()) // 8)) if self.kind == "text" else 1
+        found, _ = self.encode(pyarrow.chunked_array([[known]], kind), count)
+        return [word[0] for word in found]
 
     def decode(self, words: list[Words], there: Any) -> list[Any]:
         """The values of words, as text that DuckDB casts to the type; ``None`` where none is there.

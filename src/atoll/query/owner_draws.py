@@ -32,7 +32,7 @@ from .local import names_of, plan_of, prefix_of, silo_of
 from .plan import ROW, QueryPlan, make_plan, split_conditions
 from .sampling import Estimate, draw_condition
 from .statement import SOURCE
-from .strategies.strategy import PlanStep, promise_one_row, read_strategy
+from .strategies.strategy import CONTACT_NBYTES, PlanStep, promise_one_row, read_strategy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,6 @@ __all__ = ["OWNERS", "CircleGrid", "CirclePlan", "combine_draws", "count_by_draw
 
 OWNERS = ("auto", "all", "whole", "grid")
 _MOST_CELLS = 10_000
-_CONTACT = 26.0
 """Bytes of a message or a reply beside its values."""
 _MANY = 8
 """Cells that are enough to tell by two draws of each how far the sum errs."""
@@ -347,7 +346,9 @@ async def count_by_draws(fed: Federation, plan: CirclePlan, message: Mapping[str
     grid, names = plan.grid(side), list(told.senders.names)
     cells = grid.cells()
     counts = np.array([_read_rows(one, len(cells), name) for one, name in zip(told.values, names, strict=True)])
-    nbytes = len(names) * (M.nbytes(asked) + _CONTACT) + sum(M.nbytes(one) + _CONTACT for one in told.values)
+    nbytes = len(names) * (M.nbytes(asked) + CONTACT_NBYTES) + sum(
+        M.nbytes(one) + CONTACT_NBYTES for one in told.values
+    )
     known, used = 0, np.arange(len(cells))
     if how == "grid":
         whole = grid.inside(cells) if plan.alone else np.zeros(len(cells), bool)
@@ -362,7 +363,9 @@ async def count_by_draws(fed: Federation, plan: CirclePlan, message: Mapping[str
         asked = {**asked, "cells": mine}
         chosen = told.senders[np.array([name in mine for name in names])]
         found = await fed.ask_all(chosen, count_drawn, asked, quorum=len(chosen))
-        nbytes += len(chosen) * (M.nbytes(asked) + _CONTACT) + sum(M.nbytes(one) + _CONTACT for one in found.values)
+        nbytes += len(chosen) * (M.nbytes(asked) + CONTACT_NBYTES) + sum(
+            M.nbytes(one) + CONTACT_NBYTES for one in found.values
+        )
         for name, one in zip(found.senders.names, found.values, strict=True):
             k = names.index(name)
             where = (drawn == k).any(axis=0)

@@ -109,10 +109,7 @@ def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink
 
 def shown_columns(plan: SecurePlan, table: SharedTable) -> SharedTable:
     """The columns of the last table that are opened: words, numbers, and the bits beside them."""
-    shown = {column.name for column in plan.key_columns} | {part.name for one in plan.outputs for part in one.parts}
-    shown |= {plan.copies.name} if plan.copies is not None else set()
-    kept = [name for name in table.columns if name in shown or name.removesuffix("?") in shown or name.rpartition(".")[0] in shown]  # fmt: skip
-    return table.keep_columns(kept)
+    return table.keep_columns(plan.shown_of(table.columns))
 
 
 async def release_rows(plan: SecurePlan, tables: SecureTables) -> tuple[SharedTable, Any, Any]:

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
-from atoll.core.extras import need
 from atoll.secure.tables.sorting import exchange_pairs
 
 from ..column_codes import ColumnCode
@@ -270,11 +269,7 @@ class RowValues:
         if code.kind == "whole":
             number = np.full(n, int(known or 0), np.int64)
             return _Cells(code, there, (number.view(np.uint64) ^ _TOP,), number)
-        pyarrow = need("pyarrow", "sql", "an enclave")
-        kind = {"text": pyarrow.string(), "real": pyarrow.float64()}[code.kind]
-        count = max(1, -(-len(str(known or "").encode()) // 8)) if code.kind == "text" else 1
-        words, _ = code.encode(pyarrow.chunked_array([[known]], kind), count)
-        return _Cells(code, there, tuple(np.full(n, word[0]) for word in words))
+        return _Cells(code, there, tuple(np.full(n, word) for word in code.encode_constant(known)))
 
     @staticmethod
     def number(cells: _Cells, scale: int) -> Array:

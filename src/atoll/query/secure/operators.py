@@ -9,7 +9,7 @@ A column is stored in one of two forms. *Words* ascend as the values do (`atoll.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -547,3 +547,18 @@ class SecurePlan:
     def aggregates(self) -> tuple[QueryAggregate, ...]:
         """The aggregates that are shown."""
         return tuple(one.aggregate for one in self.outputs)
+
+    @property
+    def shown(self) -> tuple[Stored, ...]:
+        """The columns of the answer's rows, as they are opened."""
+        parts = (part for one in self.outputs for part in one.parts)
+        return (*self.key_columns, *parts, *(() if self.copies is None else (self.copies,)))
+
+    def shown_of(self, names: Iterable[str]) -> list[str]:
+        """Of the columns of a table those that are opened: words, numbers, and the bits beside them."""
+        shown = {column.name for column in self.shown}
+        return [
+            name
+            for name in names
+            if name in shown or name.removesuffix("?") in shown or name.rpartition(".")[0] in shown
+        ]

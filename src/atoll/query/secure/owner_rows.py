@@ -188,8 +188,7 @@ def _leaf_table(leaf: PlanLeaf, shared: Mapping[str, Wires]) -> WireTable:
 
 def _shown_names(plan: SecurePlan) -> list[str]:
     """The columns of the answer, and the bits beside them."""
-    columns = [*plan.key_columns, *(part for one in plan.outputs for part in one.parts), *([plan.copies] if plan.copies else [])]  # fmt: skip
-    return list(dict.fromkeys(name for column in columns for name in (column.name, f"{column.name}?")))
+    return list(dict.fromkeys(name for column in plan.shown for name in (column.name, f"{column.name}?")))
 
 
 async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTable]) -> list[tuple[Wires, dict[str, int]]]:  # fmt: skip
@@ -261,9 +260,8 @@ def read_wires(plan: SecurePlan, bits: Any, layout: Mapping[str, int]) -> dict[s
         layout: the bits of each column.
     """
     here = np.flatnonzero(bits[0])
-    columns = [*plan.key_columns, *(part for one in plan.outputs for part in one.parts), *([plan.copies] if plan.copies else [])]  # fmt: skip
-    numbers = {WITHHELD, *(one.name for one in columns if one.number)}
-    wholes = {one.name for one in columns if one.code.kind == "whole"} - numbers
+    numbers = {WITHHELD, *(one.name for one in plan.shown if one.number)}
+    wholes = {one.name for one in plan.shown if one.code.kind == "whole"} - numbers
     found: dict[str, Any] = {}
     at = 1
     for name, width in layout.items():

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from atoll.core.errors import DataError
-from atoll.core.extras import need
 from atoll.secure.shares import SharedArray, SharedWords, Trio, numbers_to_words, words_to_numbers
 from atoll.secure.shares.computation import concatenated
 from atoll.secure.shares.word_circuits import (
@@ -81,7 +80,7 @@ from .operators import (
     WindowColumn,
 )
 
-__all__ = ["REPEATED_KEY", "SEVERAL_ROWS", "Resize", "SecureTables"]
+__all__ = ["REPEATED_KEY", "SEVERAL_ROWS", "Resize", "SecureTables", "refuse_claim"]
 
 Resize: TypeAlias = "Callable[[SecureTables, Operator, SharedTable], Awaitable[SharedTable]]"
 
@@ -89,6 +88,13 @@ _TOP = 1 << 63
 _ROW = "\0row"
 REPEATED_KEY = "a value that policies declare to be in few rows (key, at_most) is in more"
 SEVERAL_ROWS = "a subquery that stands for one value has several rows"
+
+
+def refuse_claim(what: str) -> DataError:
+    """The refusal of rows that are against what policies claim, or of which a subquery has several."""
+    return DataError(
+        what, where="smcql", remedy="correct the policy, or write an aggregate or LIMIT 1 into the subquery"
+    )
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class SecureTables:
             failed = await self.trio.open(await self._positive(concatenated(counts)))
             for (_, what), bit in zip(self._failures, failed, strict=True):
                 if bit:
-                    raise DataError(what, where="smcql", remedy="correct the policy, or write an aggregate or LIMIT 1 into the subquery")  # fmt: skip
+                    raise refuse_claim(what)
             self._failures.clear()
 
     async def notice_repeats(self, op: Operator, values: Sequence[Value], most: int, *, missing: bool = False) -> None:
@@ -258,11 +264,7 @@ class SecureTables:
         if code.kind == "whole":
             number = self.trio.numbers.constant(np.full(n, int(known or 0), dtype=np.int64))
             return _Cells(code, there, (self._constant(n, int(known or 0) ^ _TOP if known is None or known >= 0 else (int(known) + (1 << 64)) ^ _TOP),), number)  # fmt: skip
-        pyarrow = need("pyarrow", "sql", "shares")
-        kind = {"text": pyarrow.string(), "real": pyarrow.float64()}[code.kind]
-        count = max(words, -(-len(str(known or "").encode()) // 8)) if code.kind == "text" else 1
-        found, _ = code.encode(pyarrow.chunked_array([[known]], kind), count)
-        return _Cells(code, there, tuple(self._constant(n, int(word[0])) for word in found))
+        return _Cells(code, there, tuple(self._constant(n, int(word)) for word in code.encode_constant(known, words)))
 
     async def _number(self, cells: _Cells, scale: int) -> SharedArray:
         """A number as a multiple of ``10^-scale``."""

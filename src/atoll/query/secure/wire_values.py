@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from atoll.core.extras import need
 from atoll.secure.garbled import (
     Gates,
     Wires,
@@ -186,11 +185,7 @@ class WireValues:
         if code.kind == "whole":
             number = int(known or 0)
             return WireCells(code, there, turn_top(self.constant(number, number.bit_length() + 1, n)))
-        pyarrow = need("pyarrow", "sql", "circuits over rows")
-        kind = {"text": pyarrow.string(), "real": pyarrow.float64()}[code.kind]
-        count = max(1, -(-len(str(known or "").encode()) // 8)) if code.kind == "text" else 1
-        found, _ = code.encode(pyarrow.chunked_array([[known]], kind), count)
-        bits = np.concatenate([number_bits(one, WORD) for one in reversed(found)])
+        bits = np.concatenate([number_bits(one.reshape(1), WORD) for one in reversed(code.encode_constant(known))])
         return WireCells(code, there, self.gates.constant(np.broadcast_to(bits, (len(bits), n))))
 
     async def _computed(self, table: WireTable, value: Computed) -> WireCells:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from atoll.core.errors import CompositionError, DataError
+from atoll.core.errors import CompositionError
 from atoll.secure.garbled import (
     Gates,
     Wires,
@@ -61,7 +61,7 @@ from .operators import (
     Value,
     WindowColumn,
 )
-from .tables import REPEATED_KEY, SEVERAL_ROWS
+from .tables import REPEATED_KEY, SEVERAL_ROWS, refuse_claim
 from .wire_values import WORD, WireTable, WireValues, lengthen, one_bit, stack_tables, turn_top
 
 __all__ = ["UNSIGNED", "VALID", "Turned", "WireTables", "order_terms", "turn_bits"]
@@ -129,7 +129,7 @@ class WireTables(WireValues):
             failed = cast("Any", await self.gates.reveal(join_wires([one.reshape(1, 1) for one in bits], axis=1)))
             for bit, (_, what) in zip(() if failed is None else failed, self._failures, strict=failed is not None):
                 if bit:
-                    raise DataError(what, where="smcql", remedy="correct the policy, or write an aggregate or LIMIT 1 into the subquery")  # fmt: skip
+                    raise refuse_claim(what)
             self._failures.clear()
         return found
 

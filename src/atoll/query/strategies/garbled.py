@@ -27,8 +27,18 @@ from ..secure.near import refuse_near
 from ..secure.operators import MatchedRows, SecurePlan, walk_operators
 from ..secure.owner_rows import RowChecks, count_gates, measure_bits, read_wires, release_wires, share_leaves
 from ..secure.plan import make_secure_plan
-from .smcql import LocalRows, Smcql, compare_requests, local_rows, own_rows, promised_of, read_answer, shown_operators
-from .strategy import PlanStep, QueryAnswer, promise_min_count
+from .smcql import (
+    DIGEST,
+    LocalRows,
+    Smcql,
+    compare_requests,
+    local_rows,
+    own_rows,
+    promised_of,
+    read_answer,
+    shown_operators,
+)
+from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, promise_min_count
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -41,7 +51,6 @@ if TYPE_CHECKING:
 __all__ = ["GarbledSmcql", "OwnerAnswer", "answer_on_wires", "garble_answer", "measure_columns", "measure_local"]
 
 _MOST_ROWS = 1 << 15
-_DIGEST, _CONTACT, _ROLE = 16, 26.0, 200.0
 _HELP = "let a helper take part: helper: true"
 
 
@@ -223,9 +232,15 @@ class GarbledSmcql(Smcql):
         names = list(sizes)
         roles, asked = len(self.choose_parties(plan, names)), float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0], self)))  # fmt: skip
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
-        agreed = roles * (roles - 1) * relayed_nbytes(M.nbytes(np.zeros(_DIGEST, np.uint8)))
+        agreed = roles * (roles - 1) * relayed_nbytes(M.nbytes(np.zeros(DIGEST, np.uint8)))
         between, outward, rounds = self._sent(counted)
-        nbytes = agreed + between + outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE)
+        nbytes = (
+            agreed
+            + between
+            + outward
+            + len(sizes) * (asked + 2 * CONTACT_NBYTES)
+            + roles * (asked + words + ROLE_NBYTES)
+        )
         return nbytes, self.contacts + 1 + rounds
 
     def _sent(self, counted: GateCounter) -> tuple[float, float, int]:

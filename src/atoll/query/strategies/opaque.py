@@ -62,7 +62,7 @@ from .smcql import (
     require_size,
     shown_operators,
 )
-from .strategy import PlanStep, QueryAnswer, Strategy, promise_one_row
+from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, Strategy, promise_one_row
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ __all__ = ["MODES", "Opaque", "compute_in_enclave", "measure_sealed", "seal_rows
 
 MODES = ("encryption", "oblivious", "oblivious-pad")
 _CHALLENGE = 32
-_CONTACT, _ROLE = 26.0, 200.0
-"""Bytes of a message or a reply beside its values, and of what begins a role of a session."""
 _SAYS = "the enclave is simulated: no hardware keeps its memory from its host, who could read all rows"
 
 
@@ -335,11 +333,8 @@ def run_obliviously(plan: SecurePlan, request: Mapping[str, Any], tables: Mappin
         rows = rows if rows.shape[1] else np.zeros((len(names) + 1, 1), np.uint64)  # a table has a row
         leaves.append(EnclaveTable(dict(zip(names, rows, strict=False)), rows[-1] == 1, trace))
     made = EnclaveTables(leaves, trace, told=_mode_of(request["message"]) == "oblivious").make(plan.root)
-    shown = {column.name for column in plan.key_columns} | {part.name for one in plan.outputs for part in one.parts}
-    shown |= {plan.copies.name} if plan.copies is not None else set()
-    kept = made.keep_columns([name for name in made.columns if name in shown or name.removesuffix("?") in shown or name.rpartition(".")[0] in shown])  # fmt: skip
-    numbers = {one.name for one in (*plan.key_columns, *(part for out in plan.outputs for part in out.parts)) if one.number}  # fmt: skip
-    numbers |= set() if plan.copies is None else {plan.copies.name}
+    kept = made.keep_columns(plan.shown_of(made.columns))
+    numbers = {one.name for one in plan.shown if one.number or one is plan.copies}
     return {name: x[kept.valid].view(np.int64) if name in numbers else x[kept.valid] for name, x in kept.columns.items()}  # fmt: skip
 
 
@@ -439,7 +434,7 @@ class Opaque(Strategy):
             tables = list(own) if self.mode == "encryption" else [8 * size * columns for size, columns in zip(own, layouts, strict=True)]  # fmt: skip
             letter = sum(size + max(1, math.ceil(size / 65536)) * (hpke.TAG + 3) for size in tables) + 90
             sent += sealed_nbytes(letter) + sealed_nbytes(_CHALLENGE + 2) + sealed_nbytes(180)
-        return len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE) + 2 * sent + answer
+        return len(sizes) * (asked + 2 * CONTACT_NBYTES) + roles * (asked + words + ROLE_NBYTES) + 2 * sent + answer
 
     # ------------------------------------------------------------------ the run
 

@@ -50,7 +50,16 @@ from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, walk_o
 from ..secure.plan import make_secure_plan
 from ..secure.tables import Resize, SecureTables
 from ..statement import SOURCE
-from .strategy import HELPER, PlanStep, QueryAnswer, Strategy, promise_min_count, read_strategy
+from .strategy import (
+    CONTACT_NBYTES,
+    HELPER,
+    ROLE_NBYTES,
+    PlanStep,
+    QueryAnswer,
+    Strategy,
+    promise_min_count,
+    read_strategy,
+)
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -62,6 +71,7 @@ if TYPE_CHECKING:
     from ..statement import Catalog, SqlStatement
 
 __all__ = [
+    "DIGEST",
     "MOST_ROWS",
     "ROW_BITS",
     "LocalRows",
@@ -82,9 +92,8 @@ __all__ = [
 ]
 
 _GUESSED = 256
-_CONTACT, _ROLE = 26.0, 200.0
-"""Bytes of a message or a reply beside its values, and of what begins a role of a session."""
-_DIGEST = 16
+DIGEST = 16
+"""Bytes of what parties compare before rows leave."""
 ROW_BITS = 40
 """Bits of the number of a row within its site."""
 MODES = ("auto", "shares", "garbled")
@@ -268,7 +277,7 @@ def _about(request: Mapping[str, Any], plan: SecurePlan, parties: Sequence[str])
     """
     told = {**request, "message": {**request["message"], "policy": plan.policy.told(plan.catalog.tables)}, "sizes": list(request["sizes"].items())}  # fmt: skip
     text = json.dumps(plain_terms([told, list(parties)]), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST).digest()
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()
 
 
 def _require_parties(island: Island, plan: SecurePlan, request: Mapping[str, Any], parties: Sequence[str]) -> None:
@@ -502,8 +511,8 @@ class Smcql(Strategy):
         cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted)
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
-        agreed = roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(np.zeros(_DIGEST, np.uint8)))
-        nbytes = agreed + cost.nbytes + cost.outward + len(sizes) * (asked + 2 * _CONTACT) + roles * (asked + words + _ROLE) + self.further_bytes(plan, sizes, asked)  # fmt: skip
+        agreed = roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(np.zeros(DIGEST, np.uint8)))
+        nbytes = agreed + cost.nbytes + cost.outward + len(sizes) * (asked + 2 * CONTACT_NBYTES) + roles * (asked + words + ROLE_NBYTES) + self.further_bytes(plan, sizes, asked)  # fmt: skip
         return nbytes, self.contacts + 1 + math.ceil(cost.messages)  # and one for the digests
 
     def cuts_before(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]]) -> RehearsedCuts | None:

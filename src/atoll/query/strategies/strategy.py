@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ..statement import Catalog, SqlStatement
 
 __all__ = [
+    "CONTACT_NBYTES",
     "HELPER",
+    "ROLE_NBYTES",
     "QueryAnswer",
     "PlanStep",
     "Strategy",
@@ -38,6 +40,10 @@ __all__ = [
 
 _ROUND, _RATE = 0.008, 4e7
 """Seconds of a message and its reply through the coordinator, and bytes a second of all links together: what sites on one machine with sealed links have."""
+CONTACT_NBYTES = 26.0
+"""Bytes of a message or a reply beside its values."""
+ROLE_NBYTES = 200.0
+"""Bytes of what begins a role of a session."""
 HELPER = "helper"
 """The third party beside two sites, where a strategy computes on shares at three."""
 

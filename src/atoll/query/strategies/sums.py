@@ -28,7 +28,7 @@ from ..events import write_event
 from ..local import local_cells, message_of, plan_once, record_units
 from ..plan import QueryPlan, make_plan
 from ..statement import shadow
-from .strategy import PlanStep, QueryAnswer, Strategy, promise_min_count, promise_sum
+from .strategy import CONTACT_NBYTES, PlanStep, QueryAnswer, Strategy, promise_min_count, promise_sum
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -42,8 +42,6 @@ _SUM, _NEIGHBOUR = 721.0, 1657.0
 """Bytes that one masked sum sends for each site, both ways, beside its words and the message, and more for each site of the cohort: keys, sealed shares, and the shares that open the masks."""
 _CHUNK = 200
 """Cells that are inserted at once."""
-_CONTACT = 26.0
-"""Bytes of a message or a reply beside its values."""
 
 
 def _whole(values: Any) -> dict[str, Sum]:
@@ -146,12 +144,12 @@ class MaskedSums(Strategy):
         A masked sum over n sites costs each of them its words, the message and ``721 + 1657 n`` bytes; a request for keys costs the message and the keys. Between organisations a masked sum has one more
         exchange, in which sites vote.
         """
-        asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8, self)) + _CONTACT
+        asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8, self)) + CONTACT_NBYTES
         keys = float(M.nbytes([list(key) for key in groups]))
         sums = 1 + bool(plan.counted) if groups else 0  # nothing is added up where no site has a group
         words = 8.0 * len(groups) * (1 + plan.words + plan.counted)
         hidden = M.nbytes([[] for _ in groups])  # which aggregates of a group are withheld
-        listed = asked + _CONTACT + keys if plan.keys else 0.0
+        listed = asked + CONTACT_NBYTES + keys if plan.keys else 0.0
         return sites * (listed + sums * (asked + keys + _SUM + _NEIGHBOUR * sites) + min(sums, 1) * hidden + words)
 
     async def run(self, fed: Federation, plan: QueryPlan, message: Mapping[str, Any]) -> QueryAnswer:
