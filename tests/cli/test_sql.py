@@ -136,7 +136,7 @@ def test_noise_has_a_budget_that_outlives_a_command(atoll: Callable[..., Any], t
     assert told[0]["rows"] == told[1]["rows"]
     assert (told[0]["privacy"]["analyst"], told[0]["privacy"]["epsilon"]) == ("anna", 2.5)
     assert "2.5 is spent" in atoll(*words, "--epsilon=2", "SELECT count(*) FROM v WHERE ward = 'A'", expect=10).out
-    near = json.loads(atoll(*words, "--epsilon=1.5", "--error=0.3", "--confidence=0.9", "SELECT count(*) AS n FROM v").out)["approximate"]  # fmt: skip
+    near = json.loads(atoll(*words, "--epsilon=1.5", "--error=0.1", "--confidence=0.9", "SELECT count(*) AS n FROM v").out)["approximate"]  # fmt: skip
     assert (near["confidence"], near["rate"] < 1, near["intervals"]["n"][0][1] - near["intervals"]["n"][0][0] < 400) == (0.9, True, True)  # fmt: skip
     assert "at confidence 0.95 at most n ±" in atoll(*words[:-1], "--epsilon=1", "SELECT count(*) AS n FROM v WHERE ward < 'B'", "--analyst=ben").out  # fmt: skip
     spent = json.loads(atoll("privacy", "ledger", str(tmp_path / "kept"), "--by=analyst", "--json").out)["analysts"]
