@@ -40,7 +40,9 @@ _QUERIES = {
     "nearest": "SELECT patient FROM people WHERE kNN(POINT(500, 500), home, 8)",
 }
 _NOISE = {"epsilon": 4.0, "delta": 1e-4, "analyst": "anna"}
-_HHI = "SELECT sum(r * r) / (sum(r) * sum(r)) AS hhi FROM (SELECT ward, sum(cost // 100) AS r FROM visits GROUP BY ward) x"
+_HHI = (
+    "SELECT sum(r * r) / (sum(r) * sum(r)) AS hhi FROM (SELECT ward, sum(cost // 100) AS r FROM visits GROUP BY ward) x"
+)
 """In hundreds: squares of the sums of ten million rows leave 64 bits otherwise, and the sites say so."""
 _VERTICAL = "SELECT count(*) AS n, sum(a.x * b.x) AS xx, max(c.x + d.x - e.x) AS most FROM t0 a JOIN t1 b ON a.id = b.id JOIN t2 c ON a.id = c.id JOIN t3 d ON a.id = d.id JOIN t4 e ON a.id = e.id"
 _TABLES = {
