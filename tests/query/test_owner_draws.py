@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import AtollError, CompositionError, DataError, PolicyError
+from atoll.core.federation.federation import Federation
 from atoll.query import connect
-from atoll.query.owner_draws import CircleGrid, _read_rows, combine_draws, draw_owners
+from atoll.query.owner_draws import CircleGrid, _read_rows, combine_draws, count_drawn, draw_owners
 
 POLICY: dict[str, Any] = {"policy": {"min_count": 1}, "tables": {"t": {"columns": {"id": "protected", "x": "protected", "y": "protected", "kind": "private"}, "points": {"p": {"x": "x", "y": "y", "extent": 100, "precision": 1e-3}}}}}  # fmt: skip
 COUNT = "SELECT count(*) AS n FROM t WHERE DWithin(p, POINT(0.5, 0.25), 2)"
@@ -124,6 +125,48 @@ def test_a_site_drawn_for_the_circle_tells_one_number(silos: dict[str, str], mon
     with connect(silos=silos, policy=POLICY) as db:
         db.sql(f"{COUNT} AND kind = 1", strategy="hufu:owners=whole")
     assert heard[-1] == (1,)
+
+
+LIES: dict[str, Any] = {
+    "cells that are not there": lambda one: {**one, "cells": np.array([9_999])},
+    "cells before the first": lambda one: {**one, "cells": np.array([-1])},
+    "one cell twice": lambda one: {**one, "cells": np.repeat(one["cells"][:1], 2)},
+    "places that are no numbers": lambda one: {**one, "cells": one["cells"] + 0.5},
+    "cells that are known without a draw": lambda one: {**one, "cells": np.arange(60)},
+    "other lots": lambda one: {**one, "lots": one["lots"] + 1},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_site_counts_no_cells_but_those_of_one_draw(lie: str, silos: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Cells that no draw can name are refused, and lots that were named before anybody told a count cannot be others afterwards."""
+    before = Federation.ask
+
+    async def ask(fed: Any, party: Any, task: Any, message: Any = None, **terms: Any) -> Any:
+        return await before(fed, party, task, LIES[lie](message) if task is count_drawn else message, **terms)
+
+    monkeypatch.setattr(Federation, "ask", ask)
+    with connect(silos=dict(list(silos.items())[:2]), policy=POLICY) as db:
+        with pytest.raises(AtollError, match="this site is drawn for cells|something else in 'lots of the statement"):
+            db.sql(COUNT, strategy="hufu:owners=grid")
+
+
+def test_a_second_draw_is_refused_and_cells_are_told_to_their_site_alone(silos: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Counts of a second choice of cells would be those of more cells; the same choice again is the same."""
+    before, heard = Federation.ask, []
+
+    async def ask(fed: Any, party: Any, task: Any, message: Any = None, **terms: Any) -> Any:
+        if task is count_drawn:
+            heard.append(message["cells"])
+            await before(fed, party, task, message, **terms)
+            message = {**message, "cells": message["cells"][:-1]}
+        return await before(fed, party, task, message, **terms)
+
+    monkeypatch.setattr(Federation, "ask", ask)
+    with connect(silos=dict(list(silos.items())[:2]), policy=POLICY) as db:
+        with pytest.raises(AtollError, match="something else in 'cells drawn for the statement"):
+            db.sql(COUNT, strategy="hufu:owners=grid")
+    assert all(isinstance(one, np.ndarray) for one in heard)
 
 
 def test_an_error_that_draws_do_not_meet_lets_all_owners_count(silos: dict[str, str]) -> None:

@@ -14,6 +14,8 @@ all rows are alike. The paper leaves open how to draw owners and records togethe
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import message as M
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, DataError, PolicyError
 from atoll.core.exposure import Exposure
 from atoll.core.requests.task import task
@@ -181,7 +184,8 @@ class CirclePlan:
     def exposures(self, how: str, side: float) -> list[Exposure]:
         """What is given away."""
         told = f"how many rows each site has in each cell of {side:g} that the circle touches, and how many of them the statement asks for in {'the circle' if how == 'whole' else 'the cells'} that a site is drawn for"
-        return [Exposure("coordinator", told, "the coordinates are not private", "count"), Exposure("analyst", "the answer", "", "sum")]  # fmt: skip
+        trust = "the coordinates are not private, and the coordinator draws by the lots that it named before sites told their rows: a site sees that these cells are its own, and not the rows of others, by which it was drawn"
+        return [Exposure("coordinator", told, trust, "count"), Exposure("analyst", "the answer", "", "sum")]
 
     @property
     def statement(self) -> SqlStatement:
@@ -268,17 +272,57 @@ def count_cells(island: Any, message: Any) -> Any:
     """The rows of this site in each cell that the circle touches, whatever else the statement asks of them."""
     silo = silo_of(island.data)
     plan, asks = _plan_here(silo, message)
-    side = asks.side_of(plan)
-    cells, names = plan.grid(side).cells(), names_of(silo, plan.counts)
-    a, b = plan.cell_texts(side)
-    table, alias = plan.table
-    box = [f"{text} BETWEEN {int(cells[:, k].min())} AND {int(cells[:, k].max())}" for k, text in enumerate((a, b))]
-    source = f"{quote(SOURCE + table)} AS {quote(alias)}"
-    text = f"{prefix_of(silo, plan.counts, names)} SELECT {a}, {b}, count(*) FROM {source} WHERE {' AND '.join(box)} GROUP BY 1, 2"  # fmt: skip
-    (found,) = silo.run_all([text], list(names.values()))
-    rows = _by_cell(cells, found)
-    write_event(island, message, plan, f"its rows in each of {len(cells)} cells", {plan.table[0]: int(rows.sum())})
-    return {"rows": rows}
+    counted = silo.kept = _CountedCells(silo, plan, asks.side_of(plan))
+    # No count is known yet when the lots are, so nobody can choose them by what sites tell.
+    island.promise(f"lots of the statement {plan.statement.sql}", str(int(message["lots"])))
+    write_event(island, message, plan, f"its rows in each of {len(counted.cells)} cells", {plan.table[0]: int(counted.rows.sum())})  # fmt: skip
+    return {"rows": counted.rows}
+
+
+class _CountedCells:
+    """The rows of one site in each cell that the circle touches.
+
+    Args:
+        silo: the site.
+        plan: its plan.
+        side: of a cell.
+
+    Attributes:
+        plan: the plan.
+        side: the side.
+        cells: the cells, ``(cells, 2)``.
+        rows: how many rows are in each.
+    """
+
+    def __init__(self, silo: Any, plan: CirclePlan, side: float) -> None:
+        self.plan, self.side, self.cells = plan, side, plan.grid(side).cells()
+        names, (a, b), (table, alias) = names_of(silo, plan.counts), plan.cell_texts(side), plan.table
+        box = [f"{text} BETWEEN {int(self.cells[:, k].min())} AND {int(self.cells[:, k].max())}" for k, text in enumerate((a, b))]  # fmt: skip
+        source = f"{quote(SOURCE + table)} AS {quote(alias)}"
+        text = f"{prefix_of(silo, plan.counts, names)} SELECT {a}, {b}, count(*) FROM {source} WHERE {' AND '.join(box)} GROUP BY 1, 2"  # fmt: skip
+        (found,) = silo.run_all([text], list(names.values()))
+        self.rows = _by_cell(self.cells, found)
+
+    def take(self, asked: Any, name: str, *, whole: bool) -> NDArray[np.int64]:
+        """Those of the cells that a request draws this site for, ``(drawn, 2)``; all of them, where they are taken as one.
+
+        Args:
+            asked: their places, as the request says them.
+            name: of the site.
+            whole: whether they are taken as one.
+
+        Raises:
+            PolicyError: no draw can have named these.
+        """
+        drawn = np.asarray(asked)
+        least = np.ones(len(self.cells), bool) if whole else self.rows > 0
+        if self.plan.alone and not whole:  # what lies inside the circle is known without a draw
+            least &= ~self.plan.grid(self.side).inside(self.cells)
+        fits = drawn.dtype == np.int64 and drawn.ndim == 1 and bool((np.diff(drawn) > 0).all()) and bool(self.rows.any())  # fmt: skip
+        if not fits or ((drawn < 0) | (drawn >= len(self.cells))).any() or not least[drawn].all() or (whole and len(drawn) < len(self.cells)):  # fmt: skip
+            raise PolicyError(f"this site is drawn for cells {str(drawn.tolist())[:80]} of {len(self.cells)}, and a draw names cells outside the circle's inner ones where it has rows, each once", where=name, remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
+        found: NDArray[np.int64] = self.cells[drawn]
+        return found
 
 
 def _plan_here(silo: Any, message: Any) -> tuple[CirclePlan, Any]:
@@ -304,10 +348,15 @@ def count_drawn(island: Any, message: Any) -> Any:
     """The rows that the statement asks for, in the cells that this site is drawn for."""
     silo = silo_of(island.data)
     plan, asks = _plan_here(silo, message)
-    side, level = asks.side_of(plan), asks.level
-    cells = plan.grid(side).cells()
-    whole = asks.owners == "whole"
-    mine = cells if whole else cells[np.asarray(message["cells"][island.name], np.int64)]
+    side, level, whole = asks.side_of(plan), asks.level, asks.owners == "whole"
+    counted: Any = silo.kept
+    if not isinstance(counted, _CountedCells) or counted.plan is not plan or counted.side != side:
+        counted = _CountedCells(silo, plan, side)
+    mine = counted.take(message["cells"], island.name, whole=whole)
+    lots, statement = int(message["lots"]), plan.statement.sql
+    # Another draw would show further cells: it is refused from here on, also if this reply gets lost.
+    island.promise(f"lots of the statement {statement}", str(lots))
+    island.promise(f"cells drawn for the statement {statement}", json.dumps(mine.tolist()))
     a, b = plan.cell_texts(side)
     names, alias = names_of(silo, plan.counts), plan.table[1]
     kept = [f"({a}, {b}) IN ({', '.join(f'({p}, {q})' for p, q in mine.tolist())})"]
@@ -317,7 +366,7 @@ def count_drawn(island: Any, message: Any) -> Any:
     (found,) = silo.run_all([text], list(names.values()))
     rows = _by_cell(mine, found)
     told = "in the circle" if whole else f"in each of {len(mine)} cells"
-    write_event(island, message, plan, f"its rows that the statement asks for, {told}", {plan.table[0]: int(rows.sum())})  # fmt: skip
+    write_event(island, message, plan, f"its rows that the statement asks for, {told}, drawn by the lots {lots}", {plan.table[0]: int(rows.sum())})  # fmt: skip
     # Cells taken as one have one number: where in the circle rows lie stays at the site.
     rows = rows.sum(keepdims=True) if whole else rows
     return {"rows": rows}
@@ -341,7 +390,8 @@ async def count_by_draws(fed: Federation, plan: CirclePlan, message: Mapping[str
     Returns:
         The estimate, the bytes that this took if all went well, and how many sites counted and in how many cells.
     """
-    asked = dict(message)
+    rng = Rng.of(fed.world.seed).child("owners", plan.statement.sql)
+    asked = {**message, "lots": int(rng.generator().integers(1 << 62))}
     told = await fed.ask_all(fed.parties, count_cells, asked, quorum=len(fed.parties))
     grid, names = plan.grid(side), list(told.senders.names)
     cells = grid.cells()
@@ -355,18 +405,15 @@ async def count_by_draws(fed: Federation, plan: CirclePlan, message: Mapping[str
         known = int(counts[:, whole].sum())
         used = np.flatnonzero(~whole & (counts.sum(axis=0) > 0))
     groups = counts[:, used] if how == "grid" else counts[:, used].sum(axis=1, keepdims=True)
-    rng = fed.rng.child("owners").generator()
-    drawn = np.array([draw_owners(groups, rng) for _ in range(draws)]).reshape(draws, groups.shape[1])
+    lots = np.random.default_rng(asked["lots"])
+    drawn = np.array([draw_owners(groups, lots) for _ in range(draws)]).reshape(draws, groups.shape[1])
     mine = {name: used[(drawn == k).any(axis=0)] if how == "grid" else used for k, name in enumerate(names) if (drawn == k).any()}  # fmt: skip
     own = np.zeros_like(groups)
     if mine:
-        asked = {**asked, "cells": mine}
-        chosen = told.senders[np.array([name in mine for name in names])]
-        found = await fed.ask_all(chosen, count_drawn, asked, quorum=len(chosen))
-        nbytes += len(chosen) * (M.nbytes(asked) + CONTACT_NBYTES) + sum(
-            M.nbytes(one) + CONTACT_NBYTES for one in found.values
-        )
-        for name, one in zip(found.senders.names, found.values, strict=True):
+        # Each site hears of its own cells: those of others say where they have rows.
+        found = await asyncio.gather(*(fed.ask(name, count_drawn, {**asked, "cells": cell}) for name, cell in mine.items()))  # fmt: skip
+        for (name, cell), one in zip(mine.items(), found, strict=True):
+            nbytes += M.nbytes({**asked, "cells": cell}) + M.nbytes(one) + 2 * CONTACT_NBYTES
             k = names.index(name)
             where = (drawn == k).any(axis=0)
             own[k, where] = _read_rows(one, int(where.sum()), name)
