@@ -194,7 +194,7 @@ def test_the_smallest_sample_that_meets_an_error_is_drawn(silos: dict[str, str])
                 assert (ends[0][1] - ends[0][0]) / 2 <= error * found.rows[0][found.columns.index(name)] * 1.001
             rates.append(found.approximate["rate"])
         assert rates[0] < rates[1] / 4 < rates[1] < rates[2] <= 1
-        with pytest.raises(DataError, match=r"an error of 1e-05 at confidence 0\.95: with all rows it is about .* The pilot has cost 0\.6"):  # fmt: skip
+        with pytest.raises(DataError, match=r"an error of 1e-05 at confidence 0\.95: with all rows it may be .* The pilot has cost 0\.6"):  # fmt: skip
             ask(db, text, "auto", 6.0, error=1e-5)
         with pytest.raises(CompositionError, match="the error of ratio: it is computed from several numbers"):
             ask(db, "SELECT sum(cost) / count(*) AS ratio FROM v", error=0.1)
@@ -209,6 +209,44 @@ def test_without_an_epsilon_an_exact_plan_meets_every_error(silos: dict[str, str
     with pytest.raises(ConfigError, match="error=5"):
         Query(sql="SELECT 1", error=5)
     assert Saqe().confidence == 0.95
+
+
+@pytest.mark.parametrize(("text", "epsilon"), [("SELECT count(*) FROM v", 6.0), ("SELECT avg(cost) FROM v", 14.0)])
+def test_a_sample_of_few_rows_meets_the_error_that_was_paid_for(text: str, epsilon: float) -> None:
+    """60 rows at two sites, an error of a fifth: what the pilot allows is not refused after the sample is paid for."""
+    from atoll.query.noised_plan import estimate_aggregate, make_sampled_plan
+    from atoll.query.policy import QueryPolicy
+    from atoll.query.statement import Catalog, parse_statement
+
+    catalog, rng, refused, allowed = Catalog({"v": {"cost": "DOUBLE"}}), np.random.default_rng(7), 0, 0
+    plan = make_sampled_plan(parse_statement(text, catalog), catalog, QueryPolicy.of({"policy": POLICY["policy"], "tables": {"v": {"columns": {"cost": {"level": "private", "release": "noise", "range": [0, 100]}}}}}))  # fmt: skip
+    asked, cost = Saqe(epsilon=epsilon, analyst="anna", error=0.2), rng.uniform(20, 60, 60)
+
+    def draw(rate: float, *, pilot: bool = False) -> Any:
+        kept = rng.random(len(cost)) < rate
+        exact = [kept.sum(), *(round(cost[kept].sum() / float(one.step)) for one in plan.numbers[1:])]
+        laws = [1 - math.exp(-float(law)) for law in noise_rates(plan, asked._part(plan, pilot=pilot), rate, "uniform")]
+        return np.array([one + (rng.geometric(p, 2) - rng.geometric(p, 2)).sum() for one, p in zip(exact, laws, strict=True)])  # fmt: skip
+
+    for _ in range(60):
+        pilot = draw(1.0, pilot=True)[None]
+        rate = find_rate(lambda rate: asked._expect_error(plan, pilot, [rate], 2), 0.2)  # noqa: B023
+        if rate is not None:
+            found = estimate_aggregate(plan, plan.aggregates[0], draw(rate), rate, asked._spreads(plan, asked._part(plan), rate, 2))  # fmt: skip
+            allowed, refused = allowed + 1, refused + (found.relative(0.95) > 0.2)
+    assert allowed > 30
+    assert refused <= 1  # one in five before
+
+
+@pytest.mark.parametrize("rows", [25, 60, 400])
+def test_an_interval_of_few_sampled_rows_holds_the_number(rows: int) -> None:
+    """Over all samples of a tenth, each by its probability: one with few rows may be of many."""
+    covered = 0.0
+    for drawn in range(rows + 1):
+        total = drawn / 0.1
+        low, high = Estimate(total, max(total, 1.0) * 9, low=0.0, slope=9.0).interval(0.95)
+        covered += math.comb(rows, drawn) * 0.1**drawn * 0.9 ** (rows - drawn) * (low <= rows <= high)
+    assert covered >= 0.94
 
 
 # ---------------------------------------------------------------- what a repeated statement tells

@@ -356,13 +356,14 @@ def estimate_aggregate(plan: NoisedPlan, one: QueryAggregate, row: Any, rate: fl
     rows, step = plan.bounds[1], float(last.step)
     n, total = float(row[one.addends[0]]) / rate, float(row[one.addends[-1]]) * step / rate
     if one.name == "count":
-        squares = max(total, 1.0) * (1 if last.distinct else rows)
-        return Estimate(total, squares * rest + spread / rate**2, tail / rate**4, low=0.0)
+        each = 1 if last.distinct else rows
+        return Estimate(total, max(total, 1.0) * each * rest + spread / rate**2, tail / rate**4, low=0.0, slope=each * rest)  # fmt: skip
     low, high = last.low, last.high
     if one.name == "sum":
         squares = max(0.0, high * total if low >= 0 else low * total if high <= 0 else (low + high) * total - low * high * n)  # fmt: skip
         squares = max(squares, max(low * low, high * high))  # as if one unit were there, since noise may hide it
-        return Estimate(total, rows * squares * rest + spread * step**2 / rate**2, tail * step**4 / rate**4)
+        slope = high if low >= 0 else low if high <= 0 else low + high
+        return Estimate(total, rows * squares * rest + spread * step**2 / rate**2, tail * step**4 / rate**4, slope=rows * slope * rest)  # fmt: skip
     if n <= 3 * math.sqrt(spread_n) / rate:  # the count may be noise alone
         return Estimate(min(max(total / max(1.0, n), low), high), math.inf, low=low, high=high)
     mean = min(max(total / n, low), high)

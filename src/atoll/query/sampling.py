@@ -127,6 +127,7 @@ class Estimate:
         value: the estimate.
         variance: of its error.
         fourth: fourth cumulant of the error: noise is heavier in the tails than a normal law.
+        slope: by how much the variance grows with the number itself, as that of a count in a sample does: few rows in the sample may be of more than the estimate says.
         low: what the true number is surely not below.
         high: what it is surely not above.
     """
@@ -136,23 +137,33 @@ class Estimate:
     fourth: float = 0.0
     low: float = -math.inf
     high: float = math.inf
+    slope: float = 0.0
 
     def half_width(self, confidence: float) -> float:
-        """How far the true number may be: ``s max(z, z + (z^3 - 3 z) k / 24)`` with the normal quantile z, the deviation s and the excess kurtosis k (Cornish and Fisher 1938), at most Chebyshev's ``s / sqrt(1 - c)``.
+        """How far the true number may be: ``|a| + sqrt(q^2 s^2 + a^2)`` with the deviation s, a quantile q, and ``a = q^2 slope / 2``: so far the numbers x reach for which ``(x - value)^2 <= q^2 (s^2 + slope (x - value))`` (Wilson 1927).
+
+        The quantile is ``max(z, z + (z^3 - 3 z) k / 24)`` with that of the normal law, z, and the excess kurtosis k (Cornish and Fisher 1938), at most Chebyshev's ``1 / sqrt(1 - c)``.
 
         Args:
             confidence: with which probability, for normal errors; Laplace noise alone is covered with at least 0.95 where 0.95 is asked.
         """
+        middle, half = self._reach(confidence)
+        return abs(middle) + half
+
+    def _reach(self, confidence: float) -> tuple[float, float]:
+        """By how much the middle of the interval is above the estimate, and half of its length."""
         if self.variance <= 0:
-            return 0.0
+            return 0.0, 0.0
         z = NormalDist().inv_cdf((1 + confidence) / 2)
         excess = self.fourth / self.variance**2
-        return math.sqrt(self.variance) * min(max(z, z + (z**3 - 3 * z) * excess / 24), 1 / math.sqrt(1 - confidence))
+        q = min(max(z, z + (z**3 - 3 * z) * excess / 24), 1 / math.sqrt(1 - confidence))
+        middle = q * q * self.slope / 2
+        return middle, math.sqrt(q * q * self.variance + middle * middle)
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Where the true number lies."""
-        half = self.half_width(confidence)
-        low, high = max(self.low, self.value - half), min(self.high, self.value + half)
+        middle, half = self._reach(confidence)
+        low, high = max(self.low, self.value + middle - half), min(self.high, self.value + middle + half)
         return min(low, self.high), max(high, self.low)
 
     def relative(self, confidence: float) -> float:

@@ -469,6 +469,9 @@ class Saqe(Strategy):
             unknown = [one.alias_or_name for one, place in zip(*shown_places(made), strict=True) if place is None]
             if unknown:
                 raise CompositionError(f"the error of {', '.join(unknown)}: it is computed from several numbers", where=self.name, remedy="ask for COUNT, SUM and AVG by themselves")  # fmt: skip
+        if self.noise == "shares":  # noise that has no law is refused before groups or a pilot are paid for
+            known = not self.error and self.drawn != "stratified"
+            shared_noise(made, self._part(made, pilot=bool(self.error)), self.sample if known else 1.0, self.drawn)
         return replace(made, statement=statement)
 
     def steps(self, plan: NoisedPlan) -> Sequence[PlanStep]:
@@ -563,6 +566,11 @@ class Saqe(Strategy):
     async def _choose_rates(self, fed: Federation, plan: NoisedPlan, asked: Mapping[str, Any]) -> tuple[list[float], int]:  # fmt: skip
         """The rate of each group, and how many sums it took."""
         count, more = len(asked["cells"]), 0
+        pilot: Any = None
+        if self.error:  # before anything is paid for rates: with all units the error does not depend on them
+            pilot = await self._add_noised(fed, plan, {**asked, "pilot": True, "rates": [1.0] * count})
+            self._require_reach(plan, pilot, len(fed.parties))
+            more += 1
         units: Any = None
         if self.drawn == "stratified":
             units = (await self._add(fed, plan, count_strata, asked)).reshape(-1)
@@ -573,27 +581,50 @@ class Saqe(Strategy):
 
         if not self.error:
             return spread(self.sample), more
-        pilot = await self._add_noised(fed, plan, {**asked, "pilot": True, "rates": [1.0] * count})  # fmt: skip
-        part, sites = self._part(plan), len(fed.parties)
+        found = find_rate(lambda rate: self._expect_error(plan, pilot, spread(rate), len(fed.parties)), self.error)
+        return spread(1.0 if found is None else found), more
 
-        def error(rate: float) -> float:
-            found = []
-            for row, one_rate in zip(pilot, spread(rate), strict=True):
-                spreads = self._spreads(plan, part, one_rate, sites)
-                found += [estimate_aggregate(plan, one, row * one_rate, one_rate, spreads) for one in plan.aggregates]
-            return max(one.relative(self.confidence) for one in found)
+    def _expect_error(self, plan: NoisedPlan, pilot: Any, rates: Sequence[float], sites: int) -> float:
+        """The largest error of all numbers at these rates, if the pilot is too high and the sample turns out low: by as much as they are together with probability `_FAILS`, of all numbers together."""
+        part, worst, made = self._part(plan), 0.0, dict[float, Any]()
+        each = 1 - 2 * _FAILS * (1 - self.confidence) / max(1, len(pilot) * len(plan.numbers))
+        before = self._spreads(plan, self._part(plan, pilot=True), 1.0, sites)
+        for row, rate in zip(pilot, rates, strict=True):
+            if rate not in made:
+                made[rate] = self._spreads(plan, part, rate, sites)
+            after = made[rate]
+            low = [self._lowest(plan, k, float(row[k]), rate, before[k], after[k], each) for k in range(len(row))]
+            for one in plan.aggregates:
+                # Of an average the sum may be low while the count is not.
+                for count in {low[one.addends[0]], float(row[one.addends[0]]) * rate}:
+                    tried = [count if k == one.addends[0] and one.name != "count" else low[k] for k in range(len(row))]
+                    worst = max(worst, estimate_aggregate(plan, one, tried, rate, after).relative(self.confidence))
+        return worst
 
-        found = find_rate(error, _MARGIN * self.error)
-        if found is None:
-            raise DataError(f"an error of {self.error:g} at confidence {self.confidence:g}: with all rows it is about {error(1.0):.2g} for epsilon={self.epsilon:g}. The pilot has cost {_PILOT * self.epsilon:g} of it", where=self.name, remedy="ask with a larger error or epsilon, or for larger groups")  # fmt: skip
-        return spread(found), more + 1
+    @staticmethod
+    def _lowest(plan: NoisedPlan, place: int, told: float, rate: float, before: tuple[float, float], after: tuple[float, float], confidence: float) -> float:  # fmt: skip
+        """The number of the sample, in steps, that it is hardly below, of what the pilot told."""
+        number, rows = plan.numbers[place], plan.bounds[1]
+        drawn = rows * number.most * abs(told) * rate * (1 - rate)
+        variance = before[0] * rate**2 + after[0] + drawn
+        reach = Estimate(0.0, variance, before[1] * rate**4 + after[1]).half_width(confidence)
+        return told * rate - reach if told >= 0 else told * rate + reach
+
+    def _require_reach(self, plan: NoisedPlan, pilot: Any, sites: int) -> None:
+        """Refuse an error that all units together do not meet surely, before more is spent."""
+        error = self._expect_error(plan, pilot, [1.0] * len(pilot), sites)
+        if error > self.error:
+            numbers, parts = len(plan.numbers), plan.parts(self.drawn)
+            cost = self.epsilon / parts * (_PILOT * numbers + (1 - _PILOT) * plan.hidden_keys)
+            what = "The groups and the pilot have" if plan.hidden_keys else "The pilot has"
+            raise DataError(f"an error of {self.error:g} at confidence {self.confidence:g}: with all rows it may be {error:.2g} for epsilon={self.epsilon:g}. {what} cost {cost:g} of it", where=self.name, remedy="ask with a larger error or epsilon, or for larger groups")  # fmt: skip
 
     def _require_error(self, plan: NoisedPlan, cells: Sequence[tuple[Any, ...]], table: Sequence[Sequence[Estimate]]) -> None:  # fmt: skip
-        """Refuse an answer that errs by more than what is wanted: the pilot has misled."""
+        """Refuse an answer that errs by more than what is wanted: pilot and sample have misled, which is rare; see `_expect_error`."""
         for key, row in zip(cells, table, strict=True):
             for one, found in zip(plan.aggregates, row, strict=True):
                 if found.relative(self.confidence) > self.error:
-                    raise DataError(f"{one.text}{f' of {key}' if key else ''} errs by up to {found.relative(self.confidence):.2g} of itself, and {self.error:g} is wanted", where=self.name, remedy="ask with a larger error or epsilon, or for larger groups")  # fmt: skip
+                    raise DataError(f"{one.text}{f' of {key}' if key else ''} is {found.value:g}, which errs by up to {found.relative(self.confidence):.2g} of itself, and {self.error:g} is wanted", where=self.name, remedy="ask with a larger error or epsilon, or for larger groups")  # fmt: skip
 
     def privacy(self, plan: NoisedPlan, sites: int, part: float, rate: float) -> dict[str, Any]:
         """What the answer costs, and how much noise it has."""
@@ -608,8 +639,8 @@ class Saqe(Strategy):
         }  # fmt: skip
 
 
-_PILOT, _MARGIN = 0.1, 0.9
-"""The part of epsilon that a pilot takes, and the part of the wanted error that a sample is chosen for: the pilot errs too."""
+_PILOT, _FAILS = 0.1, 0.02
+"""The part of epsilon that a pilot takes; and how often a sample that it has chosen may miss the error, as a part of ``1 - confidence``."""
 
 
 async def _ask_all(fed: Federation, what: Any, message: Mapping[str, Any]) -> Any:
