@@ -30,6 +30,7 @@ __all__ = [
     "ReplicatedSharing",
     "ShamirSharing",
     "Sharing",
+    "interpolate",
     "lagrange",
     "open_additive",
     "open_replicated",
@@ -168,17 +169,17 @@ def open_shamir(shares: Mapping[int, Array], threshold: int, field: Field) -> Ar
     places = sorted(shares)
     first, rest = tuple(places[:threshold]), places[threshold:]
     points = (0, *(place + 1 for place in rest))  # what lies beyond the threshold must lie on the same polynomial
-    found = _interpolate([shares[x] for x in first], first, points, field)
+    found = interpolate([shares[x] for x in first], first, points, field)
     if any(not np.array_equal(row, shares[place]) for row, place in zip(found[1:], rest, strict=True)):
         raise DataError(
             f"the shares of holders {places} do not lie on one polynomial of degree {threshold - 1}",
             where="open_shamir",
-            remedy="one of them is wrong: compare subsets of the shares, or use authenticated shares",
+            remedy="one of them is wrong: `correct_shamir` says which, if there are two shares more than the threshold for each wrong one",
         )
     return np.asarray(found[0])
 
 
-def _interpolate(shares: Sequence[Array], places: tuple[int, ...], points: tuple[int, ...], field: Field) -> Array:
+def interpolate(shares: Sequence[Array], places: tuple[int, ...], points: tuple[int, ...], field: Field) -> Array:
     """The polynomial through shares at some points, none of which is a holder's: ``(points, *shape of a share)``."""
     shape = np.shape(shares[0])
     if len(places) * len(points) <= _STEPS:
