@@ -14,6 +14,12 @@ from .noise import DiscreteGaussianNoise as DiscreteGaussianNoise
 from .noise import LatticeNoise as LatticeNoise
 from .noise import SkellamMixtureNoise as SkellamMixtureNoise
 from .noise import SkellamNoise as SkellamNoise
+from .ranking import LeaderBoard as LeaderBoard
+from .ranking import RankingTerms as RankingTerms
+from .ranking import rank_by_sorting as rank_by_sorting
+from .ranking import rank_parties as rank_parties
+from .ranking import share_number as share_number
+from .ranking import split_number as split_number
 from .seed_holders import Attestation as Attestation
 from .seed_holders import SimulatedAttestation as SimulatedAttestation
 from .words import FixedPoint as FixedPoint

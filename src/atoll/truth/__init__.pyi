@@ -25,6 +25,7 @@ from .reports import Reports as Reports
 from .reports import TaskLayout as TaskLayout
 from .reports import pool_sites as pool_sites
 from .reports import read_reports as read_reports
+from .reports import read_scores as read_scores
 from .reports import read_sites as read_sites
 from .reports import read_truth as read_truth
 from .reports import reports_of as reports_of

@@ -359,7 +359,7 @@ def _texts(values: Any, name: str) -> list[str]:
     return said
 
 
-def _numbers(labels: Sequence[str]) -> Floats:
+def _numbers(labels: Sequence[str], name: str = "label", instead: str = "use a model of classes, such as DawidSkene, or ") -> Floats:  # fmt: skip
     found = []
     for label in labels:
         try:
@@ -367,7 +367,7 @@ def _numbers(labels: Sequence[str]) -> Floats:
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise DataError(f"the label {private(label)} is no number", where="reports", remedy="use a model of classes, such as DawidSkene, or give numbers with a decimal point")  # fmt: skip
+            raise DataError(f"the {name} {private(label)} is no number", where="reports", remedy=f"{instead}give numbers with a decimal point")  # fmt: skip
         found.append(number)
     return np.array(found)
 
@@ -424,6 +424,22 @@ def read_truth(path: str | Path) -> dict[str, str]:
         if found.setdefault(task, label) != label:
             raise DataError(f"{names[0]} {private(task)} is {private(found[task])} and {private(label)}", where=Path(path).name, remedy="give one truth a task")  # fmt: skip
     return found
+
+
+def read_scores(path: str | Path) -> dict[str, float]:
+    """Read how well workers do, worker -> score, from a CSV file with the columns ``worker,score``; in order of name.
+
+    Raises:
+        DataError: a column or a value is missing, a score is no number, or a worker has two.
+    """
+    table = _read_words(path, ("worker", "score"))
+    workers, scores = _texts(table["worker"], "worker"), _texts(table["score"], "score")
+    found: dict[str, float] = {}
+    for worker, said, score in zip(workers, scores, _numbers(scores, "score", ""), strict=True):
+        if worker in found:
+            raise DataError(f"worker {private(worker)} has two scores, {found[worker]:g} and {private(said)}", where=Path(path).name, remedy="give one score a worker")  # fmt: skip
+        found[worker] = float(score)
+    return dict(sorted(found.items()))
 
 
 def split_by_worker(table: Any) -> dict[str, Reports]:

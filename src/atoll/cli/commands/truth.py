@@ -1,8 +1,10 @@
-"""``atoll truth``: plan a campaign that finds the truth in reports."""
+"""``atoll truth``: plan a campaign that finds the truth in reports, and rank its workers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,15 +13,11 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
 
 if TYPE_CHECKING:
+    from atoll.secure import LeaderBoard
     from atoll.truth import CommitteePlan, TruthPlan
 
-group = typer.Typer(help="Plan a campaign that finds the truth in reports.", no_args_is_help=True)
+group = typer.Typer(help="Plan a campaign that finds the truth in reports, and rank its workers.", no_args_is_help=True)
 app.add_typer(group, name="truth", rich_help_panel=ANALYSE)
-
-
-@group.callback()
-def truth() -> None:
-    """Plan a campaign that finds the truth in reports."""  # a group of one command would lose its name
 
 
 @group.command("plan")
@@ -75,3 +73,77 @@ def _table(found: TruthPlan, committee: CommitteePlan | None) -> PlainTable:
         table.add_row(f"a committee of {committee.members} with threshold {committee.threshold} is exposed", f"{committee.exposed:.1e}")  # fmt: skip
         table.add_row("  has to begin again", f"{committee.stuck:.1e}")
     return table
+
+
+class Ranker(StrEnum):
+    """Who ranks."""
+
+    groups = "groups"
+    helpers = "helpers"
+
+
+@group.command("rank")
+def rank(
+    context: typer.Context,
+    scores: Annotated[
+        Path, typer.Argument(help="A CSV file with the columns worker, score.", exists=True, dir_okay=False)
+    ],
+    threshold: Annotated[
+        int,
+        typer.Option(
+            "--threshold",
+            help="Colluders that learn no score; 2 T + 1 groups share the workers among them.",
+            metavar="T",
+            min=1,
+        ),
+    ] = 1,
+    most: Annotated[
+        float | None,
+        typer.Option(
+            "--most",
+            help="The largest score that there can be, which everyone knows. By default 1, or the largest one of the file.",
+        ),
+    ] = None,
+    by: Annotated[
+        Ranker,
+        typer.Option(
+            "--by", help="groups: the workers themselves, through a server. helpers: a sort among three helpers."
+        ),
+    ] = Ranker.groups,
+    seed: Annotated[int, typer.Option("--seed", help="Decides who acts for a group.", min=0)] = 0,
+    json: Json = False,
+) -> None:
+    """Simulate a leader-board: order workers by scores that they do not show, and tell what the server sees."""
+    from atoll.truth import read_scores
+
+    known = read_scores(scores)
+    bound = max(1.0, *known.values()) if most is None else most
+    board = _rank(list(known.values()), threshold, bound, by, seed)
+    names = dict(zip((f"client-{i}" for i in range(len(known))), known, strict=True))
+    order = [names[name] for name in board.order]
+    seen = {names[name]: board.seen[name] for name in board.order if name in board.seen}
+    terms: dict[str, Any] = {"threshold": threshold, "most": bound} if by == Ranker.groups else {}
+    table = PlainTable(header_style="bold")
+    for column in ("place", "worker", "what the server sees"):
+        table.add_column(column, justify="right" if column != "worker" else "left")
+    for place, worker in enumerate(order, 1):
+        table.add_row(str(place), worker, str(seen.get(worker, "its place alone")))
+    output_of(context).give({"workers": len(known), "by": by.value, **terms, "order": order, "seen_by_server": seen}, table)  # fmt: skip
+
+
+def _rank(scores: list[float], threshold: int, most: float, by: Ranker, seed: int) -> LeaderBoard:
+    """Play the protocol: every score is a party of its own."""
+    from atoll.core import Community
+    from atoll.secure import rank_by_sorting, rank_parties
+    from atoll.simulation import simulate
+
+    helpers = [f"helper-{i}" for i in (1, 2, 3)]
+
+    async def program(fed: Any) -> LeaderBoard:
+        if by == Ranker.groups:
+            return await rank_parties(fed, fed.parties, threshold, at=0, most=most)
+        return await rank_by_sorting(fed, fed.parties, helpers, at=0)
+
+    others = dict.fromkeys(helpers) if by == Ranker.helpers else {}
+    board: LeaderBoard = simulate(program, Community(scores, others), engine="inline", seed=seed, progress=False)
+    return board
