@@ -14,6 +14,7 @@ from atoll.core.persistence.named_results import NamedResults
 from atoll.privacy.discrete import DiscreteLaplaceLaw, LaplacePartLaw
 from atoll.query import QueryPolicy, Silo, SqlConnection
 from atoll.query.sampling import count_error, sample_epsilon
+from atoll.query.strategies import saqe
 from atoll.query.strategies.saqe import RECORD
 from atoll.secure.noise import draw_laplace_part
 from tests.support.silos import TableSource, connected
@@ -179,15 +180,55 @@ def test_an_answer_that_was_lost_is_charged_once(monkeypatch: Any) -> None:
 
 
 def test_a_coordinator_that_asks_a_group_twice_averages_no_noise(monkeypatch: Any) -> None:
-    from atoll.query.strategies import saqe
-
     async def lies(self: Any, fed: Any, plan: Any, message: Any) -> Any:
-        asked = {**message, "rates": [1.0, 1.0], "cells": [["A"], ["A"]]}  # fmt: skip
+        asked = {**message, "rates": [1.0, 1.0], "cells": [["A"], ["A"]], "sites": list(fed.parties.names)}
         return await fed.sum(fed.parties, saqe.add_noised, asked, reducer=self.reducer, quorum=len(fed.parties))
 
     monkeypatch.setattr(saqe.Saqe, "run", lies)
     with connected(sites(MANY), policy_of()) as db, pytest.raises(AtollError, match="a group is asked twice"):
         ask(db, "SELECT ward, count(*) FROM v GROUP BY ward")
+
+
+@pytest.mark.parametrize("lie", [{"rates": [0.4]}, {"rates": [1.0, 1.0], "cells": [["A"], ["B"]]}], ids=["rates", "groups"])  # fmt: skip
+def test_rates_and_groups_are_those_of_one_release(lie: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
+    """A coordinator that asks a second time for other rates or groups gets nothing, in a later job either, and nothing is charged."""
+    text, terms = "SELECT ward, count(*) FROM v GROUP BY ward", {"strategy": "saqe:sampler=stratified,sample=0.5"}
+    if "cells" not in lie:
+        lie = {"rates": [0.4, 0.4, 0.4]}
+    rows = [(k, "ABC"[k % 3], "flu", 1.0) for k in range(300)]
+
+    def opened() -> SqlConnection:
+        return SqlConnection({name: Silo(source, QueryPolicy.of(policy_of()), name) for name, source in sites(rows).items()}, folder=tmp_path)  # fmt: skip
+
+    with opened() as db:
+        first = ask(db, text, 2.0, **terms).rows
+        before = saqe.Saqe._add_noised
+        with monkeypatch.context() as patch:
+            patch.setattr(saqe.Saqe, "_add_noised", lambda self, fed, plan, message: before(self, fed, plan, {**message, **lie}))  # fmt: skip
+            with pytest.raises(AtollError, match="left for other groups, rates or sites"):
+                ask(db, text, 2.0, **terms)
+    with opened() as db:
+        assert ask(db, text, 2.0, **terms).rows == first
+        ask(db, "SELECT count(*) FROM v", 2.0)
+
+
+def test_a_repeated_statement_is_free_or_has_room_at_every_site(tmp_path: Path) -> None:
+    """A group that was added since leaves the answer as it is. Another epsilon, or another analyst, is another answer: all sites have room for it, or none is charged."""
+    text = "SELECT ward, count(*) FROM v GROUP BY ward"
+    rows = {"north": [(1, "A", "flu", 1.0)], "south": [(2, "B", "flu", 1.0)]}
+
+    def opened(south: float = 4.0) -> SqlConnection:
+        return SqlConnection({name: Silo(TableSource({"v": (TYPES, some)}), QueryPolicy.of(policy_of(epsilon=4.0 if name == "north" else south)), name) for name, some in rows.items()}, folder=tmp_path)  # fmt: skip
+
+    with opened() as db:
+        first = ask(db, text, 2.0).rows
+        rows["north"] += [(3, "C", "flu", 1.0)]
+    with opened(south=1.0) as db:
+        assert ask(db, text, 2.0).rows == first
+        with pytest.raises(AtollError, match=r"the epsilon of anna is 1 here: 2 is spent, and this answer takes 0\.5"):
+            ask(db, text, 0.5)
+    with opened() as db:
+        ask(db, text, 2.0, strategy="saqe:edition=2")  # 0.5 were charged nowhere
 
 
 # ---------------------------------------------------------------- noise that no site knows
@@ -222,7 +263,7 @@ def test_no_site_knows_the_noise_of_an_answer_in_parts(tmp_path: Path) -> None:
         assert ask(db, text, 1.0, strategy="saqe:noise=shares").rows == found.rows
         own = ask(db, text, 1.0)
     kept = NamedResults(tmp_path)
-    released = {one.party: np.array(kept.get(one.party, RECORD)["answers"][0]["value"]).reshape(150, 2) for one in kept.all()}  # fmt: skip
+    released = {one.party: np.array(next(x for x in kept.get(one.party, RECORD)["answers"] if x["kind"] == "numbers")["value"]).reshape(150, 2) for one in kept.all()}  # fmt: skip
     errors = np.array([[row[1] - 3, row[2] - 30.0] for row in found.rows])
     wanted = DiscreteLaplaceLaw(2.0).variance_of_law
     assert np.var(errors[:, 0]) == pytest.approx(1.5 * wanted, rel=0.8)
@@ -234,8 +275,8 @@ def test_no_site_knows_the_noise_of_an_answer_in_parts(tmp_path: Path) -> None:
     assert any("of all sites but any one" in one["sees"] for one in found.leakage)
 
 
-def test_noise_in_parts_is_of_one_choice_of_sites(tmp_path: Path) -> None:
-    """Sums over three of four sites, one left out at a time, would tell each site's number with a part of the noise: every choice is charged."""
+def test_noise_in_parts_is_of_one_choice_of_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over three of four sites, one left out at a time, would tell each site's number with a part of the noise: an answer is of one choice, whatever the coordinator calls it."""
     terms: dict[str, Any] = {"epsilon": 1.0, "strategy": "saqe:noise=shares"}
 
     def opened(*places: int) -> SqlConnection:
@@ -244,8 +285,14 @@ def test_noise_in_parts_is_of_one_choice_of_sites(tmp_path: Path) -> None:
 
     with opened(0, 1, 2) as db:
         assert ask(db, "SELECT count(*) FROM v", **terms).rows == ask(db, "SELECT count(*) FROM v", **terms).rows
-    with opened(0, 1, 3) as db, pytest.raises(AtollError, match="1 is spent, and this answer takes 1"):
+    with opened(0, 1, 3) as db, pytest.raises(AtollError, match="answered among other sites than s0, s1, s3"):
         ask(db, "SELECT count(*) FROM v", **terms)
+    with monkeypatch.context() as patch, opened(0, 1, 3) as db:
+        patch.setattr(saqe, "_sites_of", lambda message: ["s0", "s1", "s2"])
+        with pytest.raises(AtollError, match="left for other groups, rates or sites"):
+            ask(db, "SELECT count(*) FROM v", **terms)
+    with opened(0, 1, 3) as db, pytest.raises(AtollError, match="1 is spent, and this answer takes 1"):
+        ask(db, "SELECT count(*) FROM v", epsilon=1.0, strategy="saqe:noise=shares,edition=2")
 
 
 def test_noise_in_parts_that_has_no_law_is_refused() -> None:

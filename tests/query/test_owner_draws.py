@@ -146,9 +146,9 @@ def test_a_site_counts_no_cells_but_those_of_one_draw(lie: str, silos: dict[str,
         return await before(fed, party, task, LIES[lie](message) if task is count_drawn else message, **terms)
 
     monkeypatch.setattr(Federation, "ask", ask)
-    with connect(silos=dict(list(silos.items())[:2]), policy=POLICY) as db:
-        with pytest.raises(AtollError, match="this site is drawn for cells|something else in 'lots of the statement"):
-            db.sql(COUNT, strategy="hufu:owners=grid")
+    match = r"this site is drawn for cells|something else in 'lots of the statement"
+    with connect(silos=dict(list(silos.items())[:2]), policy=POLICY) as db, pytest.raises(AtollError, match=match):
+        db.sql(COUNT, strategy="hufu:owners=grid")
 
 
 def test_a_second_draw_is_refused_and_cells_are_told_to_their_site_alone(silos: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
@@ -163,9 +163,9 @@ def test_a_second_draw_is_refused_and_cells_are_told_to_their_site_alone(silos: 
         return await before(fed, party, task, message, **terms)
 
     monkeypatch.setattr(Federation, "ask", ask)
-    with connect(silos=dict(list(silos.items())[:2]), policy=POLICY) as db:
-        with pytest.raises(AtollError, match="something else in 'cells drawn for the statement"):
-            db.sql(COUNT, strategy="hufu:owners=grid")
+    match = "something else in 'cells drawn for the statement"
+    with connect(silos=dict(list(silos.items())[:2]), policy=POLICY) as db, pytest.raises(AtollError, match=match):
+        db.sql(COUNT, strategy="hufu:owners=grid")
     assert all(isinstance(one, np.ndarray) for one in heard)
 
 

@@ -227,7 +227,9 @@ def _give_by_analyst(output: Any, folder: Path, by: str) -> None:
     for one in kept.all():
         for answer in kept.get(one.party, RECORD)["answers"] if one.name == RECORD else ():
             total = spent.setdefault((one.party, str(answer["analyst"])), [0, 0.0, 0.0])
-            for k, value in enumerate((1, float(answer["epsilon"]), float(answer["delta"]))):
+            for k, value in enumerate(
+                (float(answer["epsilon"] > 0 or answer["delta"] > 0), float(answer["epsilon"]), float(answer["delta"]))
+            ):
                 total[k] += value
     rows = [{"site": site, "analyst": who, "releases": int(n), "epsilon": epsilon, "delta": delta} for (site, who), (n, epsilon, delta) in sorted(spent.items())]  # fmt: skip
     table = PlainTable(header_style="bold")

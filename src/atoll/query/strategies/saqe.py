@@ -18,7 +18,8 @@ secret with every other one: so each knows among how many the noise is divided, 
 
 **A repeated statement** gets the answer that it got, at no cost, whatever has become of the rows; so does one that a crash or a coordinator interrupted. A free answer that were computed anew
 when rows have changed would tell that they have, or have not: a fact about a single unit, with no noise. A budget that were charged only then would tell the same. So an answer belongs to the
-statement and its terms, never to rows. Who wants one of today's rows names another ``edition``: it is charged like any other statement, also if nothing has changed.
+statement, its terms and the sites, never to rows. Who wants one of today's rows names another ``edition``: it is charged like any other statement, also if nothing has changed. The record of each
+site, which outlives jobs, says for which sites, groups and rates an answer left: for others it does not leave, and no coordinator gets a second one.
 
 **Sampling.** Noise can be on a sample of units that only the site knows; see `atoll.query.sampling`. With ``error`` a tenth of epsilon goes to a pilot, noised numbers of all rows; the smallest sample that
 meets the error is drawn for the rest.
@@ -88,6 +89,7 @@ __all__ = [
 RECORD = NOISED
 """Name of the record of answers with noise, among the results that stay at a site."""
 _SUM, _NEIGHBOUR = 721.0, 1657.0
+_NOTHING: Mapping[str, Any] = {}
 
 
 # ---------------------------------------------------------------- what a site does
@@ -163,28 +165,45 @@ def _exact(island: Any, plan: NoisedPlan, draw: _Draw | None = None) -> dict[tup
     return {tuple(row[:keys]): tuple(int(one) for one in row[keys:]) for row in found}
 
 
-def _release(island: Any, message: Any, plan: NoisedPlan, what: Any, parts: int, spent: Sequence[Event], make: Callable[[], Any]) -> Any:  # fmt: skip
+def _release(island: Any, message: Any, plan: NoisedPlan, kind: str, bound: Any, parts: int, spent: Sequence[Event], make: Callable[[], Any]) -> Any:  # fmt: skip
     """Noise once for the same statement and terms, charged and written down before it leaves.
 
     Args:
         island: the site.
         message: the request.
         plan: its plan.
-        what: what is released, as plain values: of which groups, and at which rates.
+        kind: what is released: of the same statement and terms there is one of each kind.
+        bound: what it is released for, as plain values: which sites, which groups, and at which rates. It cannot be released for others.
         parts: parts of epsilon that this release takes.
         spent: the same for the ledger.
         make: makes the release from the rows of this moment.
 
     Raises:
-        PolicyError: the analyst's budget is spent, or the analyst has none.
+        PolicyError: the analyst's budget is spent, or the analyst has none; or it was released for something else.
     """
     epsilon, _, analyst = _terms(island, message)
-    edition, sampler = _asks(message).edition, _asks(message).drawn
-    matter = json.dumps([plan.statement.sql, repr(plan.numbers), plan.bounds, epsilon, edition, sampler, what])
     failing = sum(event.delta for event in spent if isinstance(event, PrivateRelease))
-    charged = {"epsilon": epsilon / plan.parts(sampler) * parts, "delta": failing}
-    tag = hash_parts("noised answer", matter).hex()
-    return release_once(island, tag, plan.statement.text, analyst, charged, spent, make, edition)
+    charged = {"epsilon": epsilon / plan.parts(_asks(message).drawn) * parts, "delta": failing}
+    terms, sites = _digest_terms(message, plan), _sites_of(message)
+    tag = hash_parts("noised answer", terms, kind).hex()
+    held = hash_parts("released for", json.dumps([sites, bound])).hex()
+    about = {"kind": kind, "terms": terms, "sites": sites}
+    return release_once(island, tag, plan.statement.text, analyst, charged, spent, make, held, about)
+
+
+def _sites_of(message: Any) -> list[str]:
+    """The sites whose answer it is, as the request names them."""
+    return sorted(str(name) for name in message["sites"])
+
+
+def _digest_terms(message: Any, plan: NoisedPlan) -> str:
+    """What an answer with noise belongs to: the statement, the plan, and all settings that change the noise."""
+    said = _asks(message).told()
+    if not said["error"]:  # then it is a matter of intervals alone
+        del said["confidence"]
+    if not plan.hidden_keys:
+        del said["delta"]
+    return hash_parts("terms", json.dumps([plan.statement.sql, repr(plan.numbers), plan.bounds, said], sort_keys=True)).hex()  # fmt: skip
 
 
 def find_release(island: Any, tag: str) -> tuple[list[Any], Any]:
@@ -193,7 +212,7 @@ def find_release(island: Any, tag: str) -> tuple[list[Any], Any]:
     return answers, next((one for one in answers if one["tag"] == tag), None)
 
 
-def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mapping[str, float], events: Sequence[Event], make: Callable[[], Any], edition: str = "") -> Any:  # fmt: skip
+def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mapping[str, float], events: Sequence[Event], make: Callable[[], Any], bound: str = "", about: Mapping[str, Any] = _NOTHING) -> Any:  # fmt: skip
     """A release that is made once for a tag: charged to an analyst's budget and the site's ledger, and written down before it leaves; later it is read.
 
     Args:
@@ -204,12 +223,15 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
         charged: ``epsilon`` and ``delta``.
         events: the same for the ledger.
         make: makes the release.
-        edition: what tells this answer from earlier ones to the same statement.
+        bound: what it is released for, such as groups and rates; the same tag is never released for anything else.
+        about: what else the record says of it.
 
     Raises:
-        PolicyError: the analyst's budget is spent, or the analyst has none.
+        PolicyError: the analyst's budget is spent, or the analyst has none; or it was released for something else.
     """
     answers, known = find_release(island, tag)
+    if known is not None and known["bound"] != bound:
+        raise PolicyError(f"the {known.get('kind', 'noise')} of this statement left for other groups, rates or sites, and leaves once", where=island.name, remedy="name another edition, strategy=saqe:edition=monday, which is charged; if neither the sites nor Atoll's version has changed, look at the coordinator")  # fmt: skip
     silo_of(island.data).charged = {"epsilon": 0.0, "release": tag} if known is not None else {**charged, "analyst": analyst, "release": tag}  # fmt: skip
     if known is not None:
         return known["value"]
@@ -217,7 +239,7 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
     value = make()
     for event in events:
         island.spend(event)
-    entry = {"tag": tag, "analyst": analyst, "text": text, "edition": edition, "value": value, **charged}
+    entry = {"tag": tag, "analyst": analyst, "text": text, "bound": bound, "value": value, **about, **charged}
     island.leave(RECORD, {"answers": [*answers, entry]}, at_once=True)
     return value
 
@@ -247,6 +269,8 @@ def _require_budget(island: Any, answers: Sequence[Any], analyst: str, charged: 
     if budget is None:
         raise PolicyError(f"{analyst or 'nobody by name'} has no budget for answers with noise", where=island.name, remedy="ask under the name of an analyst that the policy has in privacy: people")  # fmt: skip
     for name, limit in zip(("epsilon", "delta"), budget, strict=True):
+        if charged[name] <= 1e-9 * limit:  # a repeated answer is free, also after the budget was made smaller
+            continue
         spent = sum(float(one[name]) for one in answers if one["analyst"] == analyst)
         if spent + charged[name] > limit * (1 + 1e-9):
             raise PolicyError(f"the {name} of {analyst} is {limit:g} here: {spent:.4g} is spent, and this answer takes {charged[name]:.4g}", where=island.name, remedy=f"ask again what was answered, which costs nothing, ask with a smaller {name}, or let the site raise the budget")  # fmt: skip
@@ -254,12 +278,15 @@ def _require_budget(island: Any, answers: Sequence[Any], analyst: str, charged: 
 
 @task(discloses=promise_privacy)
 def require_room(island: Any, message: Any) -> Any:
-    """Refuse an answer that exceeds this site's budget, before any site reads a row or is charged; one that it has given already costs nothing."""
+    """Refuse an answer that exceeds this site's budget, or that it has given among other sites, before any site reads a row or is charged. What of it was charged already costs nothing."""
     plan = _plan_here(island, message)
     epsilon, delta, analyst = _terms(island, message)
-    answers, asked = _answers(island), (plan.statement.text, analyst, _asks(message).edition)
-    if all((one["text"], one["analyst"], one.get("edition", "")) != asked for one in answers):
-        _require_budget(island, answers, analyst, {"epsilon": epsilon, "delta": delta if plan.hidden_keys else 0.0})
+    answers, terms, sites = _answers(island), _digest_terms(message, plan), _sites_of(message)
+    given = [one for one in answers if one.get("terms") == terms]
+    if any(one["sites"] != sites for one in given):
+        raise PolicyError(f"this statement was answered among other sites than {', '.join(sites)}", where=island.name, remedy="name another edition, strategy=saqe:edition=monday, which is charged")  # fmt: skip
+    whole = {"epsilon": epsilon, "delta": delta if plan.hidden_keys else 0.0}
+    _require_budget(island, answers, analyst, {name: most - sum(float(one[name]) for one in given) for name, most in whole.items()})  # fmt: skip
     return {}
 
 
@@ -274,7 +301,12 @@ def list_noised(island: Any, message: Any) -> Any:
     if not plan.hidden_keys:
         keys = ", ".join(f"CAST({key.local} AS VARCHAR)" for key in plan.keys)
         text = f"{prefix_of(silo, plan, names_of(silo, plan))} SELECT DISTINCT {keys} {plan.key_body}"
-        keys_told = [list(row) for row in silo.run_all([text], list(names_of(silo, plan).values()), stable={text})[0]]
+
+        def read() -> list[list[Any]]:
+            return [list(row) for row in silo.run_all([text], list(names_of(silo, plan).values()), stable={text})[0]]
+
+        # The same groups for a repeated statement, so that it gets its answer also after a group was added.
+        keys_told: list[Any] = _release(island, message, plan, "groups", [], 0, [], read)
         write_event(island, message, plan, f"{len(keys_told)} keys of groups, of public columns", {})
         return {"keys": keys_told}
     epsilon, delta, _ = _terms(island, message)
@@ -291,7 +323,7 @@ def list_noised(island: Any, message: Any) -> Any:
         return [list(key) for key, extra in zip(ordered, noise.tolist(), strict=True) if found[key][0] + extra > least]
 
     spent = PrivateRelease(unit=_unit_of(plan), epsilon=share, delta=delta)
-    listed = _release(island, message, plan, ["groups", delta], 1, [spent], choose)
+    listed = _release(island, message, plan, "groups", [], 1, [spent], choose)
     write_event(island, message, plan, f"{len(listed)} keys of groups, by numbers of units with noise", behind)
     return {"keys": listed}
 
@@ -319,8 +351,8 @@ def count_strata(island: Any, message: Any) -> Any:
         noise = discrete_laplace(rate_of(share, 1) / plan.bounds[0], island.secret, len(cells))
         return np.array([found.get(cell, (0,))[0] for cell in cells], np.int64) + noise
 
-    what = ["strata", [list(cell) for cell in cells]]
-    words = _release(island, message, plan, what, 1, [Laplace(unit=_unit_of(plan), epsilon=share)], add)
+    bound = [list(cell) for cell in cells]
+    words = _release(island, message, plan, "strata", bound, 1, [Laplace(unit=_unit_of(plan), epsilon=share)], add)
     write_event(island, message, plan, f"the units of {len(cells)} groups, with noise and masked", {})
     return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
 
@@ -337,7 +369,7 @@ def add_noised(island: Any, message: Any) -> Any:
 def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[tuple[Any, ...]], rates: tuple[float, ...], parties: Sequence[str]) -> Any:  # fmt: skip
     """The numbers of each group with this site's noise, or with its part of the noise of several parties.
 
-    A part is for the sum of these parties alone: with others it is drawn anew, and charged. Else sums of several choices of parties would differ by one site's numbers, with its part of the noise in place of the whole.
+    A part is for the sum of these parties alone. Else sums of several choices of parties would differ by one site's numbers, with its part of the noise in place of the whole.
     """
     sampler = _asks(message).drawn
     part = _terms(island, message)[0] / plan.parts(sampler)
@@ -368,7 +400,8 @@ def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[t
     unit, count = _unit_of(plan), len(plan.numbers)
     # Accountants know no law of noise on a sample that all numbers share.
     spent = Laplace(unit=unit, epsilon=part, count=count) if whole else PrivateRelease(unit=unit, epsilon=part * count)
-    words = _release(island, message, plan, ["numbers", list(parties), [list(key) for key in cells], rates], count, [spent], add)  # fmt: skip
+    kind, bound = "pilot" if _asks(message).error and message["pilot"] else "numbers", [list(parties), [list(key) for key in cells], rates]  # fmt: skip
+    words = _release(island, message, plan, kind, bound, count, [spent], add)
     write_event(island, message, plan, f"the numbers of {len(cells)} groups, with noise and masked", behind)
     return words
 
@@ -510,7 +543,7 @@ class Saqe(Strategy):
 
     async def run(self, fed: Federation, plan: NoisedPlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
-        asked: dict[str, Any] = {**message, "cells": [[]]}
+        asked: dict[str, Any] = {**message, "cells": [[]], "sites": list(fed.parties.names)}
         await _ask_all(fed, require_room, asked)
         asked["pilot"] = False
         rounds, sites = 1, len(fed.parties)
