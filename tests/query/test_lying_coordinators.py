@@ -75,7 +75,7 @@ TERMS: dict[str, list[Callable[[Request], Request]]] = {
         lambda one: asking(one, epsilon=4.5),
         lambda one: asking(one, delta=0.002),
         lambda one: asking(one, analyst="eve"),
-        lambda one: {**one, "cut": {**one["cut"], "states": {**one["cut"]["states"], "s1": "0" * 32}}},
+        lambda one: asking(one, edition="later"),
     ],
 }
 
@@ -215,7 +215,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "smcql": {"mode": "garbled"},
     "senate": {},
     "conclave": {"trusted": "none"},
-    "shrinkwrap": {"epsilon": 4.5, "delta": 0.002, "analyst": "eve", "split": "eager", "answer": "noisy"},
+    "shrinkwrap": {
+        "epsilon": 4.5,
+        "delta": 0.002,
+        "analyst": "eve",
+        "split": "eager",
+        "answer": "noisy",
+        "edition": "later",
+    },
     "saqe": {
         "epsilon": 4.5,
         "delta": 0.002,

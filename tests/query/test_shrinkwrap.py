@@ -229,7 +229,8 @@ def few(epsilon: float = 5.0) -> dict[str, Any]:
 ROWS, VISITS = [[(10 * j + i, 2) for i in range(3)] for j in range(3)], [[(10 * j + i, i + 2) for i in range(3)] for j in range(3)]  # fmt: skip
 
 
-def test_the_same_statement_costs_once_and_shows_the_same_sizes_and_other_rows_cost_again() -> None:
+def test_the_same_statement_costs_once_and_is_of_the_same_rows_until_another_edition_is_paid_for() -> None:  # fmt: skip
+    """A repeated statement tells nothing of whether rows have changed: answer, sizes and cost are the same; an edition costs in either case."""
     made = small(ROWS, VISITS)
     with connected(made, few()) as db:
         first, again = ask(db, JOINED, ",split=uniform"), ask(db, JOINED, ",split=uniform")
@@ -237,8 +238,13 @@ def test_the_same_statement_costs_once_and_shows_the_same_sizes_and_other_rows_c
         assert first.privacy["sizes"] == again.privacy["sizes"]
         assert (first.privacy["epsilon"], first.privacy["noise_std"]) == (4.0, {})
         made["s1"].tables["v"] = (V, [(1, 9, None)])
+        after = ask(db, JOINED, ",split=uniform")
+        assert (after.rows, after.privacy, db.check(after)) == (first.rows, first.privacy, False)
         with pytest.raises(AtollError, match=r"the epsilon of anna is 5 here: 4 is spent, and this answer takes 4"):
-            ask(db, JOINED, ",split=uniform")
+            ask(db, JOINED, ",split=uniform,edition=later")
+    with connected(made, few(9.0)) as db:
+        later = ask(db, JOINED, ",split=uniform,edition=later")
+        assert (db.check(later), later.rows != first.rows) == (True, True)
         with pytest.raises(AtollError, match="nobody by name has no budget"):
             db.sql(JOINED, strategy="shrinkwrap:epsilon=0.5,split=uniform")
     with connected(made, {**few(), "policy": {"min_count": 1}}) as db:

@@ -35,7 +35,6 @@ from atoll.core import message as M
 from atoll.core.errors import ConfigError, DataError, LetterError, PolicyError
 from atoll.core.event import AttestationSimulated
 from atoll.core.exposure import Exposure
-from atoll.core.extras import need
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 from atoll.core.sealing import hpke, sealed_nbytes
@@ -58,9 +57,11 @@ from .smcql import (
     Smcql,
     local_rows,
     plain_terms,
+    read_arrow,
     read_cells,
     require_size,
     shown_operators,
+    write_arrow,
 )
 from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, Strategy, promise_one_row
 from .sums import finish_cells
@@ -146,17 +147,9 @@ class SourceRows:
         prefix = prefix_of(silo, plan, names)
         found = silo.run_all([f"{prefix} SELECT * EXCLUDE ({quote(ROW)}) FROM {quote(SOURCE + table)}" for table in mine], list(names.values()), arrow=True)  # fmt: skip
         rows = dict(zip(mine, found, strict=True))
-        self.tables = [_arrow_bytes(rows[table]) if table in rows else b"" for table in plan.sources]
+        self.tables = [write_arrow(rows[table]) if table in rows else b"" for table in plan.sources]
         self.sizes = [len(one) for one in self.tables]
         self.behind = {table: one.num_rows for table, one in rows.items()}
-
-
-def _arrow_bytes(table: Any) -> bytes:
-    pyarrow = need("pyarrow", "sql", "rows of an enclave")
-    sink = pyarrow.BufferOutputStream()
-    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def _source_rows(island: Any, message: Mapping[str, Any], *, fresh: bool) -> SourceRows:
@@ -289,7 +282,6 @@ def _unordered(plan: SecurePlan, rows: list[list[str | None]]) -> list[list[str 
 
 def _run_plainly(plan: SecurePlan, tables: Mapping[str, Sequence[bytes]]) -> list[list[str | None]]:
     """The answer's cells as text, by DuckDB over the rows of all sites."""
-    pyarrow = need("pyarrow", "sql", "rows of an enclave")
     with connect_duckdb(memory=plan.policy.memory, threads=1) as database:
         for place, table in enumerate(plan.sources):
             types = plan.catalog.tables[table]
@@ -297,7 +289,7 @@ def _run_plainly(plan: SecurePlan, tables: Mapping[str, Sequence[bytes]]) -> lis
             database.execute(f"CREATE TABLE {quote(table)} ({columns})")
             for own in tables.values():
                 if own[place]:
-                    database.register("atoll_rows", pyarrow.ipc.open_stream(own[place]).read_all())
+                    database.register("atoll_rows", read_arrow(own[place]))
                     database.execute(f"INSERT INTO {quote(table)} BY NAME SELECT * FROM atoll_rows")
                     database.unregister("atoll_rows")
         lock_connection(database)

@@ -82,6 +82,7 @@ __all__ = [
     "find_release",
     "list_noised",
     "release_once",
+    "require_budget",
     "require_room",
     "share_noised",
 ]
@@ -235,7 +236,7 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
     silo_of(island.data).charged = {"epsilon": 0.0, "release": tag} if known is not None else {**charged, "analyst": analyst, "release": tag}  # fmt: skip
     if known is not None:
         return known["value"]
-    _require_budget(island, answers, analyst, charged)
+    require_budget(island, analyst, charged)
     value = make()
     for event in events:
         island.spend(event)
@@ -263,17 +264,30 @@ def _answers(island: Any) -> list[Any]:
         return []
 
 
-def _require_budget(island: Any, answers: Sequence[Any], analyst: str, charged: Mapping[str, float]) -> None:
+def require_budget(island: Any, analyst: str, charged: Mapping[str, float], *, given: Sequence[Any] = ()) -> None:
+    """Refuse what an analyst's budget has no room for.
+
+    Args:
+        island: the site.
+        analyst: who asks.
+        charged: ``epsilon`` and ``delta`` of the answer.
+        given: records of what of it was charged already.
+
+    Raises:
+        PolicyError: the budget is spent, or the analyst has none.
+    """
+    answers = _answers(island)
     privacy = silo_of(island.data).policy.privacy
     budget = None if privacy is None else privacy.people.get(analyst)
     if budget is None:
         raise PolicyError(f"{analyst or 'nobody by name'} has no budget for answers with noise", where=island.name, remedy="ask under the name of an analyst that the policy has in privacy: people")  # fmt: skip
     for name, limit in zip(("epsilon", "delta"), budget, strict=True):
-        if charged[name] <= 1e-9 * limit:  # a repeated answer is free, also after the budget was made smaller
+        more = charged[name] - sum(float(one[name]) for one in given)
+        if more <= 1e-9 * limit:  # a repeated answer is free, also after the budget was made smaller
             continue
         spent = sum(float(one[name]) for one in answers if one["analyst"] == analyst)
-        if spent + charged[name] > limit * (1 + 1e-9):
-            raise PolicyError(f"the {name} of {analyst} is {limit:g} here: {spent:.4g} is spent, and this answer takes {charged[name]:.4g}", where=island.name, remedy=f"ask again what was answered, which costs nothing, ask with a smaller {name}, or let the site raise the budget")  # fmt: skip
+        if spent + more > limit * (1 + 1e-9):
+            raise PolicyError(f"the {name} of {analyst} is {limit:g} here: {spent:.4g} is spent, and this answer takes {more:.4g}", where=island.name, remedy=f"ask again what was answered, which costs nothing, ask with a smaller {name}, or let the site raise the budget")  # fmt: skip
 
 
 @task(discloses=promise_privacy)
@@ -281,12 +295,11 @@ def require_room(island: Any, message: Any) -> Any:
     """Refuse an answer that exceeds this site's budget, or that it has given among other sites, before any site reads a row or is charged. What of it was charged already costs nothing."""
     plan = _plan_here(island, message)
     epsilon, delta, analyst = _terms(island, message)
-    answers, terms, sites = _answers(island), _digest_terms(message, plan), _sites_of(message)
-    given = [one for one in answers if one.get("terms") == terms]
+    terms, sites = _digest_terms(message, plan), _sites_of(message)
+    given = [one for one in _answers(island) if one.get("terms") == terms]
     if any(one["sites"] != sites for one in given):
         raise PolicyError(f"this statement was answered among other sites than {', '.join(sites)}", where=island.name, remedy="name another edition, strategy=saqe:edition=monday, which is charged")  # fmt: skip
-    whole = {"epsilon": epsilon, "delta": delta if plan.hidden_keys else 0.0}
-    _require_budget(island, answers, analyst, {name: most - sum(float(one[name]) for one in given) for name, most in whole.items()})  # fmt: skip
+    require_budget(island, analyst, {"epsilon": epsilon, "delta": delta if plan.hidden_keys else 0.0}, given=given)
     return {}
 
 

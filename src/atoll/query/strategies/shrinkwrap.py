@@ -10,8 +10,9 @@ stay, so answers are those of `smcql`. Sizes tell the parties how many rows coun
 * The parties keep the rows that count and so many others, in an order that nobody knows (`atoll.secure.tables.compact_rows`): no party learns ``c``.
 * ``epsilon`` and ``delta`` are divided over the tables: ``uniform``, ``eager`` (all for the first) or ``optimal``: as the expected work is least.
 
-A site charges its budget, and writes its noise down, before it shares a row. The noise belongs to the statement, its settings and the rows of all sites: the same again costs nothing, and shows nothing new. If one
-site's rows have changed, all draw noise anew.
+A site charges its budget, and writes down its noise and the rows that the statement reads there, before it shares one. Both belong to the statement, its settings and the sites: the same again costs nothing, and is
+computed on the same rows with the same noise, whatever has become of the tables. If noise were drawn anew, or charged, only when rows have changed, that would tell of a single unit. Who wants the answer of today's rows names
+another ``edition``, which is charged.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from atoll.secure.tables import SharedTable, compact_rows, send_table, share_tab
 from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 
 from ..events import write_event
+from ..local import plan_of, silo_of
 from ..secure.extents import Extents
 from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, LeafRows, Operator, SecurePlan
@@ -43,12 +45,11 @@ from ..secure.plan import make_row_plan
 from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
 from ..secure.work import expect_rows, measure_work
-from .saqe import find_release, release_once
+from .saqe import find_release, release_once, require_budget
 from .smcql import (
     LocalRows,
     Smcql,
     compute_answer,
-    local_rows,
     plain_terms,
     promised_of,
     require_size,
@@ -68,8 +69,8 @@ if TYPE_CHECKING:
 __all__ = ["Shrinkwrap", "charge_sizes", "choose_split", "compute_cut_rows", "draw_padding", "measure_states", "padding_shift", "share_cut_rows"]  # fmt: skip
 
 SPLITS = ("optimal", "uniform", "eager")
-_STATES = "query-states"
-"""Name of the record of the key that a site names states of its rows by."""
+_ROWS = "query-rows"
+"""Begins the names of the snapshots that sites keep for repeated statements."""
 _NOISE = {"n": None}
 _GUESSED_SITES = 3
 _CHARGE = 240.0
@@ -174,7 +175,7 @@ class _Terms:
         self.epsilons = [sizes * part / whole for part in self.parts]
         self.deltas = [self.delta * part / whole for part in self.parts]
         self.count_epsilon = self.epsilon / 2 / self.counts if self.counts else 0.0
-        self.tag = hash_parts("cut sizes", json.dumps(plain_terms([plan.statement.sql, asks.told(), request["sizes"], request["widths"], given]), sort_keys=True)).hex()  # fmt: skip
+        self.bound = hash_parts("cut for", json.dumps(plain_terms([list(request["sizes"].items()), request["widths"], given]), sort_keys=True)).hex()  # fmt: skip
 
     @property
     def used(self) -> list[int]:
@@ -216,60 +217,72 @@ def _unit_of(plan: SecurePlan) -> str:
 # ---------------------------------------------------------------- at a site
 
 
+def _tag_of(island: Any, message: Mapping[str, Any], plan: SecurePlan) -> str:
+    """Names what noise and rows belong to: the statement with its settings, as this site plans it."""
+    leaves = [[leaf.text, leaf.size, list(leaf.claims)] for leaf in plan.leaves]
+    told = [plan.statement.sql, read_strategy(message).told(), leaves, plan.policy.told(plan.catalog.tables), island.name == message["first"]]  # fmt: skip
+    return hash_parts("cut sizes", json.dumps(plain_terms(told), sort_keys=True)).hex()
+
+
+def _kept_rows(island: Any, message: Mapping[str, Any], *, fresh: bool = False) -> tuple[LocalRows, str, Any]:
+    """The rows of a statement at a site, its tag, and what was released for it: the rows that its noise belongs to, or those of this moment if there is none yet."""
+    silo = silo_of(island.data)
+    plan = plan_of(silo, message, make_row_plan, "shrinkwrap")
+    tag = _tag_of(island, message, plan)
+    known = find_release(island, tag)[1]
+    kept: Any = silo.kept
+    which = (tag, "" if known is None else str(known["rows"]))
+    if fresh or not isinstance(kept, LocalRows) or kept.plan is not plan or kept.which != which:
+        stored = None if known is None else [bytes(one) for one in island.left(known["rows"])["tables"]]
+        kept = LocalRows(island, message, plan, find_size_cuts(plan)[1], stored)
+        kept.which, silo.kept = which, kept
+    return kept, tag, known
+
+
 @task(discloses=promise_min_count)
 def measure_states(island: Any, message: Any) -> Any:
-    """What `measure_rows` tells, and a name of the rows that this statement reads here: the same name for the same rows."""
-    kept = local_rows(
-        island, message, fresh=True, claims=lambda plan: find_size_cuts(plan)[1], make=make_row_plan, by="shrinkwrap"
-    )
+    """What `measure_rows` tells, of the rows that the statement was first asked over. It is refused if there is no room for it, before any site is charged."""
+    kept, _, known = _kept_rows(island, message, fresh=True)
+    asks: Any = read_strategy(message)
+    if known is None:
+        require_budget(island, asks.analyst, {"epsilon": asks.epsilon, "delta": asks.delta})
+    elif list(known["sites"]) != sorted(map(str, message["sites"])):
+        raise PolicyError(f"this statement was answered among other sites than {', '.join(sorted(map(str, message['sites'])))}", where=island.name, remedy="name another edition, strategy=shrinkwrap:edition=monday, which is charged")  # fmt: skip
     kept.tell_sizes(island, message)
-    return {"rows": kept.sizes, "words": kept.widths(), "state": _state_of(island, kept)}
-
-
-def _state_of(island: Any, kept: LocalRows) -> str:
-    """A keyed hash of the rows, so that nobody finds out by trying which rows they are."""
-    try:
-        key = bytes(island.left(_STATES)["key"])
-    except ConfigError:
-        key = island.secret.bytes(32)
-        island.leave(_STATES, {"key": key}, at_once=True)
-    rows = [None if one is None else sorted(map(repr, zip(*(column.to_pylist() for column in one.columns), strict=True))) for one in kept.rows]  # fmt: skip
-    return hash_parts("rows", key, kept.plan.statement.sql, repr(rows)).hex()[:32]
+    return {"rows": kept.sizes, "words": kept.widths()}
 
 
 @task(discloses=promise_privacy)
 def charge_sizes(island: Any, message: Any) -> Any:
-    """Charge the analyst for sizes with noise, and write the noise down; the same again costs nothing."""
-    kept = local_rows(island, message["message"], fresh=False, make=make_row_plan, by="shrinkwrap")
-    terms = _require_state(island, kept, message)
+    """Charge the analyst for sizes with noise, and write the noise and the rows down; the same again costs nothing."""
+    kept, tag, known = _kept_rows(island, message["message"])
+    terms = _Terms(kept.plan, message)
     if terms.used or terms.counts:
-        unit = _unit_of(kept.plan)
-        release_once(island, terms.tag, kept.plan.statement.text, terms.analyst, terms.charged, terms.events(unit), lambda: terms.draw(island.secret))  # fmt: skip
+        unit, rows = _unit_of(kept.plan), f"{_ROWS}-{island.secret.bytes(8).hex()}"
+
+        def make() -> Any:
+            island.leave(rows, {"tables": kept.keep()}, at_once=True)
+            return terms.draw(island.secret)
+
+        about = {"kind": "noise", "rows": rows, "sites": sorted(map(str, message["sizes"]))}
+        release_once(island, tag, kept.plan.statement.text, terms.analyst, terms.charged, terms.events(unit), make, terms.bound, about)  # fmt: skip
+        if known is None:
+            kept.which = tag, rows
         write_event(island, message["message"], kept.plan, f"nothing yet: noise for {len(terms.used)} sizes and {terms.counts} counts is drawn", kept.behind)  # fmt: skip
     return {}
 
 
-def _require_state(island: Any, kept: LocalRows, request: Mapping[str, Any]) -> _Terms:
-    """The terms of a request for the rows that are here."""
-    terms = _Terms(kept.plan, request)
-    if terms.given["states"].get(island.name) != _state_of(island, kept):
-        raise PolicyError("the request names rows that are not here: they have changed, or were never asked for", where=island.name, remedy="ask again")  # fmt: skip
-    return terms
-
-
 def _own_noise(island: Any, request: Mapping[str, Any]) -> tuple[_Terms, Any]:
-    """The terms of a request, and this site's noise, which has been charged.
+    """The terms of a request, and this site's noise, which has been charged, for the rows that it belongs to.
 
     Raises:
         PolicyError: it has not been charged.
     """
-    terms = _require_state(
-        island, local_rows(island, request["message"], fresh=False, make=make_row_plan, by="shrinkwrap"), request
-    )
+    kept, _, known = _kept_rows(island, request["message"])
+    terms = _Terms(kept.plan, request)
     made = np.zeros(len(terms.cuts) + terms.counts, np.int64)
     if terms.used or terms.counts:
-        known = find_release(island, terms.tag)[1]
-        if known is None:
+        if known is None or known["bound"] != terms.bound:
             raise PolicyError("sizes are asked for that nobody has paid for", where=island.name, remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
         made = np.asarray(known["value"], np.int64)
     return terms, made
@@ -377,6 +390,7 @@ class Shrinkwrap(Smcql):
         analyst: who asks, as the sites' policies name people.
         split: how epsilon is divided over the sizes: ``optimal``, ``uniform`` or ``eager``.
         answer: ``exact``, or ``noisy``: then half of epsilon is for noise on counts that are opened.
+        edition: what tells this answer from an earlier one to the same statement: another edition is of the rows of its moment, and charged.
     """
 
     name: ClassVar[str] = "shrinkwrap"
@@ -390,6 +404,7 @@ class Shrinkwrap(Smcql):
     analyst: str = ""
     split: str = "optimal"
     answer: str = "exact"
+    edition: str = ""
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS or self.answer not in ("exact", "noisy"):
@@ -502,7 +517,6 @@ class Shrinkwrap(Smcql):
         about = "at most one of the three parties is curious, none departs from the protocol, and the policies are right about at_most and key, which the sites and the parties check"
         return [
             Exposure("coordinator, three parties", text, about, "sizes"),
-            Exposure("coordinator", "whether a site's rows have changed since the statement was last asked", ""),
             *found,
         ]
 
@@ -527,7 +541,7 @@ class Shrinkwrap(Smcql):
         """Bytes of the charge, and of the noise."""
         if not self.epsilon:
             return 0.0
-        request = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "states": dict.fromkeys(sizes, "0" * 32)}))  # fmt: skip
+        request = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "cut": {"parts": [0] * len(sizes)}}))  # fmt: skip
         return len(sizes) * (asked + 2 * request + 3 * _CHARGE)
 
     # ------------------------------------------------------------------ what it does
@@ -536,14 +550,13 @@ class Shrinkwrap(Smcql):
         """Carry a plan out."""
         if not self.epsilon:
             return await super().run(fed, plan, message)
-        sizes, widths, told = await self.measure(fed, message, measure_states)
+        sizes, widths, _ = await self.measure(fed, {**message, "sites": list(fed.parties.names)}, measure_states)
         totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
         cuts, _, _ = find_size_cuts(plan)
         expected = _RehearsedCutter(cuts, {cut.number: part for cut, _, _, _, part in self._expected(plan, totals, len(sizes))})  # fmt: skip
         require_size(plan, sizes, expected.shrink)
-        states = {name: str(one["state"]) for name, one in told.items()}
         parts = list(self._parts(plan, cuts, totals, len(sizes)))
-        request = {"message": dict(message), "sizes": sizes, "widths": widths, "cut": {"parts": parts, "states": states}}  # fmt: skip
+        request = {"message": dict(message), "sizes": sizes, "widths": widths, "cut": {"parts": parts}}  # fmt: skip
         charged = await fed.ask_all(fed.parties, charge_sizes, request)
         if len(charged.values) < len(fed.parties):
             raise DataError(next(iter(charged.rejected.values()), "a site did not answer"), where="shrinkwrap", remedy="start all sites, and ask within their budgets")  # fmt: skip

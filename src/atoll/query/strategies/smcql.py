@@ -87,8 +87,10 @@ __all__ = [
     "read_answer",
     "read_cells",
     "require_size",
+    "read_arrow",
     "send_leaves",
     "share_rows",
+    "write_arrow",
 ]
 
 _GUESSED = 256
@@ -109,10 +111,37 @@ def promised_of(args: Any) -> Disclosure:
 # ---------------------------------------------------------------- at a site
 
 
-class LocalRows:
-    """The rows of the leaves at one site, of one snapshot."""
+def write_arrow(table: Any) -> bytes:
+    """A table of Arrow as bytes."""
+    pyarrow = need("pyarrow", "sql", "rows of a site")
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
 
-    def __init__(self, island: Any, message: Mapping[str, Any], plan: SecurePlan, claims: Sequence[tuple[str, str, int]] = ()) -> None:  # fmt: skip
+
+def read_arrow(content: bytes) -> Any:
+    """The table of `write_arrow`."""
+    return need("pyarrow", "sql", "rows of a site").ipc.open_stream(content).read_all()
+
+
+class LocalRows:
+    """The rows of the leaves at one site, of one snapshot.
+
+    Args:
+        island: the site.
+        message: the request.
+        plan: its plan.
+        claims: tables, their columns, and how many rows may have one value, that are checked besides those of the leaves.
+        kept: a snapshot that was kept, in place of one of this moment; see `keep`.
+
+    Attributes:
+        which: names the release that these rows belong to, of a strategy that keeps them.
+    """
+
+    which: tuple[str, str] = ("", "")
+
+    def __init__(self, island: Any, message: Mapping[str, Any], plan: SecurePlan, claims: Sequence[tuple[str, str, int]] = (), kept: Sequence[bytes] | None = None) -> None:  # fmt: skip
         silo = silo_of(island.data)
         names = names_of(silo, plan)
         prefix, tables = prefix_of(silo, plan, names), list(names.values())
@@ -127,7 +156,8 @@ class LocalRows:
         texts += [f"{prefix} {leaf.units_text(one)}" for leaf, one in self.released]
         counted = list(dict.fromkeys(one.table for _, one in self.released))
         texts += [units_text(next(one for _, one in self.released if one.table == table), plan.catalog, names[table]) for table in counted]  # fmt: skip
-        found = iter(silo.run_all(texts, tables, arrow=True))
+        self._read = silo.run_all(texts, tables, arrow=True) if kept is None else [read_arrow(one) for one in kept]
+        found = iter(self._read)
         self.sizes, self.counts, self.rows = list[int](), list[int](), list[Any]()
         for leaf in self.leaves:
             if leaf is None:
@@ -146,6 +176,10 @@ class LocalRows:
 
         self._kept = [next(found).column(0).to_pylist() for _ in self.released]
         self._units = {table: [one.to_pylist() for one in next(found).columns] for table in counted}
+
+    def keep(self) -> list[bytes]:
+        """The snapshot, as bytes."""
+        return [write_arrow(one) for one in self._read]
 
     def record(self, island: Any) -> None:
         """Write down which units of this site stand behind the answer, before any of their rows leaves.
@@ -560,6 +594,10 @@ class Smcql(Strategy):
         names = list(fed.parties.names)
         told = await fed.ask_all(fed.parties, task, message)
         known = dict(zip(told.senders.names, told.values, strict=True))
+        missing = next((name for name in names if name not in known), None)
+        if missing is not None:
+            why = told.rejected.get(missing) or told.errors.get(missing) or "it did not answer"
+            raise DataError(f"{missing} does not say how many rows it has: {why}", where="shares", remedy="start all sites, and ask within what they allow")  # fmt: skip
         sizes = {name: [int(one) for one in known[name]["rows"]] for name in names}
         widths: dict[str, int] = {}
         for one in known.values():
