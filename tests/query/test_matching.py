@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, PolicyError
 from atoll.engines.recording import RecordingEngine
-from atoll.secure.tables import match_rows
+from atoll.secure.tables import match_rows, matching
 from tests.support.silos import TableSource, connected
 from tests.support.trios import among_three
 
@@ -67,10 +67,28 @@ def test_many_drawn_weights_are_matched_as_scipy_matches_them(weights: Any) -> N
 def test_what_parties_open_says_how_long_an_auction_takes_and_nothing_else() -> None:
     """Weights of nothing end at once; those that are all alike end as soon as each row has bid for another one."""
     assert require_heaviest(np.full((3, 2), -7)) == {"weights": [0]}
-    noted = require_heaviest(np.full((4, 4), 5))
-    assert noted["weights"] == [(5 * 9).bit_length()]
+    noted = require_heaviest(np.full((4, 4), 50))
+    assert noted["weights"] == [(50 * 9).bit_length()]
     assert noted["bidding rows"] == [4, 0, 4, 0]
     assert noted["bidding columns"] == [0, 0]
+
+
+@among_three
+async def two_best(trio: Any, values: Any) -> Any:
+    best, second = await matching._two_best(trio, trio.places.constant(np.array(values)))
+    return (await trio.open(best)).tolist(), (await trio.open(second)).tolist()
+
+
+def test_the_two_best_of_groups_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ties, negative values, and groups that are filled up; of equal ones the first is larger."""
+    values = np.random.default_rng(3).integers(-4, 3, (6, 21))
+    values[0], values[1, 20] = -(2**28), 2**28
+    expected = [np.argsort(-values, axis=1, kind="stable")[:, place, None] == np.arange(21) for place in (0, 1)]
+    for few in (0, 1 << 20):
+        monkeypatch.setattr(matching, "_FEW_PAIRS", few)
+        found, sent = two_best(values.tolist())[0]
+        assert [np.array(one).tolist() for one in found] == [one.astype(int).tolist() for one in expected]
+        assert len(sent.sent) == {0: 24, 1 << 20: 13}[few]
 
 
 @pytest.mark.slow

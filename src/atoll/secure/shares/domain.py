@@ -11,6 +11,7 @@ A negative number ``-x`` is the element ``2^k - x`` or ``p - x``: `of` and `sign
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -377,7 +378,7 @@ class WordRing(Domain):
         """``2^k``."""
         return 1 << self.k
 
-    @property
+    @functools.cached_property
     def mask(self) -> np.uint64:
         """``2^k - 1``."""
         return np.uint64(self.order - 1)

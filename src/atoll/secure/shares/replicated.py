@@ -8,7 +8,7 @@ import numpy as np
 
 from atoll.core.errors import LetterError
 
-from ..keystream import SEED, derived, keystream
+from ..keystream import SEED, Keystream, derived
 from .computation import Computation, SharedArray
 from .domain import Binary, WordRing
 from .sharing import ReplicatedSharing
@@ -21,16 +21,13 @@ __all__ = ["ReplicatedComputation"]
 
 
 class _Common:
-    """Uniform words that two neighbours draw alike: the keystream of their seed, a seed of its own for each draw."""
+    """Uniform words that two neighbours draw alike, one after the other: the keystream of their seed."""
 
     def __init__(self, seed: bytes, use: str) -> None:
-        self._seed, self._use, self._count = seed, use, 0
+        self._words = Keystream(derived(seed, use))
 
     def uint64(self, shape: int | tuple[int, ...]) -> Array:
-        self._count += 1
-        count = int(np.prod(shape, dtype=int))
-        words = keystream(derived(self._seed, f"{self._use} {self._count}"), 64, count)
-        return np.asarray(words).astype(np.uint64).reshape(shape)
+        return self._words(int(np.prod(shape, dtype=int))).reshape(shape)
 
 
 class ReplicatedComputation(Computation):
@@ -46,7 +43,7 @@ class ReplicatedComputation(Computation):
             bits = ReplicatedSharing(Binary())
             self.bitwise = ReplicatedComputation(self.island, self.peers, self.parties, self.me, bits, self._dealer)
         self._seeds: tuple[bytes, bytes] | None = None
-        self._drawn = 0
+        self._zeros: list[_Common] | None = None
         self._trio: Trio | None = None
 
     @property
@@ -83,9 +80,9 @@ class ReplicatedComputation(Computation):
 
     async def _zero(self, shape: tuple[int, ...]) -> Array:
         """This party's additive share of zero: what it shares with the next minus what it shares with the one before."""
-        seeds = await self._agree()
-        self._drawn += 1
-        own, before = (self.domain.random(_Common(seed, f"zero {self._drawn}"), shape) for seed in seeds)
+        if self._zeros is None:
+            self._zeros = [_Common(seed, "zero") for seed in await self._agree()]
+        own, before = (self.domain.random(words, shape) for words in self._zeros)
         return self.domain.sub(own, before)
 
     async def mul(self, x: SharedArray, y: SharedArray) -> SharedArray:
