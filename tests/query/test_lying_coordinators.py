@@ -212,7 +212,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "sums": {},
-    "smcql": {"mode": "garbled"},
+    "smcql": {"mode": "garbled", "slices": "none"},
     "senate": {},
     "conclave": {"trusted": "none"},
     "shrinkwrap": {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from atoll.core.sealing import sealed_nbytes
 from atoll.secure.shares import ShareRehearsal, Trio
 from atoll.secure.tables import SharedTable, outward_rows
 
+from ..slices import HERE, SlicedTables, SliceExtents, SliceSizes, empty_table, result_layout, sliced_rows
 from .extents import Extents
 from .operators import Operator, PlanLeaf, SecurePlan
 from .tables import SecureTables
@@ -32,7 +33,9 @@ __all__ = [
     "predict_cost",
     "relayed_nbytes",
     "release_rows",
+    "shared_layout",
     "shown_columns",
+    "sliced_layout",
 ]
 
 WITHHELD = "withheld"
@@ -98,9 +101,22 @@ def leaf_layout(leaf: PlanLeaf, widths: Mapping[str, int]) -> Layout:
     return made
 
 
-def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents) -> Extents:  # fmt: skip
-    """How many rows the plan's tables have, for the sizes of the leaves at each site; see `Extents`."""
-    found = kind([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)], shrink)
+def shared_layout(plan: SecurePlan, place: int, widths: Mapping[str, int]) -> Layout:
+    """The columns of a leaf as sites share them: of a sliced one also which rows count."""
+    sliced = sliced_rows(plan)
+    made = leaf_layout(plan.leaves[place], widths)
+    return made if sliced is None or place not in sliced.places else {**made, HERE: 1}
+
+
+def sliced_layout(plan: SecurePlan, slices: SliceSizes, widths: Mapping[str, int]) -> Layout:
+    """The columns of the rows that slices make."""
+    return result_layout(slices.sliced, [leaf_layout(leaf, widths) for leaf in plan.leaves])
+
+
+def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents, slices: SliceSizes | None = None) -> Extents:  # fmt: skip
+    """How many rows the plan's tables have, for the sizes of the leaves at each site, and those of slices; see `Extents`."""
+    totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
+    found = kind(totals, shrink) if slices is None else SliceExtents(slices, totals, shrink)
     for root in (plan.root, plan.withheld):
         if root is not None:
             found.rows(root)
@@ -126,7 +142,7 @@ async def release_rows(plan: SecurePlan, tables: SecureTables) -> tuple[SharedTa
     return made, await outward_rows(made, ordered=plan.ordered), few
 
 
-def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None, keys: RehearsedKeys | None = None, noted: Mapping[str, Sequence[int]] | None = None) -> SecureCost:  # fmt: skip
+def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None, keys: RehearsedKeys | None = None, noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None) -> SecureCost:  # fmt: skip
     """What a plan costs.
 
     Args:
@@ -137,10 +153,14 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
         cuts: tables that the parties cut; ``None`` for none.
         keys: tables whose keys a party reads; ``None`` for none.
         noted: sizes that they opened on the way, by name; by default usual ones.
+        slices: how many rows slices have; ``None`` for a plan without.
     """
-    run = _Rehearsals(plan, widths, cuts, keys, noted)
+    run = _Rehearsals(plan, widths, cuts, keys, noted, slices)
     largest = run.largest([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)])
-    shared = sum(_sharing(leaf_layout(leaf, widths), own[place], owner in parties) for place, leaf in enumerate(plan.leaves) for owner, own in sizes.items() if own[place])  # fmt: skip
+    shared = sum(_sharing(shared_layout(plan, place, widths), own[place], owner in parties) for place in range(len(plan.leaves)) for owner, own in sizes.items() if own[place])  # fmt: skip
+    if slices is not None:
+        layout = sliced_layout(plan, slices, widths)
+        shared += sum(_sharing(layout, slices.result_rows(owner), owner in parties) for owner in sizes if slices.result_rows(owner))  # fmt: skip
     totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
     if largest <= _LARGEST:
         # Few rows are sorted in a number of steps that varies: the mean of several orders is nearer.
@@ -149,10 +169,10 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
         return SecureCost(sent + shared, messages, drawn[0].outward)
     runs = []
     for shrunk in (_LARGEST, _LARGEST // 4):
-        smaller = list(totals)
-        while (rows := run.largest(smaller)) > shrunk and max(smaller) > 1:
-            smaller = [max(1, one // 2) for one in smaller]
-        runs.append((rows, run.play(smaller)))
+        smaller, part = list(totals), run
+        while (rows := part.largest(smaller)) > shrunk and max(smaller) > 1:
+            smaller, part = [max(1, one // 2) for one in smaller], part.halved()
+        runs.append((rows, part.play(smaller)))
     (n, one), (m, other) = runs
     bytes_, outward = (_extrapolate(largest, (n, a), (m, b)) for a, b in ((one.nbytes, other.nbytes), (one.outward, other.outward)))  # fmt: skip
     growth = (one.messages - other.messages) / max(1e-9, math.log2(n / m)) if n > m else 0.0
@@ -190,11 +210,17 @@ class _Rehearsals:
     cuts: RehearsedCuts | None
     keys: RehearsedKeys | None
     noted: Mapping[str, Sequence[int]] | None
+    slices: SliceSizes | None = None
+
+    def halved(self) -> _Rehearsals:
+        """The same of half of the slices, if there are several."""
+        few = self.slices is None or len(self.slices.keys) < 2
+        return self if few or self.slices is None else replace(self, slices=self.slices.every(2))
 
     def largest(self, totals: Sequence[int]) -> int:
         """Rows of the largest table."""
         shrink = None if self.cuts is None else self.cuts.shrink
-        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents).largest  # fmt: skip
+        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents, self.slices).largest  # fmt: skip
 
     def play(self, totals: Sequence[int], seed: int = 0) -> SecureCost:
         """What the parties send for leaves of some rows: one of them stands for all, unless each sends something else."""
@@ -209,18 +235,20 @@ class _Rehearsals:
         rehearsal = ShareRehearsal(relayed_nbytes, seed, place, self.noted)
         trio = rehearsal.trio
 
-        def table(leaf: PlanLeaf, n: int) -> SharedTable:
-            def column(bits: int | None) -> Any:
-                return trio.numbers.constant(np.zeros(n, np.int64)) if bits is None else trio.constant(np.zeros(n, np.uint64), bits)  # fmt: skip
+        slices = self.slices
 
-            return SharedTable({name: column(bits) for name, bits in leaf_layout(leaf, self.widths).items()}, column(1))
+        def rows(place: int, n: int) -> int:
+            return n if slices is None or place not in slices.sliced.places else len(slices.leaf_places(place))
 
         def tables(leaves: Sequence[SharedTable]) -> SecureTables:
+            if slices is not None:
+                layout, counts = sliced_layout(self.plan, slices, self.widths), map(slices.result_rows, slices.counts)
+                return SlicedTables(trio, leaves, slices, [empty_table(trio, layout, n) for n in counts if n])
             resize = None if self.cuts is None else self.cuts.resize
             return SecureTables(trio, leaves, resize) if self.keys is None else self.keys.make_tables(trio, leaves)
 
         async def work() -> Any:
-            leaves = [table(leaf, n) for leaf, n in zip(self.plan.leaves, totals, strict=True)]
+            leaves = [empty_table(trio, leaf_layout(leaf, self.widths), rows(place, n)) for place, (leaf, n) in enumerate(zip(self.plan.leaves, totals, strict=True))]  # fmt: skip
             return (await release_rows(self.plan, tables(leaves)))[1:]
 
         return rehearsal, rehearsal.play(work())

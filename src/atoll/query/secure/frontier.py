@@ -52,6 +52,7 @@ __all__ = [
     "ClearJoin",
     "ClearLookup",
     "GroupedLeaf",
+    "bases_of",
     "move_frontier",
     "readers_of",
 ]
@@ -278,11 +279,11 @@ class _Origins:
 
 def _leaf_origins(plan: SecurePlan, leaf: PlanLeaf) -> tuple[Bases, Mapping[str, Bases]]:
     """What a leaf's rows and columns follow from: the columns of sites in its local SQL."""
-    rows = _bases_of(plan, "1", leaf.body, whole=True)
-    return rows, {column.name: _bases_of(plan, column.text, leaf.body, whole=False) for column in leaf.columns}
+    rows = bases_of(plan, "1", leaf.body, whole=True)
+    return rows, {column.name: bases_of(plan, column.text, leaf.body, whole=False) for column in leaf.columns}
 
 
-def _bases_of(plan: SecurePlan, text: str, body: str, *, whole: bool) -> Bases:
+def bases_of(plan: SecurePlan, text: str, body: str, *, whole: bool) -> Bases:
     """The columns of sites that an expression names, or all of its SELECT does; where a name is that of a subquery or of WITH, all that the statement reads."""
     import sqlglot
     from sqlglot import exp

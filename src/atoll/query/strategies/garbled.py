@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from atoll.core.requests.island import Island
 
     from ..policy import QueryPolicy
+    from ..slices import SliceSizes
     from ..statement import Catalog, SqlStatement
 
 __all__ = ["GarbledSmcql", "OwnerAnswer", "answer_on_wires", "garble_answer", "measure_columns", "measure_local"]
@@ -184,7 +185,7 @@ class GarbledSmcql(Smcql):
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan; see `atoll.query.secure.plan`."""
-        return refuse_auctions(super().plan(statement, catalog, policy), self.name)
+        return refuse_auctions(make_secure_plan(statement, catalog, policy), self.name)
 
     def require_parties(self, sites: int, *, helper: bool) -> None:
         """Refuse other than two sites."""
@@ -220,8 +221,8 @@ class GarbledSmcql(Smcql):
         del plan
         return list(names)
 
-    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None) -> tuple[float, int]:  # fmt: skip
-        del cuts, joins, noted
+    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None) -> tuple[float, int]:  # fmt: skip
+        del cuts, joins, noted, slices
         return self._cost_of(plan, sizes, widths, self.count(plan, sizes, widths, {}))
 
     def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> GateCounter:  # fmt: skip

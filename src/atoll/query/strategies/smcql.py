@@ -4,6 +4,7 @@
 2. All roles compare a digest of the statement, the policy, the owners and their sizes: a coordinator cannot ask them for different things.
    Sites share their rows among three parties: the first three sites, or two sites and a helper. Filling rows hide how many there are.
 3. The parties join, filter, group and sort (`atoll.query.secure.tables`); what each sees depends on these sizes alone (`atoll.secure.tables`).
+   Where policies make the column public by which rows are joined, grouped or ranked, they work slice by slice, and slices of one site it computes alone (`atoll.query.slices`).
 4. The parties hand the rows of the answer to the coordinator, which puts two parts of three together, and computes what is written around the aggregates.
 
 With a ``min_count`` the parties count the units behind each group and hand out those of enough (`atoll.query.secure.units`). Before its rows leave, a site writes down which of its units they are, in the record
@@ -40,15 +41,28 @@ from ..secure.costs import (
     WITHHELD,
     RehearsedCuts,
     RehearsedKeys,
-    leaf_layout,
     measure_extents,
     predict_cost,
     release_rows,
+    shared_layout,
+    sliced_layout,
 )
 from ..secure.extents import Extents, too_many_rows
 from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
-from ..secure.tables import Resize, SecureTables
+from ..secure.tables import Resize, SecureTables, refuse_claim
+from ..slices import (
+    HERE,
+    SlicedTables,
+    SliceSizes,
+    compute_alone,
+    make_sliced_plan,
+    place_rows,
+    read_keys,
+    slice_texts,
+    sliced_rows,
+    tell_slices,
+)
 from ..statement import SOURCE
 from .strategy import (
     CONTACT_NBYTES,
@@ -83,6 +97,7 @@ __all__ = [
     "measure_rows",
     "own_rows",
     "plain_terms",
+    "planner_of",
     "promised_of",
     "read_answer",
     "read_cells",
@@ -90,6 +105,7 @@ __all__ = [
     "read_arrow",
     "send_leaves",
     "share_rows",
+    "slices_of",
     "write_arrow",
 ]
 
@@ -99,6 +115,7 @@ DIGEST = 16
 ROW_BITS = 40
 """Bits of the number of a row within its site."""
 MODES = ("auto", "shares", "garbled")
+SLICES = ("public", "none")
 MOST_ROWS = 1 << 21
 """Most rows of a table that the parties make."""
 
@@ -156,6 +173,7 @@ class LocalRows:
         texts += [f"{prefix} {leaf.units_text(one)}" for leaf, one in self.released]
         counted = list(dict.fromkeys(one.table for _, one in self.released))
         texts += [units_text(next(one for _, one in self.released if one.table == table), plan.catalog, names[table]) for table in counted]  # fmt: skip
+        texts += [f"{prefix} {text}" for text in slice_texts(plan)]
         self._read = silo.run_all(texts, tables, arrow=True) if kept is None else [read_arrow(one) for one in kept]
         found = iter(self._read)
         self.sizes, self.counts, self.rows = list[int](), list[int](), list[Any]()
@@ -176,6 +194,7 @@ class LocalRows:
 
         self._kept = [next(found).column(0).to_pylist() for _ in self.released]
         self._units = {table: [one.to_pylist() for one in next(found).columns] for table in counted}
+        self.slices = [tell_slices(rows) for rows in found]
 
     def keep(self) -> list[bytes]:
         """The snapshot, as bytes."""
@@ -212,7 +231,35 @@ class LocalRows:
 
     def tell_sizes(self, island: Any, message: Mapping[str, Any]) -> None:
         """Write down that the sizes leave."""
-        write_event(island, message, self.plan, "the number of these rows, up to the next power of two, and the longest text of each column, in steps of 8 bytes", self.behind)  # fmt: skip
+        sliced = sliced_rows(self.plan)
+        values = (
+            ""
+            if sliced is None
+            else f"the values of {_shown(sliced.bases)}, with the rows of each up to the next power of two, "
+        )
+        write_event(island, message, self.plan, f"{values}the number of these rows, up to the next power of two, and the longest text of each column, in steps of 8 bytes", self.behind)  # fmt: skip
+
+    def shared_sizes(self, request: Mapping[str, Any], me: str) -> list[int]:
+        """Rows of each leaf that this site shares.
+
+        Raises:
+            DataError: the coordinator says other slices of this site than it told.
+        """
+        slices = slices_of(self.plan, request)
+        if slices is None:
+            return self.sizes
+        own = slices.counts.get(me, np.zeros((len(self.slices), len(slices.keys)), np.int64))
+        said = [{key: int(n) for key, n in zip(slices.keys, row, strict=True) if n} for row in own]
+        if said != [dict(zip(one["keys"], one["rows"], strict=True)) for one in self.slices]:
+            raise DataError(f"this site told other values of {_shown(slices.sliced.bases)} than are asked for, or other numbers of their rows", where=me, remedy="ask again: its rows have changed since it was asked how many there are, or the coordinator is lying")  # fmt: skip
+        return slices.with_rows({me: self.sizes})[me]
+
+    def keys(self, place: int) -> list[str | None]:
+        """The value of the slice of each row of a leaf."""
+        sliced = sliced_rows(self.plan)
+        names = {} if sliced is None else dict(sliced.columns)
+        (k,) = (k for k, column in enumerate(self.plan.leaves[place].columns) if column.name == names[place])
+        return read_keys(self.rows[place].column(k))
 
     def widths(self) -> dict[str, int]:
         """Words that each column of text needs here."""
@@ -283,16 +330,65 @@ def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: 
 @task(discloses=promise_min_count)
 def measure_rows(island: Any, message: Any) -> Any:
     """How many rows the tables of each leaf have, rounded up to a power of two, and how long texts are, in steps of 8 bytes."""
-    kept = local_rows(island, message, fresh=True)
+    kept = local_rows(island, message, fresh=True, make=planner_of(message))
     kept.tell_sizes(island, message)
-    return {"rows": kept.sizes, "words": kept.widths()}
+    return {"rows": kept.sizes, "words": kept.widths(), **({"slices": kept.slices} if kept.slices else {})}
+
+
+def planner_of(message: Mapping[str, Any]) -> Callable[..., SecurePlan]:
+    """What makes the plan of three parties for a request: in slices, if its strategy says so."""
+    return make_sliced_plan if read_strategy(message).told().get("slices") == "public" else make_secure_plan
+
+
+def slices_of(plan: SecurePlan, request: Mapping[str, Any]) -> SliceSizes | None:
+    """The slices of a request; ``None`` for a plan without.
+
+    Raises:
+        LetterError: it has those of other sites.
+    """
+    sliced = sliced_rows(plan)
+    if sliced is None:
+        return None
+    told = request.get("slices")
+    if not isinstance(told, Mapping) or list(told["counts"]) != list(request["sizes"]):
+        raise LetterError(f"the values of {_shown(sliced.bases)} are not those of the sites that are asked", where="smcql", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
+    return SliceSizes.of_request(sliced, told)
+
+
+def _shown(bases: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{table}.{column}" for table, column in bases)
 
 
 def own_rows(island: Any, request: Mapping[str, Any], place: int, make: Callable[..., Any] = make_secure_plan, by: str = "smcql") -> dict[str, Any]:  # fmt: skip
     """The columns of one leaf at this site; see `LocalRows.encode`; ``make`` and ``by`` as in `local_rows`."""
     kept = local_rows(island, request["message"], fresh=False, make=make, by=by)
     kept.number = list(request["sizes"]).index(island.name)
-    return kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"]))
+    slices = slices_of(kept.plan, request)
+    made = kept.encode(place, request["widths"], measure_extents(kept.plan, request["sizes"], slices=slices))
+    if slices is None or place not in slices.sliced.places:
+        return made
+    rows, places = place_rows(kept.keys(place), slices, island.name, place)
+    placed = {}
+    for name, values in {**made, HERE: np.ones(kept.rows[place].num_rows, np.uint8)}.items():
+        placed[name] = np.zeros(int(request["sizes"][island.name][place]), values.dtype)
+        placed[name][places] = values[rows]
+    return placed
+
+
+def own_result(island: Island, request: Mapping[str, Any], slices: SliceSizes, make: Callable[..., Any], by: str) -> dict[str, Any]:  # fmt: skip
+    """The rows of the slices that this site alone has, which it computes in plaintext."""
+    kept = local_rows(island, request["message"], fresh=False, make=make, by=by)
+    kept.number = list(request["sizes"]).index(island.name)
+    extents = measure_extents(kept.plan, request["sizes"], slices=slices)
+    joint = {key for key, several in zip(slices.keys, slices.joint, strict=True) if several}
+    leaves = {}
+    for place in slices.sliced.places:
+        rows = np.flatnonzero([key not in joint for key in kept.keys(place)])
+        leaves[place] = {name: values[rows] for name, values in kept.encode(place, request["widths"], extents).items()}
+    try:
+        return compute_alone(kept.plan, slices.sliced, leaves, sliced_layout(kept.plan, slices, request["widths"]))
+    except DataError as error:
+        raise refuse_claim(str(error.what)) from None
 
 
 def plain_terms(value: Any) -> Any:
@@ -347,8 +443,8 @@ async def compare_requests(island: Island, peers: Peers, plan: SecurePlan, reque
     _require_parties(island, plan, request, parties)
     if me in owners:
         kept = local_rows(island, request["message"], fresh=False, make=make, by=by)
-        if kept.sizes != [int(one) for one in request["sizes"][me]]:
-            raise DataError(f"this site has {kept.sizes} rows, filled up, and {list(request['sizes'][me])} are asked for", where=me, remedy="ask again: its rows have changed since it was asked how many there are, or the coordinator is lying")  # fmt: skip
+        if kept.shared_sizes(request, me) != [int(one) for one in request["sizes"][me]]:
+            raise DataError(f"this site has {kept.shared_sizes(request, me)} rows, filled up, and {list(request['sizes'][me])} are asked for", where=me, remedy="ask again: its rows have changed since it was asked how many there are, or the coordinator is lying")  # fmt: skip
     await peers.broadcast(np.frombuffer(about, np.uint8))
     for other, told in (await peers.gather()).items():
         if not isinstance(told, np.ndarray) or told.tobytes() != about:
@@ -365,7 +461,7 @@ async def compare_requests(island: Island, peers: Peers, plan: SecurePlan, reque
 @task(discloses=promised_of)
 async def share_rows(island: Island, peers: Peers, *, request: Any, parties: Any) -> Any:
     """Share a site's rows with three other parties."""
-    await send_leaves(island, peers, request, parties)
+    await send_leaves(island, peers, request, parties, planner_of(request["message"]))
     return {}
 
 
@@ -373,17 +469,21 @@ async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, 
     """Share the rows of all leaves, as one who is none of the three parties; ``make`` and ``by`` as in `local_rows`."""
     plan = plan_of(silo_of(island.data), request["message"], make, by)
     await compare_requests(island, peers, plan, request, parties, island.name, make, by)
-    for place, leaf in enumerate(plan.leaves):
+    for place in range(len(plan.leaves)):
         size = int(request["sizes"][island.name][place])
         if size:
             rows = own_rows(island, request, place, make, by)
-            await send_table(peers, list(parties), island.secret, rows, layout=leaf_layout(leaf, request["widths"]), capacity=size)  # fmt: skip
+            await send_table(peers, list(parties), island.secret, rows, layout=shared_layout(plan, place, request["widths"]), capacity=size)  # fmt: skip
+    slices = slices_of(plan, request)
+    if slices is not None and slices.result_rows(island.name):
+        rows = own_result(island, request, slices, make, by)
+        await send_table(peers, list(parties), island.secret, rows, layout=sliced_layout(plan, slices, request["widths"]), capacity=slices.result_rows(island.name))  # fmt: skip
 
 
 @task(discloses=promised_of)
 async def compute_shares(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Take part in the computation; return this party's part of the answer's rows."""
-    return await compute_answer(island, peers, request, parties, me)
+    return await compute_answer(island, peers, request, parties, me, make=planner_of(request["message"]))
 
 
 async def compute_answer(island: Island, peers: Peers, request: Any, parties: Any, me: str, cutting: Callable[[SecurePlan, Trio], Awaitable[Resize]] | None = None, make: Callable[..., Any] = make_secure_plan, tables: Callable[[Trio, list[SharedTable]], SecureTables] | None = None, by: str = "smcql") -> Any:  # fmt: skip
@@ -406,15 +506,22 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
     sharing = ReplicatedSharing(WordRing(64))
     trio = await ReplicatedComputation(island, peers, list(parties), me, sharing).trio()
     leaves = []
-    for place, leaf in enumerate(plan.leaves):
-        parts = []
+    for place in range(len(plan.leaves)):
+        parts, layout = [], shared_layout(plan, place, request["widths"])
         for owner, sizes in request["sizes"].items():
             if sizes[place]:
                 rows = own_rows(island, request, place, make, by) if owner == me else None
-                parts.append(await share_table(trio, owner, layout=leaf_layout(leaf, request["widths"]), capacity=int(sizes[place]), rows=rows))  # fmt: skip
+                table = await share_table(trio, owner, layout=layout, capacity=int(sizes[place]), rows=rows)
+                if HERE in layout:
+                    table = SharedTable({name: table[name] for name in layout if name != HERE}, table.words(HERE))
+                parts.append(table)
         leaves.append(concatenate_tables(parts))
-    resize = None if cutting is None else await cutting(plan, trio)
-    made = SecureTables(trio, leaves, resize, MOST_ROWS) if tables is None else tables(trio, leaves)
+    slices = slices_of(plan, request)
+    if slices is not None:
+        made: SecureTables = SlicedTables(trio, leaves, slices, await _share_results(island, trio, request, plan, slices, make, by), MOST_ROWS)  # fmt: skip
+    else:
+        resize = None if cutting is None else await cutting(plan, trio)
+        made = SecureTables(trio, leaves, resize, MOST_ROWS) if tables is None else tables(trio, leaves)
     found, part, few = await release_rows(plan, made)
     return {
         "part": part,
@@ -423,6 +530,17 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
         "rows": len(found),
         "layout": {name: bits or 0 for name, bits in found.layout.items()},
     }
+
+
+async def _share_results(island: Island, trio: Trio, request: Any, plan: SecurePlan, slices: SliceSizes, make: Callable[..., Any], by: str) -> list[SharedTable]:  # fmt: skip
+    """The rows that each site has computed alone, at the three parties."""
+    layout, made = sliced_layout(plan, slices, request["widths"]), []
+    for owner in request["sizes"]:
+        capacity = slices.result_rows(owner)
+        if capacity:
+            rows = own_result(island, request, slices, make, by) if owner == trio.numbers.me else None
+            made.append(await share_table(trio, owner, layout=layout, capacity=capacity, rows=rows))
+    return made
 
 
 # ---------------------------------------------------------------- the strategy
@@ -434,6 +552,7 @@ class Smcql(Strategy):
 
     Args:
         mode: ``"shares"``, ``"garbled"``, or ``"auto"``: garbled where there are two sites and no helper.
+        slices: ``"public"``: three parties work slice by slice where public columns are compared; or ``"none"``, which says no value of them.
     """
 
     name: ClassVar[str] = "smcql"
@@ -447,23 +566,26 @@ class Smcql(Strategy):
     """Mode -> the class that answers in its way, where that is another one; its module puts it in."""
     variants: ClassVar[tuple[str, ...]] = ("mode=garbled",)
     mode: str = "auto"
+    slices: str = "public"
 
     def __post_init__(self) -> None:
+        if self.slices not in SLICES:
+            raise ConfigError(f"slices={self.slices}", where="smcql", remedy=f"use slices={' or '.join(SLICES)}")
         if self.mode not in MODES:
             raise ConfigError(f"mode={self.mode}", where="smcql", remedy=f"use mode={', '.join(MODES)}")
 
     def for_parties(self, sites: int, *, helper: bool) -> Strategy:
         """The way of the mode: shares, or a garbled circuit."""
         garbled = self.mode == "garbled" or (self.mode == "auto" and sites == 2 and not helper)
-        return self.ways["garbled"](self.mode) if garbled and type(self) is Smcql else self
+        return self.ways["garbled"](self.mode, self.slices) if garbled and type(self) is Smcql else self
 
     def wants_helper(self, sites: int) -> bool:
         """Two sites that garble need none."""
         return self.mode != "garbled" and super().wants_helper(sites)
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
-        """A plan; see `atoll.query.secure.plan`."""
-        return make_secure_plan(statement, catalog, policy)
+        """A plan; see `atoll.query.secure.plan`, and `atoll.query.slices`."""
+        return planner_of({"strategy": self.told()})(statement, catalog, policy)
 
     def require_parties(self, sites: int, *, helper: bool) -> None:
         """Refuse fewer than three parties."""
@@ -473,7 +595,15 @@ class Smcql(Strategy):
     def steps(self, plan: SecurePlan) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""
         found = [PlanStep("each site", "plain", leaf.text) for leaf in plan.leaves]
-        found.append(PlanStep("each site", "shared", "share these rows, filled up to a power of two, among three parties"))  # fmt: skip
+        sliced = sliced_rows(plan)
+        if sliced is None:
+            found.append(PlanStep("each site", "shared", "share these rows, filled up to a power of two, among three parties"))  # fmt: skip
+        else:
+            values = _shown(sliced.bases)
+            whole = [one for one in dict.fromkeys(walk_operators(sliced.source)) if one.what and not isinstance(one, LeafRows)]  # fmt: skip
+            found.append(PlanStep("each site", "plain", f"name the values of {values}, and how many rows each has, up to a power of two"))  # fmt: skip
+            found.append(PlanStep("each site", "plain", f"of the values that it alone has: {'; '.join(one.what for one in whole)}"))  # fmt: skip
+            found.append(PlanStep("each site", "shared", f"share this, and its rows of other values, slice by slice of {values}, among three parties"))  # fmt: skip
         found += [PlanStep("three parties", "shared", one.what) for one in shown_operators(plan)]
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
@@ -489,6 +619,9 @@ class Smcql(Strategy):
         made = [Exposure("coordinator, three parties", f"how many rows of {tables} each site has, up to the next power of two", "", "sizes")]  # fmt: skip
         if any(column.code.kind == "text" for leaf in plan.leaves for column in leaf.columns):
             made.append(Exposure("coordinator, three parties", "the length of the longest text of each column that is shared, in steps of 8 bytes", "", "sizes"))  # fmt: skip
+        sliced = sliced_rows(plan)
+        if sliced is not None:
+            made.insert(0, Exposure("coordinator, every site", f"the values of {_shown(sliced.bases)} at each site, and how many rows each has, up to the next power of two", "these columns are public", "keys"))  # fmt: skip
         claims = sorted({f"{table}.{column}" for leaf in plan.leaves for table, column, _ in leaf.claims})
         if claims:
             made.append(Exposure("three parties", f"whether the policies are right about how many rows have one value of {', '.join(claims)}", shared, "count"))  # fmt: skip
@@ -519,8 +652,10 @@ class Smcql(Strategy):
 
     def predict_plan(self, plan: SecurePlan, sites: int) -> tuple[float, int]:
         """Bytes and rounds for 256 rows of each table at each site."""
-        sizes = self.guess_sizes(plan, sites)
-        return self._cost(plan, sizes, {}, self.cuts_before(plan, sizes))
+        sizes, sliced = self.guess_sizes(plan, sites), sliced_rows(plan)
+        slices = None if sliced is None else SliceSizes.guess(sliced, list(sizes))
+        sizes = sizes if slices is None else slices.with_rows(sizes)
+        return self._cost(plan, sizes, {}, self.cuts_before(plan, sizes), slices=slices)
 
     @staticmethod
     def guess_sizes(plan: SecurePlan, sites: int) -> dict[str, list[int]]:
@@ -531,20 +666,20 @@ class Smcql(Strategy):
         """Bytes for the sizes that the sites told."""
         return self.predict_cost(plan, sites) if answer.expected is None else answer.expected
 
-    def with_cost(self, plan: SecurePlan, answer: QueryAnswer) -> QueryAnswer:
+    def with_cost(self, plan: SecurePlan, answer: QueryAnswer, slices: SliceSizes | None = None) -> QueryAnswer:
         """The answer with the bytes and rounds that its sizes let expect."""
         expected, rounds = self._cost(
-            plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins, answer.noted
+            plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins, answer.noted, slices
         )
         return replace(answer, expected=expected, rounds=rounds)
 
-    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None) -> tuple[float, int]:  # fmt: skip
+    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None) -> tuple[float, int]:  # fmt: skip
         names = list(sizes)
         parties = self.choose_parties(plan, names)
         asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0], self)))
-        cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted)
+        cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted, slices)
         roles = len({*sizes, *parties})
-        words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
+        words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths), **({} if slices is None else {"slices": slices.told()})}))  # fmt: skip
         agreed = roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(np.zeros(DIGEST, np.uint8)))
         nbytes = agreed + cost.nbytes + cost.outward + len(sizes) * (asked + 2 * CONTACT_NBYTES) + roles * (asked + words + ROLE_NBYTES) + self.further_bytes(plan, sizes, asked)  # fmt: skip
         return nbytes, self.contacts + 1 + math.ceil(cost.messages)  # and one for the digests
@@ -576,11 +711,15 @@ class Smcql(Strategy):
 
     async def run(self, fed: Federation, plan: SecurePlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
-        sizes, widths, _ = await self.measure(fed, message)
-        require_size(plan, sizes)
+        sizes, widths, told = await self.measure(fed, message)
+        sliced, slices = sliced_rows(plan), None
         request = {"message": dict(message), "sizes": sizes, "widths": widths}
+        if sliced is not None:
+            slices = SliceSizes.of_replies(sliced, {name: told[name]["slices"] for name in sizes})
+            request |= {"sizes": slices.with_rows(sizes), "slices": slices.told()}
+        require_size(plan, request["sizes"], slices=slices)
         made, _ = await self.open_rows(fed, plan, request, compute_shares, share_rows)
-        return self.with_cost(plan, made)
+        return self.with_cost(plan, made, slices)
 
     @staticmethod
     async def measure(fed: Federation, message: Mapping[str, Any], task: Any = measure_rows) -> tuple[dict[str, list[int]], dict[str, int], dict[str, Any]]:  # fmt: skip
@@ -635,7 +774,7 @@ def shown_operators(plan: SecurePlan) -> list[Any]:
     return [one for one in dict.fromkeys(walk_operators(plan.root)) if one.what and not isinstance(one, LeafRows)]
 
 
-def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents) -> None:  # fmt: skip
+def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents, slices: SliceSizes | None = None) -> None:  # fmt: skip
     """Refuse tables that are too large for the parties.
 
     Args:
@@ -643,11 +782,12 @@ def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: C
         sizes: rows of each leaf at each site.
         shrink: how many of an operator's rows are left, where tables are cut.
         kind: how many rows tables have.
+        slices: how many rows slices have; ``None`` for a plan without.
 
     Raises:
         CompositionError: one has more rows than they hold.
     """
-    found = measure_extents(plan, sizes, shrink, kind)
+    found = measure_extents(plan, sizes, shrink, kind, slices)
     if found.side > MOST_SIDE:
         raise CompositionError(f"a matching of {found.side:,} rows, filled up, on one side, and an auction has {MOST_SIDE}", where="smcql", remedy="choose who takes part by a condition in a subquery: (SELECT * FROM riders WHERE …) AS r")  # fmt: skip
     largest = found.largest

@@ -1,0 +1,161 @@
+"""Slices by public keys: each is computed alone, those of one site in plaintext there, and the answer is that of DuckDB on the union; who learns which values is told, and nothing else follows from rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.core.errors import AtollError
+from atoll.engines.recording import RecordingEngine
+from atoll.query.slices import SliceSizes, pair_slices, place_rows
+from tests.support.silos import TableSource, connected, pooled, same_rows
+
+P = {"id": "BIGINT", "ward": "VARCHAR", "age": "BIGINT"}
+V = {"id": "BIGINT", "cost": "BIGINT"}
+PUBLIC: dict[str, Any] = {
+    "policy": {"min_count": 1},
+    "tables": {
+        "p": {"columns": {"id": "public", "ward": "protected", "age": "protected"}},
+        "v": {"columns": {"id": "public", "cost": "protected"}},
+    },
+}
+STATEMENTS = [
+    "SELECT p.ward, v.cost FROM p JOIN v ON p.id = v.id AND p.age > v.cost WHERE p.age <> 7",
+    "SELECT p.ward, count(*), sum(v.cost), max(p.age) FROM p JOIN v ON p.id = v.id WHERE v.cost > 1 GROUP BY 1",
+    "SELECT p.id, v.cost FROM p LEFT JOIN v ON p.id = v.id AND v.cost < p.age",
+    "WITH r AS (SELECT id, cost, row_number() OVER (PARTITION BY id ORDER BY cost) AS n FROM v) SELECT DISTINCT a.id FROM r a JOIN r b ON a.id = b.id AND b.n = a.n + 1 WHERE b.cost > a.cost",
+    "SELECT ward, age FROM p WHERE EXISTS (SELECT 1 FROM v WHERE v.id = p.id AND v.cost < p.age)",
+    "SELECT count(DISTINCT p.ward) FROM p JOIN v ON p.id = v.id",
+    "SELECT id, count(*), sum(age) FROM p GROUP BY id ORDER BY 2 DESC, 1 LIMIT 2",
+    "SELECT ward, (SELECT sum(cost) FROM v WHERE v.id = p.id) AS s FROM p",
+    "SELECT id, sum(x) FROM (SELECT id, age AS x FROM p UNION ALL SELECT id, cost FROM v) u GROUP BY id",
+]
+people = st.tuples(st.integers(0, 5) | st.none(), st.sampled_from(["A", "Bä", "a longer name", None]), st.integers(0, 9) | st.none())  # fmt: skip
+visits = st.tuples(st.integers(0, 5) | st.none(), st.integers(0, 9) | st.none())
+sites = st.lists(st.tuples(st.lists(people, max_size=4), st.lists(visits, max_size=4)), min_size=3, max_size=4)
+
+
+def sources(drawn: Any) -> dict[str, TableSource]:
+    return {f"s{k}": TableSource({"p": (P, p), "v": (V, v)}) for k, (p, v) in enumerate(drawn)}
+
+
+FIXED = sources([([(k % 7, "ABC"[k % 3], k) for k in range(j, 12, 3)], [(k * 3 % 8, k % 6) for k in range(j, 12, 3)]) for j in range(3)])  # fmt: skip
+ALONE = sources([([(10 * j + k, "AB"[k % 2], 5) for k in range(2)], [(10 * j + k, k) for k in range(2)]) for j in range(3)])  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [0, 3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 4, 5, 6, 7, 8))])
+def test_a_sliced_statement_equals_duckdb_and_sends_less(place: int) -> None:
+    text = STATEMENTS[place]
+    with connected(FIXED, PUBLIC) as db, pooled(FIXED) as oracle:
+        found, whole = db.sql(text, strategy="smcql"), db.sql(text, strategy="smcql:slices=none")
+        assert found.bytes < whole.bytes
+        assert any("name the values of" in step["what"] for step in found.plan)
+        assert not any("name the values of" in step["what"] for step in whole.plan)
+        for one in (found, whole):
+            same_rows(one.rows, oracle.execute(text).fetchall(), what=text)
+
+
+@settings(max_examples=2)
+@given(sites, st.sampled_from(STATEMENTS))
+def test_drawn_slices_equal_duckdb_on_the_union(drawn: Any, text: str) -> None:
+    """Sites without rows, rows without a value, values of one site and of all."""
+    made = sources(drawn)
+    with connected(made, PUBLIC) as db, pooled(made) as oracle:
+        found = db.sql(text, strategy="smcql").rows
+        expected = oracle.execute(text).fetchall()
+        same_rows(found, expected[:2] if "LIMIT" in text else expected, what=text)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(sites, st.sampled_from(STATEMENTS))
+def test_many_drawn_slices_equal_duckdb_on_the_union(drawn: Any, text: str) -> None:
+    made = sources(drawn)
+    with connected(made, PUBLIC) as db, pooled(made) as oracle:
+        same_rows(db.sql(text, strategy="smcql").rows, oracle.execute(text).fetchall(), what=text)
+
+
+def test_slices_of_one_site_are_computed_there() -> None:
+    """No value is at two sites: no row is joined under shares, only the results are added."""
+    with connected(ALONE, PUBLIC) as db:
+        found = db.sql(STATEMENTS[0], strategy="smcql")
+        assert db.check(found)
+        assert len(found.rows) == 6
+        whole = db.sql(STATEMENTS[0], strategy="smcql:slices=none")
+        assert found.bytes < whole.bytes / 3
+
+
+def test_plans_say_what_slices_give_away_and_only_public_columns_make_them() -> None:
+    with connected(FIXED, PUBLIC) as db:
+        [seen] = [
+            one
+            for one in db.sql(f"EXPLAIN {STATEMENTS[0]}", strategy="smcql").leakage
+            if "the values of" in one["sees"]
+        ]
+        assert seen["who"] == "coordinator, every site"
+        assert seen["sees"] == "the values of p.id, v.id at each site, and how many rows each has, up to the next power of two"  # fmt: skip
+    for column, least in (("protected", 1), ("public", 2)):
+        tables = {**PUBLIC["tables"], "v": {"columns": {"id": column, "cost": "protected"}}}
+        with connected(FIXED, {"policy": {"min_count": least}, "tables": tables}) as db:
+            plan = db.sql(f"EXPLAIN {STATEMENTS[0]}", strategy="smcql")
+            assert not any("the values of" in one["sees"] for one in plan.leakage)
+
+
+def test_messages_follow_from_public_values_alone() -> None:
+    """Two federations with equal public values and other private ones: all messages have the same lengths, and no private cell is in one between sites."""
+    seen = []
+    for turn in range(2):
+        made = sources([([(k % 5 + 6 * j * (k % 2), f"nook{'ab'[(k + turn) % 2]}", 424242 + k * turn) for k in range(6)], [(k * 3 % 5, (k + 2 * turn) % 4) for k in range(4)]) for j in range(3)])  # fmt: skip
+        engine = RecordingEngine()
+        with connected(made, PUBLIC) as db:
+            db.engine = engine
+            assert db.check(db.sql(STATEMENTS[0], strategy="smcql"))
+        seen.append({link: [len(one) for one in messages] for link, messages in engine.heard.items()})
+        heard = b"".join(one for link, messages in engine.heard.items() if link[1] != "coordinator" for one in messages)
+        assert b"nook" not in heard
+        assert b"koon" not in heard
+        assert np.uint64(424242 ^ (1 << 63)).tobytes() not in heard
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("lie", ["that a value is at one site alone", "that a site has fewer rows of a value", "another site's values"])  # fmt: skip
+def test_a_coordinator_that_lies_about_slices_gets_an_error(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = SliceSizes.told
+
+    def told(self: Any) -> Any:
+        said = plain(self)
+        if lie == "another site's values":
+            return {**said, "counts": dict(reversed(said["counts"].items()))}
+        row = said["counts"]["s1"][0]
+        at = max(range(len(row)), key=row.__getitem__)
+        row[at] = 0 if "alone" in lie else row[at] + 1
+        return said
+
+    monkeypatch.setattr(SliceSizes, "told", told)
+    with connected(FIXED, PUBLIC) as db, pytest.raises(AtollError, match=r"told other values of|not those of the sites that are asked|are asked for"):  # fmt: skip
+        db.sql(STATEMENTS[0], strategy="smcql")
+
+
+@given(st.lists(st.integers(-1, 4), min_size=1, max_size=9), st.lists(st.integers(-1, 4), min_size=1, max_size=9))
+def test_rows_of_one_slice_are_paired(left: list[int], right: list[int]) -> None:
+    keys = [None, "a", "b", "c", "d"]
+    one, other, places = pair_slices(np.array(left), np.array(right), keys)
+    assert sorted(zip(one, other, strict=True)) == [(i, j) for i, a in enumerate(left) for j, b in enumerate(right) if a == b > 0]  # fmt: skip
+    assert [left[i] for i in one] == places.tolist()
+
+
+def test_rows_lie_in_their_slice() -> None:
+    made = SliceSizes(_Sliced(), ("1", "2", "3"), {"a": np.array([[2, 4, 1]]), "b": np.array([[1, 0, 1]])})  # type: ignore[arg-type]
+    assert made.joint.tolist() == [True, False, True]
+    rows, places = place_rows(["3", "2", "1", "1"], made, "a", 0)
+    assert (rows.tolist(), places.tolist()) == ([2, 3, 0], [0, 1, 2])
+    assert made.leaf_places(0).tolist() == [0, 0, 2, 0, 2]
+
+
+class _Sliced:
+    places = (0,)
+    columns = ((0, "id"),)
