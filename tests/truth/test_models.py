@@ -227,3 +227,12 @@ def test_models_refuse_reports_of_another_kind() -> None:
         GLAD().fit(reports_of(rows, claims=True))
     with pytest.raises(CompositionError, match=r"these reports are numbers.*CRH"):
         fit_reports(DawidSkene(), reports_of([("t", "a", "1"), ("t", "b", "2")]), layout=TaskLayout(("t",), low=0, high=3))  # fmt: skip
+
+
+def test_a_draw_of_logistic_is_one_in_any_order_of_the_workers() -> None:
+    """Sums of equal weights of both signs are zero up to rounding, which depends on the order; the confidence stays at its beginning."""
+    layout = TaskLayout(("t",), classes=("a", "b", "c"), workers=6)
+    model, start = Logistic(), {"truth": np.full(3, 1 / 3)}
+    for said in (np.zeros(3), np.full(3, 4e-16), np.full(3, -(2.0**-40))):
+        np.testing.assert_array_equal(model.combine("votes", layout, {"said": said}, start)["truth"], start["truth"])
+    assert model.combine("votes", layout, {"said": np.full(3, 1e-3)}, start)["truth"].min() > 0.5

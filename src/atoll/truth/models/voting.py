@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core.errors import ConfigError
 
 from ..reports import CodedReports, TaskLayout, Values
-from .model import Arrays, Floats, Term, TruthModel
+from .model import EVIDENCE, Arrays, Floats, Term, TruthModel
 
 __all__ = ["Logistic", "MajorityVote", "WeightedSum", "count_votes", "share_votes"]
 
@@ -185,4 +185,5 @@ class Logistic(_Events):
     def combine(self, step: str, layout: TaskLayout, sums: Arrays, broadcast: Arrays) -> Arrays:
         """Equation 26; a sum of zero keeps the confidence."""
         said = sums["said"]
-        return {"truth": np.where(said == 0, broadcast["truth"], 1 / (1 + np.exp(-np.clip(said, -700, 700))))}
+        draw = np.abs(said) < EVIDENCE  # not exactly zero: workers may be added up in any order
+        return {"truth": np.where(draw, broadcast["truth"], 1 / (1 + np.exp(-np.clip(said, -700, 700))))}
