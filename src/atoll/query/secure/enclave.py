@@ -48,7 +48,7 @@ from .operators import (
     SameTruth,
     Stacked,
     Stored,
-    Truth,
+    TruthValue,
     Value,
     WindowColumn,
 )
@@ -257,7 +257,7 @@ class RowValues:
             over, under = self.cells(value.over), self.cells(value.under)
             scale = max(over.code.scale, under.code.scale)
             return _Cells(replace(value.code, scale=0), over.there & under.there, number=self.number(over, scale), under=self.number(under, scale))  # fmt: skip
-        if isinstance(value, Truth):
+        if isinstance(value, TruthValue):
             true, false = self.truth(value.condition)
             return _Cells(value.code, true | false, (true.astype(np.uint64) ^ _TOP,))
         return self._chosen(cast("ChosenValue", value))  # these are all values

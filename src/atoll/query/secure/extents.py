@@ -30,7 +30,7 @@ from .operators import (
     RowCondition,
     Stacked,
     Stored,
-    Truth,
+    TruthValue,
     Value,
 )
 
@@ -189,7 +189,7 @@ class Extents:
                 self._check(condition, known)
             parts = [*(one for _, one in value.cases), value.default]
             return self._keep(_widest([_times(self._bound(one, known), 10 ** max(0, value.code.scale - one.code.scale)) for one in parts]))  # fmt: skip
-        if isinstance(value, Truth):
+        if isinstance(value, TruthValue):
             self._check(value.condition, known)
         return {(): 1}
 

@@ -29,7 +29,7 @@ from .operators import (
     RowCondition,
     Stacked,
     Stored,
-    Truth,
+    TruthValue,
     Value,
     WindowColumn,
 )
@@ -401,7 +401,7 @@ class GroupPlanner(JoinPlanner):
         """
         if self.strict:
             raise refuse(f"{name} ALL, and min_count is {self.policy.min_count}", f"use {name}")
-        here, there = (Truth(_TRUTH, condition=Flag(flag)) for flag in flags)
+        here, there = (TruthValue(_TRUTH, condition=Flag(flag)) for flag in flags)
         one = Fixed(_WHOLE, value=1)
         right = ChosenValue(_WHOLE, cases=((there.condition, one),), default=Fixed(_WHOLE, value=None))
         turn = ChosenValue(_WHOLE, cases=((here.condition, Fixed(_WHOLE, value=0)),), default=one)

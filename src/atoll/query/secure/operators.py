@@ -21,7 +21,7 @@ from ..statement import Catalog, SqlStatement
 
 __all__ = [
     "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
-    "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "Truth", "Value", "WindowColumn",
+    "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "TruthValue", "Value", "WindowColumn",
     "number_operators", "rewrite_operators", "stored_names", "walk_operators",
 ]  # fmt: skip
 
@@ -116,7 +116,7 @@ class ChosenValue(Value):
 
 
 @dataclass(frozen=True)
-class Truth(Value):
+class TruthValue(Value):
     """A condition as a value."""
 
     condition: RowCondition = field(kw_only=True)

@@ -75,7 +75,7 @@ from .operators import (
     SameTruth,
     Stacked,
     Stored,
-    Truth,
+    TruthValue,
     Value,
     WindowColumn,
 )
@@ -253,7 +253,7 @@ class SecureTables:
             code = replace(value.code, scale=0)
             x, y = await self._number(over, max(over.code.scale, under.code.scale)), await self._number(under, max(over.code.scale, under.code.scale))  # fmt: skip
             return _Cells(code, there, number=x, under=y)
-        if isinstance(value, Truth):
+        if isinstance(value, TruthValue):
             true, false = await self._truth(table, value.condition)
             return _Cells(value.code, true ^ false, (true.widened(64).xor_public(_TOP),))
         return await self._chosen(table, cast("ChosenValue", value))  # these are all values

@@ -36,7 +36,7 @@ from .operators import (
     RowCondition,
     SameTruth,
     Stored,
-    Truth,
+    TruthValue,
     Value,
 )
 
@@ -241,4 +241,4 @@ def _conditions_below(exp: Any, node: Any) -> Iterator[Any]:
 
 
 def _is_not_true(condition: RowCondition) -> RowCondition:
-    return Connected(False, (Negated(condition), MissingValue(Truth(_TRUTH, condition=condition))))
+    return Connected(False, (Negated(condition), MissingValue(TruthValue(_TRUTH, condition=condition))))

@@ -20,7 +20,7 @@ from .operators import (
     Quotient,
     RowCondition,
     SameTruth,
-    Truth,
+    TruthValue,
     Value,
 )
 from .units import UnitPlanner
@@ -97,7 +97,7 @@ class ValuePlanner(UnitPlanner):
         return Computed(_WHOLE, left.bases | right.bases, "-", left=left, right=right)
 
     def _truth(self, node: Any, names: SelectNames) -> Value:
-        return Truth(_TRUTH, self.bases_of(node, names), condition=self.condition(node, names))
+        return TruthValue(_TRUTH, self.bases_of(node, names), condition=self.condition(node, names))
 
     def _guarded(self, leaf: LeafDraft, node: Any, code: ColumnCode, text: str, names: SelectNames) -> Value:
         """A leaf's expression; where an outer join found no row, what it is of NULLs."""
@@ -363,7 +363,7 @@ class ValuePlanner(UnitPlanner):
         return Negated(made) if isinstance(node, exp.NEQ | exp.LTE | exp.GTE) else made
 
     def _stated(self, value: Value) -> RowCondition:
-        if isinstance(value, Truth):
+        if isinstance(value, TruthValue):
             return value.condition
         if isinstance(value, Fixed):
             return SameTruth(None if value.value is None else bool(value.value))

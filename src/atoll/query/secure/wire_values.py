@@ -42,7 +42,7 @@ from .operators import (
     RowCondition,
     SameTruth,
     Stored,
-    Truth,
+    TruthValue,
     Value,
 )
 
@@ -174,7 +174,7 @@ class WireValues:
             there = await self.gates.conjoin(over.there, under.there)
             # The quotient of the whole multiples, by the difference of their scales.
             return WireCells(replace(value.code, scale=0), there, turn_top(await over.number(scale)), await under.number(scale))  # fmt: skip
-        if isinstance(value, Truth):
+        if isinstance(value, TruthValue):
             true, false = await self.truth(table, value.condition)
             return WireCells(value.code, true ^ false, turn_top(self.counted(true)))
         return await self._chosen(table, cast("ChosenValue", value))  # these are all values
