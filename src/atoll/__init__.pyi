@@ -62,5 +62,6 @@ from .stages import ScalarQuantizer as ScalarQuantizer
 from .statistics import Statistics as Statistics
 from .study import sweep as sweep
 from .trees import Trees as Trees
+from .truth import Truth as Truth
 
 __version__: str

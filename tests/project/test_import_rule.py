@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str] | None] = {
     "programs": {"core", "data", "learn", "privacy", "secure", "stages"},
     "labels": {"core", "data", "learn", "programs", "torch", "stages", "privacy", "secure", "rounds"},
     "fitting": {"core", "data", "statistics"},
-    "truth": {"core", "data"},
+    "truth": {"core", "data", "secure"},
     "vertical": {"core", "data", "privacy", "secure", "trees"},
     "query": {
         "core",

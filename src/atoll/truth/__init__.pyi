@@ -1,3 +1,7 @@
+from .job import PlainComparison as PlainComparison
+from .job import Truth as Truth
+from .job import TruthResult as TruthResult
+from .job import TruthStep as TruthStep
 from .models import CRH as CRH
 from .models import GLAD as GLAD
 from .models import MACE as MACE
@@ -20,6 +24,12 @@ from .planning import SimulatedCampaigns as SimulatedCampaigns
 from .planning import TruthPlan as TruthPlan
 from .planning import plan_committee as plan_committee
 from .planning import plan_truth as plan_truth
+from .protocols import Additive as Additive
+from .protocols import Masks as Masks
+from .protocols import PlainReplies as PlainReplies
+from .protocols import Shamir as Shamir
+from .protocols import TruthProtocol as TruthProtocol
+from .protocols import Virtual as Virtual
 from .reports import CodedReports as CodedReports
 from .reports import Reports as Reports
 from .reports import TaskLayout as TaskLayout

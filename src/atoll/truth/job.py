@@ -1,0 +1,588 @@
+"""`Truth`: the job that finds what is true in reports that nobody shows, and `TruthResult`, what it has found."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError, QuorumError
+from atoll.core.event import Event, NonPrivate
+from atoll.core.exposure import Explanation, Exposure
+from atoll.core.job import Job, Prepared, name_of
+from atoll.core.rooms import part_names
+from atoll.core.validation import Checked, require_parts
+from atoll.secure.lot import draw_lot
+
+from .models.model import Arrays, TruthFit, TruthModel, blend_broadcast
+from .parties import PartySteps, layout_message, own_reports, read_layout
+from .protocols import ContributedSum, Holders, Shamir, SumRequest, TruthProtocol, Virtual
+from .reports import CodedReports, Reports, TaskLayout, pool_sites
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.party import Parties
+
+__all__ = ["PlainComparison", "Truth", "TruthResult", "TruthStep"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth(Checked, Job):
+    """Find what is true in reports of workers who err, and how reliable each worker is. No server sees a report, on what somebody reported, or how reliable somebody is.
+
+    Every party is a worker, or a site with many workers. In each step a party contributes to every task, the protocol adds up, and the server broadcasts what the sums mean; see `TruthModel`. What a party knows of its
+    workers stays there, as the named result ``label``.
+
+    If fewer workers are in a sum than there were at the beginning, the new broadcast counts with the weight ``(there / all)^alpha``, and the old one with the rest (FedTruthFinder, equations 27 and 28).
+
+    Attributes:
+        model: how truth follows from reports.
+        protocol: how contributions add up.
+        tasks: names of the tasks, where they are agreed. By default parties tell the server the tasks that they have reports on.
+        classes: the classes, where they are agreed; by default parties tell those that they have.
+        candidates: of claims, the values that may be the truth of each task; by default parties tell theirs.
+        low: the smallest number that a worker may report; by default parties tell their smallest and largest.
+        high: the largest.
+        alpha: how quickly the weight of a step falls with the workers that are lost; 0 gives every step the whole weight.
+        loss: probability that a party's connection is lost in an iteration, for a simulation. A party is lost before it contributes or before it adds up, each equally likely.
+        returns: probability that a lost party is there again in the next iteration: 1 loses parties for a while, 0 for good.
+        label: the name of what stays at the parties; empty for nothing.
+    """
+
+    kind: ClassVar[str] = "truth"
+    missing_features: ClassVar[bool] = True
+    reads: ClassVar[str] = "table"
+    method: ClassVar[str] = "model"
+
+    model: TruthModel
+    protocol: TruthProtocol = field(default_factory=Shamir)
+    tasks: Sequence[str] = field(default=(), repr=False)
+    classes: Sequence[str] = ()
+    candidates: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
+    low: float | None = None
+    high: float | None = None
+    alpha: float = 3.0
+    loss: float = 0.0
+    returns: float = 1.0
+    label: str = "truth"
+
+    def __post_init__(self) -> None:
+        require_parts(
+            self,
+            {
+                "model": (TruthModel, "atoll.truth.DawidSkene()"),
+                "protocol": (TruthProtocol, "atoll.truth.Shamir(threshold=0.5)"),
+            },
+        )
+        for name in ("tasks", "classes"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name}={getattr(self, name)!r}", remedy=f"give a list of names: {name}=[...]")
+        if not 0 <= self.alpha <= 100:
+            raise ConfigError(f"alpha={self.alpha}", remedy="use a number from 0 to 100; 3 serves well")
+        if not 0 <= self.loss < 1 or not 0 <= self.returns <= 1:
+            raise ConfigError(f"loss={self.loss}, returns={self.returns}", remedy="use probabilities, loss below 1")
+        if (self.low is None) != (self.high is None):
+            raise ConfigError(f"low={self.low}, high={self.high}", remedy="give both, or leave both out")
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """All columns stay text: "007" is another label than "7"."""
+        return ("task", "worker", "label", "obj", "src", "value")
+
+    @property
+    def most_rounds(self) -> int | None:
+        """All steps."""
+        return sum(1 for _ in self.model.step_names())
+
+    def names(self) -> tuple[str, ...]:
+        """The kind, the model and the protocol, which a site's policy can allow or refuse."""
+        return (*super().names(), name_of(type(self.model)), name_of(type(self.protocol)))
+
+    @classmethod
+    def known_names(cls) -> tuple[str, ...]:
+        """The kind, all models and all protocols."""
+        return (*super().known_names(), *part_names("truth model"), *part_names("truth protocol"))
+
+    def _asked(self, claims: bool) -> list[str]:
+        """What parties are asked for, since the settings do not say it."""
+        if self.model.values == ("numbers",):
+            return [*([] if self.tasks else ["tasks"]), *(["range"] if self.low is None else [])]
+        if claims:
+            return [] if self.candidates else ["candidates"]
+        return [*([] if self.tasks else ["tasks"]), *([] if self.classes else ["classes"])]
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Return who learns what of the reports, what a party sends, and what has no guarantee."""
+        parties = clients or (len(data) if data is not None else 2)
+        asked = self._asked(bool(self.candidates))
+        seen = list(self.protocol.exposures(parties))
+        seen.append(Exposure("server", "how many workers and reports each party has"))
+        if asked:
+            what = {"tasks": "the tasks that each party has reports on", "classes": "the labels that each party has", "candidates": "the values that each party claims of each task", "range": "the smallest and the largest number of each party"}  # fmt: skip
+            seen += [Exposure("server", what[name], f"name them beforehand: {'low and high' if name == 'range' else name}") for name in asked]  # fmt: skip
+        seen.append(Exposure("every party", "the truth and its confidence after each iteration"))
+        notes = [
+            f"each worker's state in {type(self.model).__name__} stays at its party",
+            "if a party is lost between two iterations in which nothing else changes, the difference of the sums is near to what it contributed",
+            "no differential privacy: sums are exact",
+        ]
+        costs: dict[str, Any] = {}
+        if self.tasks and (self.classes or self.model.values == ("numbers",)):
+            layout = TaskLayout(tuple(self.tasks), tuple(self.classes), workers=max(parties, 1)) if self.classes else TaskLayout(tuple(self.tasks), workers=max(parties, 1))  # fmt: skip
+            steps = PartySteps(self.model, self.protocol, [f"party-{i}" for i in range(parties)])
+            codec = steps.codec(self.model.steps[-1], layout)
+            holders, threshold = self.protocol.plan_holders(parties)
+            word = 4 if self.protocol.whole and self.protocol.domain(codec).bits <= 32 else 8
+            costs = {"numbers": codec.entries, "holders": holders, "threshold": threshold, "bytes_shares": word * codec.entries * max(holders, 1)}  # fmt: skip
+        return Explanation(self.title, parties, tuple(seen), costs, tuple(notes))
+
+    def prepare(self, data: Any) -> Prepared:
+        """Make the tasks for these parties.
+
+        Raises:
+            ConfigError: the protocol does not serve so many parties, or losses are to be simulated between organisations.
+            DataError: two sites claim one worker.
+        """
+        live = hasattr(data, "outline")
+        self.protocol.require_parties(len(data), live=live)
+        if live and self.loss:
+            raise ConfigError(f"loss={self.loss} between organisations", where="Truth", remedy="leave loss out: real connections are lost by themselves")  # fmt: skip
+        return PreparedTruth(self, data)
+
+
+# ------------------------------------------------------------------ the result
+
+
+@dataclass(frozen=True)
+class TruthStep:
+    """One sum of a campaign.
+
+    Attributes:
+        iteration: its iteration, 0 for the opening.
+        step: its name.
+        senders: the parties whose contributions are in it.
+    """
+
+    iteration: int
+    step: str
+    senders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlainComparison:
+    """How a result compares with all reports in one place, with the same losses.
+
+    Attributes:
+        agreement: the part of the tasks with the same truth; of numbers, those within a millionth of the range.
+        max_difference: the largest difference of a probability, or of a number as a part of the range.
+        truth: task -> its truth, with all reports in one place.
+    """
+
+    agreement: float
+    max_difference: float
+    truth: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class TruthResult:
+    """What a campaign has found.
+
+    Attributes:
+        fit: the model with its last broadcast; without states of workers, which stay at their parties.
+        steps: who was in each sum.
+        parties: the parties that began.
+        lost: those that were missing in a sum.
+        bytes_up: bytes that the busiest party sent in an iteration.
+        bytes_down: bytes that it received.
+        holders: how many parties held shares, and the threshold.
+        wrong: holders that sent wrong sums, which were corrected.
+        repeated: reports that were left out because their worker had reported on their task before.
+        reports: how many reports there are.
+        workers: how many workers.
+        alpha: the exponent of the weights of steps with losses.
+        data: the reports by party, where the result was made from them.
+    """
+
+    fit: TruthFit
+    steps: tuple[TruthStep, ...]
+    parties: tuple[str, ...]
+    lost: tuple[str, ...]
+    bytes_up: int
+    bytes_down: int
+    holders: tuple[int, int]
+    wrong: tuple[str, ...]
+    repeated: int
+    reports: int
+    workers: Mapping[str, int]
+    alpha: float
+    data: Any = field(default=None, repr=False)
+
+    @cached_property
+    def truth(self) -> dict[str, Any]:
+        """Task -> its label, or its number. Of labels that tie, the first."""
+        return self.fit.truth
+
+    @cached_property
+    def confidence(self) -> dict[str, float]:
+        """Task -> the probability of its label.
+
+        Raises:
+            CompositionError: the truth is numbers.
+        """
+        return self.fit.confidence
+
+    @property
+    def iterations(self) -> int:
+        """Iterations made."""
+        return self.fit.iterations
+
+    def plain(self) -> dict[str, Any]:
+        """The result as plain values, without the truth of each task."""
+        return {
+            "tasks": len(self.fit.layout.tasks), "workers": sum(self.workers.values()), "parties": len(self.parties),
+            "reports": self.reports, "repeated": self.repeated, "iterations": self.iterations, "lost": len(self.lost),
+            "wrong": list(self.wrong), "holders": self.holders[0], "threshold": self.holders[1],
+            "bytes_up": self.bytes_up, "bytes_down": self.bytes_down,
+        }  # fmt: skip
+
+    def csv(self) -> str:
+        """The truth as CSV: ``task,truth,confidence``; of numbers the confidence is empty."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["task", "truth", "confidence"])
+        sure = {} if self.fit.layout.values == "numbers" else self.confidence
+        writer.writerows(
+            [task, truth, f"{sure[task]:.6f}" if task in sure else ""] for task, truth in self.truth.items()
+        )
+        return file.getvalue()
+
+    def compare_plain(self) -> PlainComparison:
+        """Make the same steps with all reports in one place, in floating point, without those who were lost, and compare.
+
+        Raises:
+            DataError: the reports are at their sites.
+        """
+        if self.data is None or hasattr(self.data, "outline"):
+            raise DataError("the reports are at their sites", where="compare_plain", remedy="simulate the job with all reports on one machine: atoll.simulate(job, atoll.truth.split_by_worker(table))")  # fmt: skip
+        parts = {str(name): own_reports(self.data.shard(place)) for place, name in enumerate(self.data.names)}
+        found = replay_steps(self.fit.model, self.fit.layout, parts, self.steps, self.workers, self.alpha)
+        plain = replace(self.fit, broadcast=found)
+        numbers = self.fit.layout.values == "numbers"
+        width = max(self.fit.layout.high - self.fit.layout.low, 1e-300) if numbers else 1.0
+        far = np.abs(plain.shares - self.fit.shares) / width
+        same = far < 1e-6 if numbers else np.array([plain.truth[task] == truth for task, truth in self.truth.items()])
+        return PlainComparison(float(np.mean(same)), float(far.max(initial=0.0)), plain.truth)
+
+
+def replay_steps(
+    model: TruthModel,
+    layout: TaskLayout,
+    parts: Mapping[str, Reports],
+    steps: Sequence[TruthStep],
+    workers: Mapping[str, int],
+    alpha: float,
+) -> Arrays:
+    """Return the last broadcast of some steps with all reports in one place: the reports of all who were in a step are one table.
+
+    Args:
+        model: the model.
+        layout: the tasks.
+        parts: the reports of each party.
+        steps: who was in each sum.
+        workers: how many workers each party has.
+        alpha: the exponent of the weights.
+    """
+    whole = layout.code(pool_sites(parts))
+    homes = {worker: name for name, part in parts.items() for worker in part.workers}
+    home = np.array([homes[worker] for worker in whole.workers])
+    state, broadcast, learn = model.start_workers(layout, len(whole.workers)), model.start(layout), ""
+    total = sum(workers.values())
+    for one in steps:
+        there = np.isin(home, list(one.senders))
+        part, own = _of_workers(whole, there), {name: value[there] for name, value in state.items()}
+        if learn:
+            own = model.learn(learn, own, part, broadcast)
+            for name, value in own.items():
+                known = state.get(name, np.zeros((len(home), *value.shape[1:]))).copy()
+                known[there] = value
+                state = {**state, name: known}
+        new = model.combine(one.step, layout, model.contribute(one.step, own, part, broadcast), broadcast)
+        weight = (sum(workers[name] for name in one.senders) / total) ** alpha
+        broadcast, learn = blend_broadcast(new, broadcast, weight), one.step
+    return broadcast
+
+
+def _of_workers(reports: CodedReports, there: np.ndarray[Any, Any]) -> CodedReports:
+    """The reports of some of the workers."""
+    kept, places = there[reports.worker], np.cumsum(there) - 1
+    names = tuple(name for name, is_in in zip(reports.workers, there.tolist(), strict=True) if is_in)
+    cell = reports.cell[kept] if len(reports.cell) else reports.cell
+    number = reports.number[kept] if len(reports.number) else reports.number
+    return CodedReports(reports.layout, names, reports.task[kept], places[reports.worker[kept]], cell, number)
+
+
+# ------------------------------------------------------------------ the program
+
+
+class PreparedTruth(Prepared):
+    """A `Truth` for one population."""
+
+    def __init__(self, job: Truth, data: Any) -> None:
+        self.job, self.data = job, data
+        self.names = [str(name) for name in data.names]
+        self.steps = PartySteps(job.model, job.protocol, self.names)
+        self.tasks = self.steps.tasks
+        if not hasattr(data, "outline"):
+            self._require_own_workers()
+
+    def _require_own_workers(self) -> None:
+        """Refuse two parties that claim one worker, where all reports are at hand."""
+        homes: dict[str, str] = {}
+        for place, name in enumerate(self.names):
+            for worker in own_reports(self.data.shard(place)).workers:
+                if homes.setdefault(worker, name) != name:
+                    raise DataError(f"sites {homes[worker]!r} and {name!r} both claim a worker", where="Truth", remedy="give each worker to one site, or name workers by site if they are two people")  # fmt: skip
+
+    async def program(self, fed: Federation) -> dict[str, Any]:
+        """Open the campaign, make all steps, and let parties keep what they know of their workers."""
+        state = await fed.restore(None)
+        if state is None:
+            state = await _open_campaign(fed, self.job, self.steps)
+            await fed.checkpoint(state)
+        loop = _Loop(fed, self.job, self.steps, state)
+        return await loop.run()
+
+    def outcome(self, value: Any) -> TruthResult:
+        """Return the result."""
+        layout = read_layout(bytes(value["layout"]))
+        none = CodedReports(layout, (), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        broadcast = {name: np.asarray(array) for name, array in value["broadcast"].items()}
+        fit = TruthFit(self.job.model, layout, none, {}, broadcast, int(value["iterations"]))
+        steps = tuple(TruthStep(int(one["iteration"]), str(one["step"]), tuple(map(str, one["senders"]))) for one in value["steps"])  # fmt: skip
+        parties = tuple(sorted(value["workers"]))
+        lost = tuple(name for name in parties if any(name not in one.senders for one in steps) or name in value["gone"])
+        up, down = int(value["bytes_up"]), int(value["bytes_down"])
+        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data)  # fmt: skip
+
+    def most(self, rows: int) -> Sequence[Event]:
+        """Return one release without noise."""
+        del rows
+        return (NonPrivate(what=f"sums of contributions to {type(self.job.model).__name__}"),)
+
+    def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """Return what holds for any job, and which holders sent wrong sums."""
+        wrong = sorted({name for row in rows for name in row.get("wrong_sums", ())})
+        return [*super().notices(rows), *([f"wrong sums of {', '.join(wrong)} were corrected"] if wrong else [])]
+
+    def facts(self, outcome: TruthResult) -> Mapping[str, Any]:
+        """Return sizes, losses and bytes."""
+        return {"result": outcome.plain()}
+
+    def files(self, outcome: TruthResult) -> Mapping[str, bytes]:
+        """Return the truth as ``truth.csv``."""
+        return {"truth.csv": outcome.csv().encode()}
+
+
+async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict[str, Any]:
+    """Agree on the tasks and on what may be their truth; return the first state."""
+    claims = bool(job.candidates) or job.model.values[0] == "claims"
+    told = (await fed.exchange(fed.parties, steps.describe, {"asked": job._asked(claims)}, at="describe")).by_name()
+    workers = {name: int(one["workers"]) for name, one in told.items()}
+    layout = _agree_layout(job, told, sum(workers.values()), claims)
+    job.model.require_layout(layout)
+    for step in (*job.model.opening, *job.model.steps):
+        if job.protocol.whole:
+            job.protocol.domain(steps.codec(step, layout))
+    encoded = layout_message(layout)
+    opened = await fed.exchange(fed.parties.named(*workers), steps.open, {"layout": encoded}, at="open")
+    here = set(opened.senders.names)
+    size, threshold = job.protocol.plan_holders(len(steps.parties))
+    return {
+        "layout": encoded, "broadcast": job.model.start(layout), "before": job.model.start(layout)["truth"],
+        "workers": {name: count for name, count in workers.items() if name in here}, "gone": [], "steps": [], "done": 0, "learn": "",
+        "holders_now": [] if size < len(steps.parties) else list(steps.parties), "threshold_now": threshold, "lots": 0, "lot": {}, "told": [],
+        "iterations": 0, "over": False, "wrong": [], "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
+        "repeated": sum(int(one["repeated"]) for one in told.values()), "reports": sum(int(one["reports"]) for one in told.values()),
+    }  # fmt: skip
+
+
+def _agree_layout(job: Truth, told: Mapping[str, Any], workers: int, claims: bool) -> TaskLayout:
+    """The layout of the settings, and of what parties told where those do not say it."""
+    if claims:
+        said: dict[str, set[str]] = {task: set(values) for task, values in job.candidates.items()}
+        for one in told.values():
+            for task, values in one.get("candidates", {}).items():
+                said.setdefault(str(task), set()).update(map(str, values))
+        tasks = sorted(said)
+        return TaskLayout(tuple(tasks), candidates=tuple(tuple(sorted(said[task])) for task in tasks), workers=workers)
+    tasks = list(job.tasks) or sorted({str(task) for one in told.values() for task in one["tasks"]})
+    if job.model.values == ("numbers",):
+        low = min(float(one["low"]) for one in told.values()) if job.low is None else job.low
+        high = max(float(one["high"]) for one in told.values()) if job.high is None else job.high
+        return TaskLayout(tuple(tasks), low=low, high=high, workers=workers)
+    classes = list(job.classes) or sorted({str(name) for one in told.values() for name in one["classes"]})
+    return TaskLayout(tuple(tasks), classes=tuple(classes), workers=workers)
+
+
+class _Loop:
+    """All steps of a campaign, from its state."""
+
+    def __init__(self, fed: Federation, job: Truth, steps: PartySteps, state: Any) -> None:
+        self.fed, self.job, self.steps, self.state = fed, job, steps, dict(state)
+        self.layout = read_layout(bytes(state["layout"]))
+        self.order = list(job.model.step_names())
+
+    async def run(self) -> dict[str, Any]:
+        """Make the steps that are left."""
+        while self.state["done"] < len(self.order) and not self.state["over"] and self.fed.ending is None:
+            await self._step()
+            await self.fed.checkpoint(self.state)
+        if self.job.label:
+            message = {**self._message(self.state["done"] + 1), "label": self.job.label}
+            here = self.fed.parties.named(*(n for n in self.state["workers"] if n not in set(self.state["gone"])))
+            await self.fed.exchange(here, self.steps.close, message, quorum=0, at="close")
+        return self.state
+
+    def _message(self, number: int) -> dict[str, Any]:
+        """What a party needs to learn and to contribute."""
+        return {"number": number, "learn": self.state["learn"], "broadcast": self.state["broadcast"]}
+
+    async def _step(self) -> None:
+        """One sum, and what it means."""
+        state, job = self.state, self.job
+        iteration, step = self.order[state["done"]]
+        senders, there = self._present(iteration)
+        before = self._bytes()
+        found = await self._sum(iteration, step, senders, there)
+        up, down = (after - early for after, early in zip(self._bytes(), before, strict=True))
+        if found.virtual is not None:
+            up, down = self._virtual_bytes(found.virtual)
+        names, total = found.senders.names, sum(state["workers"].values())
+        if len(names) < 2 and job.protocol.whole:
+            raise QuorumError(f"{len(names)} parties contributed to {step} in iteration {iteration}", where="Truth", remedy="invite more parties: the sum of one is its own contribution")  # fmt: skip
+        old = {name: np.asarray(array) for name, array in state["broadcast"].items()}
+        new = job.model.combine(step, self.layout, found.values, old)
+        weight = (sum(state["workers"][name] for name in names) / total) ** job.alpha
+        broadcast = blend_broadcast(new, old, weight)
+        last = step == job.model.steps[-1]
+        moved = float(np.abs(broadcast["truth"] - state["before"]).max()) if iteration and last else None
+        self.state = {
+            **state, "broadcast": broadcast, "learn": step, "done": state["done"] + 1, "iterations": iteration if last else state["iterations"],
+            "steps": [*state["steps"], {"iteration": iteration, "step": step, "senders": sorted(names)}], "gone": self._gone,
+            "before": broadcast["truth"] if last or step in job.model.opening else state["before"],
+            "over": bool(last and iteration > 1 and moved is not None and moved < job.model.tolerance),
+            "wrong": sorted({*state["wrong"], *found.wrong}), **self._busiest(iteration, up, down),
+            **{name: self.state[name] for name in ("holders_now", "threshold_now", "lots", "lot", "told")},
+        }  # fmt: skip
+        self.fed.record({"iteration": iteration, "step": step, "senders": len(names), "lost": len(state["workers"]) - len(names), "weight": weight, **({} if moved is None else {"moved": moved}), **({"wrong_sums": list(found.wrong)} if found.wrong else {})})  # fmt: skip
+
+    # ------------------------------------------------------------------ who is there
+
+    def _present(self, iteration: int) -> tuple[Parties, Parties]:
+        """Who contributes, and who is there to add up; simulated losses are drawn once an iteration, and hit one of its steps.
+
+        A party that is lost in a step is lost before it contributes, or after it has.
+        """
+        gone, names = set(self.state["gone"]), list(self.state["workers"])
+        senders = [name for name in names if name not in gone]
+        there = list(senders)
+        if self.job.loss:
+            within = [i for i, (number, _) in enumerate(self.order) if number == iteration]
+            draw = self.fed.rng.child("losses", iteration).generator()
+            lost, back = draw.random(len(names)) < self.job.loss, draw.random(len(names)) < self.job.returns
+            moment = draw.integers(0, 2 * len(within), len(names))
+            here = 2 * within.index(self.state["done"])
+            if not here:
+                gone -= {name for name, is_back in zip(names, back.tolist(), strict=True) if is_back}
+            hits = {
+                n: int(when)
+                for n, is_lost, when in zip(names, lost.tolist(), moment.tolist(), strict=True)
+                if is_lost and n not in gone
+            }
+            senders = [name for name in names if name not in gone and hits.get(name, here + 1) != here]
+            there = [name for name in senders if hits.get(name, here) != here + 1]
+            gone |= {name for name, when in hits.items() if when in (here, here + 1)}
+        self._gone = sorted(gone)
+        return self.fed.parties.named(*senders), self.fed.parties.named(*there)
+
+    # ------------------------------------------------------------------ the sum
+
+    async def _sum(self, iteration: int, step: str, senders: Parties, there: Parties) -> ContributedSum:
+        """Add up, with another committee if too few of one are left."""
+        protocol, number = self.job.protocol, self.state["done"] + 1
+        codec = self.steps.codec(step, self.layout)
+        message = {**self._message(number), "step": step, "iteration": iteration}
+        draws = isinstance(protocol, Shamir) and 0 < self.state["holders"] < len(self.steps.parties)
+        holders = await self._holders(senders, there, anew=False, real=draws)
+        asked = SumRequest(senders, there, {**message, "attempt": 0}, codec, (number, step), holders)
+        try:
+            return await protocol.add_up(self.fed, self.steps.half, asked)
+        except QuorumError:
+            if not draws:
+                raise
+        holders = await self._holders(senders, there, anew=True, real=draws)
+        again = replace(asked, message={**message, "attempt": 1}, at=(number, step, "again"), holders=holders)
+        return await protocol.add_up(self.fed, self.steps.half, again)
+
+    async def _holders(self, senders: Parties, there: Parties, *, anew: bool, real: bool) -> Holders:
+        """The holders, drawn by a lot before the first sum and whenever too few are left."""
+        state = self.state
+        if isinstance(self.job.protocol, Virtual) and state["holders"] < len(self.steps.parties):
+            order = self.fed.rng.child("committee").generator().permutation(len(state["workers"]))
+            names = [sorted(state["workers"])[place] for place in order.tolist()]
+            return Holders(tuple(sorted([n for n in names if n in set(senders.names)][: state["holders"]])), state["threshold"])  # fmt: skip
+        if not real:
+            return Holders(tuple(state["holders_now"]), state["threshold_now"])
+        here = set(there.names if anew else senders.names)
+        known = [name for name in state["holders_now"] if name in here]
+        if anew or len(known) < max(state["threshold_now"], 2) or not state["holders_now"]:
+            await self._draw(senders.named(*sorted(here)))
+        await self._tell_lot(senders)
+        return Holders(tuple(self.state["holders_now"]), self.state["threshold_now"])
+
+    async def _tell_lot(self, senders: Parties) -> None:
+        """Let those parties verify the lot that have not yet: all after a draw, and later those that were away."""
+        missing = [name for name in senders.names if name not in set(self.state["told"])]
+        if missing:
+            at = (self.state["lot"]["at"], self.state["done"])
+            told = await self.fed.exchange(senders.named(*missing), self.steps.accept, self.state["lot"], quorum=0, at=at)  # fmt: skip
+            self.state = {**self.state, "told": sorted([*self.state["told"], *told.senders.names])}
+
+    async def _draw(self, invited: Parties) -> None:
+        """Draw a committee by lot."""
+        name = f"committee-{self.state['lots']}"
+        lot = await draw_lot(self.fed, invited, at=name)
+        size = min(self.state["holders"], len(lot.invited))
+        chosen = sorted(lot.choose(lot.invited, size, "holders"))
+        self.state = {**self.state, "holders_now": chosen, "threshold_now": min(self.state["threshold"], size), "lots": self.state["lots"] + 1, "lot": {"lot": lot.message(), "at": name}, "told": []}  # fmt: skip
+
+    # ------------------------------------------------------------------ bytes
+
+    def _bytes(self) -> tuple[Any, Any]:
+        """What every party has sent and received so far, by position."""
+        columns = self.fed.meter.devices(len(self.fed.world.roster))
+        return columns["bytes_up"], columns["bytes_down"]
+
+    def _virtual_bytes(self, sent: Mapping[str, tuple[int, int]]) -> tuple[Any, Any]:
+        """The same of bytes that nobody sent."""
+        up, down = (np.zeros(len(self.fed.world.roster), dtype=np.int64) for _ in range(2))
+        for name, (ups, downs) in sent.items():
+            place = self.fed.world.roster.position(name)
+            up[place], down[place] = ups, downs
+        return up, down
+
+    def _busiest(self, iteration: int, up: Any, down: Any) -> dict[str, Any]:
+        """The bytes of the busiest party in an iteration so far."""
+        tally = self.state.get("tally") or {"iteration": -1}
+        if tally["iteration"] == iteration:
+            up, down = up + tally["up"], down + tally["down"]
+        return {
+            "tally": {"iteration": iteration, "up": up, "down": down},
+            "bytes_up": max(int(up.max(initial=0)), self.state["bytes_up"]),
+            "bytes_down": max(int(down.max(initial=0)), self.state["bytes_down"]),
+        }

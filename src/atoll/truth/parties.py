@@ -1,0 +1,238 @@
+"""What a party does in a campaign: it tells what it has reports on, codes them, and then in each step learns from the last sums and contributes to the next.
+
+A party is one worker, or a site with many. Its reports and the states of its workers stay there: `PartySteps` keeps both in the party's private state.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.errors import CompositionError, DataError, PolicyError
+from atoll.core.requests.task import Task
+from atoll.secure.lot import accept_lot
+
+from .models.model import Arrays, TruthModel
+from .protocols import Additive, Holders, PartyHalf, SumCodec, TruthProtocol, add_letters, post_shares
+from .reports import CodedReports, Reports, TaskLayout, reports_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PartySteps", "layout_message", "own_reports", "read_layout"]
+
+_RESTART = "begin the campaign anew: this party was not there when it was opened"
+
+
+def own_reports(data: Any) -> Reports:
+    """Return a party's data as reports: `Reports`, or a table with the columns ``task``, ``worker`` and ``label`` (or ``obj``, ``src`` and ``value``).
+
+    Raises:
+        DataError: they are something else, or see `atoll.truth.reports_of`.
+    """
+    if isinstance(data, Reports):
+        return data
+    if hasattr(data, "columns") and not isinstance(data, Mapping) and not hasattr(data, "iloc"):
+        return reports_of({str(name): data[name] for name in data.columns})
+    return reports_of(data)
+
+
+def layout_message(layout: TaskLayout) -> bytes:
+    """A layout as bytes, which all parties keep."""
+    return M.encode({
+        "tasks": list(layout.tasks), "classes": list(layout.classes), "candidates": [list(said) for said in layout.candidates],
+        "low": layout.low, "high": layout.high, "workers": layout.workers,
+    })  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4)
+def read_layout(encoded: bytes) -> TaskLayout:
+    """The inverse of `layout_message`."""
+    told: Any = M.decode(encoded)
+    candidates = tuple(tuple(map(str, said)) for said in told["candidates"])
+    return TaskLayout(tuple(map(str, told["tasks"])), tuple(map(str, told["classes"])), candidates, float(told["low"]), float(told["high"]), int(told["workers"]))  # fmt: skip
+
+
+class PartySteps:
+    """The tasks of one campaign. Both ends make them of its settings; no code travels.
+
+    Args:
+        model: the model.
+        protocol: how contributions add up.
+        parties: the names of all parties.
+    """
+
+    def __init__(self, model: TruthModel, protocol: TruthProtocol, parties: Sequence[str]) -> None:
+        self.model, self.protocol, self.parties = model, protocol, tuple(parties)
+        self.describe = Task("atoll.truth.parties:describe", self._describe)
+        self.open = Task("atoll.truth.parties:open", self._open)
+        self.accept = Task("atoll.truth.parties:accept", self._accept)
+        self.close = Task("atoll.truth.parties:close", self._close)
+        self.half = PartyHalf(
+            Task("atoll.truth.parties:give", self._give), Task("atoll.truth.parties:share", self._share), Task("atoll.truth.parties:add", self._add)
+        )  # fmt: skip
+        self.tasks = (self.describe, self.open, self.accept, self.close, self.half.give, self.half.share, self.half.add)
+
+    # ------------------------------------------------------------------ before the first sum
+
+    def _describe(self, island: Any, message: Any) -> dict[str, Any]:
+        """How many workers there are, and what is asked for of: tasks, labels, the range of numbers."""
+        reports, asked = own_reports(island.data), set(message["asked"])
+        told: dict[str, Any] = {"workers": len(reports.workers), "repeated": reports.repeated, "reports": len(reports)}
+        if "tasks" in asked:
+            told["tasks"] = list(reports.tasks)
+        if "classes" in asked:
+            told["classes"] = list(reports.labels)
+        if "candidates" in asked:
+            said: dict[str, set[str]] = {}
+            for task, _, label in reports.rows():
+                said.setdefault(task, set()).add(label)
+            told["candidates"] = {task: sorted(labels) for task, labels in said.items()}
+        if "range" in asked:
+            numbers = reports.numbers
+            told["low"], told["high"] = float(numbers.min()), float(numbers.max())
+        return told
+
+    def _open(self, island: Any, message: Any) -> None:
+        """Code the reports, and begin with workers of whom nothing is known."""
+        layout = read_layout(bytes(message["layout"]))
+        self.model.require_layout(layout)
+        coded = layout.code(own_reports(island.data))
+        if len(coded.workers) > layout.workers:
+            raise PolicyError(f"a campaign of {layout.workers} workers, and {len(coded.workers)} are here", where="truth", remedy=_RESTART)  # fmt: skip
+        island.state = {
+            "layout": bytes(message["layout"]), "learned": 0, "people": list(coded.workers),
+            "task": coded.task, "worker": coded.worker, "cell": coded.cell, "number": coded.number,
+            "model": self.model.start_workers(layout, len(coded.workers)), "holders": [],
+        }  # fmt: skip
+
+    def _accept(self, island: Any, message: Any) -> None:
+        """Verify a lot, and remember whom it chose to hold shares."""
+        state = self._own_state(island)
+        lot = accept_lot(island, message["lot"], at=message["at"])
+        if not set(lot.invited) <= set(self.parties):
+            raise PolicyError("a lot among strangers", where="truth", remedy=_RESTART)
+        size, threshold = self.protocol.plan_holders(len(self.parties))
+        size = min(size, len(lot.invited))
+        chosen = lot.choose(lot.invited, size, "holders")
+        island.state = {**state, "holders": sorted(chosen), "threshold": min(threshold, size)}
+
+    # ------------------------------------------------------------------ one step
+
+    def _own_state(self, island: Any) -> Any:
+        state = island.state
+        if not isinstance(state, Mapping) or "layout" not in state:
+            raise PolicyError(f"{island.name} has not opened this campaign", where="truth", remedy=_RESTART)
+        return state
+
+    def _contribute(self, island: Any, message: Any) -> tuple[Arrays, CodedReports]:
+        """Learn from the last sums, if that was not done, and return what the workers contribute."""
+        state = self._own_state(island)
+        reports, model, number = self._reports(state), state["model"], int(message["number"])
+        broadcast = _arrays(message["broadcast"])
+        if message["learn"] and state["learned"] < number:
+            model = self.model.learn(message["learn"], _arrays(model), reports, broadcast)
+        island.state = {**state, "model": model, "learned": max(number, int(state["learned"]))}
+        return self.model.contribute(message["step"], _arrays(model), reports, broadcast), reports
+
+    @staticmethod
+    def _reports(state: Any) -> CodedReports:
+        layout = read_layout(state["layout"])
+        return CodedReports(
+            layout, tuple(state["people"]), state["task"], state["worker"], state["cell"], state["number"]
+        )
+
+    def codec(self, step: str, layout: TaskLayout) -> SumCodec:
+        """How the contributions of a step become whole numbers."""
+        return SumCodec(self.model.terms(step, layout), self.protocol.bits, layout.workers, len(self.parties))
+
+    def _give(self, island: Any, message: Any) -> dict[str, Sum]:
+        """The contributions, as they are or as whole numbers."""
+        given, reports = self._contribute(island, message)
+        if not self.protocol.whole:
+            return {name: Sum(np.asarray(value, dtype=np.float64), role="side") for name, value in given.items()}
+        codec = self.codec(message["step"], reports.layout)
+        return {"words": Sum(codec.encode(given, len(reports.workers)), role="side")}
+
+    def _shares(self) -> Additive:
+        if not isinstance(self.protocol, Additive):
+            raise PolicyError(f"shares, and the protocol is {type(self.protocol).__name__}", where="truth", remedy=_RESTART)  # fmt: skip
+        return self.protocol
+
+    def _holders(self, state: Any, named: Any) -> Holders:
+        """The holders that this party knows of, which must be those that the server names.
+
+        Raises:
+            PolicyError: they are others.
+        """
+        size, threshold = self.protocol.plan_holders(len(self.parties))
+        if state["holders"]:
+            known, threshold = tuple(state["holders"]), int(state["threshold"])
+        else:
+            known = self.parties
+        if list(known) != [str(name) for name in named] or (size < len(self.parties) and not state["holders"]):
+            raise PolicyError("other holders than the lot has chosen", where="truth", remedy="look at the server: it names holders that nobody drew")  # fmt: skip
+        return Holders(known, threshold)
+
+    def _share(self, island: Any, message: Any) -> None:
+        """Post shares of the contributions to the holders."""
+        protocol = self._shares()
+        given, reports = self._contribute(island, message)
+        holders = self._holders(island.state, message["holders"])
+        codec = self.codec(message["step"], reports.layout)
+        island.bind_letters(_letter_context(island.state, message))
+        post_shares(island, protocol, codec.encode(given, len(reports.workers)), holders, protocol.domain(codec))
+
+    def _add(self, island: Any, message: Any) -> Any:
+        """Add up the shares of the announced senders."""
+        protocol, state = self._shares(), self._own_state(island)
+        holders = self._holders(state, message["holders"])
+        if island.name not in holders.names:
+            raise PolicyError(f"{island.name} holds no shares", where="truth", remedy="look at the server: it asks a party that the lot has not chosen")  # fmt: skip
+        codec = self.codec(message["step"], read_layout(state["layout"]))
+        island.bind_letters(_letter_context(state, message), self.half.share.name)
+        label = f"step {message['number']} attempt {message['attempt']} of {island.request.rpartition('/@')[0]}"
+        return add_letters(island, [str(name) for name in message["senders"]], 2, codec.entries, protocol.domain(codec), label)  # fmt: skip
+
+    # ------------------------------------------------------------------ after the last sum
+
+    def _close(self, island: Any, message: Any) -> None:
+        """Learn from the last sums, and leave what is known of the own workers here, under a name."""
+        state = self._own_state(island)
+        reports, model = self._reports(state), _arrays(state["model"])
+        broadcast, layout = _arrays(message["broadcast"]), reports.layout
+        if message["learn"] and state["learned"] < int(message["number"]):
+            model = self.model.learn(message["learn"], model, reports, broadcast)
+            island.state = {**state, "model": model, "learned": int(message["number"])}
+        kept: dict[str, Any] = {"workers": list(reports.workers), "classes": list(layout.classes)}
+        for name, find in (("errors", self.model.confusions), ("skills", self.model.skills)):
+            found = _known(find, layout, model)
+            if found is not None:
+                kept[name] = found
+        island.leave(str(message["label"]), kept)
+
+
+def _letter_context(state: Any, message: Any) -> bytes:
+    """What letters of one sum are bound to: a letter opens in no other sum, and among no other holders or tasks."""
+    said = [message["number"], message["step"], message["attempt"], list(message["holders"])]
+    return hashlib.sha256(M.encode(["atoll truth", bytes(state["layout"]), *said])).digest()
+
+
+def _known(find: Any, layout: TaskLayout, state: Arrays) -> Any:
+    """What a model knows of workers, if it knows that."""
+    try:
+        return find(layout, state)
+    except CompositionError:
+        return None
+
+
+def _arrays(tree: Any) -> Arrays:
+    if not isinstance(tree, Mapping) or not all(isinstance(value, np.ndarray) for value in tree.values()):
+        raise DataError("sums that are no arrays", where="truth", remedy=_RESTART)
+    return dict(tree)

@@ -1,0 +1,680 @@
+"""How parties add up what their workers contribute: `PlainReplies`, `Virtual`, `Additive`, `Shamir` and `Masks`.
+
+| protocol | the server sees | connections | who may be lost |
+| --- | --- | --- | --- |
+| `PlainReplies` | every party's numbers | one | anybody |
+| `Additive` | sums | one, in two steps | nobody between the steps |
+| `Shamir` | sums | one, in two steps | all but ``threshold`` holders |
+| `Masks` | sums | two | as `atoll.reducers.SecureAggregation` says |
+| `Virtual` | every party's numbers: a simulation of `Shamir`, which the ledger records | none | as with `Shamir` |
+
+A party turns its contributions into whole numbers (`SumCodec`): ``round(x 2^bits)``. The codec takes the bounds of `TruthModel.terms` and the number of workers, and finds the smallest domain in which no sum can overflow. So all
+protocols but the plain one add up the same integers, and their results are equal to the bit.
+
+With shares, a party posts one sealed letter to each *holder*. It has the shares of all tasks, and those of zeros too, so all letters have one size. The server relays the letters, and then announces whose letters it has: the *senders*.
+Every holder adds up the shares of these senders, once (`Island.promise`), and sends the sum.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core import message as M
+from atoll.core.errors import ConfigError, DataError, PolicyError, QuorumError
+from atoll.core.event import Event, register_event
+from atoll.core.exposure import Exposure
+from atoll.core.requests.task import Task
+from atoll.core.sealing import VirtualSealing
+from atoll.core.validation import Checked
+from atoll.secure.masking import SecureAggregation
+from atoll.secure.shares import Field, WordRing, correct_shamir, open_additive, split_additive, split_shamir
+
+from .models.model import Arrays, Term
+from .planning import plan_committee
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.party import Parties
+    from atoll.secure.shares.domain import Array, Domain
+
+__all__ = [
+    "Additive",
+    "ContributedSum",
+    "Holders",
+    "Masks",
+    "PlainReplies",
+    "Shamir",
+    "SharesVirtual",
+    "SumCodec",
+    "SumRequest",
+    "TruthProtocol",
+    "Virtual",
+]
+
+SMALL_PRIME = 2**32 - 5
+"""The largest prime of 32 bits: shares of 4 bytes."""
+
+_LOOK = "look at the server: it asks for a sum that nobody agreed to"
+
+
+@register_event
+@dataclass(frozen=True, kw_only=True)
+class SharesVirtual(Event):
+    """A simulation added up contributions without sharing them (`Virtual`): nothing hid single ones. It costs no privacy budget."""
+
+    kind: ClassVar[str] = "shares-virtual"
+    free: ClassVar[bool] = True
+
+
+# ------------------------------------------------------------------ numbers as whole numbers
+
+
+@dataclass(frozen=True)
+class SumCodec:
+    """How the contributions of one step become whole numbers that add up exactly.
+
+    A worker's entry ``|x| <= bound`` becomes ``round(x 2^bits)``. A party rounds once, after it has added up its workers. So a sum over ``workers`` at ``parties`` is at most
+    ``workers bound 2^bits + parties / 2`` in size, and the domain has more than twice as many elements.
+
+    Attributes:
+        terms: the arrays of a step, see `TruthModel.terms`.
+        bits: bits after the point.
+        workers: all workers.
+        parties: all parties.
+    """
+
+    terms: Mapping[str, Term]
+    bits: int
+    workers: int
+    parties: int
+
+    @functools.cached_property
+    def entries(self) -> int:
+        """Numbers of a party in this step."""
+        return sum(math.prod(term.shape) for term in self.terms.values())
+
+    @property
+    def most(self) -> int:
+        """The largest size of a sum."""
+        bound = max((term.bound for term in self.terms.values()), default=0.0)
+        return math.ceil(self.workers * bound * 2.0**self.bits) + self.parties
+
+    def field(self) -> Field:
+        """The smallest prime field that no sum overflows.
+
+        Raises:
+            ConfigError: there is none; names the bits that fit.
+        """
+        self._require(Field().order)
+        return Field(SMALL_PRIME) if 2 * self.most < SMALL_PRIME else Field()
+
+    def ring(self) -> WordRing:
+        """The smallest ring of words that no sum overflows.
+
+        Raises:
+            ConfigError: there is none; names the bits that fit.
+        """
+        self._require(1 << 63)
+        return WordRing(32) if 2 * self.most < 1 << 32 else WordRing(64)
+
+    def _require(self, order: int) -> None:
+        if 2 * self.most < order:
+            return
+        spare = self.bits - (2 * self.most).bit_length() + order.bit_length() - 1
+        remedy = (
+            f"use bits={spare} or fewer"
+            if spare >= 1
+            else "use a model with smaller bounds (a larger delta or floor), or fewer workers"
+        )
+        raise ConfigError(f"sums of {self.workers:,} workers with {self.bits} bits after the point do not fit {order.bit_length() - 1} bits", where="SumCodec", remedy=remedy)  # fmt: skip
+
+    def encode(self, given: Arrays, workers: int) -> NDArray[np.int64]:
+        """Return a party's contributions as whole numbers, ``(entries,)``.
+
+        Args:
+            given: the contributions, as the terms say.
+            workers: the party's workers, by whom its entries are bounded.
+
+        Raises:
+            DataError: a contribution has another shape, is beyond its bound, or is not finite.
+        """
+        rows = []
+        for name, term in sorted(self.terms.items()):
+            value = np.asarray(given[name], dtype=np.float64)
+            most = float(np.abs(value).max(initial=0.0))
+            if value.shape != tuple(term.shape) or not most <= term.bound * workers * (1 + 1e-9) + 1e-300:
+                raise DataError(f"{name}: an array of shape {value.shape} with entries up to {most:g}, where {workers} workers add {tuple(term.shape)} up to {term.bound * workers:g}", where="SumCodec", remedy="correct the model's terms: they bound what a worker adds")  # fmt: skip
+            rows.append(np.rint(np.ravel(value) * 2.0**self.bits).astype(np.int64))
+        return np.concatenate(rows)
+
+    def decode(self, numbers: NDArray[np.int64]) -> Arrays:
+        """The inverse of `encode` for sums.
+
+        Raises:
+            DataError: a sum is larger than all workers together can make it.
+        """
+        found, at = {}, 0
+        for name, term in sorted(self.terms.items()):
+            size = math.prod(term.shape)
+            value = numbers[at : at + size].astype(np.float64) / 2.0**self.bits
+            limit = term.bound * self.workers + self.parties * 2.0**-self.bits
+            if float(np.abs(value).max(initial=0.0)) > limit * (1 + 1e-9):
+                raise DataError(f"a sum of {name} is beyond {limit:g}", where="SumCodec", remedy="somebody added numbers beyond the range: look for the party, or leave new ones out")  # fmt: skip
+            found[name] = value.reshape(term.shape)
+            at += size
+        return found
+
+
+# ------------------------------------------------------------------ the contract
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who adds up for all.
+
+    Attributes:
+        names: the holders, in the order of their places.
+        threshold: holders whose sums give the result.
+    """
+
+    names: tuple[str, ...]
+    threshold: int
+
+
+@dataclass(frozen=True)
+class SumRequest:
+    """One sum of contributions.
+
+    Attributes:
+        senders: the parties that are asked to contribute.
+        there: the parties that are there for the second step.
+        message: what a party needs to contribute; see `atoll.truth.parties`.
+        codec: how contributions become whole numbers.
+        at: the path of the sum's requests.
+        holders: who adds up; empty where nobody does.
+    """
+
+    senders: Parties
+    there: Parties
+    message: Mapping[str, Any]
+    codec: SumCodec
+    at: tuple[Any, ...]
+    holders: Holders = Holders((), 0)
+
+
+@dataclass(frozen=True)
+class ContributedSum:
+    """What a sum has come to.
+
+    Attributes:
+        values: the sums, by name.
+        senders: the parties whose contributions are in it.
+        wrong: holders that sent other sums than they hold.
+        virtual: bytes that each party would have sent and received, where nothing was sent; ``None`` where all of it was.
+    """
+
+    values: Arrays
+    senders: Parties
+    wrong: tuple[str, ...] = ()
+    virtual: Mapping[str, tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True)
+class PartyHalf:
+    """The tasks of a party that protocols use.
+
+    Attributes:
+        give: replies with the contributions, or with whole numbers, for a sum.
+        share: posts shares of them to the holders.
+        add: adds up the shares of the senders.
+    """
+
+    give: Task
+    share: Task
+    add: Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruthProtocol(Checked):
+    """Base class of protocols that add up contributions.
+
+    Attributes:
+        shares: whether holders add up shares.
+        whole: whether parties give whole numbers.
+
+    Args:
+        bits: bits after the point of whole numbers. The results of 8 and more differ in confidences alone; with fewer than 24, a task on which only certain workers report may look like one without reports.
+    """
+
+    shares: ClassVar[bool] = False
+    whole: ClassVar[bool] = True
+
+    bits: int = 24
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 52:
+            raise ConfigError(f"bits={self.bits}", where=type(self).__name__, remedy="use 1 to 52 bits after the point; with fewer than 24, reports of certain workers may look like silence")  # fmt: skip
+
+    def plan_holders(self, parties: int) -> tuple[int, int]:
+        """How many holders add up for so many parties, and the threshold; 0 where nobody does.
+
+        Raises:
+            ConfigError: the settings do not fit the number of parties.
+        """
+        del parties
+        return 0, 0
+
+    def domain(self, codec: SumCodec) -> Domain:
+        """Where shares live."""
+        return codec.field()
+
+    async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
+        """Add up the contributions of one step."""
+        raise NotImplementedError
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Who learns what, assuming what."""
+        raise NotImplementedError
+
+    def require_parties(self, parties: int, *, live: bool) -> None:
+        """Refuse a number of parties that the protocol cannot serve.
+
+        Raises:
+            ConfigError: says why.
+        """
+        del live
+        if parties < 2 and self.whole:
+            raise ConfigError(f"{parties} party", where=type(self).__name__, remedy="give two or more: the sum of one is its own contribution")  # fmt: skip
+        self.plan_holders(parties)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainReplies(TruthProtocol):
+    """Parties send what they contribute as it is, in floating point: the oracle of the others. The server sees all of it."""
+
+    whole: ClassVar[bool] = False
+
+    async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
+        """One plain sum."""
+        found = await fed.sum(asked.senders, half.give, dict(asked.message), at=asked.at)
+        return ContributedSum(
+            {name: np.asarray(found[name], dtype=np.float64) for name in asked.codec.terms}, found.senders
+        )
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Nothing is hidden."""
+        return (Exposure("server", "what each party adds to each task: which tasks it reports on, and from that its reports and how reliable its workers are", "nothing hides it: use Shamir()"),)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masks(TruthProtocol):
+    """Double masks (Bonawitz et al. 2017), which other federations use: the same sums in two connections, since masks of lost parties must be opened afterwards.
+
+    Args:
+        threshold: share or number of the parties that open the masks of others.
+        server: ``"honest"`` or ``"active"``; by default active between organisations.
+    """
+
+    threshold: float = 0.5
+    server: Literal["honest", "active"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._reducer()
+
+    def _reducer(self) -> SecureAggregation:
+        return SecureAggregation(threshold=_whole_or_share(self.threshold), server=self.server, least=2)
+
+    async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
+        """One masked sum."""
+        asked.codec.ring()
+        found = await fed.sum(
+            asked.senders, half.give, dict(asked.message), reducer=self._reducer(), quorum=2, at=asked.at
+        )
+        return ContributedSum(asked.codec.decode(np.asarray(found["words"], dtype=np.int64)), found.senders)
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """What masked sums show."""
+        return (*self._reducer().exposures(parties), _sums_seen())
+
+
+def _whole_or_share(threshold: float) -> float | int:
+    return int(threshold) if threshold > 1 else float(threshold)
+
+
+def _sums_seen() -> Exposure:
+    return Exposure("server", "the sum of all contributions to each task, in each iteration", "a task on which one worker alone reports shows what this worker adds: how reliable it is, and what it said")  # fmt: skip
+
+
+# ------------------------------------------------------------------ shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additive(TruthProtocol):
+    """Shares that add up: every party holds one of each other party's, so everybody must be there until the sum is known (FedTruthFinder, section 4.2).
+
+    Fewer than all parties learn nothing, even together with the server. The fastest way for parties that are always there.
+    """
+
+    shares: ClassVar[bool] = True
+
+    def plan_holders(self, parties: int) -> tuple[int, int]:
+        """All parties, all of whom are needed."""
+        return parties, parties
+
+    def domain(self, codec: SumCodec) -> Domain:
+        """Words of 32 or 64 bits."""
+        return codec.ring()
+
+    def split(self, numbers: Array, holders: int, threshold: int, domain: Domain, secret: Any) -> Sequence[Array]:
+        """Return the shares of each holder."""
+        del threshold
+        return split_additive(numbers, holders, domain, secret)
+
+    def open(
+        self, fed: Federation, sums: Mapping[int, Array], holders: Holders, domain: Domain, at: Any
+    ) -> tuple[Array, tuple[int, ...]]:
+        """Return the sum, and the places of holders whose sums are wrong."""
+        del fed, holders, at
+        return open_additive([sums[place] for place in sorted(sums)], domain), ()
+
+    async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
+        """Let the senders share, announce who they are, and open the sum of what the holders add up."""
+        holders, message = asked.holders, {**asked.message, "holders": list(asked.holders.names)}
+        least = max(2, holders.threshold if self.shares_need_all else 2)
+        given = await fed.exchange(asked.senders, half.share, message, quorum=least, at=(*asked.at, "share"))
+        names = sorted(given.senders.names)
+        told = _announcement(asked, names)
+        adding = asked.there.named(*(name for name in holders.names if name in set(asked.there.names)))
+        if len(adding) < holders.threshold:
+            raise self._too_few(len(adding), holders, asked)
+        try:
+            sums = await fed.exchange(adding, half.add, told, mail=given.mail.only_from(set(names)), quorum=holders.threshold, at=(*asked.at, "add"))  # fmt: skip
+        except QuorumError as error:
+            raise self._too_few(0, holders, asked, str(error)) from error
+        domain = self.domain(asked.codec)
+        fit, wrong = _fitting(sums.by_name(), asked.codec.entries, domain)
+        if len(fit) < holders.threshold:
+            raise self._too_few(len(fit), holders, asked)
+        places = {name: place for place, name in enumerate(holders.names)}
+        numbers, off = self.open(fed, {places[name]: row for name, row in fit.items()}, holders, domain, asked.at)
+        blamed = tuple(sorted([*wrong, *(holders.names[place] for place in off)]))
+        return ContributedSum(asked.codec.decode(domain.signed(numbers)), given.senders, blamed)
+
+    @property
+    def shares_need_all(self) -> bool:
+        """Whether one lost holder ends the sum."""
+        return type(self) is Additive
+
+    def _too_few(self, there: int, holders: Holders, asked: SumRequest, why: str = "") -> QuorumError:
+        said = f"{there} of {len(holders.names)} holders" if not why else f"too few of {len(holders.names)} holders"
+        remedy = (
+            "use Shamir(), which bears losses"
+            if self.shares_need_all
+            else "use a lower threshold, a larger committee, or invite more parties"
+        )
+        return QuorumError(f"{said} sent their sums of {asked.message['step']} in iteration {asked.message['iteration']}, and {holders.threshold} are needed{': ' + why if why else ''}", where=type(self).__name__, remedy=remedy)  # fmt: skip
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Sums alone."""
+        return (
+            _sums_seen(),
+            Exposure(
+                "all but one of the other parties, with the server", "nothing but the sums", "all follow the protocol"
+            ),
+        )
+
+
+def _announcement(asked: SumRequest, senders: Sequence[str]) -> dict[str, Any]:
+    """What holders are told: whose shares they add up."""
+    known = {name: asked.message[name] for name in ("number", "step", "attempt")}
+    return {**known, "senders": list(senders), "holders": list(asked.holders.names)}
+
+
+def _fitting(replies: Mapping[str, Any], entries: int, domain: Domain) -> tuple[dict[str, Array], list[str]]:
+    """The replies that are arrays of the domain's elements, and who sent something else."""
+    fit, wrong = {}, list[str]()
+    for name, row in replies.items():
+        good = isinstance(row, np.ndarray) and row.shape == (entries,) and row.dtype.kind == "u"
+        if good and int(row.max(initial=0)) < domain.order:
+            fit[name] = row.astype(np.uint64)
+        else:
+            wrong.append(name)
+    return fit, wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shamir(Additive):
+    """Shamir's shares: ``threshold`` holders give the sum, so all others may be lost in every iteration, at any step (FedTruthFinder, section 4.3).
+
+    Fewer than ``threshold`` colluding holders learn nothing. Contributions of a party that is lost after it has shared still count. Of ``m`` holders that answer, up to ``(m - threshold) / 2`` may send wrong sums: they are corrected,
+    and named.
+
+    A server that lies may announce different senders to different holders; the difference of two sums is one party's contribution. Every holder adds up once, so this needs ``threshold`` holders for each set. With
+    ``c`` colluding holders it cannot be if ``2 threshold > holders + c``.
+
+    Args:
+        threshold: share or number of the holders whose sums give the result, at least 2 of them. A small one bears more loss, a large one more colluders.
+        committee: how many parties hold shares, drawn by a public lot that nobody can choose. 0 means all: then traffic grows with the square of the parties. ``"auto"`` plans size and threshold from ``loss`` and
+            ``colluders`` (`plan_committee`); where no committee is smaller than all parties, all hold shares.
+        loss: expected share of holders that are lost, for ``"auto"``.
+        colluders: share of the parties that may pool what they see, for ``"auto"``.
+    """
+
+    threshold: float = 0.5
+    committee: int | str = 0
+    loss: float = 0.05
+    colluders: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (isinstance(self.committee, str) and self.committee != "auto") or (isinstance(self.committee, int) and (self.committee < 0 or self.committee == 1)):  # fmt: skip
+            raise ConfigError(f"committee={self.committee!r}", where="Shamir", remedy='use "auto", 0 for all parties, or 2 and more members')  # fmt: skip
+        if not (0 < self.threshold <= 1 or (self.threshold >= 2 and self.threshold == int(self.threshold))):
+            raise ConfigError(f"threshold={self.threshold}", where="Shamir", remedy="use a share of the holders above 0 and up to 1, or a whole number of at least 2")  # fmt: skip
+        for name in ("loss", "colluders"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}", where="Shamir", remedy="use a share from 0 to below 1")  # fmt: skip
+
+    def plan_holders(self, parties: int) -> tuple[int, int]:
+        """All parties, or a committee, and the threshold."""
+        if self.committee == "auto":
+            made = self._planned(parties)
+            if made is not None:
+                return made
+        size = self.committee if isinstance(self.committee, int) and self.committee else parties
+        if size > parties:
+            raise ConfigError(f"committee={size} of {parties} parties", where="Shamir", remedy=f"use 2 to {parties} members, or 0 for all")  # fmt: skip
+        threshold = int(self.threshold) if self.threshold > 1 else max(2, math.ceil(self.threshold * size - 1e-9))
+        if threshold > size:
+            raise ConfigError(f"threshold={threshold} of {size} holders", where="Shamir", remedy=f"use 2 to {size}, or a share of the holders")  # fmt: skip
+        return size, threshold
+
+    def _planned(self, parties: int) -> tuple[int, int] | None:
+        """A committee smaller than all parties, if one keeps secrets and recovers."""
+        try:
+            made = plan_committee(parties, self.loss, self.colluders)
+        except ConfigError:
+            return None
+        return (made.members, made.threshold) if made.members < parties else None
+
+    @property
+    def draws(self) -> bool:
+        """Whether a lot may draw the holders."""
+        return self.committee != 0
+
+    def domain(self, codec: SumCodec) -> Domain:
+        """A prime field."""
+        return codec.field()
+
+    def split(self, numbers: Array, holders: int, threshold: int, domain: Domain, secret: Any) -> Sequence[Array]:
+        """Return the shares of each holder."""
+        return split_shamir(numbers, holders, threshold, _as_field(domain), secret)
+
+    def open(
+        self, fed: Federation, sums: Mapping[int, Array], holders: Holders, domain: Domain, at: Any
+    ) -> tuple[Array, tuple[int, ...]]:
+        """Return the sum, and the places of holders whose sums are wrong.
+
+        Raises:
+            DataError: more sums are wrong than can be corrected.
+        """
+        try:
+            found = correct_shamir(sums, holders.threshold, _as_field(domain), fed.secret("decoding", *map(str, at)))
+        except DataError as error:
+            who = ", ".join(holders.names[place] for place in sorted(sums))
+            raise DataError(f"wrong sums among those of {who}: {error.what}", where="Shamir", remedy="use a lower threshold or more holders: m sums correct (m - threshold) / 2 wrong ones") from error  # fmt: skip
+        return found.values, found.wrong
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Sums, and what holders could learn together."""
+        holders, threshold = self.plan_holders(max(parties, 2))
+        lies = f"the server follows the protocol, or fewer than {2 * threshold - holders} holders collude with it" if 2 * threshold > holders else "the server follows the protocol: with a threshold above one half it may lie"  # fmt: skip
+        return (
+            _sums_seen(),
+            Exposure(
+                f"up to {threshold - 1} of the {holders} holders, together with the server",
+                "nothing but the sums",
+                lies,
+            ),
+            Exposure(
+                f"{threshold} holders that pool their letters",
+                "every party's contributions",
+                "fewer collude: a higher threshold bears more colluders and less loss",
+            ),
+        )
+
+
+def _as_field(domain: Domain) -> Field:
+    if not isinstance(domain, Field):
+        raise ConfigError(f"shares over {domain.title}", where="Shamir", remedy="use a prime field: Field()")
+    return domain
+
+
+# ------------------------------------------------------------------ shares by arithmetic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Virtual(TruthProtocol):
+    """A simulation of `Shamir`: the same whole numbers, losses and bytes by arithmetic, but nothing is shared or sealed. The ledger records it.
+
+    For campaigns of thousands of workers, whose letters would fill memory.
+
+    Args:
+        of: the shares that are left out.
+    """
+
+    of: Shamir = field(default_factory=Shamir)
+
+    def plan_holders(self, parties: int) -> tuple[int, int]:
+        """Those of the shares."""
+        return self.of.plan_holders(parties)
+
+    def require_parties(self, parties: int, *, live: bool) -> None:
+        """Refuse real parties: they must share."""
+        super().require_parties(parties, live=live)
+        if live:
+            raise ConfigError("Virtual between organisations: nothing would hide what parties contribute", where="Virtual", remedy="use Shamir()")  # fmt: skip
+
+    async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
+        """A sum of the whole numbers."""
+        fed.world.note(SharesVirtual)
+        domain = asked.codec.field()
+        found = await fed.sum(asked.senders, half.give, dict(asked.message), quorum=2, at=asked.at)
+        there = set(asked.there.names)
+        left = sum(name in there for name in asked.holders.names)
+        if left < asked.holders.threshold:
+            raise self.of._too_few(left, asked.holders, asked)
+        values = asked.codec.decode(np.asarray(found["words"], dtype=np.int64))
+        path = f"{fed.slot}/{half.share.name}/@{'/'.join(map(str, asked.at))}/share"
+        sent = _count_virtual(asked, sorted(found.senders.names), there, domain, path)
+        return ContributedSum(values, found.senders, virtual=sent)
+
+    def exposures(self, parties: int) -> tuple[Exposure, ...]:
+        """Nothing is hidden."""
+        return (Exposure("server", "what each party contributes to each task", "this is a simulation without letters: use Shamir() where parties are real"),)  # fmt: skip
+
+
+def pack_elements(row: Array, domain: Domain) -> NDArray[Any]:
+    """Elements as they travel: in 4 bytes where they fit."""
+    return row.astype(np.uint32) if domain.bits <= 32 else row
+
+
+def _count_virtual(
+    asked: SumRequest, senders: Sequence[str], there: Collection[str], domain: Domain, path: str
+) -> dict[str, tuple[int, int]]:
+    """Bytes that each party would have sent and received: the request with its reply and letters, and at holders the letters that they would get, with their own sums."""
+    holders, row = asked.holders.names, pack_elements(np.zeros(asked.codec.entries, np.uint64), domain)
+    message = M.nbytes({**asked.message, "holders": list(holders)})
+    told, reply = M.nbytes(_announcement(asked, senders)), M.nbytes(row)
+    sizes = {name: len(name.encode()) for name in (*senders, *holders)}
+    up, down = dict.fromkeys(senders, M.nbytes(None)), dict.fromkeys(senders, message)
+    for place, holder in enumerate(holders):
+        got = [_letter_bytes(len(path.encode()), sizes[name] + sizes[holder], place.bit_length() // 8, row.size, row.itemsize) for name in senders]  # fmt: skip
+        for name, nbytes in zip(senders, got, strict=True):
+            up[name] += nbytes
+        if holder in there:
+            up[holder] = up.get(holder, 0) + reply
+            down[holder] = down.get(holder, 0) + told + sum(got)
+    return {name: (up.get(name, 0), down.get(name, 0)) for name in {*up, *down}}
+
+
+@functools.lru_cache(maxsize=4096)
+def _letter_bytes(path: int, names: int, number: int, entries: int, width: int) -> int:
+    """Bytes of one letter between names of together so many bytes, whose number is so many bytes longer than a small one."""
+    kind: Any = np.uint64 if width == 8 else np.uint32
+    sealed = VirtualSealing().seal("x" * (names // 2), "x" * (names - names // 2), "x" * path, 1 << (8 * number - 1) if number else 0, {"share": np.zeros(entries, kind)}, bytes)  # fmt: skip
+    return int(sealed.nbytes)
+
+
+# ------------------------------------------------------------------ the party's half of shares
+
+
+def post_shares(island: Any, protocol: Additive, numbers: NDArray[np.int64], holders: Holders, domain: Domain) -> None:
+    """Split a party's whole numbers, and post one letter to each holder."""
+    shares = protocol.split(domain.of(numbers), len(holders.names), holders.threshold, domain, island.secret)
+    for name, share in zip(holders.names, shares, strict=True):
+        island.post(name, {"share": pack_elements(share, domain)})
+
+
+def add_letters(
+    island: Any, senders: Sequence[str], least: int, entries: int, domain: Domain, label: str
+) -> NDArray[Any]:
+    """Add up the shares of the senders that the server has announced, once.
+
+    Args:
+        island: the holder.
+        senders: names of the senders.
+        least: the smallest number of senders that anybody may see a sum of.
+        entries: numbers of a letter.
+        domain: where shares live.
+        label: names the sum.
+
+    Raises:
+        PolicyError: there are too few senders, a letter is missing, or the server announced others before.
+        LetterError: a letter was altered, or written for another holder or sum.
+        DataError: a letter has no shares.
+    """
+    if len(set(senders)) < max(2, least):
+        raise PolicyError(f"a sum of {len(set(senders))} parties, fewer than {max(2, least)}", where=label, remedy=_LOOK)  # fmt: skip
+    letters = island.letters
+    absent = sorted(set(senders) - set(letters))
+    if absent or set(letters) - set(senders):
+        who = absent[0] if absent else sorted(set(letters) - set(senders))[0]
+        raise PolicyError(f"the server announced {len(set(senders))} senders and delivered {len(letters)} letters: {who} differs", where=label, remedy=_LOOK)  # fmt: skip
+    island.promise(f"senders of {label}", hashlib.sha256(M.encode(sorted(set(senders)))).digest())
+    total = np.zeros(entries, dtype=np.uint64)
+    for name, letter in island.inbox.items():
+        row = letter.get("share") if isinstance(letter, Mapping) else None
+        if not (isinstance(row, np.ndarray) and row.shape == (entries,) and row.dtype.kind == "u" and int(row.max(initial=0)) < domain.order):  # fmt: skip
+            raise DataError(f"{name} sent no shares of {entries} numbers", where=label, remedy=f"leave {name} out, and look at it")  # fmt: skip
+        total = domain.add(total, row.astype(np.uint64))
+    return pack_elements(total, domain)
