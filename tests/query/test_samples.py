@@ -287,3 +287,27 @@ def test_the_ledger_has_the_delta_of_thresholds_and_what_samples_cost(silos: dic
     assert math.isinf(spent(told, 1e-5)["s0"])
     for silo in opened.values():
         silo.close()
+
+
+def test_the_ledger_says_that_a_repeated_answer_costs_nothing(silos: dict[str, str], tmp_path: Path) -> None:
+    """Names of tables, whether there is room, and an answer that was counted before are no releases without noise: the account stays that of one answer."""
+    from atoll import simulate
+    from atoll.core.event import Ledger
+    from atoll.privacy import spent
+    from atoll.query import open_silo
+
+    asked = Query(sql="SELECT ward, count(*) FROM v GROUP BY ward", epsilon=2.0, analyst="anna")
+
+    async def program(fed: Any) -> list[Any]:
+        await fed.restore(None)
+        return [(await fed.run(asked, scope=scope)).answer.rows for scope in ("first", "again")]
+
+    opened = {name: open_silo(path, POLICY, name) for name, path in silos.items()}
+    first, again = simulate(program, opened, progress=False, ledger=tmp_path / "l.jsonl")
+    lines = list(Ledger(tmp_path / "l.jsonl"))
+    assert first == again
+    assert {line["kind"] for line in lines} == {"covered", "laplace", "letters-unencrypted"}
+    assert any("counted before" in line.get("what", "") for line in lines)
+    assert spent([line for line in lines if line["party"] == "s0"], 0.0)["s0"] == pytest.approx(2)
+    for silo in opened.values():
+        silo.close()

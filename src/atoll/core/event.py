@@ -24,6 +24,7 @@ __all__ = [
     "AttestationSimulated",
     "ChainedFile",
     "Closed",
+    "Covered",
     "Event",
     "Gaussian",
     "HASH",
@@ -341,6 +342,19 @@ class AttestationSimulated(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Covered(Event):
+    """A reply costs nothing: it says what was released and counted before, or tells of no row. It costs no privacy budget.
+
+    Attributes:
+        what: what leaves, in words.
+    """
+
+    what: str = ""
+    kind: ClassVar[str] = "covered"
+    free: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Promise(Event):
     """A party binds itself, before it replies: of ``what`` it gives this and nothing else, whatever crashes or is repeated. It costs no privacy budget.
 
@@ -386,6 +400,7 @@ _EVENTS: dict[str, type[Event]] = {
         Admitted,
         AttestationSimulated,
         Closed,
+        Covered,
         Event,
         Gaussian,
         Laplace,
@@ -565,7 +580,7 @@ class Ledger:
         kind = _EVENTS.get(line["kind"], Event)
         if kind is NonPrivate:
             self._bare.setdefault((job, line["what"]), set()).update(parties)
-        elif not kind.free:
+        elif not kind.free or kind is Covered:
             asked = content["request"].partition("#")[0].partition("~")[0]  # without the attempt of a session
             self._covered.setdefault((job, asked), set()).update(parties)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, PolicyError
-from atoll.core.event import Admitted, Closed, Event, Ledger, NonPrivate, unpack_event
+from atoll.core.event import Admitted, Closed, Covered, Event, Ledger, NonPrivate, unpack_event
 from atoll.core.requests.policy import ReplyDemand
 from atoll.core.validation import Checked, require_parts
 
@@ -217,7 +217,8 @@ class Demand(Checked, ReplyDemand):
                 continue  # those from whom this party protects do not see it
             if UNITS.index(event.unit) < UNITS.index(self.unit):
                 return f"protects unit {event.unit!r} only"
-        return "" if any(not isinstance(event, NonPrivate) for event in counted) else "leaves without noise"
+        known = any(isinstance(event, Covered) for event in events)
+        return "" if known or any(not isinstance(event, NonPrivate) for event in counted) else "leaves without noise"
 
     def refusal(self, title: str, most: Sequence[Event] | None) -> PolicyError | None:
         """Why a job may not begin, from what it releases of a party at most.

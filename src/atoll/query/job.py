@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core import message as M
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.event import Event, Laplace, NonPrivate
+from atoll.core.event import Covered, Event, Laplace, NonPrivate
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.job import Job, Prepared
 from atoll.core.persistence.files import as_json
@@ -52,6 +52,7 @@ def describe_tables(island: Any, message: Any) -> Any:
     del message
     silo = silo_of(island.data)
     schema = silo.read_schema()
+    island.spend(Covered(what="the tables, the types of their columns, and the policy: nothing of a row"))
     return {"tables": schema, "policy": silo.policy.told({t.lower(): [c.lower() for c in columns] for t, columns in schema.items()})}  # fmt: skip
 
 

@@ -38,7 +38,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
-from atoll.core.event import Event, Laplace
+from atoll.core.event import Covered, Event, Laplace
 from atoll.core.exposure import Exposure
 from atoll.core.requests.task import task
 from atoll.core.sealing.record import hash_parts
@@ -235,6 +235,7 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
         raise PolicyError(f"the {known.get('kind', 'noise')} of this statement left for other groups, rates or sites, and leaves once", where=island.name, remedy="name another edition, strategy=saqe:edition=monday, which is charged; if neither the sites nor Atoll's version has changed, look at the coordinator")  # fmt: skip
     silo_of(island.data).charged = {"epsilon": 0.0, "release": tag} if known is not None else {**charged, "analyst": analyst, "release": tag}  # fmt: skip
     if known is not None:
+        island.spend(Covered(what=f"the {known.get('kind', 'noise')} of an answer that was counted before"))
         return known["value"]
     require_budget(island, analyst, charged)
     value = make()
@@ -300,6 +301,7 @@ def require_room(island: Any, message: Any) -> Any:
     if any(one["sites"] != sites for one in given):
         raise PolicyError(f"this statement was answered among other sites than {', '.join(sites)}", where=island.name, remedy="name another edition, strategy=saqe:edition=monday, which is charged")  # fmt: skip
     require_budget(island, analyst, {"epsilon": epsilon, "delta": delta if plan.hidden_keys else 0.0}, given=given)
+    island.spend(Covered(what="whether there is room in a budget: nothing of a row"))
     return {}
 
 
@@ -316,6 +318,7 @@ def list_noised(island: Any, message: Any) -> Any:
         text = f"{prefix_of(silo, plan, names_of(silo, plan))} SELECT DISTINCT {keys} {plan.key_body}"
 
         def read() -> list[list[Any]]:
+            island.spend(Covered(what="keys of groups, of public columns"))
             return [list(row) for row in silo.run_all([text], list(names_of(silo, plan).values()), stable={text})[0]]
 
         # The same groups for a repeated statement, so that it gets its answer also after a group was added.
