@@ -110,6 +110,42 @@ def test_an_analyst_asks_the_sites_with_a_kit(tmp_path: Path) -> None:
     assert code == 2
 
 
+def test_ctrl_c_ends_a_statement_at_the_sites(tmp_path: Path) -> None:
+    """A statement that would take hours: its job and the sites' processes end at once, and the next one is answered."""
+    rules = "limits: {seconds: 600}\npolicy: {min_count: 1}\ntables: {v: {columns: public}, r: {mode: replicated, columns: public}}\n"
+    data = {}
+    for name in ("north", "south"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "v.csv").write_text("k\n" + "".join(f"{k}\n" for k in range(1000)))
+        (tmp_path / name / "r.csv").write_text("j\n" + "".join(f"{k}\n" for k in range(4000)))
+        (tmp_path / f"{name}.yaml").write_text(f"path: {tmp_path}/{name}\n{rules}")
+        data[name] = [str(tmp_path / f"{name}.yaml")]
+    slow = "SELECT count(*) FROM v JOIN r a ON a.j >= v.k JOIN r b ON b.j >= a.j - v.k JOIN r c ON c.j >= b.j - v.k WHERE c.j * a.j % 7 = b.j % 5"
+
+    async def ask() -> tuple[int | None, int | None, bytes, list[str]]:
+        async with Poc(tmp_path / "trial", data) as poc, Admin(poc.kit("analyst"), poc.address) as admin:
+            kit = ["--kit", str(tmp_path / "trial" / "kits" / "analyst"), "--server", poc.address]
+
+            async def begin(text: str) -> Any:
+                return await asyncio.create_subprocess_exec(sys.executable, "-m", "atoll", "sql", *kit, "--json", text, stdout=-1, stderr=-1)  # fmt: skip
+
+            def working() -> bool:  # the digests of r have left, and the statement itself is next
+                return all(list((tmp_path / "trial" / "run" / name).rglob("query-events-*.msg")) for name in data)
+
+            asked = await begin(slow)
+            await until(working)
+            asked.send_signal(signal.SIGINT)
+            await asked.communicate()
+            await until(lambda: not any(children(one.pid) for one in (poc.process("north"), poc.process("south"))))
+            again = await begin("SELECT count(*) FROM v")
+            out, _ = await again.communicate()
+            return asked.returncode, again.returncode, out, [one["state"] for one in await admin.jobs()]
+
+    code, next_code, out, states = asyncio.run(ask())
+    assert (code, next_code, states) == (130, 0, ["aborted", "finished"])
+    assert json.loads(out)["rows"] == [[2000]]
+
+
 def test_the_nearest_rows_of_three_sites_over_mutual_tls_are_those_of_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     """Ties on a circle, a site without rows, and a join whose relation sites tell each other."""
     (tmp_path / "data").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
@@ -385,9 +386,16 @@ class JobConnection:
             job, result = Path(place) / "job.yaml", Path(place) / "result"  # YAML reads JSON
             said = {"name": "sql", "job": "query", "sql": text, "strategy": self.strategy, "helper": self.helper}
             job.write_text(as_json({**said, **noise}))
-            self._job = (await admin.submit(job))["job"]
-            await admin.finish(self._job)
-            await admin.result(self._job, result, files=("query.json",))
+            submitting = asyncio.ensure_future(admin.submit(job))
+            try:
+                self._job = (await asyncio.shield(submitting))["job"]
+                await admin.finish(self._job)
+                await admin.result(self._job, result, files=("query.json",))
+            except asyncio.CancelledError:  # Ctrl-C: else the sites would go on for nobody
+                await admin.abort((await submitting)["job"])
+                raise
+            finally:
+                self._job = ""
             found: dict[str, Any] = json.loads((result / "query.json").read_bytes())
             return found
 
