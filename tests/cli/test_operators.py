@@ -24,6 +24,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.job import Job
 from atoll.core.requests.policy import SitePolicy
 from atoll.core.rooms import job_kinds, part_names
+from atoll.query.indexes import known_indexes
 from atoll.runs import parse_config, parse_policy
 from atoll.runs.folder import FORMAT
 from atoll.runs.kept import _tell_rejected
@@ -228,6 +229,8 @@ def test_every_model_protocol_and_kind_of_job_is_listed(capsys: pytest.CaptureFi
     parts = describe_parts()
     assert {"Ecdh", "Oprf", "Opprf", "Unbalanced", "Circuit", "SecureBoost", "Pivot", "VerticalLinear", "SplitNet"} <= parts.keys()  # fmt: skip
     assert {name for name, one in parts.items() if one.kind == "transfer method"} == {"SFTL", "SFHTL", "PrADA"}
+    indexes = {one.asked: name for name, one in parts.items() if one.kind == "index of queries"}
+    assert (indexes["index: {location: tree}"], indexes["index: {age: pgm}"], len(indexes)) == ("PackedTree", "PiecewiseGeometricIndex", len(known_indexes()))  # fmt: skip
     jobs = {one.asked.removeprefix("job: "): name for name, one in parts.items() if one.kind == "kind of job"}
     assert jobs["split-fed"] == "SplitFed"
     assert jobs.keys() == job_kinds().keys() - {"program"}, "all but a user's own program"

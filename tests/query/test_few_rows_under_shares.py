@@ -193,6 +193,36 @@ def test_a_refined_strategy_writes_down_the_units_of_its_answers(strategy: str) 
             db.sql(f"{text} WHERE p.id <> 3", strategy=strategy)
 
 
+ENCLAVE_RULES = [REFINED[1], REFINED[3]]
+
+
+def in_enclave(least: int) -> dict[str, Any]:
+    made = trusting(least)
+    made["policy"]["enclave"] = {"simulated": True}
+    return made
+
+
+@pytest.mark.parametrize(("text", "rule"), [one[1:] for one in ENCLAVE_RULES])
+def test_an_enclave_counts_units_too(text: str, rule: str) -> None:
+    """Tables that keep a row for each that could be hide few rows; an enclave that tells how many there are, or counts no units, is refused by each site."""
+    made = with_visits([(k, [None, "A", "B"][k % 3], [0, 1, None, 2][k % 4], 1) for k in range(14)])
+    with connected(made, in_enclave(3)) as db, pooled(made) as oracle:
+        found, shared = db.sql(text, strategy="opaque:mode=oblivious-pad"), db.sql(text, strategy="smcql")
+        same_rows(found.rows, oracle.execute(rule).fetchall(), what=text)
+        assert (found.withheld_groups, found.withheld_values) == (shared.withheld_groups, shared.withheld_values)
+        for mode in ("encryption", "oblivious"):
+            with pytest.raises(PolicyError, match="min_count is 3, and mode="):
+                db.sql(text, strategy=f"opaque:mode={mode}")
+
+
+def test_an_enclave_s_answers_are_in_the_record_of_units() -> None:
+    with connected(with_visits(people(30)), in_enclave(4)) as db:
+        text = "SELECT count(*) FROM p JOIN v ON p.id = v.who"
+        assert db.sql(text, strategy="opaque:mode=oblivious-pad").rows == [(24,)]
+        with pytest.raises(AtollError, match="fewer than min_count=4 rows"):
+            db.sql(f"{text} WHERE p.id <> 3", strategy="opaque:mode=oblivious-pad")
+
+
 def test_few_rows_are_neither_added_up_by_sites_nor_matched_by_everyone() -> None:
     """Whoever sees the groups of one site, the rows of a public value or the size of a join counts them."""
     made, public = with_visits(people(9)), {"ward": "public", "id": "public"}

@@ -89,6 +89,7 @@ _SEVERAL = ("alignment protocol", "vertical model", "cut defence")
 
 _JOB = "kind of job"
 _RULE = "rule of queries"
+_INDEX = "index of queries"
 _NO_METHOD = "program"
 """The kind of job whose method is the user's own."""
 
@@ -98,7 +99,7 @@ _LINE = 40
 
 @dataclass(frozen=True)
 class Described:
-    """A part for columns at several parties, a rule of queries, or a kind of job.
+    """A part for columns at several parties, a rule or an index of queries, or a kind of job.
 
     Attributes:
         name: its name, in Python, and of a part in configurations and policies.
@@ -118,7 +119,7 @@ class Described:
 
 
 def describe_parts() -> dict[str, Described]:
-    """Name -> part: the alignment protocols, vertical models and defences that the rooms have, the rules of queries, then the kinds of jobs."""
+    """Name -> part: the alignment protocols, vertical models and defences that the rooms have, the rules and indexes of queries, then the kinds of jobs."""
     from atoll.cli.commands.vertical import MODELS
     from atoll.core.rooms import part_kinds, part_names
     from atoll.secure.psi import BloomEncoding
@@ -133,8 +134,8 @@ def describe_parts() -> dict[str, Described]:
             command = f"atoll psi --protocol {name.lower()}" if kind == "alignment protocol" else asked.get(name, "")
             found[name] = _describe(part, home, shown, command)
     found["BloomEncoding"] = _describe(BloomEncoding, "atoll.secure.psi", "record linkage", "atoll psi --fuzzy COLUMNS")
-    order = [*_SEVERAL[:2], "transfer method", "record linkage", *_SEVERAL[2:], _RULE, _JOB]
-    return dict(sorted((found | _describe_rules() | _describe_jobs()).items(), key=lambda one: (order.index(one[1].kind), one[0])))  # fmt: skip
+    order = [*_SEVERAL[:2], "transfer method", "record linkage", *_SEVERAL[2:], _RULE, _INDEX, _JOB]
+    return dict(sorted((found | _describe_rules() | _describe_indexes() | _describe_jobs()).items(), key=lambda one: (order.index(one[1].kind), one[0])))  # fmt: skip
 
 
 def _describe_rules() -> dict[str, Described]:
@@ -146,6 +147,18 @@ def _describe_rules() -> dict[str, Described]:
         home = one.rewrite.__module__ if not one.rewrite.__module__.startswith("atoll.") else "atoll.query.rules"
         described = _describe(one.rewrite, home, _RULE, one.signature)
         found[one.name] = replace(described, name=one.name)
+    return found
+
+
+def _describe_indexes() -> dict[str, Described]:
+    """Name -> local index, as a site's file calls it; those of modules that are imported too."""
+    from atoll.query.indexes import PointIndex, known_indexes
+
+    found = {}
+    for name, one in known_indexes().items():
+        home = one.__module__ if not one.__module__.startswith("atoll.") else "atoll.query.indexes"
+        column = "location" if issubclass(one, PointIndex) else "age"
+        found[one.__name__] = _describe(one, home, _INDEX, f"index: {{{column}: {name}}}")
     return found
 
 
@@ -169,7 +182,7 @@ def _describe(part: Callable[..., Any], home: str, kind: str, asked: str) -> Des
     text = inspect.getdoc(part) or ""
     first, _, rest = text.partition("\n\n")
     line = ""
-    for sentence in re.split(r"(?<=\.)\s", re.sub(r"`+", "", " ".join(first.split()))):
+    for sentence in re.split(r"(?<=\.)(?<!et al\.)\s", re.sub(r"`+", "", " ".join(first.split()))):
         if len(line) < _LINE:
             line = f"{line} {sentence}".strip()
     return Described(part.__name__, kind, line, f"{home}.{part.__name__}", asked, rest.strip() if rest else "")
@@ -192,13 +205,22 @@ def page(found: Sequence[Fact]) -> str:
         _format_line(("name", "kind", "what it does")), _format_line(["---"] * 3),
     ]  # fmt: skip
     parts = describe_parts().values()
-    lines += [_format_line([f"`{one.name}`", one.kind, one.text]) for one in parts if one.kind not in (_RULE, _JOB)]
+    lines += [
+        _format_line([f"`{one.name}`", one.kind, one.text]) for one in parts if one.kind not in (_RULE, _INDEX, _JOB)
+    ]
     lines += [
         "\n## Rules of queries\n",
         "SQL calls them in FROM, see [Query tables with SQL](howto/queries.md#call-a-rule).\n",
         _format_line(("name", "as SQL calls it", "what it does")), _format_line(["---"] * 3),
     ]  # fmt: skip
     own = [one for one in parts if one.kind == _RULE and one.address.startswith("atoll.")]
+    lines += [_format_line([f"`{one.name}`", f"`{one.asked}`", one.text]) for one in own]
+    lines += [
+        "\n## Indexes of queries\n",
+        "A site finds rows of its own tables by them, see [Indexes of a site](howto/queries.md#indexes-of-a-site).\n",
+        _format_line(("name", "in a site's file", "what it does")), _format_line(["---"] * 3),
+    ]  # fmt: skip
+    own = [one for one in parts if one.kind == _INDEX and one.address.startswith("atoll.")]
     lines += [_format_line([f"`{one.name}`", f"`{one.asked}`", one.text]) for one in own]
     lines += [
         "\n## Kinds of jobs\n",
@@ -332,13 +354,14 @@ def _make_part_tables(found: Sequence[Described]) -> Sequence[Table]:
     for title, second, kind in (
         ("Columns at several parties", "kind", ""),
         ("Rules of queries", "as SQL calls it", _RULE),
+        ("Indexes of queries", "in a site's file", _INDEX),
         ("Kinds of jobs", "configuration", _JOB),
     ):
         table = PlainTable(header_style="bold", title=title, caption="Name one to read more." if kind == _JOB else None)
         for column in ("name", second, "what it does"):
             table.add_column(column)
         for one in found:
-            if kind == (one.kind if one.kind in (_RULE, _JOB) else ""):
+            if kind == (one.kind if one.kind in (_RULE, _INDEX, _JOB) else ""):
                 table.add_row(one.name, escape(one.asked if kind else one.kind), escape(one.text))
         made.append(table)
     return made

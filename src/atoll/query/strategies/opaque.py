@@ -46,7 +46,7 @@ from ..events import write_event
 from ..local import message_of, names_of, plan_of, prefix_of, silo_of
 from ..plan import ROW, Key
 from ..secure import enclave
-from ..secure.costs import leaf_layout, measure_extents
+from ..secure.costs import WITHHELD, leaf_layout, measure_extents
 from ..secure.enclave import AccessTrace, EnclaveTable, EnclaveTables
 from ..secure.near import refuse_near
 from ..secure.operators import SecurePlan
@@ -57,13 +57,13 @@ from .smcql import (
     Smcql,
     local_rows,
     plain_terms,
+    read_answer,
     read_arrow,
-    read_cells,
     require_size,
     shown_operators,
     write_arrow,
 )
-from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, Strategy, promise_one_row
+from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, Strategy, promise_min_count
 from .sums import finish_cells
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ _SAYS = "the enclave is simulated: no hardware keeps its memory from its host, w
 
 
 def _promised_of(args: Any) -> Disclosure:
-    return promise_one_row(args["request"]["message"])
+    return promise_min_count(args["request"]["message"])
 
 
 # ---------------------------------------------------------------- what all parties make alike
@@ -92,14 +92,24 @@ def make_enclave_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPo
     """The operators of a statement, which the enclave computes.
 
     Raises:
-        PolicyError: not every policy lets rows go to an enclave, or one has a ``min_count`` above 1.
+        PolicyError: not every policy lets rows go to an enclave.
         CompositionError: the enclave has no such operator.
     """
     if policy.enclave is None:
         raise PolicyError("not every site lets rows go to one enclave", where="opaque", remedy="let each site write policy: {enclave: {simulated: true}}, with the same root, or use the strategy smcql")  # fmt: skip
-    if policy.min_count > 1:  # at a site by its own policy, whatever the coordinator says
-        raise PolicyError(f"min_count is {policy.min_count}, and the enclave counts no units", where="opaque", remedy="use the strategy sums or smcql, or let sites set min_count: 1")  # fmt: skip
     return refuse_near(make_secure_plan(statement, catalog, policy), "opaque")
+
+
+def _require_mode(plan: SecurePlan, mode: str) -> None:
+    """Refuse a mode that tells of fewer units than the strictest policy allows: exact sizes may be those of one person's rows, and DuckDB in the enclave counts no units.
+
+    Raises:
+        PolicyError: names the mode.
+    """
+    if (
+        plan.policy.min_count > 1 and mode != "oblivious-pad"
+    ):  # at a site by its own policy, whatever the coordinator says
+        raise PolicyError(f"min_count is {plan.policy.min_count}, and mode={mode} {'counts no units' if mode == 'encryption' else 'tells how many rows tables have'}", where="opaque", remedy="use opaque:mode=oblivious-pad, or let sites set min_count: 1")  # fmt: skip
 
 
 def digest_request(request: Mapping[str, Any], plan: SecurePlan) -> bytes:
@@ -168,13 +178,14 @@ def _sizes_of(kept: LocalRows, mode: str) -> list[int]:
     return [0 if leaf is None else rows.num_rows for leaf, rows in zip(kept.leaves, kept.rows, strict=True)]
 
 
-@task(discloses=promise_one_row)
+@task(discloses=promise_min_count)
 def measure_sealed(island: Any, message: Any) -> Any:
     """How large the tables are that this site will seal: bytes of each, or rows of each leaf, up to a power of two where they are filled up; and how long texts are, in steps of 8 bytes."""
     told, mode = (
         "the number of these rows{}, and the longest text of each column, in steps of 8 bytes",
         _mode_of(message),
     )
+    _require_mode(plan_of(silo_of(island.data), message, make_enclave_plan, "opaque"), mode)
     if mode == "encryption":
         source = _source_rows(island, message, fresh=True)
         write_event(island, message, source.plan, "the bytes of these rows", source.behind)
@@ -220,6 +231,7 @@ async def seal_rows(island: Island, peers: Peers, *, request: Any) -> Any:
     """Verify the enclave's quote, and send it this site's rows."""
     silo, message = silo_of(island.data), request["message"]
     plan = plan_of(silo, message, make_enclave_plan, "opaque")
+    _require_mode(plan, _mode_of(message))
     apart = {*map(str, request["sizes"]), ENCLAVE} ^ {island.name, *peers.names}
     if apart:
         raise LetterError(f"{', '.join(sorted(apart))} takes part in the session alone, or in the statement alone", where="opaque", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
@@ -233,6 +245,8 @@ async def seal_rows(island: Island, peers: Peers, *, request: Any) -> Any:
     if not isinstance(told, Mapping) or not all(isinstance(told.get(name), bytes) for name in ("key", "quote")):
         raise LetterError("the enclave sent no quote", where="opaque", remedy="look at the enclave")
     expected.verify(told["quote"], bind_key(challenge, told["key"]))
+    if _mode_of(message) != "encryption":
+        local_rows(island, message, fresh=False, make=make_enclave_plan, by="opaque").record(island)
     # Rows leave after the promise is on disk: of one statement, no second set of owners is answered in a job.
     island.promise(f"owners of the statement {message['sql']}", json.dumps(sorted(map(str, request["sizes"]))))
     write_event(island, message, plan, f"these rows, sealed to the enclave whose {'simulated ' if expected.simulated else ''}quote was verified", behind)  # fmt: skip
@@ -248,6 +262,7 @@ async def compute_in_enclave(island: Island, peers: Peers, *, request: Any) -> A
     """Have the key attested, open the blocks of all sites, and compute the answer."""
     message, owners = request["message"], [str(owner) for owner in request["sizes"]]
     plan = plan_of(None, message, make_enclave_plan, "opaque")
+    _require_mode(plan, _mode_of(message))
     about, key = digest_request(request, plan), island.secret.bytes(hpke.KEY)
     attested, public = _attested(str(message["strategy"]["attestation"]), "", about), hpke.public_of(key)
     for owner, challenge in (await peers.gather(owners)).items():
@@ -257,12 +272,12 @@ async def compute_in_enclave(island: Island, peers: Peers, *, request: Any) -> A
     letters = await peers.gather(owners)
     tables = {owner: attestation.open_blocks(key, about, owner, letters[owner]) for owner in owners}
     if _mode_of(message) == "encryption":
-        return {"cells": _run_plainly(plan, tables), "sizes": [], "accesses": [0, 0]}
+        return {"cells": _run_plainly(plan, tables), "withheld": [0, 0], "sizes": [], "accesses": [0, 0]}
     trace = AccessTrace()
-    found = run_obliviously(plan, request, tables, trace)
-    rows = [[_text(value) for value in row] for row in finish_cells(plan, read_cells(plan, found)[0])]
+    answer, groups, values = read_answer(plan, *run_obliviously(plan, request, tables, trace))
     return {
-        "cells": _unordered(plan, rows),
+        "cells": _unordered(plan, [[_text(value) for value in row] for row in answer]),
+        "withheld": [-1 if groups is None else groups, values],
         "sizes": trace.sizes,
         "accesses": [trace.steps, int(trace.digest[:15], 16)],
     }
@@ -303,8 +318,8 @@ def _run_plainly(plan: SecurePlan, tables: Mapping[str, Sequence[bytes]]) -> lis
     return _unordered(plan, rows)
 
 
-def run_obliviously(plan: SecurePlan, request: Mapping[str, Any], tables: Mapping[str, Sequence[bytes]], trace: AccessTrace) -> dict[str, Any]:  # fmt: skip
-    """The columns of the answer's rows.
+def run_obliviously(plan: SecurePlan, request: Mapping[str, Any], tables: Mapping[str, Sequence[bytes]], trace: AccessTrace) -> tuple[dict[str, Any], dict[str, Any] | None]:  # fmt: skip
+    """The columns of the answer's rows; and of the number of groups that are left out, if any can be, which has no row if few units stand behind these.
 
     Args:
         plan: the plan.
@@ -324,10 +339,15 @@ def run_obliviously(plan: SecurePlan, request: Mapping[str, Any], tables: Mappin
         rows = np.concatenate(parts, axis=1)
         rows = rows if rows.shape[1] else np.zeros((len(names) + 1, 1), np.uint64)  # a table has a row
         leaves.append(EnclaveTable(dict(zip(names, rows, strict=False)), rows[-1] == 1, trace))
-    made = EnclaveTables(leaves, trace, told=_mode_of(request["message"]) == "oblivious").make(plan.root)
+    tables_of = EnclaveTables(leaves, trace, told=_mode_of(request["message"]) == "oblivious")
+    made = tables_of.make(plan.root)
+    few = None
+    if plan.withheld is not None:
+        left = tables_of.make(plan.withheld)
+        few = {WITHHELD: left.columns[WITHHELD][left.valid].view(np.int64)}
     kept = made.keep_columns(plan.shown_of(made.columns))
     numbers = {one.name for one in plan.shown if one.number or one is plan.copies}
-    return {name: x[kept.valid].view(np.int64) if name in numbers else x[kept.valid] for name, x in kept.columns.items()}  # fmt: skip
+    return {name: x[kept.valid].view(np.int64) if name in numbers else x[kept.valid] for name, x in kept.columns.items()}, few  # fmt: skip
 
 
 # ---------------------------------------------------------------- the strategy
@@ -357,6 +377,7 @@ class Opaque(Strategy):
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan of the operators; see `atoll.query.secure.plan`."""
         made = make_enclave_plan(statement, catalog, policy)
+        _require_mode(made, self.mode)
         simulated = _attested(self.attestation, "", b"").simulated
         if simulated and not (policy.enclave and policy.enclave.simulated):
             raise PolicyError(f"{_SAYS}, and not every site allows it", where=self.name, remedy="let each site write policy: {enclave: {simulated: true}}, or use the strategy smcql")  # fmt: skip
@@ -446,4 +467,5 @@ class Opaque(Strategy):
         finish = SimpleNamespace(keys=kinds, aggregates=(), catalog=plan.catalog, finish=f"SELECT {shown} FROM cells")
         rows, size = finish_cells(finish, [tuple(row) for row in got["cells"]]), float(M.nbytes(got))
         noted = {"sizes": [int(one) for one in got["sizes"]], "accesses": [int(one) for one in got["accesses"]]}
-        return QueryAnswer(statement.columns, statement.types, rows, rounds=5, sizes=sizes, widths=widths, expected=self._cost(plan, sizes, widths, size), noted=noted)  # fmt: skip
+        groups, values = (int(one) for one in got["withheld"])
+        return QueryAnswer(statement.columns, statement.types, rows, None if groups < 0 else groups, values, rounds=5, sizes=sizes, widths=widths, expected=self._cost(plan, sizes, widths, size), noted=noted)  # fmt: skip
