@@ -212,7 +212,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "sums": {},
-    "smcql": {"mode": "garbled", "slices": "none"},
+    "smcql": {"mode": "garbled", "slices": "none", "joins": "told"},
     "senate": {},
     "conclave": {"trusted": "none"},
     "shrinkwrap": {

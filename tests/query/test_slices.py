@@ -43,7 +43,7 @@ def sources(drawn: Any) -> dict[str, TableSource]:
     return {f"s{k}": TableSource({"p": (P, p), "v": (V, v)}) for k, (p, v) in enumerate(drawn)}
 
 
-FIXED = sources([([(k % 7, "ABC"[k % 3], k) for k in range(j, 12, 3)], [(k * 3 % 8, k % 6) for k in range(j, 12, 3)]) for j in range(3)])  # fmt: skip
+FIXED = sources([([(k % 7, "ABC"[k % 3], k) for k in range(j, 9, 3)], [(k * 3 % 8, k % 6) for k in range(j, 9, 3)]) for j in range(3)])  # fmt: skip
 ALONE = sources([([(10 * j + k, "AB"[k % 2], 5) for k in range(2)], [(10 * j + k, k) for k in range(2)]) for j in range(3)])  # fmt: skip
 
 

@@ -358,6 +358,7 @@ def _policy(told: Any, tables: Any) -> dict[str, Any]:
                 "unit": str(table["unit"]),
                 "columns": columns,
                 "points": points,
+                **({"sizes": str(table["sizes"])} if "sizes" in table else {}),
             }
     noise = {"noise": [int(one) for one in told["noise"]]} if told.get("noise") else {}
     enclave = {"enclave": [bool(told["enclave"][0]), str(told["enclave"][1])]} if told.get("enclave") else {}

@@ -47,6 +47,7 @@ LEVELS = ("public", "protected", "private")
 """Levels of a column, the least strict first (SMCQL, Bater et al. 2017, section 3)."""
 RELEASES = ("aggregate", "noise", "count", "never")
 MODES = ("horizontal", "replicated")
+SIZES = ("open", "noisy", "hidden")
 _BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -123,6 +124,7 @@ class TablePolicy:
         others: the policy of columns that are not named.
         points: point -> its columns, by names in lower case.
         indexes: column or point -> the index by which the site finds its own rows (`atoll.query.indexes`), by names in lower case. It changes no answer, and stays at the site.
+        sizes: ``"open"``: strategies may tell how many rows joins of it have; ``"noisy"`` or ``"hidden"``: none does without noise.
     """
 
     mode: str = "horizontal"
@@ -131,6 +133,7 @@ class TablePolicy:
     others: ColumnPolicy = ColumnPolicy()
     points: Mapping[str, PointPolicy] = field(default_factory=dict)
     indexes: Mapping[str, str] = field(default_factory=dict)
+    sizes: str = "hidden"
 
     def column(self, name: str) -> ColumnPolicy:
         """The policy of a column."""
@@ -260,6 +263,7 @@ class QueryPolicy:
                 "unit": one.unit,
                 "columns": {c: _packed(one.column(c), bounds=self.privacy is not None) for c in columns},
                 "points": {point: [p.x, p.y, p.wkt, p.extent, p.precision] for point, p in one.points.items()},
+                **({} if one.sizes == "hidden" else {"sizes": one.sizes}),
             }
         noise = {} if self.privacy is None else {"noise": [self.privacy.groups, self.privacy.rows]}
         enclave = {} if self.enclave is None else {"enclave": [self.enclave.simulated, self.enclave.root]}
@@ -279,7 +283,7 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
     for one in told:
         for name, table in one["tables"].items():
             points = {point: PointPolicy(*row) for point, row in table["points"].items()}
-            made = TablePolicy(table["mode"], table["unit"], {c: _unpacked(row) for c, row in table["columns"].items()}, points=points)  # fmt: skip
+            made = TablePolicy(table["mode"], table["unit"], {c: _unpacked(row) for c, row in table["columns"].items()}, points=points, sizes=_word(table.get("sizes", "hidden"), SIZES, "sizes", name))  # fmt: skip
             known = tables.setdefault(name, made)
             if (known.mode, known.unit) != (made.mode, made.unit):
                 raise ConfigError(
@@ -288,7 +292,10 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
                     remedy="let all sites declare it alike",
                 )
             columns = {c: _stricter(known.columns.get(c), p) for c, p in made.columns.items()}
-            tables[name] = replace(known, columns=columns, points=_common_points(name, known.points, made.points))
+            sizes = max(known.sizes, made.sizes, key=SIZES.index)
+            tables[name] = replace(
+                known, columns=columns, sizes=sizes, points=_common_points(name, known.points, made.points)
+            )
     noise = [one.get("noise") for one in told]
     bounds = [min(int(one[k]) for one in noise) for k in (0, 1)] if all(noise) else None  # type: ignore[index]  # none is missing
     privacy = None if bounds is None else NoisePolicy(groups=bounds[0], rows=bounds[1])
@@ -392,15 +399,15 @@ def _enclave(given: Any, where: str) -> EnclavePolicy:
 def _table(given: Any, where: str) -> TablePolicy:
     one = _mapping(given, where, ("mode", "unit", "sizes", "columns", "points", "index"))
     mode = _word(one.get("mode", "horizontal"), MODES, "mode", where)
-    _word(one.get("sizes", "hidden"), ("hidden", "noisy", "open"), "sizes", where)  # answers tell no size of a table
+    sizes = _word(one.get("sizes", "hidden"), SIZES, "sizes", where)
     columns = one.get("columns", {})
     points = {name.lower(): _point(each, f"{where}.points.{name}") for name, each in _mapping(one.get("points", {}), f"{where}.points").items()}  # fmt: skip
     indexes = _indexes(one.get("index", {}), points, f"{where}.index")
     if isinstance(columns, str):
-        return TablePolicy(mode, _name(one.get("unit", ""), where), {}, _column(columns, f"{where}.columns"), points, indexes)  # fmt: skip
+        return TablePolicy(mode, _name(one.get("unit", ""), where), {}, _column(columns, f"{where}.columns"), points, indexes, sizes)  # fmt: skip
     named = _mapping(columns, f"{where}.columns")
     made = {name.lower(): _column(each, f"{where}.columns.{name}") for name, each in named.items()}
-    return TablePolicy(mode, _name(one.get("unit", ""), where), made, points=points, indexes=indexes)
+    return TablePolicy(mode, _name(one.get("unit", ""), where), made, points=points, indexes=indexes, sizes=sizes)
 
 
 def _indexes(given: Any, points: Mapping[str, PointPolicy], where: str) -> dict[str, str]:

@@ -260,6 +260,28 @@ def test_a_join_beyond_its_bound_says_so():
         assert found == [(1, 5), (0, 6), (0, 6)]
 
 
+@among_three
+async def told_pairs(trio, values):
+    left, right = await sides(trio, values)
+    opened = []
+
+    async def open_size(total):
+        opened.append(int((await trio.open(total))[0]))
+        return max(1, opened[-1])
+
+    on = [(SortKey(left.words("key")), "key")]
+    table, overflow = await join_many(left.keep_columns(["z"]), right, on, bound=open_size)
+    return opened, len(table), int((await trio.open(overflow))[0]), len((await open_table(table))["z"])
+
+
+@pytest.mark.parametrize(("keys", "pairs"), [([3, 3, 7], 6), ([8, 9, 9], 0)])
+def test_a_join_whose_size_is_opened_has_as_many_rows(keys, pairs):
+    left = {"key": keys, "missing": [0] * 3, "z": [1, 2, 3], "w": [0] * 3}
+    right = {"key": [3, 3, 3], "missing": [0] * 3, "x": [0] * 3, "y": [1, 2, 3], "flag": [0] * 3}
+    for found, _ in told_pairs(((left, right), (4, 4))):
+        assert found == ([pairs], max(1, pairs), 0, pairs)
+
+
 # ------------------------------------------------------------------ what is seen
 
 

@@ -24,7 +24,7 @@ def write_subgraph(call: RuleCall) -> Rewriting:
     an edge in either direction. Two sites may have the same edge: then it counts once.
 
     Edges that reach a new node become joins, and edges between nodes that are known become ``EXISTS``, so that a triangle costs no more pairs than a path of two edges. Declare how many edges a node has
-    (``at_most`` of both columns): without it `smcql` holds all pairs of edges.
+    (``at_most`` of both columns), or let the number of places be told (``smcql:joins=told``): without either `smcql` holds all pairs of edges.
     """
     edges, pattern = call.source(0), call.word(3)
     ends = (call.column(1, edges), call.column(2, edges))

@@ -20,7 +20,7 @@ from atoll.secure.tables import SharedTable, outward_rows
 
 from ..slices import HERE, SlicedTables, SliceExtents, SliceSizes, empty_table, result_layout, sliced_rows
 from .extents import Extents
-from .operators import Operator, PlanLeaf, SecurePlan
+from .operators import TOLD, Operator, PlanLeaf, SecurePlan
 from .tables import SecureTables
 
 __all__ = [
@@ -113,10 +113,11 @@ def sliced_layout(plan: SecurePlan, slices: SliceSizes, widths: Mapping[str, int
     return result_layout(slices.sliced, [leaf_layout(leaf, widths) for leaf in plan.leaves])
 
 
-def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents, slices: SliceSizes | None = None) -> Extents:  # fmt: skip
+def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents, slices: SliceSizes | None = None, told: Mapping[int, int] | None = None) -> Extents:  # fmt: skip
     """How many rows the plan's tables have, for the sizes of the leaves at each site, and those of slices; see `Extents`."""
     totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
     found = kind(totals, shrink) if slices is None else SliceExtents(slices, totals, shrink)
+    found.told = told
     for root in (plan.root, plan.withheld):
         if root is not None:
             found.rows(root)
@@ -213,14 +214,16 @@ class _Rehearsals:
     slices: SliceSizes | None = None
 
     def halved(self) -> _Rehearsals:
-        """The same of half of the slices, if there are several."""
-        few = self.slices is None or len(self.slices.keys) < 2
-        return self if few or self.slices is None else replace(self, slices=self.slices.every(2))
+        """The same of half of the slices, if there are several, and of half of the pairs of joins whose size was opened."""
+        slices = self.slices if self.slices is None or len(self.slices.keys) < 2 else self.slices.every(2)
+        noted = {name: [max(1, one // 2) for one in sizes] if name.startswith(TOLD) else sizes for name, sizes in (self.noted or {}).items()}  # fmt: skip
+        return replace(self, slices=slices, noted=noted)
 
     def largest(self, totals: Sequence[int]) -> int:
         """Rows of the largest table."""
         shrink = None if self.cuts is None else self.cuts.shrink
-        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents, self.slices).largest  # fmt: skip
+        told = {int(name.removeprefix(TOLD)): int(sizes[0]) for name, sizes in (self.noted or {}).items() if name.startswith(TOLD)}  # fmt: skip
+        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents, self.slices, told).largest  # fmt: skip
 
     def play(self, totals: Sequence[int], seed: int = 0) -> SecureCost:
         """What the parties send for leaves of some rows: one of them stands for all, unless each sends something else."""

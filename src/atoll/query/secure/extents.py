@@ -30,6 +30,7 @@ from .operators import (
     RowCondition,
     Stacked,
     Stored,
+    ToldJoin,
     TruthValue,
     Value,
 )
@@ -58,7 +59,10 @@ class Extents:
     Attributes:
         largest: rows of the largest table.
         side: rows of the larger side of a matching; 0 without one.
+        told: pairs of joins whose size is opened, by their number, where others have as many as their longer table; ``None`` takes all pairs that could be.
     """
+
+    told: Mapping[int, int] | None = None
 
     def __init__(self, sizes: Sequence[int], shrink: Callable[[Operator, int], int] | None = None) -> None:
         self._shrink = shrink
@@ -129,6 +133,9 @@ class Extents:
             self._compare(one, two, both)
         if operator.condition is not None:
             self._check(operator.condition, both)
+        if isinstance(operator, ToldJoin) and self.told is not None:
+            pairs = max(1, self.told.get(operator.number, max(n, m)))
+            return pairs + {"inner": 0, "left": 0 if operator.condition is None else n, "full": n + m}[operator.side], both  # fmt: skip
         if isinstance(operator, JoinedRows):
             return self.pairs(operator, n, m), both
         if looked and operator.condition is not None:

@@ -21,11 +21,13 @@ from ..statement import Catalog, SqlStatement
 
 __all__ = [
     "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
-    "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "TruthValue", "Value", "WindowColumn",
+    "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "TOLD", "ToldJoin", "TruthValue", "Value", "WindowColumn",
     "number_operators", "rewrite_operators", "stored_names", "walk_operators",
 ]  # fmt: skip
 
 Base = tuple[str, str]
+TOLD = "pairs of join "
+"""Before the number of a join whose size is opened."""
 
 
 # ---------------------------------------------------------------- values
@@ -286,6 +288,22 @@ class JoinedRows(Operator):
     right_most: int = 0
     side: str = "inner"
     condition: RowCondition | None = None
+
+
+@dataclass(frozen=True)
+class ToldJoin(JoinedRows):
+    """A join of which the parties open how many pairs of rows have equal values, so that its table has no row more.
+
+    Attributes:
+        number: which of a plan's joins it is.
+    """
+
+    number: int = 0
+
+    @property
+    def noted(self) -> str:
+        """What its size is noted as; see `atoll.secure.shares.Trio.note`."""
+        return f"{TOLD}{self.number}"
 
 
 @dataclass(frozen=True)

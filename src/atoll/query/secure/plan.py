@@ -10,8 +10,9 @@ How many rows a join has follows from what policies declare of keys: `key`, or `
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 from atoll.core.errors import CompositionError, PolicyError
@@ -31,6 +32,7 @@ from .operators import (
     Fixed,
     GroupColumn,
     GroupedRows,
+    JoinedRows,
     LeafRows,
     Limited,
     Operator,
@@ -39,12 +41,14 @@ from .operators import (
     RowCondition,
     SecurePlan,
     Stored,
+    ToldJoin,
     Value,
+    rewrite_operators,
 )
 from .sensitivity import bound_joins
 from .yannakakis import aggregate_early
 
-__all__ = ["make_row_plan", "make_secure_plan"]
+__all__ = ["make_row_plan", "make_secure_plan", "make_told_plan"]
 
 _WHOLE = ColumnCode("whole", "BIGINT")
 
@@ -57,6 +61,35 @@ def make_secure_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPol
         CompositionError: the parties cannot answer it.
     """
     return aggregate_early(make_row_plan(statement, catalog, policy))
+
+
+def make_told_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
+    """The same with joins of many rows with many whose number of pairs the parties open: they are then as large as what they join, in place of all pairs (Wang, Yi 2021: a full join whose size is told).
+
+    Raises:
+        PolicyError: a table of the statement may not tell sizes.
+        CompositionError: few units must not show, as they might in the size of a join.
+    """
+    plan = make_secure_plan(statement, catalog, policy)
+    numbers = itertools.count()
+
+    def changed(old: Operator, new: Operator) -> Operator:
+        del old
+        if type(new) is not JoinedRows or not new.pairs or 1 in (new.left_most, new.right_most):
+            return new
+        given = {one.name: getattr(new, one.name) for one in fields(new)}
+        shown = f"how many pairs of rows {new.what} has" if new.what else "how many pairs of rows a join has"
+        return ToldJoin(**{**given, "shows": shown}, number=next(numbers))
+
+    root, *rest = rewrite_operators([plan.root, *([] if plan.withheld is None else [plan.withheld])], changed)
+    if not next(numbers):
+        return plan
+    if plan.policy.min_count > 1:
+        raise CompositionError(f"sizes of joins are told, and min_count is {plan.policy.min_count}", where="smcql", remedy="use joins=hidden")  # fmt: skip
+    for table in plan.sources:
+        if plan.policy.table(table).sizes != "open":
+            raise PolicyError(f"tells the size of a join of {table}, whose sizes are {plan.policy.table(table).sizes}", where="policies of the sites", remedy=f"let all sites write tables: {{{table}: {{sizes: open}}}}, or use joins=hidden")  # fmt: skip
+    return replace(plan, root=root, withheld=rest[0] if rest else None)
 
 
 def make_row_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:

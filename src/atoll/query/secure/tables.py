@@ -75,6 +75,7 @@ from .operators import (
     SameTruth,
     Stacked,
     Stored,
+    ToldJoin,
     TruthValue,
     Value,
     WindowColumn,
@@ -425,6 +426,8 @@ class SecureTables:
         if not op.pairs:
             return await cross_rows(left, right)
         n, m = len(left), len(right)
+        if isinstance(op, ToldJoin):
+            return (await join_many(left, right, on, bound=self._opening(op, max(n, m))))[0]
         bound = bound_pairs(n, m, left_most, right_most)
         if right_most == 1 and bound == n:
             return await self._unique(right, left, [(b, a) for a, b in on])
@@ -437,6 +440,20 @@ class SecureTables:
         if bound < n * m:
             self._failures.append((overflow, REPEATED_KEY))
         return table
+
+    def _opening(self, op: ToldJoin, usual: int) -> Callable[[SharedWords], Awaitable[int]]:
+        """What opens how many pairs a join has; in a rehearsal they are those foreseen, or the usual ones."""
+
+        async def open_pairs(total: SharedWords) -> int:
+            found, foreseen = int((await self.trio.open(total))[0]), self.trio.foreseen(op.noted)
+            if foreseen is not None:
+                found = foreseen[0] if foreseen else usual
+            self.trio.note(op.noted, found)
+            if found > self._most:
+                raise too_many_rows(found, self._most)
+            return max(1, found)
+
+        return open_pairs
 
     def _bound(self, op: JoinedRows | Looked, rows: int) -> int:
         """Most pairs of rows of a join, which all parties know; as many as policies let there be."""
@@ -451,6 +468,9 @@ class SecureTables:
 
     async def _left(self, op: JoinedRows, left: SharedTable, right: SharedTable, on: Any) -> SharedTable:
         turned = [(b, a) for a, b in on]
+        if isinstance(op, ToldJoin):
+            table, _ = await join_many(right, left, turned, bound=self._opening(op, len(left)), outer=True)
+            return table.keep_columns([*left.columns, *right.columns])
         bound = Extents.pairs(op, len(left), len(right))
         if op.right_most == 1 and bound == len(left) <= self._most:
             found, _, repeated = await attach_unique_rows(right, left, turned, dict(right.columns))

@@ -178,7 +178,7 @@ class Conclave(Smcql):
 
     name: ClassVar[str] = "conclave"
     offers: ClassVar[frozenset[str]] = frozenset()
-    no_options: ClassVar[frozenset[str]] = frozenset({"mode", "slices"})
+    no_options: ClassVar[frozenset[str]] = frozenset({"mode", "slices", "joins"})
 
     trusted: str = "auto"
 

@@ -185,6 +185,8 @@ class GarbledSmcql(Smcql):
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
         """A plan; see `atoll.query.secure.plan`."""
+        if self.joins == "told":
+            raise CompositionError("joins=told, and a circuit has a fixed size", where=self.name, remedy=f"leave it out; or {_HELP}")  # fmt: skip
         return refuse_auctions(make_secure_plan(statement, catalog, policy), self.name)
 
     def require_parties(self, sites: int, *, helper: bool) -> None:

@@ -162,7 +162,7 @@ class Senate(GarbledSmcql):
 
     name: ClassVar[str] = "senate"
     takes_helper: ClassVar[bool] = True
-    no_options: ClassVar[frozenset[str]] = frozenset({"mode", "slices"})
+    no_options: ClassVar[frozenset[str]] = frozenset({"mode", "slices", "joins"})
     form: ClassVar[str] = "authenticated"
     block: ClassVar[int] = AuthenticatedBits.block
     owners: ClassVar[str] = "the owners together"

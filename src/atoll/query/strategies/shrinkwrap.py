@@ -395,7 +395,7 @@ class Shrinkwrap(Smcql):
 
     name: ClassVar[str] = "shrinkwrap"
     offers: ClassVar[frozenset[str]] = frozenset()
-    no_options: ClassVar[frozenset[str]] = frozenset({"mode", "slices"})
+    no_options: ClassVar[frozenset[str]] = frozenset({"mode", "slices", "joins"})
     contacts: ClassVar[int] = 3
     needs_terms: ClassVar[bool] = True
 

@@ -49,7 +49,7 @@ from ..secure.costs import (
 )
 from ..secure.extents import Extents, too_many_rows
 from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, walk_operators
-from ..secure.plan import make_secure_plan
+from ..secure.plan import make_secure_plan, make_told_plan
 from ..secure.tables import Resize, SecureTables, refuse_claim
 from ..slices import (
     HERE,
@@ -116,6 +116,7 @@ ROW_BITS = 40
 """Bits of the number of a row within its site."""
 MODES = ("auto", "shares", "garbled")
 SLICES = ("public", "none")
+JOINS = ("hidden", "told")
 MOST_ROWS = 1 << 21
 """Most rows of a table that the parties make."""
 
@@ -336,8 +337,11 @@ def measure_rows(island: Any, message: Any) -> Any:
 
 
 def planner_of(message: Mapping[str, Any]) -> Callable[..., SecurePlan]:
-    """What makes the plan of three parties for a request: in slices, if its strategy says so."""
-    return make_sliced_plan if read_strategy(message).told().get("slices") == "public" else make_secure_plan
+    """What makes the plan of three parties for a request: in slices, or with joins whose size is told, if its strategy says so."""
+    told = read_strategy(message).told()
+    if told.get("joins") == "told":
+        return make_told_plan
+    return make_sliced_plan if told.get("slices") == "public" else make_secure_plan
 
 
 def slices_of(plan: SecurePlan, request: Mapping[str, Any]) -> SliceSizes | None:
@@ -553,6 +557,7 @@ class Smcql(Strategy):
     Args:
         mode: ``"shares"``, ``"garbled"``, or ``"auto"``: garbled where there are two sites and no helper.
         slices: ``"public"``: three parties work slice by slice where public columns are compared; or ``"none"``, which says no value of them.
+        joins: ``"hidden"``: joins are as large as policies and sizes let them be; ``"told"``: the parties open how many pairs they have, and work on no row more. It has no slices.
     """
 
     name: ClassVar[str] = "smcql"
@@ -567,17 +572,20 @@ class Smcql(Strategy):
     variants: ClassVar[tuple[str, ...]] = ("mode=garbled",)
     mode: str = "auto"
     slices: str = "public"
+    joins: str = "hidden"
 
     def __post_init__(self) -> None:
         if self.slices not in SLICES:
             raise ConfigError(f"slices={self.slices}", where="smcql", remedy=f"use slices={' or '.join(SLICES)}")
+        if self.joins not in JOINS:
+            raise ConfigError(f"joins={self.joins}", where="smcql", remedy=f"use joins={' or '.join(JOINS)}")
         if self.mode not in MODES:
             raise ConfigError(f"mode={self.mode}", where="smcql", remedy=f"use mode={', '.join(MODES)}")
 
     def for_parties(self, sites: int, *, helper: bool) -> Strategy:
         """The way of the mode: shares, or a garbled circuit."""
         garbled = self.mode == "garbled" or (self.mode == "auto" and sites == 2 and not helper)
-        return self.ways["garbled"](self.mode, self.slices) if garbled and type(self) is Smcql else self
+        return self.ways["garbled"](self.mode, self.slices, self.joins) if garbled and type(self) is Smcql else self
 
     def wants_helper(self, sites: int) -> bool:
         """Two sites that garble need none."""
@@ -787,7 +795,7 @@ def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: C
     Raises:
         CompositionError: one has more rows than they hold.
     """
-    found = measure_extents(plan, sizes, shrink, kind, slices)
+    found = measure_extents(plan, sizes, shrink, kind, slices, {})
     if found.side > MOST_SIDE:
         raise CompositionError(f"a matching of {found.side:,} rows, filled up, on one side, and an auction has {MOST_SIDE}", where="smcql", remedy="choose who takes part by a condition in a subquery: (SELECT * FROM riders WHERE …) AS r")  # fmt: skip
     largest = found.largest

@@ -7,6 +7,7 @@ that was, and whether there was one, stays hidden. Keys that are missing match n
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -238,7 +239,7 @@ async def join_many(
     right: SharedTable,
     on: Sequence[tuple[str | SortKey, str | SortKey]],
     *,
-    bound: int,
+    bound: int | Callable[[SharedWords], Awaitable[int]],
     outer: bool = False,
 ) -> tuple[SharedTable, SharedWords]:
     """All pairs of rows with equal keys, in a table of ``bound`` rows (Krastnikov, Kerschbaum, Stebila 2020).
@@ -250,7 +251,7 @@ async def join_many(
         left: one table.
         right: the other one.
         on: pairs of columns, or of keys, of both.
-        bound: rows of the result, which everyone knows.
+        bound: rows of the result, which everyone knows; or what says them for the number of pairs, by opening it: then the result has no row more, and everyone knows how many pairs there are.
         outer: whether rows of ``right`` without a match stay as one row; then a column ``matched`` says which have one, and the others have zeros.
 
     Returns:
@@ -259,7 +260,7 @@ async def join_many(
     Raises:
         ConfigError: the bound is not 1 to ``2^31``, a column is in both tables, or there is no key.
     """
-    if not 1 <= bound <= 1 << 31:
+    if isinstance(bound, int) and not 1 <= bound <= 1 << 31:
         raise ConfigError(f"bound={bound}", where="join_many", remedy="use 1 to 2^31 rows")
     _joined(right, {**left.columns, **({MATCHED: left.valid} if outer else {})})
     trio, pairs = left.trio, _pairs(left, right, on)
@@ -271,7 +272,9 @@ async def join_many(
     if outer:
         alone = await trio.conjoin(right.valid, matched.inverted())
         counts = counts + await lift_bits(alone, trio.numbers)
-    expanded, total = await _expanded(right.with_columns({_START: found[_START], MATCHED: matched}), counts, bound)
+    expanded, total, rows_made = await _expanded(
+        right.with_columns({_START: found[_START], MATCHED: matched}), counts, bound
+    )
     place = _number(expanded[_START]) + _number(expanded[_PLACE])
     slots = expanded.with_columns({_PLACE: (await numbers_to_words(place, trio)).widened(32)})
     rows = trio.constant(np.arange(len(ordered)), 32)
@@ -281,7 +284,7 @@ async def join_many(
     )
     columns = {name: slots[name] for name in right.columns}
     made = {**columns, **taken, **({MATCHED: slots[MATCHED]} if outer else {})}
-    overflow = await less_words(trio.constant(np.array([bound], dtype=np.uint64), 64), total)
+    overflow = await less_words(trio.constant(np.array([rows_made], dtype=np.uint64), 64), total)
     return SharedTable(made, slots.valid), overflow
 
 
@@ -319,8 +322,8 @@ def _number(x: Column) -> SharedArray:
     return x
 
 
-async def _expanded(table: SharedTable, counts: SharedArray, bound: int) -> tuple[SharedTable, SharedWords]:
-    """Each row as often as its count says, one after the other, in a table of ``bound`` rows; and the sum of all counts.
+async def _expanded(table: SharedTable, counts: SharedArray, limit: int | Callable[[SharedWords], Awaitable[int]]) -> tuple[SharedTable, SharedWords, int]:  # fmt: skip
+    """Each row as often as its count says, one after the other, in a table of so many rows as the limit says; the sum of all counts, and the limit.
 
     The column `_PLACE` has the number of the copy. The rows' first places ascend with them, so the copy in a place belongs to the last row that begins at or before it.
     """
@@ -329,6 +332,7 @@ async def _expanded(table: SharedTable, counts: SharedArray, bound: int) -> tupl
     before = sums - counts
     both = await numbers_to_words(concatenated([before, sums[m - 1 :]]), trio)
     begins, total = both[:m].widened(32), both[m:]
+    bound = limit if isinstance(limit, int) else await limit(total)
     slots = trio.constant(np.arange(bound), 32)
     order = await find_order([SortKey(join_words([begins, slots]))])
     names = list(table.columns)
@@ -343,4 +347,4 @@ async def _expanded(table: SharedTable, counts: SharedArray, bound: int) -> tupl
     place = by.constant(np.arange(bound)) - _number(found.pop(_BEFORE))
     wide = SharedWords(trio, (np.repeat(total.parts[0], bound), np.repeat(total.parts[1], bound)), 64)
     counts_too = await less_words(slots.widened(64), wide)
-    return SharedTable({**found, _PLACE: place}, counts_too), total
+    return SharedTable({**found, _PLACE: place}, counts_too), total, bound
