@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import atoll
 from atoll.data import Dataset, Islands
 from atoll.fitting import GLM, PCA, Cox, Fit, KaplanMeier, KMeans
 from atoll.learn.round.evaluation import scores
-from atoll.report import write_report
+from atoll.report import figures, write_report
 from atoll.report.facts import Facts, partition_facts
 from atoll.report.page import _round_numbers, _told_result
 from atoll.trees import Trees
@@ -174,6 +175,16 @@ def test_many_clients_are_counted() -> None:
     data = atoll.data.iid(atoll.data.iris(), parties=21, seed=0)
     assert "client_names" not in partition_facts(data)
     assert partition_facts(data.subset(range(20)))["client_sizes"] == data.sizes[:20].tolist()
+
+
+def test_sites_that_count_as_one_row_each_have_no_picture_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Databases, for one: a statement's report then needs no plotting library, which takes longer than the answer."""
+    drawn: list[str] = []
+    monkeypatch.setattr(figures, "figure", lambda name, *_, **__: drawn.append(name))
+    for sizes in ([1, 1, 1], [1, 2, 1]):
+        islands = Islands.from_owner(Dataset({"x": np.zeros(sum(sizes))}), np.repeat(np.arange(3), sizes), 3)
+        figures.partition_figure(SimpleNamespace(data=partition_facts(islands)))  # type: ignore[arg-type]
+    assert drawn == ["partition of the data"]
 
 
 def test_reasons_on_cards_are_rounded() -> None:

@@ -294,11 +294,13 @@ def _label_clients(axis: Any, names: Sequence[str]) -> None:
 
 
 def partition_figure(facts: Facts) -> str | None:
-    """Classes by client, and the sizes of the clients."""
+    """Classes by client, and the sizes of the clients; ``None`` where each client counts as one row, as databases do, and nothing is known of classes."""
     data = facts.data
     if not data.get("size_counts"):
         return None
     counts = np.asarray(data.get("class_counts") or [], dtype=float)
+    if not counts.size and data["size_quantiles"]["1.0"] <= 1:
+        return None
 
     def draw(axes: Any) -> None:
         panels = np.atleast_1d(axes)

@@ -56,7 +56,7 @@ from atoll.runtime.network.daemon_ledger import CHANNEL, DaemonLedger, DaemonRes
 from atoll.runtime.transport import local_pipe
 
 from ..identity import Peer
-from ..job_spec import importing, load_job
+from ..job_spec import JobConfig, importing, load_job
 from .at_server import exit_error, run_job
 from .at_site import alive, leaving, serve_job, trace_of
 from .letters import LetterKey
@@ -199,6 +199,8 @@ def _explain_error(error: Exception) -> AtollError:
 async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> None:
     channels: dict[str, Channel] = {}
     names = {f"direct/{site}": str(site) for site in order["neighbours"]}
+    # The server's process starts once all sites have: what the job is made of is imported meanwhile.
+    loading = asyncio.create_task(asyncio.to_thread(_load_allowed_job, order))
     await _until({"server"}, channels, opened)
 
     async def links() -> dict[str, Channel]:
@@ -211,12 +213,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
     state = Path(order["state"])
     letters = None if order["letters"] is None else LetterKey.read_order(order["letters"], Path(order["record"]))
     async with alive(channels["server"]):
-        source = None if order["source"] is None else Path(order["source"])
-        await asyncio.to_thread(_require_allowed, order, source)
-        job, name = await asyncio.to_thread(load_job, order["job"]), str(order["name"])
-        if order.get("allow") is not None:
-            for one in every_job(await asyncio.to_thread(job.made, checking=True)):
-                require_names(order["allow"], one.names(), f"consent of site {name!r}")
+        job, name = await loading, str(order["name"])
     await _until({CHANNEL}, channels, opened)
     ledger = await DaemonLedger.open_ledger(channels[CHANNEL], str(order["id"]))
     named = DaemonResults(Path(order["results"]), str(order["id"]), ledger.ask)
@@ -234,6 +231,19 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         channels["server"], job, load, state,
         results=named, links=links, letters=letters, ledger=ledger,
     )  # fmt: skip
+
+
+def _load_allowed_job(order: Mapping[str, Any]) -> JobConfig:
+    """The job of an order, once the site's policy allows its code and its signer may run it; its parts are imported."""
+    _require_allowed(order, None if order["source"] is None else Path(order["source"]))
+    job = load_job(order["job"])
+    if order.get("allow") is not None:
+        for one in every_job(job.made(checking=True)):
+            require_names(order["allow"], one.names(), f"consent of site {str(order['name'])!r}")
+    with contextlib.suppress(Exception):  # what is wrong with the job is reported where its data are loaded
+        for one in every_job(job.made(checking=True)):
+            one.helpers()
+    return job
 
 
 def _require_allowed(order: Mapping[str, Any], source: Path | None) -> None:
