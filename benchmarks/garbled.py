@@ -43,6 +43,8 @@ async def less(gates: Any, me: str, n: int) -> Any:
     return join_wires(made, axis=1)
 
 
+GOAL = 1_000_000
+"""ANDs a second by the clock, at least."""
 WORKS = {"merge": merge, "less": less}
 
 
@@ -114,7 +116,7 @@ def main() -> None:
         row |= {"MB": round(nbytes / 1e6, 1), "memory_MB": round(best["memory"] / 1e6)}
         row["ands_a_second"] = round(ands / best["wall"])
         row["ands_a_processor_second"] = round(ands / (best["processor"] + best["relay"]))
-        print(json.dumps(row), flush=True)
+        print(json.dumps(row | {"goal": {"ands_a_second": GOAL}}), flush=True)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64, help="rows of each table at each site")
     parser.add_argument("--side", type=int, default=64, help="riders, and drivers")
     args = parser.parse_args()
-    print("| statement | seconds | processor s | MB | messages in a row |\n|---|--:|--:|--:|--:|")
+    print("| statement | seconds (a matching of 64 x 64: at most 60) | processor s | MB | messages in a row |\n|---|--:|--:|--:|--:|")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         if "sum" in args.works:
             run_sums(Path(folder) / "sums", args.rows)
