@@ -60,7 +60,7 @@ class Vertical(Checked, Job):
         align: how the parties find the rows that they share, see `atoll.secure.psi`; by default `Ecdh` for two parties and `Opprf` for more.
         model: the model.
         guest: the party with the labels; by default the first.
-        hosts: the other parties, in the order of their columns, which decides between equal gains; by default as the parties are given, between organisations by name.
+        hosts: the other parties, in the order of their columns, which decides between equal gains; by default by name.
         id: the column of the keys.
         label: the column of the labels at the guest.
         task: ``auto``, ``binary``, ``multiclass`` or ``regression``; see `read_labels`.
@@ -175,7 +175,7 @@ class Vertical(Checked, Job):
                 where="Vertical",
                 remedy="give at least two parties, and name the one with the labels",
             )
-        others = [name for name in parties if name != chosen]
+        others = sorted(name for name in parties if name != chosen)  # not as a table of parties happens to stand
         if self.hosts and sorted(self.hosts) != sorted(others):
             raise ConfigError(
                 f"hosts={list(self.hosts)}, and the parties beside {chosen!r} are {others[:10]}",

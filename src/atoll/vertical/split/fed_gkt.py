@@ -105,7 +105,7 @@ class FedGKT(Checked, Job):
         columns, objective = read_form(data, "FedGKT")
         if objective.name == SQUARED:
             raise DataError("labels that are numbers", where="FedGKT", remedy="use classes as labels, or SplitFed")
-        return _PreparedGKT(self, list(data.names), columns, objective, getattr(data, "test", None))
+        return _PreparedGKT(self, sorted(data.names), columns, objective, getattr(data, "test", None))
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who sees what."""

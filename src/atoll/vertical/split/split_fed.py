@@ -50,7 +50,7 @@ class SplitFed(Checked, Job):
     them and moves the top. Then the bottoms are averaged, weighted by rows.
 
     * ``version=1``: the server has a top for each client, and averages the tops too. With the same batches this is FedAvg of the whole network.
-    * ``version=2``: the server has one top, and at each step takes the clients' batches in turn, in the order of the clients.
+    * ``version=2``: the server has one top, and at each step takes the clients' batches in turn, in the order of their names.
 
     With one client both are split learning: the network that is not split, trained on its rows. Optimisers keep their memory between rounds where they are.
     Thapa, Arachchige, Camtepe, Sun 2022, "SplitFed: When Federated Learning Meets Split Learning", algorithms 1 and 2; there the order of version 2 is drawn anew.
@@ -111,7 +111,7 @@ class SplitFed(Checked, Job):
             DataError: rows are not numbers, or labels do not fit a loss.
         """
         columns, objective = read_form(data, "SplitFed")
-        return _PreparedSplitFed(self, list(data.names), columns, objective, getattr(data, "test", None))
+        return _PreparedSplitFed(self, sorted(data.names), columns, objective, getattr(data, "test", None))
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who sees what."""
