@@ -1,4 +1,8 @@
 from .attestation import SignedAttestation as SignedAttestation
+from .checked_sums import CheckedSum as CheckedSum
+from .checked_sums import CheckedTerms as CheckedTerms
+from .checked_sums import post_checked as post_checked
+from .checked_sums import sum_checked as sum_checked
 from .encrypted.squares import encrypt as encrypt
 from .encrypted.squares import encryption_key as encryption_key
 from .encrypted.squares import make_keys as make_keys
