@@ -1,4 +1,4 @@
-"""Measures Shamir's scheme: sharing and opening the sums of many tasks, next to integer by integer in Python.
+"""Measures Shamir's scheme: sharing, opening and correcting (a quarter of the holders is wrong) the sums of many tasks, next to integer by integer in Python.
 
     python benchmarks/shamir.py                                     # 100 holders, threshold 50, 1,000 tasks
     python benchmarks/shamir.py --holders 20 --threshold 11
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from atoll.core.requests.island import Secret
-from atoll.secure.shares import Field, open_shamir, split_shamir
+from atoll.secure.shares import Field, correct_shamir, open_shamir, split_shamir
 
 
 def measure(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
@@ -52,6 +52,12 @@ def compare(prime: int, n: int, threshold: int, args: argparse.Namespace) -> dic
     values = field.random(secret, (args.tasks,))
     split, shares = measure(lambda: split_shamir(values, n, threshold, field, secret), args.repeats)
     opened, got = measure(lambda: open_shamir(dict(enumerate(shares)), threshold, field), args.repeats)
+    spoilt = {place: field.add(share, np.ones_like(share)) if place % 4 == 0 else share for place, share in enumerate(shares)}  # fmt: skip
+    wrong = range(0, n, 4)
+    most = (n - threshold) // 2
+    corrected, found = measure(lambda: correct_shamir(spoilt, threshold, field, secret), args.repeats) if len(wrong) <= most else (float("nan"), None)  # fmt: skip
+    if found is not None and (found.wrong != tuple(wrong) or not np.array_equal(found.values, values)):
+        raise SystemExit("wrong shares were not corrected")
     few = values[: args.slow_tasks]
     slow, rows = measure(lambda: split_integers(few.tolist(), n, threshold, prime), 2)
     columns = np.array(rows, dtype=np.uint64).T
@@ -64,6 +70,7 @@ def compare(prime: int, n: int, threshold: int, args: argparse.Namespace) -> dic
         "prime_bits": prime.bit_length(),
         "split_ms": split,
         "open_ms": opened,
+        "correct_ms": corrected,
         "integers_ms": slow,
         "ratio": slow / split,
     }

@@ -80,8 +80,9 @@ def correct_shamir(
 ) -> CorrectedShares:
     """The values of Shamir shares, some of which may be wrong, and whose are wrong.
 
-    The shares of one value are a word of a Reed-Solomon code, and a holder errs in the same place of all words. So a random combination of all words is decoded (Gao 2003) to find the holders; without
-    them the values are interpolated, and *all* other shares are compared with the result. Work on long arrays is that of `atoll.secure.shares.open_shamir`.
+    The values are interpolated from ``t`` shares, and *all* others are compared with the result. If too many differ, one of the ``t`` is wrong. The shares of one value are a word of a Reed-Solomon code, and a
+    holder errs in the same place of all words: so a random combination of all words is decoded (Gao 2003) to find the holders, and the values are interpolated without them. Work on long arrays is that of
+    `atoll.secure.shares.open_shamir`, once or twice.
 
     With ``m`` shares, the result is right and names exactly the holders that are wrong, if those are at most ``most``. Up to ``m - t - most`` wrong holders are noticed: the
     shares are then refused, but nobody is named. More of them that collude can move the values and blame others, as in any scheme: ``t`` right shares are needed beyond all wrong ones.
@@ -106,23 +107,28 @@ def correct_shamir(
     if not 0 <= most <= bound:
         raise ConfigError(f"most={most} wrong of {len(places)} shares with threshold {threshold}", where="correct_shamir", remedy=f"correct 0 to {bound}")  # fmt: skip
     _require_elements(shares, field, "correct_shamir")
-    shape = np.shape(shares[places[0]])
-    rows = np.stack([np.ravel(shares[place]) for place in places])
-    combined = field.dot(rows, field.random(secret, (rows.shape[1], count_masks(field)))) if most else rows[:, :0]
-    blamed = _locate_all(combined, places, threshold, field)
-    if blamed is not None and len(blamed) <= most:
-        kept = [i for i, place in enumerate(places) if place not in blamed]
-        good = tuple(places[i] for i in kept[:threshold])
-        found = interpolate([rows[i] for i in kept[:threshold]], good, (0, *(place + 1 for place in places if place not in good)), field)  # fmt: skip
-        others = (i for i, place in enumerate(places) if place not in good)
-        wrong = tuple(places[i] for i, row in zip(others, found[1:], strict=True) if not np.array_equal(row, rows[i]))
-        if len(wrong) <= most:
-            return CorrectedShares(found[0].reshape(shape), wrong)
+    rows = {place: np.ravel(shares[place]) for place in places}
+    values, wrong = _compare(rows, tuple(places[:threshold]), field)
+    if len(wrong) > most > 0:  # one of the first is wrong
+        whole = np.stack(list(rows.values()))
+        blamed = _locate_all(field.dot(whole, field.random(secret, (whole.shape[1], count_masks(field)))), places, threshold, field)  # fmt: skip
+        if blamed is not None and len(blamed) <= most:
+            values, wrong = _compare(rows, tuple(place for place in places if place not in blamed)[:threshold], field)
+    if len(wrong) <= most:
+        return CorrectedShares(values.reshape(np.shape(shares[places[0]])), wrong)
     raise DataError(
         f"more than {most} of the shares of holders {places} are wrong",
         where="correct_shamir",
         remedy="ask more holders: m shares correct (m - threshold) / 2 wrong ones",
     )
+
+
+def _compare(rows: Mapping[int, Array], first: tuple[int, ...], field: Field) -> tuple[Array, tuple[int, ...]]:
+    """The values by the shares of some places, and the other places that do not fit."""
+    others = [place for place in rows if place not in first]
+    found = interpolate([rows[place] for place in first], first, (0, *(place + 1 for place in others)), field)
+    fits = (np.array_equal(row, rows[place]) for row, place in zip(found[1:], others, strict=True))
+    return found[0], tuple(place for place, fit in zip(others, fits, strict=True) if not fit)
 
 
 def _require_elements(shares: Mapping[int, Array], field: Field, where: str) -> None:
