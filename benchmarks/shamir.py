@@ -52,11 +52,10 @@ def compare(prime: int, n: int, threshold: int, args: argparse.Namespace) -> dic
     values = field.random(secret, (args.tasks,))
     split, shares = measure(lambda: split_shamir(values, n, threshold, field, secret), args.repeats)
     opened, got = measure(lambda: open_shamir(dict(enumerate(shares)), threshold, field), args.repeats)
-    spoilt = {place: field.add(share, np.ones_like(share)) if place % 4 == 0 else share for place, share in enumerate(shares)}  # fmt: skip
-    wrong = range(0, n, 4)
-    most = (n - threshold) // 2
-    corrected, found = measure(lambda: correct_shamir(spoilt, threshold, field, secret), args.repeats) if len(wrong) <= most else (float("nan"), None)  # fmt: skip
-    if found is not None and (found.wrong != tuple(wrong) or not np.array_equal(found.values, values)):
+    wrong = tuple(range(0, n, 4))[: (n - threshold) // 2]
+    spoilt = {i: field.add(share, np.ones_like(share)) if i in wrong else share for i, share in enumerate(shares)}
+    corrected, found = measure(lambda: correct_shamir(spoilt, threshold, field, secret), args.repeats)
+    if found.wrong != wrong or not np.array_equal(found.values, values):
         raise SystemExit("wrong shares were not corrected")
     few = values[: args.slow_tasks]
     slow, rows = measure(lambda: split_integers(few.tolist(), n, threshold, prime), 2)

@@ -19,6 +19,7 @@ from atoll.secure.checked_sums import (
     sum_checked,
 )
 from atoll.secure.shares import Field
+from atoll.testing import Timetable
 
 VALUES = [[3, -1], [10, 4], [-5, 2], [7, 7]]
 TERMS = CheckedTerms(("client-0", "client-1", "client-2"), 2, 2, Field().prime, "s")
@@ -120,6 +121,34 @@ def test_sums_in_a_small_field_and_many_sums_of_one_job():
         return first.values.tolist(), (await sum_checked(fed, fed.parties, values=2, threshold=2, at="b")).values.tolist()  # fmt: skip
 
     assert play(program) == ([15, 12], [15, 12])
+
+
+@pytest.mark.parametrize(("lost", "ends"), [(1, True), (2, True), (3, False)])
+def test_all_holders_but_the_threshold_may_be_lost_and_one_more_ends_the_sum(lost, ends):
+    """Property 4: of four holders with threshold 2, at the last step."""
+    devices = Timetable(lost={"add_checked": [f"client-{i}" for i in range(lost)]})
+
+    async def program(fed):
+        return (await sum_checked(fed, fed.parties, values=2, threshold=2, at=0)).values.tolist()
+
+    if ends:
+        assert play(program, devices=devices) == [15, 12]
+        return
+    with pytest.raises(QuorumError, match="1 of 4 parties answered, fewer than the quorum of 2"):
+        play(program, devices=devices)
+
+
+def test_letters_have_one_size_whatever_they_hold():
+    """Property 5: a sender of zeros posts as many bytes as any other."""
+
+    async def program(fed):
+        given = await fed.exchange(fed.parties, send_values, TERMS.message())
+        boxes = [given.mail.box(holder) for holder in TERMS.holders]
+        return [{len(box[sender].encode()) for box in boxes} for sender in ("client-3", "client-4")]
+
+    zeros, large = play(program, data=[[1, 2], [3, 4], [5, 6], [0, 0], [2**59, -(2**59)]])
+    assert zeros == large
+    assert len(zeros) == 1
 
 
 # ------------------------------------------------------------------ a server that lies
