@@ -1,0 +1,14 @@
+from .accounting import EnsembleLoss as EnsembleLoss
+from .accounting import EnsembleRelease as EnsembleRelease
+from .accounting import account_ensemble as account_ensemble
+from .clusters import AttributeClusters as AttributeClusters
+from .clusters import CentroidClusters as CentroidClusters
+from .clusters import ClusterRule as ClusterRule
+from .clusters import HashClusters as HashClusters
+from .clusters import ListedClusters as ListedClusters
+from .clusters import MixtureClusters as MixtureClusters
+from .clusters import RandomClusters as RandomClusters
+from .job import Federated as Federated
+from .joining import JoinedLeaves as JoinedLeaves
+from .joining import OverArch as OverArch
+from .model import FederatedEnsemble as FederatedEnsemble
