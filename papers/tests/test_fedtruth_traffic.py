@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atoll.truth import blend_broadcast
+from atoll.truth import Shamir, Virtual, blend_broadcast
 from atoll_papers import fedtruth_traffic
-from atoll_papers.fedtruth_traffic import ITERATIONS, MODELS, STAND_IN, draw_reports, play_campaigns
+from atoll_papers.fedtruth_traffic import ITERATIONS, MODELS, STAND_IN, draw_reports, play_campaigns, run_campaign
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,14 @@ def test_campaigns_side_by_side_are_those_alone(name: str) -> None:
             broadcast = blend_broadcast(model.combine("truth", alone.layout, sums, broadcast), broadcast, 1.0)
             state = model.learn("truth", state, alone, broadcast)
         assert float(((broadcast["truth"] >= 0.5) == known).mean()) == found[place]
+
+
+def test_the_job_finds_what_the_arithmetic_finds() -> None:
+    """Under the protocol that counts letters: the accuracy of one campaign, and more bytes than the bare shares."""
+    reports, truth = draw_reports(60, [2])
+    result, accuracy = run_campaign(2, Virtual(of=Shamir()))
+    assert accuracy == play_campaigns(MODELS["logistic"], reports, truth, 60, 0.0, 3)[0]
+    assert 60 * 96 * 8 < result.bytes_up < 2 * 60 * 96 * 8
 
 
 def test_who_is_lost_counts_no_more() -> None:
