@@ -110,7 +110,8 @@ class Lot:
         if len(set(found)) < len(found):
             twice = sorted({name for name in found if found.count(name) > 1})
             raise ConfigError(f"{twice[0]!r} occurs twice in a lot", where=self.path, remedy="give each name once")
-        return sorted(found, key=lambda name: _digest("order", self.value, use, name))
+        value = self.value  # a hash of all reveals, and each name needs it
+        return sorted(found, key=lambda name: _digest("order", value, use, name))
 
     def choose(self, names: Iterable[str], count: int, use: str = "") -> list[str]:
         """Some of the names, such as a committee, in their order; each choice is equally likely.
