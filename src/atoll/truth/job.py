@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["PlainComparison", "Truth", "TruthResult", "TruthStep"]
 
 
+_SETTLED = 5
+"""Iterations with losses and the same decisions after which a campaign ends."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Truth(Checked, Job):
     """Find what is true in reports of workers who err, and how reliable each worker is. No server sees a report, on what somebody reported, or how reliable somebody is.
@@ -39,6 +43,8 @@ class Truth(Checked, Job):
     workers stays there, as the named result ``label``.
 
     If fewer workers are in a sum than there were at the beginning, the new broadcast counts with the weight ``(there / all)^alpha``, and the old one with the rest (FedTruthFinder, equations 27 and 28).
+
+    A campaign ends after the model's iterations; earlier if the truth moves by less than the model's tolerance, or if five iterations with losses in a row changed no decision.
 
     Attributes:
         model: how truth follows from reports.
@@ -405,7 +411,7 @@ async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict
     return {
         "layout": encoded, "broadcast": job.model.start(layout), "before": job.model.start(layout)["truth"],
         "workers": {name: count for name, count in workers.items() if name in here}, "gone": [], "steps": [], "done": 0, "learn": "",
-        "holders_now": [] if size < len(steps.parties) else list(steps.parties), "threshold_now": threshold, "lots": 0, "lot": {}, "told": [],
+        "holders_now": [] if size < len(steps.parties) else list(steps.parties), "threshold_now": threshold, "lots": 0, "lot": {}, "told": [], "same": 0, "decided": None,
         "iterations": 0, "over": False, "wrong": [], "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
         "repeated": sum(int(one["repeated"]) for one in told.values()), "reports": sum(int(one["reports"]) for one in told.values()),
     }  # fmt: skip
@@ -471,15 +477,28 @@ class _Loop:
         broadcast = blend_broadcast(new, old, weight)
         last = step == job.model.steps[-1]
         moved = float(np.abs(broadcast["truth"] - state["before"]).max()) if iteration and last else None
+        decided, same = self._count_settled(broadcast, last=bool(last and iteration))
         self.state = {
             **state, "broadcast": broadcast, "learn": step, "done": state["done"] + 1, "iterations": iteration if last else state["iterations"],
             "steps": [*state["steps"], {"iteration": iteration, "step": step, "senders": sorted(names)}], "gone": self._gone,
             "before": broadcast["truth"] if last or step in job.model.opening else state["before"],
-            "over": bool(last and iteration > 1 and moved is not None and moved < job.model.tolerance),
+            "over": bool(last and iteration > 1 and moved is not None and moved < job.model.tolerance) or same >= _SETTLED,
+            "same": same, "decided": decided,
             "wrong": sorted({*state["wrong"], *found.wrong}), **self._busiest(iteration, up, down),
             **{name: self.state[name] for name in ("holders_now", "threshold_now", "lots", "lot", "told")},
         }  # fmt: skip
         self.fed.record({"iteration": iteration, "step": step, "senders": len(names), "lost": len(state["workers"]) - len(names), "weight": weight, **({} if moved is None else {"moved": moved}), **({"wrong_sums": list(found.wrong)} if found.wrong else {})})  # fmt: skip
+
+    def _count_settled(self, broadcast: Arrays, *, last: bool) -> tuple[Any, int]:
+        """The decisions, and for how many iterations with losses they have been the same: confidences then never settle, since each iteration has other workers."""
+        state = self.state
+        if not last or self.layout.values == "numbers":
+            return state["decided"], state["same"]
+        cells, starts, owners = self.job.model.shares(self.layout, broadcast), self.layout.starts, self.layout.owners
+        best = np.flatnonzero(cells >= np.maximum.reduceat(cells, starts)[owners])
+        early = state["steps"][-1]["senders"] if state["steps"] else list(state["workers"])
+        equal = state["decided"] is not None and np.array_equal(best, state["decided"])
+        return best, state["same"] + 1 if equal and len(early) < len(state["workers"]) else 0
 
     # ------------------------------------------------------------------ who is there
 

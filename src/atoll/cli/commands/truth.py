@@ -1,7 +1,10 @@
-"""``atoll truth``: plan a campaign that finds the truth in reports, and rank its workers."""
+"""``atoll truth``: plan a campaign that finds the truth in reports, play it on a file, and rank its workers."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +17,11 @@ from atoll.cli.output import PlainTable
 
 if TYPE_CHECKING:
     from atoll.secure import LeaderBoard
-    from atoll.truth import CommitteePlan, TruthPlan
+    from atoll.truth import CommitteePlan, Reports, TruthModel, TruthPlan, TruthProtocol, TruthResult
 
-group = typer.Typer(help="Plan a campaign that finds the truth in reports, and rank its workers.", no_args_is_help=True)
+group = typer.Typer(
+    help="Find the truth in reports that nobody shows, plan how, and rank workers.", no_args_is_help=True
+)
 app.add_typer(group, name="truth", rich_help_panel=ANALYSE)
 
 
@@ -147,3 +152,175 @@ def _rank(scores: list[float], threshold: int, most: float, by: Ranker, seed: in
     others = dict.fromkeys(helpers) if by == Ranker.helpers else {}
     board: LeaderBoard = simulate(program, Community(scores, others), engine="inline", seed=seed, progress=False)
     return board
+
+
+# ------------------------------------------------------------------ discover
+
+
+_MODEL, _PROTOCOL = "dawid-skene", "shamir"
+
+
+@group.command("discover")
+def discover(
+    context: typer.Context,
+    labels: Annotated[Path, typer.Argument(help="CSV file task,worker,label, or claims obj,src,value; .gz too.")],
+    truth: Annotated[Path | None, typer.Option("--truth", help="CSV file task,truth to compare with.")] = None,
+    method: Annotated[str, typer.Option("--method", help="Model: dawid-skene, one-coin, crh, …")] = _MODEL,
+    protocol: Annotated[str, typer.Option("--protocol", help="plain, virtual, additive, shamir or masks.")] = _PROTOCOL,
+    threshold: Annotated[float, typer.Option("--threshold", help="Share or number of holders that suffice.")] = 0.5,
+    committee: Annotated[
+        str, typer.Option("--committee", help="Holders drawn by lot: a number, auto, or 0 for all.")
+    ] = "0",
+    loss: Annotated[float, typer.Option("--loss", help="Probability that a party is lost in an iteration.")] = 0.0,
+    for_good: Annotated[bool, typer.Option("--for-good", help="Lost parties do not come back.")] = False,
+    iterations: Annotated[int | None, typer.Option("--iterations", help="Most iterations.", min=0)] = None,
+    site: Annotated[str | None, typer.Option("--site", help="Column that groups workers into sites.")] = None,
+    hierarchy: Annotated[Path | None, typer.Option("--hierarchy", help="CSV file ID,name,parentID of claims.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="CSV file for task,truth,confidence.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Decides who is lost.", min=0)] = 0,
+    json: Json = False,
+) -> None:
+    """Play a campaign on a file: every worker, or every site, is a party that shows nobody its reports. Compare with all reports in one place."""
+    from atoll.cli.output import require_folder
+    from atoll.truth import MajorityVote, Truth, pool_sites, read_reports, read_sites, read_truth, split_by_worker
+    from atoll.truth.reports import require_reported
+
+    began = time.perf_counter()
+    if out is not None:
+        require_folder(out)
+    parts = read_sites(labels, site) if site else None
+    whole = pool_sites(parts) if parts else read_reports(labels)
+    repeated = sum(one.repeated for one in parts.values()) if parts else whole.repeated
+    known = None if truth is None else read_truth(truth)
+    if known is not None:
+        require_reported(whole.tasks, known)
+    model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss)
+    job = Truth(
+        model=model, protocol=chosen, loss=loss, returns=0.0 if for_good else 1.0, label="", **_public(model, whole)
+    )
+    result = _play(job, parts or split_by_worker(whole), seed)
+    compared = result.compare_plain()
+    votes = None if model.values == ("numbers",) else MajorityVote().fit(whole).fitted.by_task()
+    found = {
+        "tasks": len(whole.tasks), "workers": len(whole.workers), "labels": len(whole), "classes": len(result.fit.layout.classes),
+        "repeated": repeated, "method": method, "protocol": protocol, "iterations": result.iterations,
+        **_score(result, known, votes), "agreement": compared.agreement, "max_difference": compared.max_difference,
+        "lost": len(result.lost), "bytes_up": result.bytes_up, "bytes_down": result.bytes_down,
+        "holders": result.holders[0], "threshold": result.holders[1], "seconds": time.perf_counter() - began,
+    }  # fmt: skip
+    if out is not None:
+        out.write_text(result.csv(), encoding="utf-8")
+        found["out"] = str(out)
+    table = PlainTable(title=f"{method} by {protocol}")
+    for name in ("", ""):
+        table.add_column(name)
+    for name, value in found.items():
+        if value is not None:
+            table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+    output_of(context).give(found, table)
+
+
+def _play(job: Any, parts: Mapping[str, Reports], seed: int) -> TruthResult:
+    from atoll.simulation import simulate
+
+    outcome: TruthResult = simulate(job, parts, engine="inline", seed=seed, progress=False).outcome
+    return outcome
+
+
+def _named(kind: str, home: str, word: str, option: str) -> Any:
+    """A part by its name, in any case of letters and with hyphens.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    import importlib
+    import re
+
+    from atoll.core.errors import ConfigError, nearest
+    from atoll.core.rooms import part_names
+
+    module = importlib.import_module(home)
+    known = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): name for name in part_names(kind)}
+    plain = {spelt.replace("-", ""): name for spelt, name in known.items()}
+    name = plain.get(word.lower().replace("-", "").replace("_", ""))
+    if name is None:
+        raise ConfigError(f"{option} {word}.{nearest(word, known)}", remedy=f"use one of {', '.join(sorted(known))}")
+    return getattr(module, name)
+
+
+def _model_of(word: str, iterations: int | None, hierarchy: Path | None) -> TruthModel:
+    """The model of a name.
+
+    Raises:
+        ConfigError: there is none, or it reads no hierarchy.
+    """
+    from atoll.core.errors import ConfigError
+    from atoll.truth import TDH, read_hierarchy
+
+    kind = _named("truth model", "atoll.truth", word, "--method")
+    more: dict[str, Any] = {} if iterations is None else {"iterations": iterations}
+    if hierarchy is not None and kind is not TDH:
+        raise ConfigError(f"--hierarchy with --method {word}", remedy="use --method tdh, or leave --hierarchy out")
+    if hierarchy is not None:
+        more["contains"] = read_hierarchy(hierarchy)
+    model: TruthModel = kind(**more)
+    return model
+
+
+def _protocol_of(word: str, threshold: float, committee: str, loss: float) -> TruthProtocol:
+    """The protocol of a name; the loss that is played is the one that an ``auto`` committee is planned for.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from atoll.core.errors import ConfigError
+    from atoll.truth import Masks, PlainReplies, Shamir, Virtual
+
+    kind = PlainReplies if word.lower() == "plain" else _named("truth protocol", "atoll.truth", word, "--protocol")
+    if committee != "auto" and not committee.isdecimal():
+        raise ConfigError(f"--committee {committee}", remedy="write --committee auto, a number, or 0 for all")
+    if committee != "0" and kind not in (Shamir, Virtual):
+        raise ConfigError(f"--committee {committee} with --protocol {word}", remedy="use --protocol shamir or virtual, or leave --committee out")  # fmt: skip
+    if kind is Masks:
+        return Masks(threshold=threshold)
+    shares = Shamir(
+        threshold=threshold, committee=committee if committee == "auto" else int(committee), loss=loss or 0.05
+    )
+    if kind is Virtual:
+        return Virtual(of=shares)
+    if kind is Shamir:
+        return shares
+    made: TruthProtocol = kind()
+    return made
+
+
+def _public(model: TruthModel, whole: Reports) -> dict[str, Any]:
+    """What whoever asks for the reports knows beforehand: the tasks, and what may be the truth of each."""
+    values = "numbers" if model.values == ("numbers",) else "claims" if whole.claims or model.values[0] == "claims" else "classes"  # fmt: skip
+    layout = whole.layout(values)  # type: ignore[arg-type]
+    if values == "claims":
+        return {"candidates": {task: list(layout.names_of(place)) for place, task in enumerate(layout.tasks)}}
+    if values == "numbers":
+        return {"tasks": layout.tasks, "low": layout.low, "high": layout.high}
+    return {"tasks": layout.tasks, "classes": layout.classes}
+
+
+def _score(result: TruthResult, known: Mapping[str, str] | None, votes: Any) -> dict[str, float | None]:
+    """How good the truth is: of labels the accuracy, beside that of the vote; of numbers the mean absolute error and the correlation."""
+    from atoll.core.errors import DataError
+    from atoll.truth import score_labels
+
+    none: dict[str, float | None] = dict.fromkeys(("accuracy", "majority", "mae", "pearson"))
+    if known is None:
+        return none
+    if votes is not None:
+        return {**none, "accuracy": score_labels(result.fit.by_task(), known), "majority": score_labels(votes, known)}
+    try:
+        pairs = [(float(result.truth[task]), float(value)) for task, value in known.items()]
+    except ValueError:
+        raise DataError("a truth is no number", where="--truth", remedy="give numbers for numbers, or use a model of classes") from None  # fmt: skip
+    far = [found - true for found, true in pairs]
+    middles = [math.fsum(column) / len(pairs) for column in zip(*pairs, strict=True)]
+    apart = [(found - middles[0], true - middles[1]) for found, true in pairs]
+    size = math.sqrt(math.fsum(a * a for a, _ in apart) * math.fsum(b * b for _, b in apart))
+    return {**none, "mae": math.fsum(map(abs, far)) / len(far), "pearson": math.fsum(a * b for a, b in apart) / size if size else None}  # fmt: skip
