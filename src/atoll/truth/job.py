@@ -97,8 +97,9 @@ class Truth(Checked, Job):
 
     @property
     def key_columns(self) -> Sequence[str]:
-        """All columns stay text: "007" is another label than "7"."""
-        return ("task", "worker", "label", "obj", "src", "value")
+        """All columns stay text: "007" is another label than "7". Sites have claims if the model reads nothing else, or if candidates are agreed."""
+        claims = bool(self.candidates) or self.model.values[0] == "claims"
+        return ("obj", "src", "value") if claims else ("task", "worker", "label")
 
     @property
     def most_rounds(self) -> int | None:
@@ -154,7 +155,7 @@ class Truth(Checked, Job):
             ConfigError: the protocol does not serve so many parties, or losses are to be simulated between organisations.
             DataError: two sites claim one worker.
         """
-        live = hasattr(data, "outline")
+        live = not _are_here(data)
         self.protocol.require_parties(len(data), live=live)
         if live and self.loss:
             raise ConfigError(f"loss={self.loss} between organisations", where="Truth", remedy="leave loss out: real connections are lost by themselves")  # fmt: skip
@@ -273,7 +274,7 @@ class TruthResult:
         Raises:
             DataError: the reports are at their sites.
         """
-        if self.data is None or hasattr(self.data, "outline"):
+        if self.data is None or not _are_here(self.data):
             raise DataError("the reports are at their sites", where="compare_plain", remedy="simulate the job with all reports on one machine: atoll.simulate(job, atoll.truth.split_by_worker(table))")  # fmt: skip
         parts = {str(name): own_reports(self.data.shard(place)) for place, name in enumerate(self.data.names)}
         found = replay_steps(self.fit.model, self.fit.layout, parts, self.steps, self.workers, self.alpha)
@@ -335,6 +336,11 @@ def _of_workers(reports: CodedReports, there: np.ndarray[Any, Any]) -> CodedRepo
 # ------------------------------------------------------------------ the program
 
 
+def _are_here(data: Any) -> bool:
+    """Whether the reports are on this machine; between organisations only names and sizes of the parties are known."""
+    return not hasattr(data, "outline") and len(data) > 0 and data.shard(0) is not None
+
+
 class PreparedTruth(Prepared):
     """A `Truth` for one population."""
 
@@ -343,7 +349,7 @@ class PreparedTruth(Prepared):
         self.names = [str(name) for name in data.names]
         self.steps = PartySteps(job.model, job.protocol, self.names)
         self.tasks = self.steps.tasks
-        if not hasattr(data, "outline"):
+        if _are_here(data):
             self._require_own_workers()
 
     def _require_own_workers(self) -> None:
