@@ -3,6 +3,8 @@ from .arms import run_study as run_study
 from .arms import sweep as sweep
 from .baselines import baseline_arms as baseline_arms
 from .configured import sweep_config as sweep_config
+from .ensembles import EnsembleArms as EnsembleArms
+from .ensembles import compare_ensemble as compare_ensemble
 from .privacy import CostPoint as CostPoint
 from .privacy import PrivacyCost as PrivacyCost
 from .privacy import privacy_cost as privacy_cost

@@ -1,0 +1,211 @@
+"""``atoll ensemble``: small models of clusters of users, joined into one, against one model of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atoll.cli.app import ANALYSE, app
+from atoll.cli.arguments import FileOptions, Json, output_of, sharing
+from atoll.cli.output import PlainTable
+
+if TYPE_CHECKING:
+    from atoll.data import DataTable, Islands
+    from atoll.ensemble import ClusterRule
+    from atoll.study import EnsembleArms
+
+_ARMS = ("baseline", "wide", "opt_in_alone", "mean", "median", "max", "weights", "over_arch", "gate", "own_leaf")
+
+
+@app.command("ensemble", rich_help_panel=ANALYSE)
+@sharing(FileOptions)
+def command(
+    context: typer.Context,
+    data: Annotated[Path, typer.Argument(help="Rows of all users: CSV or Parquet.", metavar="DATA")],
+    user: Annotated[str, typer.Option("--user", help="Column that names a row's user.")] = "user",
+    label: Annotated[str, typer.Option("--label", help="Column of classes to predict.")] = "label",
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster",
+            help="Whose users train one leaf: a column, which is then no input; random:C; kmeans:C of the users' mean inputs, or kmeans:C:COLUMN,… of columns that are then no inputs.",
+            metavar="COLUMN|random:C|kmeans:C",
+        ),
+    ] = "random:4",
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of every training.", min=1)] = 30,
+    width: Annotated[int, typer.Option("--width", help="Width of a leaf's hidden layer.", min=1)] = 4,
+    rate: Annotated[float, typer.Option("--rate", help="Local learning rate.")] = 0.3,
+    batch: Annotated[int, typer.Option("--batch", help="Rows of a local step.", min=1)] = 10,
+    opt_in: Annotated[
+        float,
+        typer.Option("--opt-in", help="Share of the users that give their labels to the server.", min=0, max=0.99),
+    ] = 0.1,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--epsilon", help="Differential privacy of each user, of the leaves together.", show_default=False
+        ),
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="With --epsilon: the probability that it fails.")] = 1e-5,
+    clip: Annotated[float, typer.Option("--clip", help="With --epsilon: largest norm of a user's update.")] = 1.0,
+    test: Annotated[
+        float, typer.Option("--test", help="Share of each user's rows held out.", min=0.01, max=0.9)
+    ] = 0.25,
+    drop: Annotated[
+        list[str] | None, typer.Option("--drop", help="Columns to leave out; repeat it for several.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Decides what is drawn.", min=0)] = 0,
+    options: FileOptions = FileOptions(),  # noqa: B008 - settings
+    json: Json = False,
+) -> int:
+    """Train a small model for each cluster of users, join them, and compare with one model of all."""
+    from atoll.algorithms import FedAvg
+    from atoll.data import DataTable
+    from atoll.ensemble import Federated
+    from atoll.ensemble.clusters import form_clusters
+    from atoll.learn import Training
+    from atoll.mechanisms import CentralDP
+    from atoll.models import mlp
+    from atoll.study import compare_ensemble
+
+    table = DataTable.read(data, drop=drop or (), text=[user], **options.plain())
+    rule, aside = _rule_of(cluster, table, (user, label), seed)
+    islands = _islands_of(table, user, label, aside, (test, seed))
+    features, classes = len(islands.about.features), max(2, islands.classes or 2)
+    privacy = None if epsilon is None else CentralDP(epsilon=epsilon, delta=delta, clip=clip)
+    leaf = Training(
+        model=mlp(features, classes, (width,)),
+        algorithm=FedAvg(lr=rate, batch_size=batch),
+        rounds=rounds,
+        privacy=privacy,
+    )
+    job = Federated(clusters=rule, leaf=leaf, opt_in=opt_in, aggregate="gate" if opt_in else "over_arch", seed=seed)
+    leaves = len(form_clusters(rule, islands).names)
+    found = compare_ensemble(job, islands, mlp(features, classes, (width * leaves,)), seed=seed)
+    loss = found.ensemble.loss
+    told: dict[str, Any] = {name: found.scores[name] for name in _ARMS if name in found.scores}
+    told["epsilon"] = None if loss is None else loss.plain()
+    told |= {
+        "parameters": found.parameters,
+        "leaves": leaves,
+        "users": len(islands),
+        "opt_in": len(found.ensemble.opt_in),
+        "left_out": _split_columns(table, (user, label, *aside))[0],
+    }
+    output_of(context).give(told, _table(found, told["left_out"]))
+    return 0
+
+
+def _rule_of(said: str, table: DataTable, besides: tuple[str, str], seed: int) -> tuple[ClusterRule, tuple[str, ...]]:
+    """Return the rule, and the columns that are then no inputs.
+
+    Raises:
+        ConfigError: the text says no rule.
+        CompositionError: it names the label.
+    """
+    from atoll.core.errors import CompositionError, ConfigError, nearest
+    from atoll.ensemble import AttributeClusters, CentroidClusters, RandomClusters
+
+    if said == besides[1]:
+        raise CompositionError(
+            f"--cluster {said!r} is the label, which is private",
+            remedy="cluster by a public column, or by random:4",
+        )
+    if said in table:
+        return AttributeClusters(said), (said,)
+    kind, _, rest = said.partition(":")
+    count, _, names = rest.partition(":")
+    if kind not in ("random", "kmeans") or not count.isdecimal() or (names and kind == "random"):
+        raise ConfigError(
+            f"--cluster {said!r} is no column.{nearest(said, table.columns)}",
+            remedy="name a column, or use random:4, kmeans:4 or kmeans:4:age,city",
+        )
+    if kind == "random":
+        return RandomClusters(int(count), seed=seed), ()
+    own = tuple(name for name in names.split(",") if name)
+    inputs = tuple(_split_columns(table, besides)[1])
+    return CentroidClusters(int(count), own or inputs, seed=seed), own
+
+
+def _split_columns(table: DataTable, besides: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the columns of words, which are no inputs, and those of numbers."""
+    rest = [name for name in table.columns if name not in besides]
+    return [name for name in rest if table[name].dtype.kind not in "biuf"], [
+        name for name in rest if table[name].dtype.kind in "biuf"
+    ]
+
+
+def _islands_of(table: DataTable, user: str, label: str, aside: tuple[str, ...], split: tuple[float, int]) -> Islands:
+    """Return a client for each user, with inputs of mean 0 and deviation 1, and test rows of all users.
+
+    Raises:
+        DataError: a column misses values, none is left, or labels are of one class.
+    """
+    import numpy as np
+
+    from atoll.core.algebra.rng import Rng
+    from atoll.core.errors import DataError
+    from atoll.data import Dataset, Islands
+
+    _, names = _split_columns(table, (user, label, *aside))
+    for name in names:
+        if not np.isfinite(table[name].astype(np.float64)).all():
+            raise DataError(
+                f"column {name!r} has missing values",
+                where=table.name,
+                remedy=f"leave it out with --drop {name}, or fill them in",
+            )
+    if not names:
+        raise DataError(
+            "no column is left as an input",
+            where=table.name,
+            remedy="give columns of numbers besides user, label and cluster",
+        )
+    x = np.stack([table[name].astype(np.float64) for name in names], axis=1)
+    spread = x.std(0)
+    x = ((x - x.mean(0)) / np.where(spread > 0, spread, 1.0)).astype(np.float32)
+    levels, y = np.unique(table[label], return_inverse=True)
+    if len(levels) < 2 or len(levels) > max(20, len(y) // 20):
+        raise DataError(
+            f"column {label!r} has {len(levels)} values, and they are to be classes",
+            where=table.name,
+            remedy="name a column of classes with --label",
+        )
+    who = table[user].astype(str)
+    held = np.zeros(len(y), bool)
+    for name in np.unique(who):
+        rows = np.flatnonzero(who == name)
+        drawn = Rng.of(split[1]).child("test").child(str(name)).generator().permutation(rows)
+        held[drawn[: int(split[0] * len(rows))]] = True
+    about: dict[str, Any] = {
+        "features": names,
+        "labels": [str(one) for one in levels],
+        "task": "classification",
+        "name": table.name,
+    }
+    columns = {"x": x, "y": y.astype(np.int64), "user": who, **{name: table[name] for name in aside}}
+
+    def cut(rows: Any) -> Dataset:
+        return Dataset({name: values[rows] for name, values in columns.items()}, **about)
+
+    parts = {str(name): cut(np.flatnonzero((who == name) & ~held)) for name in np.unique(who)}
+    return Islands.from_datasets(parts, test=cut(np.flatnonzero(held)))
+
+
+def _table(found: EnsembleArms, left_out: list[str]) -> PlainTable:
+    table = PlainTable(header_style="bold")
+    table.add_column("arm")
+    for name in ("AUC", "accuracy"):
+        table.add_column(name, justify="right")
+    for name in _ARMS:
+        if name in found.scores:
+            one = found.scores[name]
+            table.add_row(name, f"{one['auc']:.4f}", f"{one['accuracy']:.4f}")
+    loss = found.ensemble.loss
+    if loss is not None and loss.plain()["total"] is not None:
+        table.add_row("epsilon of a user", f"{loss.total:.4g}", "")
+    if left_out:
+        table.add_row(f"no inputs, for they hold words: {', '.join(left_out)}", "", "")
+    return table

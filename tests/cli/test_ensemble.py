@@ -1,0 +1,82 @@
+"""``atoll ensemble``: clusters, arms and epsilons of a file, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll.cli.app import run
+
+
+def write_segments(path: Path, users: int = 18, rows: int = 24, segments: int = 3) -> Path:
+    """Users of segments whose labels follow another input each."""
+    draw = np.random.default_rng(1)
+    lines = ["user,label,segment,a,b,c"]
+    for i in range(users):
+        x = draw.normal(size=(rows, 3))
+        y = x[:, i % segments] > 0
+        lines += [
+            f"u{i},{'yes' if c else 'no'},s{i % segments},{r[0]:.4f},{r[1]:.4f},{r[2]:.4f}"
+            for r, c in zip(x, y, strict=True)
+        ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """The JSON that the command prints."""
+    assert run(["ensemble", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command_compares_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write_segments(tmp_path / "rows.csv"))
+    found = told(capsys, file, "--cluster", "segment", "--rounds", "12", "--width", "3")
+    assert list(found)[:10] == [
+        "baseline",
+        "wide",
+        "opt_in_alone",
+        "mean",
+        "median",
+        "max",
+        "weights",
+        "over_arch",
+        "gate",
+        "own_leaf",
+    ]
+    assert found["gate"]["auc"] > found["baseline"]["auc"] + 0.05
+    assert found["gate"]["auc"] > found["own_leaf"]["auc"] - 0.01
+    assert found["epsilon"] == {"leaves": None, "aggregator": 0.0, "total": None}
+    assert found["parameters"]["baseline"] == 3 * 3 + 3 + 3 * 2 + 2  # the segment is no input
+    assert found["parameters"]["wide"] == 3 * 9 + 9 + 9 * 2 + 2
+    assert (found["leaves"], found["users"], found["opt_in"]) == (3, 18, 2)
+
+
+def test_with_an_epsilon_the_leaves_cost_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write_segments(tmp_path / "rows.csv"))
+    found = told(capsys, file, "--cluster", "kmeans:2:a", "--rounds", "2", "--epsilon", "9")
+    assert found["left_out"] == ["segment"]
+    assert found["epsilon"]["leaves"] == pytest.approx(9, rel=1e-3)
+    assert found["epsilon"]["total"] == found["epsilon"]["leaves"]
+    assert found["parameters"]["baseline"] == 2 * 4 + 4 + 4 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cluster", "segmnt"], "is no column"),
+        (["--cluster", "label"], "is the label"),
+        (["--cluster", "kmeans:x"], "is no column"),
+        (["--cluster", "segment", "--label", "a"], "they are to be classes"),
+        (["--cluster", "random:18", "--drop", "segment"], "users to train it"),
+    ],
+)
+def test_what_makes_no_ensemble_is_refused(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["ensemble", str(write_segments(tmp_path / "rows.csv")), *words]) != 0
+    assert said in " ".join(capsys.readouterr().err.split())
