@@ -19,44 +19,55 @@ if TYPE_CHECKING:
 _ARMS = ("baseline", "wide", "opt_in_alone", "mean", "median", "max", "weights", "over_arch", "gate", "own_leaf")
 
 
+Data = Annotated[Path, typer.Argument(help="Rows of all users: CSV or Parquet.", metavar="DATA")]
+User = Annotated[str, typer.Option("--user", help="Column that names a row's user.")]
+Label = Annotated[str, typer.Option("--label", help="Column of classes to predict.")]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        help="Whose users train one leaf: a column, which is then no input; random:C; kmeans:C of the users' mean inputs, or kmeans:C:COLUMN,… of columns that are then no inputs.",
+        metavar="COLUMN|random:C|kmeans:C",
+    ),
+]
+Rounds = Annotated[int, typer.Option("--rounds", help="Rounds of every training.", min=1)]
+Width = Annotated[int, typer.Option("--width", help="Width of a leaf's hidden layer.", min=1)]
+Rate = Annotated[float, typer.Option("--rate", help="Local learning rate.")]
+Batch = Annotated[int, typer.Option("--batch", help="Rows of a local step.", min=1)]
+OptIn = Annotated[
+    float,
+    typer.Option("--opt-in", help="Share of the users that give their labels to the server.", min=0, max=0.99),
+]
+Epsilon = Annotated[
+    float | None,
+    typer.Option("--epsilon", help="Differential privacy of each user, of the leaves together.", show_default=False),
+]
+Delta = Annotated[float, typer.Option("--delta", help="With --epsilon: the probability that it fails.")]
+Clip = Annotated[float, typer.Option("--clip", help="With --epsilon: largest norm of a user's update.")]
+Test = Annotated[float, typer.Option("--test", help="Share of each user's rows held out.", min=0.01, max=0.9)]
+Drop = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out; repeat it for several.")]
+Seed = Annotated[int, typer.Option("--seed", help="Decides what is drawn.", min=0)]
+
+
 @app.command("ensemble", rich_help_panel=ANALYSE)
 @sharing(FileOptions)
 def command(
     context: typer.Context,
-    data: Annotated[Path, typer.Argument(help="Rows of all users: CSV or Parquet.", metavar="DATA")],
-    user: Annotated[str, typer.Option("--user", help="Column that names a row's user.")] = "user",
-    label: Annotated[str, typer.Option("--label", help="Column of classes to predict.")] = "label",
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster",
-            help="Whose users train one leaf: a column, which is then no input; random:C; kmeans:C of the users' mean inputs, or kmeans:C:COLUMN,… of columns that are then no inputs.",
-            metavar="COLUMN|random:C|kmeans:C",
-        ),
-    ] = "random:4",
-    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of every training.", min=1)] = 30,
-    width: Annotated[int, typer.Option("--width", help="Width of a leaf's hidden layer.", min=1)] = 4,
-    rate: Annotated[float, typer.Option("--rate", help="Local learning rate.")] = 0.3,
-    batch: Annotated[int, typer.Option("--batch", help="Rows of a local step.", min=1)] = 10,
-    opt_in: Annotated[
-        float,
-        typer.Option("--opt-in", help="Share of the users that give their labels to the server.", min=0, max=0.99),
-    ] = 0.1,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            "--epsilon", help="Differential privacy of each user, of the leaves together.", show_default=False
-        ),
-    ] = None,
-    delta: Annotated[float, typer.Option("--delta", help="With --epsilon: the probability that it fails.")] = 1e-5,
-    clip: Annotated[float, typer.Option("--clip", help="With --epsilon: largest norm of a user's update.")] = 1.0,
-    test: Annotated[
-        float, typer.Option("--test", help="Share of each user's rows held out.", min=0.01, max=0.9)
-    ] = 0.25,
-    drop: Annotated[
-        list[str] | None, typer.Option("--drop", help="Columns to leave out; repeat it for several.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Decides what is drawn.", min=0)] = 0,
+    data: Data,
+    user: User = "user",
+    label: Label = "label",
+    cluster: Cluster = "random:4",
+    rounds: Rounds = 30,
+    width: Width = 4,
+    rate: Rate = 0.3,
+    batch: Batch = 10,
+    opt_in: OptIn = 0.1,
+    epsilon: Epsilon = None,
+    delta: Delta = 1e-5,
+    clip: Clip = 1.0,
+    test: Test = 0.25,
+    drop: Drop = None,
+    seed: Seed = 0,
     options: FileOptions = FileOptions(),  # noqa: B008 - settings
     json: Json = False,
 ) -> int:
