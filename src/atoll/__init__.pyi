@@ -1,3 +1,4 @@
+from . import adapters as adapters
 from . import aggregation as aggregation
 from . import algorithms as algorithms
 from . import auditing as auditing
@@ -28,6 +29,7 @@ from . import topology as topology
 from . import trees as trees
 from . import truth as truth
 from . import views as views
+from .adapters import Tuning as Tuning
 from .algorithms import FedAvg as FedAvg
 from .algorithms import FedSGD as FedSGD
 from .algorithms import Scaffold as Scaffold

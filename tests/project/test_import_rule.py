@@ -33,6 +33,7 @@ ROOMS: dict[str, set[str] | None] = {
     "native": set(),
     "heap": set(),
     "torch": {"native", "heap", "core", "data", "learn", "stages"},
+    "adapters": {"core", "data", "learn", "native", "torch"},
     "trees": {"core", "data", "native"},
     "programs": {"core", "data", "learn", "privacy", "secure", "stages"},
     "labels": {"core", "data", "learn", "programs", "torch", "stages", "privacy", "secure", "rounds"},
@@ -64,6 +65,7 @@ ROOMS: dict[str, set[str] | None] = {
 # Libraries that a room may load as soon as it is loaded itself; every other library waits inside a function.
 EAGER: dict[str, set[str]] = {
     "torch": {"torch"},
+    "adapters": {"torch"},
     "labels": {"torch"},
     "ensemble": {"torch"},
     "bridges": {"flwr"},

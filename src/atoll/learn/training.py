@@ -193,7 +193,7 @@ class Training(Checked, Job):
         parts, claim = self.privacy.install(
             self, 0 if data is None else len(data), values, alike, alone=alone, entries=entries
         )
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(Training)}
         return _Installed(**{**own, **parts, "privacy": None}, promised=claim, by=self.privacy)
 
     @property

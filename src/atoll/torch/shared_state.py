@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from dis import get_instructions
+from dis import get_instructions, opmap
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -87,8 +87,10 @@ class SharedState:
             self._waiting += [(name, value) for value in held]
         elif isinstance(held, dict | list | set | deque):
             write = write_keys if isinstance(held, dict) else write_items
-            self._keep(name, lambda: held.copy(), lambda first: write(held, first))
-            self._waiting += [(name, value) for value in (held.values() if isinstance(held, dict) else held)]
+            stored = partial(_copy_stored, held)
+            self._keep(name, stored, lambda first: write(held, first))
+            first = stored()
+            self._waiting += [(name, value) for value in (first.values() if isinstance(first, dict) else first)]
         elif isinstance(getattr(held, "__dict__", None), dict) and not isinstance(held, Tensor):
             self._visit_object(name, held)
         else:
@@ -165,6 +167,14 @@ def _is_held(value: Any) -> bool:
     return isinstance(value, _HELD) or (hasattr(value, "__dict__") and is_foreign(type(value)))
 
 
+def _copy_stored(held: Any) -> Any:
+    """Return a copy of what a container stores. One of a library may need arguments of its own to be copied, or import modules when it is read."""
+    kinds = (dict, list, set, deque)
+    if type(held) in (*kinds, OrderedDict, defaultdict):
+        return held.copy()
+    return next(kind for kind in kinds if isinstance(held, kind)).copy(held)
+
+
 def _cell_of(cell: Any) -> Any:
     try:
         return cell.cell_contents
@@ -172,10 +182,16 @@ def _cell_of(cell: Any) -> Any:
         return None
 
 
+_STORE_GLOBAL = opmap["STORE_GLOBAL"]
+
+
 def _globals_of(code: CodeType) -> tuple[set[str], set[str]]:
     """Return the names that a function looks up in its module, those of functions inside it too, and those that it assigns there."""
     names, written = set(code.co_names), set[str]()
-    written |= {step.argval for step in get_instructions(code) if step.opname == "STORE_GLOBAL"}
+    if (
+        _STORE_GLOBAL in code.co_code[::2]
+    ):  # few functions have it, and reading instructions takes a thousand times as long
+        written |= {step.argval for step in get_instructions(code) if step.opname == "STORE_GLOBAL"}
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             more, assigned = _globals_of(inner)

@@ -1,0 +1,17 @@
+from .encoder import Encoder as Encoder
+from .job import Tuning as Tuning
+from .leave_out import leave_domains_out as leave_domains_out
+from .lora import average_factors as average_factors
+from .lora import mixing_error as mixing_error
+from .lora import residual_of_mean as residual_of_mean
+from .lora import stack_factors as stack_factors
+from .lora import truncate_product as truncate_product
+from .methods import AttAI as AttAI
+from .methods import BitFit as BitFit
+from .methods import Bottleneck as Bottleneck
+from .methods import LinearProbe as LinearProbe
+from .methods import Peft as Peft
+from .methods import TuningMethod as TuningMethod
+from .methods import WholeModel as WholeModel
+from .saved import AdaptedClassifier as AdaptedClassifier
+from .saved import load_adapter as load_adapter

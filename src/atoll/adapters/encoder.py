@@ -1,0 +1,314 @@
+"""A frozen encoder: a local folder of weights and a tokeniser, known by the hash of its files. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.extras import need
+from atoll.native import cache_folder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Encoder", "EncoderKind", "copy_sharing", "hash_texts", "quiet"]
+
+EncoderKind = Literal["encoder", "causal"]
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("pytorch_model.bin", "model.bin", "pytorch_model.bin.index.json")
+_TOKENISERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+_HASHED = (".json", ".safetensors", ".txt", ".model")
+_BATCH = 64
+_KNOWN = dict[tuple[str, int], dict[str, "NDArray[np.float32]"]]()
+_MOST_TEXTS = 100_000
+_MOST_KEPT = 4  # loaded encoders that a process keeps
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A pretrained model in a folder, as ``save_pretrained`` of transformers writes it: ``config.json``, ``model.safetensors`` and a tokeniser's files.
+
+    The same folder is one object in memory, whatever number of clients, trainings and threads use it.
+
+    Attributes:
+        folder: the folder.
+        digest: SHA-256 over the names and contents of its files of settings, weights and vocabulary, in hexadecimal digits.
+        kind: ``"encoder"``: a model of hidden states; ``"causal"``: a language model.
+        length: tokens of a text; longer texts are cut.
+    """
+
+    folder: str
+    digest: str
+    kind: EncoderKind = "encoder"
+    length: int = 64
+
+    @classmethod
+    def open(cls, name: str, *, digest: str = "", kind: EncoderKind = "encoder", length: int = 64) -> Encoder:
+        """Find a folder, prove its hash, and refuse what would run code or lacks a part.
+
+        Args:
+            name: a folder, or its name below the folder that ``ATOLL_MODELS`` names.
+            digest: the hash that it must have; empty for any.
+            kind: see the class.
+            length: see the class.
+
+        Raises:
+            DataError: there is no such folder, a file is missing, weights are pickled, or it has another hash.
+            ConfigError: its model is code of its own, or the length is no whole number of at least 1.
+        """
+        if length < 1:
+            raise ConfigError(f"length={length}", where="Encoder", remedy="use at least 1 token, such as 64")
+        place = _find_folder(name)
+        _require_files(place)
+        found = _hash_folder(str(place), tuple((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in _files(place)))
+        if digest and found != digest:
+            raise DataError(
+                f"the encoder in {place.name!r} has the hash {found[:12]}…, and the job was made for {digest[:12]}…",
+                where="Encoder",
+                remedy="copy the folder that the job was made with, or ask for a job with digest= of yours; `atoll adapters hash DIR` prints it",
+            )
+        return cls(str(place), found, kind, length)
+
+    @property
+    def model(self) -> Any:
+        """The frozen model in evaluation mode, in single precision. It is shared: copy what you change, see `copy_sharing`."""
+        return _load_model(self.folder, self.digest, self.kind)
+
+    @property
+    def tokeniser(self) -> Any:
+        """The tokeniser."""
+        return _load_tokeniser(self.folder, self.digest)
+
+    @property
+    def width(self) -> int:
+        """Numbers in a text's features."""
+        return int(self.model.config.hidden_size)
+
+    def tokenise(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Return ids and masks, ``(rows, 2, length)``, padded to one length for all parties."""
+        rows = np.zeros((len(texts), 2, self.length), dtype=np.int64)
+        if len(texts):
+            made = self.tokeniser(
+                list(texts), padding="max_length", truncation=True, max_length=self.length, return_tensors="np"
+            )
+            rows[:, 0], rows[:, 1] = made["input_ids"], made["attention_mask"]
+        return rows
+
+    def encode(self, texts: Sequence[str], *, cached: bool = True) -> NDArray[np.float32]:
+        """Return the means of the last hidden states over each text's tokens, ``(rows, width)``.
+
+        A file keeps them, named after the hash of weights, preprocessing and texts: another encoder, length or text has another file.
+
+        Args:
+            texts: the texts.
+            cached: whether to read and write that file, in the cache folder of Atoll (``ATOLL_CACHE``).
+        """
+        place = cache_folder().parent / "features" / f"{hash_texts(texts, f'{self.digest} mean {self.length}')}.npy"
+        if cached and place.is_file():
+            with suppress(OSError, ValueError, EOFError):  # a file that a crash has cut off is made again
+                kept = np.load(place, allow_pickle=False)
+                if kept.dtype == np.float32 and kept.ndim == 2 and len(kept) == len(texts):
+                    _KNOWN.setdefault((self.digest, self.length), {}).update(zip(texts, kept, strict=True))
+                    return np.asarray(kept)
+        made = self._encode(texts)
+        if cached:
+            _write_atomically(place, made)
+        return made
+
+    def _encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return features; those of a text that this process has encoded before, in whatever data set, are taken again."""
+        known = _KNOWN.setdefault((self.digest, self.length), {})
+        lacking = list(dict.fromkeys(text for text in texts if text not in known))
+        for text, row in zip(lacking, self._encode_new(lacking), strict=True):
+            known[text] = row
+        made = np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), self.width)
+        if sum(map(len, _KNOWN.values())) > _MOST_TEXTS:
+            _KNOWN.clear()
+        return made
+
+    def _encode_new(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        torch, model = need("torch", "torch", "an encoder"), self.model
+        rows = self.tokenise(texts)
+        found = np.zeros((len(rows), self.width), dtype=np.float32)
+        order = np.argsort(rows[:, 1].sum(1), kind="stable")  # texts of one length together: little padding
+        with torch.no_grad():
+            for begin in range(0, len(order), _BATCH):
+                places = order[begin : begin + _BATCH]
+                longest = max(1, int(rows[places, 1].sum(1).max()))
+                found[places] = self._encode_batch(torch, model, rows[places], longest)
+        return found
+
+    def _encode_batch(self, torch: Any, model: Any, rows: NDArray[np.int64], longest: int) -> NDArray[np.float32]:
+        right = bool((rows[:, 1, longest:] == 0).all())  # a tokeniser may pad on the left
+        part = torch.from_numpy(np.ascontiguousarray(rows[:, :, :longest] if right else rows))
+        states = model(input_ids=part[:, 0], attention_mask=part[:, 1]).last_hidden_state
+        mask = part[:, 1].unsqueeze(-1).to(states.dtype)
+        return np.asarray(((states * mask).sum(1) / mask.sum(1).clamp(min=1.0)).numpy())
+
+
+def hash_texts(texts: Sequence[str], about: str) -> str:
+    """Return a hash of texts in their order, and of how they are used."""
+    made = hashlib.sha256(about.encode())
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        made.update(len(raw).to_bytes(8, "little"))
+        made.update(raw)
+    return made.hexdigest()
+
+
+# The folder.
+
+
+def _find_folder(name: str) -> Path:
+    own = os.environ.get("ATOLL_MODELS")
+    places = [Path(name), *([Path(own) / name, Path(own) / Path(name).name] if own else [])]
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        raise DataError(
+            f"there is no encoder {name!r}",
+            where="Encoder",
+            remedy="give a folder with config.json, model.safetensors and a tokeniser; ATOLL_MODELS names a folder of such folders. Nothing is downloaded",
+        )
+    return found.resolve()
+
+
+def _files(place: Path) -> list[Path]:
+    return sorted(file for file in place.iterdir() if file.suffix in _HASHED and file.is_file())
+
+
+def _require_files(place: Path) -> None:
+    where = f"encoder {place.name!r}"
+    names = {file.name for file in place.iterdir()}
+    if "config.json" not in names:
+        raise DataError("there is no config.json", where=where, remedy="save the model with save_pretrained(folder)")
+    if not names & set(_WEIGHTS):
+        pickled = next((name for name in _PICKLES if name in names), None)
+        what = "there are no weights" if pickled is None else f"its weights are in {pickled}, which is a pickle"
+        raise DataError(
+            what, where=where, remedy="save them as model.safetensors: model.save_pretrained(folder) writes it"
+        )
+    if not names & set(_TOKENISERS):
+        raise DataError(
+            "there is no tokeniser", where=where, remedy="save it beside the model: tokenizer.save_pretrained(folder)"
+        )
+    for name in ("config.json", "tokenizer_config.json"):
+        settings = _read_settings(place / name, where) if name in names else {}
+        if settings.get("auto_map"):
+            raise ConfigError(
+                f"{name} names code of its own (auto_map), which trust_remote_code would run",
+                where=where,
+                remedy="use a model that transformers itself has, and save it again with save_pretrained",
+            )
+
+
+def _read_settings(file: Path, where: str) -> dict[str, Any]:
+    try:
+        made = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{file.name} is no JSON", where=where, remedy="save the model again with save_pretrained"
+        ) from error
+    return made if isinstance(made, dict) else {}
+
+
+@functools.lru_cache(maxsize=32)
+def _hash_folder(folder: str, files: tuple[tuple[str, int, int], ...]) -> str:
+    """Hash names and contents; the files' sizes and times are the memory's key."""
+    made = hashlib.sha256()
+    for name, size, _ in files:
+        made.update(f"{name}\0{size}\0".encode())
+        with (Path(folder) / name).open("rb") as file:
+            while part := file.read(1 << 20):
+                made.update(part)
+    return made.hexdigest()
+
+
+# The model, once a process.
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what transformers and peft tell of their own next versions, and progress bars, from the user of a job."""
+    logging = need("transformers.utils.logging", "encoders", "an encoder")
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
+@functools.lru_cache(maxsize=_MOST_KEPT)
+def _load_model(folder: str, digest: str, kind: str) -> Any:
+    del digest  # other weights in the same folder are another model
+    torch, library = need("torch", "torch", "an encoder"), need("transformers", "encoders", "an encoder")
+    loader = library.AutoModelForCausalLM if kind == "causal" else library.AutoModel
+    with quiet(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # layers that a folder lacks (a pooler) are the same in every process
+        try:
+            made = loader.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(
+                f"transformers cannot load it: {str(error).strip().splitlines()[0]}",
+                where=f"encoder {Path(folder).name!r}",
+                remedy="save the model again with save_pretrained of the transformers installed here",
+            ) from error
+    return made.eval().requires_grad_(False)
+
+
+@functools.lru_cache(maxsize=_MOST_KEPT)
+def _load_tokeniser(folder: str, digest: str) -> Any:
+    del digest
+    library = need("transformers", "encoders", "an encoder")
+    with quiet():
+        made = library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if made.pad_token is None:
+        made.pad_token = made.eos_token  # a masked token may be any
+    if made.pad_token is None:
+        raise DataError(
+            "its tokeniser has no token for padding",
+            where=f"encoder {Path(folder).name!r}",
+            remedy="set tokenizer.pad_token and save it again",
+        )
+    return made
+
+
+def copy_sharing(model: Any) -> Any:
+    """Return a model with layers of its own over the same frozen tensors: what is put into its layers leaves the other alone."""
+    from copy import deepcopy
+
+    return deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
+def _write_atomically(place: Path, rows: NDArray[np.float32]) -> None:
+    """Keep features for later runs; a disk that is full or read-only costs time alone. They tell of texts, so only their owner may read them."""
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(dir=place.parent, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.save(file, rows, allow_pickle=False)
+            Path(name).replace(place)
+        finally:
+            Path(name).unlink(missing_ok=True)

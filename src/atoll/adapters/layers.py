@@ -1,0 +1,207 @@
+"""The PyTorch side of the methods: adapters, heads, an encoder with trained parts, and the learner of a tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from atoll.core.errors import ConfigError
+from atoll.core.extras import need
+from atoll.torch import TorchLearner
+
+from .encoder import copy_sharing, quiet
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.learn.learner import LearnerSettings
+
+    from .encoded_rows import EncodedRows
+    from .encoder import Encoder
+    from .methods import Target
+
+__all__ = [
+    "AttentionAdapter",
+    "BottleneckAdapter",
+    "FeatureClassifier",
+    "LanguageModel",
+    "TokenClassifier",
+    "TunedLearner",
+    "copy_trainable",
+    "in_batch_loss",
+    "linear_head",
+    "tokens_of",
+    "wrap_with_peft",
+]
+
+
+class AttentionAdapter(nn.Module):
+    """``softmax(W2 tanh(W1 x + b1) + b2) * x``: attention over the features."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features of the same shape, ``(rows, width)``."""
+        return torch.softmax(self.outer(torch.tanh(self.inner(x))), dim=-1) * x
+
+
+class BottleneckAdapter(nn.Module):
+    """``x + ratio * U relu(D x)``; ``U`` begins at zero, so that the first scores are those without an adapter."""
+
+    def __init__(self, width: int, hidden: int, ratio: float) -> None:
+        super().__init__()
+        self.down, self.up, self.ratio = nn.Linear(width, hidden), nn.Linear(hidden, width), ratio
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features of the same shape, ``(rows, width)``."""
+        made: torch.Tensor = x + self.ratio * self.up(torch.relu(self.down(x)))
+        return made
+
+
+class FeatureClassifier(nn.Module):
+    """Adapted features against the classes' prompts: ``scale * cos(adapter(x), prompt)``."""
+
+    def __init__(self, adapter: nn.Module, prompts: NDArray[Any], scale: float) -> None:
+        super().__init__()
+        self.adapter, self.scale = adapter, scale
+        self.prompts: torch.Tensor
+        self.register_buffer("prompts", torch.as_tensor(np.array(prompts, dtype=np.float32)), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores, ``(rows, classes)``."""
+        return self.scale * functional.normalize(self.adapter(x), dim=-1) @ self.prompts.T
+
+
+class TokenClassifier(nn.Module):
+    """An encoder with trained parts: the mean of its last states over a text's tokens, and a linear head or prompts."""
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores, ``(rows, classes)``, of ids and masks, ``(rows, 2, length)``."""
+        ids, mask = x[:, 0], x[:, 1]
+        states = self.body(input_ids=ids, attention_mask=mask).last_hidden_state[
+            :, -ids.shape[1] :
+        ]  # virtual tokens stand before
+        weight = mask.unsqueeze(-1).to(states.dtype)
+        scores: torch.Tensor = self.head((states * weight).sum(1) / weight.sum(1).clamp(min=1.0))
+        return scores
+
+
+class LanguageModel(nn.Module):
+    """A causal language model with trained parts."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores of each next token, ``(rows, vocabulary, length)``."""
+        ids, mask = x[:, 0], x[:, 1]
+        made: torch.Tensor = self.body(input_ids=ids, attention_mask=mask).logits[:, -ids.shape[1] :]
+        return made.transpose(1, 2)
+
+
+def linear_head(width: int, classes: int) -> nn.Linear:
+    """Return a linear layer that begins at zero."""
+    made = nn.Linear(width, classes)
+    nn.init.zeros_(made.weight)
+    nn.init.zeros_(made.bias)
+    return made
+
+
+def tokens_of(body: nn.Module, encoder: Encoder, target: Target) -> nn.Module:
+    """Return a tuned encoder behind tokens: a language model, or a classifier with prompts or a linear head."""
+    if encoder.kind == "causal":
+        return LanguageModel(body)
+    if target.prompts is None:
+        return TokenClassifier(body, linear_head(encoder.width, target.classes))
+    return TokenClassifier(body, FeatureClassifier(nn.Identity(), target.prompts, target.scale))
+
+
+def copy_trainable(model: nn.Module, chosen: Callable[[str], bool]) -> nn.Module:
+    """Return a model over the same frozen tensors, with tensors of its own where a name is chosen to be trained."""
+    made: nn.Module = copy_sharing(model)
+    own: dict[int, nn.Parameter] = {}
+    for name, p in list(made.named_parameters(remove_duplicate=False)):
+        if chosen(name):
+            layer, _, last = name.rpartition(".")
+            fresh = own.setdefault(id(p), nn.Parameter(p.detach().clone()))  # a tied tensor stays tied
+            setattr(made.get_submodule(layer), last, fresh)
+    return made
+
+
+def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
+    """Return peft's model over the encoder's shared weights.
+
+    Raises:
+        ConfigError: no layer of the encoder fits the targets, or a rank exceeds a layer.
+    """
+    library = need("peft", "encoders", "Peft")
+    where = f"Peft({config.peft_type})"
+    names = sorted({n.rpartition(".")[2] for n, layer in encoder.model.named_modules() if isinstance(layer, nn.Linear)})
+    try:
+        with quiet():
+            made: nn.Module = library.get_peft_model(copy_sharing(encoder.model), config)
+    except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
+        raise ConfigError(
+            f"peft cannot change this encoder: {str(error).strip().splitlines()[0]}",
+            where=where,
+            remedy=f"name layers that it has: target_modules=[...] of {', '.join(names[:12])}, and a rank of at least 1",
+        ) from error
+    configs: Any = made.peft_config
+    for one in configs.values():
+        one.base_model_name_or_path = Path(encoder.folder).name  # a saved adapter tells no place of this machine
+    for name, p in made.named_parameters():
+        if ".lora_A." in name and p.dim() == 2:
+            out = made.get_parameter(name.replace(".lora_A.", ".lora_B."))
+            if p.shape[0] > min(p.shape[1], out.shape[0]):
+                raise ConfigError(
+                    f"the rank {p.shape[0]} exceeds {name.partition('.lora_A.')[0]!r}, a layer of {out.shape[0]} × {p.shape[1]}",
+                    where=where,
+                    remedy=f"use r={min(p.shape[1], out.shape[0])} or less",
+                )
+    return made
+
+
+def in_batch_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the loss of FedCLIP's Eq. 8: each row against the prompts of all rows of the mini-batch, and each prompt against all rows.
+
+    ``S_ij = outputs[i, y_j]``, ``loss = (CE(S, diagonal) + CE(S', diagonal)) / 2``. Rows of one class have one prompt, so that it cannot fall below the mean
+    of ``log(rows of the class in the mini-batch)``.
+    """
+    scores = outputs[:, targets]
+    place = torch.arange(scores.shape[0], device=scores.device)
+    return (functional.cross_entropy(scores, place) + functional.cross_entropy(scores.T, place)) / 2
+
+
+class TunedLearner(TorchLearner):
+    """A tuned encoder as a learner: its tasks meet texts encoded, at the party.
+
+    Args:
+        build: makes the module; its new weights follow PyTorch's generator.
+        rows: how texts become rows.
+        settings: the training's settings.
+        task: the data's task.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module], rows: EncodedRows, settings: LearnerSettings, task: str) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            made = build()
+        super().__init__(made, replace(settings, factory=build), task)
+        self.rows = rows
+        self.train, self.measure, self.report = map(rows.task, (self.train, self.measure, self.report))

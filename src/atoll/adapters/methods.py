@@ -1,0 +1,241 @@
+"""What of an encoder is trained: the methods that a `Tuning` takes.
+
+Methods behind the encoder (`AttAI`, `Bottleneck`, `LinearProbe`) take its features, which are computed once and kept. Methods inside it (`Peft`, `BitFit`,
+`WholeModel`) run the encoder in every step.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.extras import need
+from atoll.core.validation import Checked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .encoder import Encoder
+
+__all__ = ["AttAI", "BitFit", "Bottleneck", "LinearProbe", "Peft", "TuningMethod", "WholeModel", "method_of"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a tuned encoder tells apart.
+
+    Attributes:
+        classes: their number; 0 for a language model.
+        prompts: features of a text for each class, of length 1, ``(classes, width)``; ``None`` for a linear head.
+        scale: factor on the cosine of a row with a prompt.
+    """
+
+    classes: int
+    prompts: NDArray[Any] | None
+    scale: float
+
+
+class TuningMethod(Checked):
+    """Base class of the methods.
+
+    Attributes:
+        features: whether it takes the encoder's features instead of tokens.
+        prompted: whether it scores classes by their prompts also where none is given: then the prompt is the class's name.
+    """
+
+    features: ClassVar[bool] = True
+    prompted: ClassVar[bool] = False
+
+    def build(self, encoder: Encoder, target: Target) -> Any:
+        """Return the module that is trained: rows -> class scores. Its parameters with ``requires_grad`` are all that travels."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AttAI(TuningMethod):
+    """The attention adapter of FedCLIP (Lu, Hu, Wang, Xie 2023, "FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning", section 3).
+
+    ``x* = softmax(W2 tanh(W1 x + b1) + b2) * x``, both layers of the features' width m: ``2 (m^2 + m)`` values. A class scores ``scale * cos(x*, prompt)``.
+    """
+
+    prompted: ClassVar[bool] = True
+
+    def build(self, encoder: Encoder, target: Target) -> Any:
+        """Return the adapter before the prompts' cosines."""
+        layers = _layers()
+        return layers.FeatureClassifier(layers.AttentionAdapter(encoder.width), _require_prompts(target), target.scale)
+
+
+@dataclass(frozen=True)
+class Bottleneck(TuningMethod):
+    """A residual adapter of two layers: ``x + ratio * U relu(D x)`` (Gao et al. 2021, "CLIP-Adapter", with the residual of Houlsby et al. 2019).
+
+    Attributes:
+        hidden: numbers between the layers.
+        ratio: factor on what the layers add. They begin at zero.
+    """
+
+    prompted: ClassVar[bool] = True
+
+    hidden: int = 64
+    ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            raise ConfigError(f"hidden={self.hidden}", where="Bottleneck", remedy="use at least 1 number, such as 64")
+
+    def build(self, encoder: Encoder, target: Target) -> Any:
+        """Return the adapter before the prompts' cosines."""
+        layers = _layers()
+        adapter = layers.BottleneckAdapter(encoder.width, self.hidden, self.ratio)
+        return layers.FeatureClassifier(adapter, _require_prompts(target), target.scale)
+
+
+@dataclass(frozen=True)
+class LinearProbe(TuningMethod):
+    """A linear layer on the frozen features."""
+
+    def build(self, encoder: Encoder, target: Target) -> Any:
+        """Return the layer, which begins at zero: no class is ahead."""
+        return _layers().linear_head(encoder.width, target.classes)
+
+
+@dataclass(frozen=True)
+class BitFit(TuningMethod):
+    """The biases of all layers (Ben Zaken, Ravfogel, Goldberg 2022, "BitFit")."""
+
+    features: ClassVar[bool] = False
+
+    def build(self, encoder: Encoder, target: Target) -> Any:
+        """Return the encoder with its biases trainable, and the head."""
+        layers = _layers()
+        body = layers.copy_trainable(encoder.model, lambda name: name.endswith("bias"))
+        if not any(p.requires_grad for p in body.parameters()):
+            raise ConfigError("the encoder has no biases", where="BitFit", remedy="use Peft or WholeModel")
+        return layers.tokens_of(body, encoder, target)
+
+
+@dataclass(frozen=True)
+class WholeModel(TuningMethod):
+    """All weights of the encoder: they travel in every round."""
+
+    features: ClassVar[bool] = False
+
+    def build(self, encoder: Encoder, target: Target) -> Any:
+        """Return the encoder, all of it trainable, and the head."""
+        layers = _layers()
+        return layers.tokens_of(layers.copy_trainable(encoder.model, lambda name: True), encoder, target)
+
+
+@dataclass(frozen=True)
+class Peft(TuningMethod):
+    """A method of the library peft: LoRA, (IA)^3, prompt tuning, p-tuning and others. In Python, give its configuration itself: ``peft.LoraConfig(r=8)``.
+
+    Attributes:
+        type: peft's name of the method: ``"LORA"``, ``"IA3"``, ``"PROMPT_TUNING"``, ``"P_TUNING"``.
+        settings: settings of its configuration, plain values.
+    """
+
+    features: ClassVar[bool] = False
+
+    type: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Any) -> Peft:
+        """Return the method of peft's own configuration object."""
+        own = type(config)().to_dict() if not _needs_arguments(type(config)) else {}
+        said = {name: _plain(value) for name, value in config.to_dict().items()}
+        kept = {name: value for name, value in said.items() if value != _plain(own.get(name)) and name not in _UNSENT}
+        return cls(str(_plain(config.peft_type)), kept)
+
+    def config(self, encoder: Encoder) -> Any:
+        """Return peft's configuration.
+
+        Raises:
+            ConfigError: peft has no such method or setting.
+        """
+        library = need("peft", "encoders", "Peft")
+        known = sorted(str(_plain(one)) for one in library.PeftType)
+        if self.type not in known:
+            raise ConfigError(
+                f"type={self.type!r}.{nearest(self.type, known)}", where="Peft", remedy=f"use one of {', '.join(known)}"
+            )
+        task = "CAUSAL_LM" if encoder.kind == "causal" else "FEATURE_EXTRACTION"
+        settings = {**({"task_type": task} if self.type in _PROMPTS else {}), **self.settings}
+        try:
+            return library.get_peft_config({"peft_type": self.type, **settings})
+        except (TypeError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"peft refuses the settings: {str(error).strip().splitlines()[0]}",
+                where=f"Peft({self.type})",
+                remedy="give the settings of peft's configuration class",
+            ) from error
+
+    def build(self, encoder: Encoder, target: Target) -> Any:
+        """Return the encoder with peft's layers over the shared weights, and the head.
+
+        Raises:
+            ConfigError: no layer of the encoder fits the targets, or a rank exceeds a layer.
+        """
+        layers = _layers()
+        return layers.tokens_of(layers.wrap_with_peft(encoder, self.config(encoder)), encoder, target)
+
+
+_PROMPTS = ("PROMPT_TUNING", "P_TUNING")
+_UNSENT = ("peft_type", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "peft_version")
+
+
+def method_of(given: Any) -> TuningMethod:
+    """Return a method, also of peft's own configuration.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(given, TuningMethod):
+        return given
+    if hasattr(given, "peft_type") and hasattr(given, "to_dict"):
+        return Peft.of(given)
+    raise ConfigError(
+        f"method is a {type(given).__name__}",
+        where="Tuning",
+        remedy="use a configuration of peft such as peft.LoraConfig(r=8), or a method of atoll.adapters such as AttAI()",
+    )
+
+
+def _layers() -> Any:
+    need("torch", "torch", "a tuning method")
+    return need("atoll.adapters.layers", "torch", "a tuning method")
+
+
+def _require_prompts(target: Target) -> NDArray[Any]:
+    if target.prompts is None:
+        raise ConfigError(
+            "the classes have no names to make prompts of",
+            where="Tuning.prompt",
+            remedy="read labels as words, or use LinearProbe()",
+        )
+    return target.prompts
+
+
+def _needs_arguments(kind: type) -> bool:
+    try:
+        kind()
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    return value

@@ -1,0 +1,110 @@
+"""A saved adapter over its encoder: a classifier of texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.extras import need
+
+from . import methods
+from .encoder import Encoder, copy_sharing, quiet
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ABOUT", "ADAPTER", "HEAD", "AdaptedClassifier", "load_adapter"]
+
+ABOUT = "tuning.json"
+"""What a saved adapter belongs to."""
+ADAPTER = "adapter.safetensors"
+"""The trained values of a method of Atoll."""
+HEAD = "head.safetensors"
+"""The trained values of a head."""
+
+
+@dataclass(frozen=True)
+class AdaptedClassifier:
+    """A tuned encoder that classifies texts.
+
+    Attributes:
+        encoder: the encoder.
+        module: the tuned module.
+        features: whether it takes features.
+        labels: the classes' names.
+    """
+
+    encoder: Encoder
+    module: Any
+    features: bool
+    labels: tuple[str, ...]
+
+    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the scores of texts, ``(rows, classes)``; of a language model, of each next token ``(rows, vocabulary, length)``."""
+        torch = need("torch", "torch", "an adapter")
+        x = self.encoder.encode(texts) if self.features else self.encoder.tokenise(texts)
+        with torch.no_grad():
+            return np.asarray(self.module.eval()(torch.from_numpy(np.array(x))).numpy())
+
+    def predict(self, texts: Sequence[str]) -> list[str]:
+        """Return the class of each text, by name."""
+        return [self.labels[int(code)] for code in self.score(texts).argmax(1)]
+
+
+def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
+    """Return a saved adapter over its encoder.
+
+    Args:
+        folder: the folder that ``result.save`` wrote.
+        encoder: the encoder's folder, or its name; see `Encoder.open`.
+
+    Raises:
+        DataError: there is no adapter, or the encoder is another one than it was trained on.
+    """
+    from .job import prompts_of
+
+    place, torch = Path(folder), need("torch", "torch", "an adapter")
+    if not (place / ABOUT).is_file():
+        raise DataError(
+            f"there is no {ABOUT} in {str(folder)!r}",
+            where="load_adapter",
+            remedy="give the folder that result.save(folder) wrote",
+        )
+    about = json.loads((place / ABOUT).read_text("utf-8"))
+    if about["method"] not in methods.__all__ or about["method"] == "TuningMethod":
+        raise ConfigError(
+            f"the adapter's method {about['method']!r} is unknown", where="load_adapter", remedy="save it again"
+        )
+    kind: Any = "causal" if about["causal"] else "encoder"
+    found = Encoder.open(encoder, digest=about["digest"], kind=kind, length=about["length"])
+    method = getattr(methods, about["method"])(**about["settings"])
+    labels = tuple(about["labels"])
+    prompted = bool(about["prompt"]) or method.prompted
+    prompts = prompts_of(found, list(labels), about["prompt"]) if prompted and labels else None
+    target = methods.Target(len(labels), prompts, about["scale"])
+    with quiet(), torch.random.fork_rng(devices=[]):
+        if isinstance(method, methods.Peft):
+            layers, peft = need("atoll.adapters.layers", "torch", "an adapter"), need("peft", "encoders", "Peft")
+            module = layers.tokens_of(
+                peft.PeftModel.from_pretrained(copy_sharing(found.model), str(place)), found, target
+            )
+        else:
+            module = method.build(found, target)
+    _fill(module, place)
+    return AdaptedClassifier(found, module, method.features, labels)
+
+
+def _fill(module: Any, place: Path) -> None:
+    """Put the saved values in."""
+    files, torch = need("safetensors.numpy", "torch", "an adapter"), need("torch", "torch", "an adapter")
+    named = dict(module.named_parameters())
+    with torch.no_grad():
+        for file in (place / name for name in (ADAPTER, HEAD)):
+            for name, value in files.load_file(str(file)).items() if file.is_file() else ():
+                named[name].copy_(torch.from_numpy(value))

@@ -1,0 +1,115 @@
+"""``atoll adapters``: tune small parts of a frozen encoder on the texts of several domains, and hash an encoder's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.markup import escape
+
+from atoll.cli.app import EXTRAS, app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
+
+group = typer.Typer(help="Tune small parts of a frozen encoder.", no_args_is_help=True)
+app.add_typer(group, name="adapters", rich_help_panel=EXTRAS)
+
+
+@group.command("hash")
+def show_hash(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Folder of an encoder.", metavar="DIR")],
+    json: Json = False,
+) -> None:
+    """Print the hash that a job between organisations names: `digest`."""
+    from atoll.adapters import Encoder
+
+    found = Encoder.open(str(folder)).digest
+    output_of(context).give({"digest": found}, found)
+
+
+@group.command("train")
+def train(
+    context: typer.Context,
+    texts: Annotated[Path, typer.Argument(help="CSV file with a text a row.", metavar="TEXTS.csv")],
+    encoder: Annotated[str, typer.Option("--encoder", help="Folder of the frozen encoder.", metavar="DIR")],
+    text: Annotated[str, typer.Option("--text", help="Column of texts.")] = "text",
+    label: Annotated[str, typer.Option("--label", help="Column of classes.")] = "label",
+    domain: Annotated[str, typer.Option("--group", help="Column of domains, each a participant.")] = "group",
+    prompt: Annotated[
+        str, typer.Option("--prompt", help='A text for each class: "a {label} tweet". By default its name.')
+    ] = "",
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="attai, bottleneck, linear, lora, ia3, prompt, bitfit, whole, or zero-shot, which trains nothing.",
+        ),
+    ] = "attai",
+    loss: Annotated[
+        Literal["class", "batch"], typer.Option("--loss", help="Against all classes, or FedCLIP's Eq. 8.")
+    ] = "class",
+    leave_out: Annotated[str, typer.Option("--leave-out", help="each, none, or a domain.")] = "each",
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of training.", min=1)] = 15,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate of Adam.")] = 0.001,
+    batch: Annotated[int, typer.Option("--batch", help="Rows of a step.", min=1)] = 32,
+    length: Annotated[int, typer.Option("--length", help="Tokens of a text; longer texts are cut.", min=1)] = 64,
+    seed: Annotated[int, typer.Option("--seed", help="Divides the rows, and seeds the trainings.")] = 0,
+    json: Json = False,
+) -> None:
+    """Tune on all domains but one; measure on the participants and on the domain that never trained."""
+    from atoll import simulate
+    from atoll.adapters import leave_domains_out
+    from atoll.adapters.job import Tuning
+    from atoll.adapters.leave_out import measure_zero_shot
+    from atoll.algorithms import LocalAdam
+    from atoll.data import DataTable
+    from atoll.selection import Everyone
+
+    table = DataTable.read(texts)
+    columns = [[str(one) for one in table[name].tolist()] for name in (text, label, domain)]
+    settings: dict[str, Any] = {
+        "encoder": encoder,
+        "text": text,
+        "prompt": prompt,
+        "length": length,
+        "loss": loss,
+        "rounds": rounds,
+    }
+    if method == "zero-shot":
+        found = measure_zero_shot(Tuning(**settings), *columns)
+    else:
+        job = Tuning(
+            **settings, method=_method_of(method), algorithm=LocalAdam(lr=lr, batch_size=batch), selection=Everyone()
+        )
+        found = leave_domains_out(job, *columns, run=simulate, leave_out=leave_out, seed=seed)
+    table_shown = PlainTable(header_style="bold")
+    for place, name in enumerate(("measure", "value")):
+        table_shown.add_column(name, justify="right" if place else "left")
+    for name, value in found.items():
+        if name != "folds":
+            table_shown.add_row(escape(name), f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
+    output_of(context).give({"method": method, **found}, table_shown)
+
+
+def _method_of(name: str) -> Any:
+    """Return a method with the settings that suit layers named as those of BERT.
+
+    Raises:
+        ConfigError: there is no such method.
+    """
+    from atoll.adapters import AttAI, BitFit, Bottleneck, LinearProbe, Peft, WholeModel
+    from atoll.core.errors import ConfigError, nearest
+
+    inner = {"target_modules": ["key", "value", "output.dense"], "feedforward_modules": ["output.dense"]}
+    known = {
+        "attai": AttAI(), "bottleneck": Bottleneck(), "linear": LinearProbe(), "bitfit": BitFit(), "whole": WholeModel(),
+        "lora": Peft("LORA", {"r": 8, "target_modules": ["query", "value"]}), "ia3": Peft("IA3", inner),
+        "prompt": Peft("PROMPT_TUNING", {"num_virtual_tokens": 8}),
+    }  # fmt: skip
+    if name not in known:
+        raise ConfigError(
+            f"--method {name}.{nearest(name, known)}", remedy=f"use one of {', '.join([*known, 'zero-shot'])}"
+        )
+    return known[name]

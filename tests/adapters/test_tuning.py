@@ -1,0 +1,249 @@
+"""A frozen encoder is tuned through small parts: what travels, what is saved, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll.adapters import AttAI, BitFit, Bottleneck, LinearProbe, Peft, Tuning, WholeModel, load_adapter
+from atoll.adapters.encoder import Encoder, quiet
+from atoll.core.errors import AtollError
+from tests.support.encoders import make_encoder, make_reviews
+
+LORA = Peft("LORA", {"r": 2, "target_modules": ["query", "value"]})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapters")
+    make_encoder(folder / "tiny")
+    make_reviews(folder / "data")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "features"
+
+
+def reviews(place: Path) -> Any:
+    return atoll.data.from_csv_folder(place / "data", target="label", keep=["text"], features=[])
+
+
+def tuning(place: Path, method: Any = LORA, **more: Any) -> Tuning:
+    settings = {"rounds": 2, "algorithm": atoll.FedAvg(lr=0.1, batch_size=8), "length": 8, **more}
+    return Tuning(encoder=str(place / "tiny"), method=method, **settings)
+
+
+METHODS = {
+    "attai": (AttAI(), 2 * (16**2 + 16)),
+    "bottleneck": (Bottleneck(hidden=4), 2 * 4 * 16 + 4 + 16),
+    "probe": (LinearProbe(), 34),
+    "lora": (LORA, 2 * 2 * 2 * 16 + 34),
+    "ia3": (Peft("IA3", {"target_modules": ["key", "value"], "feedforward_modules": []}), 2 * 16 + 34),
+    "prompt": (Peft("PROMPT_TUNING", {"num_virtual_tokens": 4}), 4 * 16 + 34),
+    "p_tuning": (Peft("P_TUNING", {"num_virtual_tokens": 4, "encoder_hidden_size": 8}), None),
+    "bitfit": (BitFit(), None),
+    "whole": (WholeModel(), None),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_trains_what_it_declares_and_a_saved_adapter_scores_the_same(
+    name: str, place: Path, tmp_path: Path
+) -> None:
+    method, values = METHODS[name]
+    rows = reviews(place)
+    job = tuning(place, method, rounds=1)
+    result = atoll.simulate(job, rows, engine="inline")
+    assert values in (None, sum(value.size for value in result.params.values()))
+    texts = job.model.rows.texts(rows.shard(0))
+    loaded = load_adapter(result.save(tmp_path / "adapter"), str(place / "tiny"))
+    x = job.model.rows.encode(rows.shard(0))["x"]
+    import torch
+
+    with torch.no_grad():
+        ours = result.model.eval()(torch.from_numpy(np.array(x))).numpy()
+    np.testing.assert_allclose(loaded.score(texts), ours, rtol=0, atol=1e-6)
+    assert set(loaded.predict(texts)) <= {"bad", "good"}
+    frozen = Encoder.open(str(place / "tiny")).model.state_dict()
+    fresh = make_encoder(tmp_path / "again")
+    for key, value in Encoder.open(str(fresh)).model.state_dict().items():
+        assert torch.equal(frozen[key], value)  # the shared encoder is as it was
+
+
+def test_peft_itself_loads_what_was_saved_and_computes_the_same(place: Path, tmp_path: Path) -> None:
+    import torch
+
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"])
+    job = tuning(place, config, head=2)
+    result = atoll.simulate(job, reviews(place), engine="inline")
+    assert {"body.base_model.model.encoder.layer.0.attention.self.query.lora_A.default.weight", "head.weight"} <= set(
+        result.params
+    )
+    result.save(tmp_path / "adapter")
+    with quiet():
+        base = transformers.AutoModel.from_pretrained(place / "tiny")
+        theirs = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()
+    x = torch.from_numpy(np.array(job.model.rows.encode(reviews(place).shard(0))["x"]))
+    with torch.no_grad():
+        want = theirs(input_ids=x[:, 0], attention_mask=x[:, 1]).last_hidden_state
+        found = result.model.eval().body(input_ids=x[:, 0], attention_mask=x[:, 1]).last_hidden_state
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
+    about = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert about["base_model_name_or_path"] == "tiny"
+
+
+def test_training_learns_and_engines_agree(place: Path) -> None:
+    job = tuning(place, Bottleneck(hidden=4), rounds=3, algorithm=atoll.FedAvg(lr=0.05, batch_size=8))
+    rows = reviews(place)
+    rows = rows.with_test(rows.pooled())
+    one, many = (atoll.simulate(job, rows, engine=engine) for engine in ("inline", "batched"))
+    assert one.metrics.last("test/loss") < 0.9 * one.metrics.column("test/loss")[0]
+    for name, value in one.params.items():
+        np.testing.assert_allclose(many.params[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_the_parts_of_a_training_are_those_given_here(place: Path) -> None:
+    parts = atoll.Training(model=None, rounds=2, algorithm=atoll.FedAvg(lr=0.1, batch_size=8))
+    given = Tuning(encoder=str(place / "tiny"), method=LinearProbe(), training=parts, length=8)
+    one, two = (atoll.simulate(job, reviews(place), engine="inline") for job in (given, tuning(place, LinearProbe())))
+    assert given.rounds == 2
+    for name, value in one.params.items():
+        np.testing.assert_array_equal(value, two.params[name])
+    with pytest.raises(AtollError, match="rounds is a setting here and in training="):
+        Tuning(encoder="tiny", training=parts, rounds=3)
+    with pytest.raises(AtollError, match="with a model of its own"):
+        Tuning(encoder="tiny", training=atoll.Training(model=dict))
+
+
+def test_cached_features_equal_fresh_ones_and_follow_weights_texts_and_length(place: Path, cache: Path) -> None:
+    encoder = Encoder.open(str(place / "tiny"), length=8)
+    texts = ["good crew", "", "so rude so late", "kind"]
+    fresh = encoder.encode(texts, cached=False)
+    assert not cache.exists()
+    np.testing.assert_array_equal(encoder.encode(texts), fresh)
+    (kept,) = cache.iterdir()
+    np.testing.assert_array_equal(encoder.encode(texts), fresh)
+    kept.write_bytes(kept.read_bytes()[:90])  # a crash in the middle
+    np.testing.assert_array_equal(encoder.encode(texts), fresh)
+    encoder.encode(texts[::-1])
+    Encoder.open(str(place / "tiny"), length=4).encode(texts)
+    assert len([*cache.iterdir()]) == 3
+    np.testing.assert_allclose(encoder.encode(texts[::-1])[::-1], fresh, atol=1e-6)
+
+
+def test_the_batch_loss_is_equation_8_of_fedclip() -> None:
+    torch = pytest.importorskip("torch")
+    from atoll.adapters.layers import in_batch_loss
+
+    scores, y = torch.tensor([[2.0, 0.5], [0.1, 1.0], [1.5, -1.0]]), torch.tensor([0, 1, 0])
+    table = scores[:, y].double().numpy()
+    own = [np.log(np.exp(row).sum()) - row[i] for t in (table, table.T) for i, row in enumerate(t)]
+    assert float(in_batch_loss(scores, y)) == pytest.approx(np.mean(own), rel=1e-6)
+    sure = 1000.0 * torch.eye(2)[y]
+    floor = np.mean([np.log(2), 0.0, np.log(2)])  # two rows of the first class, one of the second
+    assert float(in_batch_loss(sure, y)) == pytest.approx(floor, rel=1e-6)
+
+
+def test_the_batch_loss_trains(place: Path) -> None:
+    job = tuning(place, Bottleneck(hidden=4), loss="batch", rounds=1)
+    assert np.isfinite(atoll.simulate(job, reviews(place), engine="inline").metrics.last("loss"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"method": Peft("LORA", {"r": 2, "target_modules": ["attn"]})}, "peft cannot change this encoder.*query"),
+        ({"method": Peft("LORA", {"r": 99, "target_modules": ["query"]})}, "the rank 99 exceeds.*use r=16"),
+        ({"method": Peft("LORA", {"r": 0, "target_modules": ["query"]})}, "peft cannot change"),
+        ({"method": Peft("LORRA")}, "Did you mean 'LORA'"),
+        ({"method": Peft("LORA", {"rank": 2})}, "peft refuses the settings"),
+        ({"digest": "0" * 64}, "has the hash .* and the job was made for 000000000000"),
+        ({"head": 3}, "head=3, and the data have 2 classes"),
+        ({"text": "words"}, "no column 'words'.*keep="),
+        ({"prompt": "a tweet"}, "is the same for all classes"),
+        ({"length": 0}, "use at least 1 token"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused(change: dict[str, Any], words: str, place: Path) -> None:
+    with pytest.raises(AtollError, match=words):
+        tuning(place, **change).prepare(reviews(place))
+
+
+def test_a_folder_that_is_no_encoder_is_refused(place: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    make_encoder(own)
+    (own / "tokenizer.json").rename(own / "elsewhere")
+    with pytest.raises(AtollError, match="there is no tokeniser"):
+        Encoder.open(str(own))
+    (own / "elsewhere").rename(own / "tokenizer.json")
+    config = json.loads((own / "config.json").read_text())
+    (own / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "mine.Model"}}))
+    with pytest.raises(AtollError, match="trust_remote_code"):
+        Encoder.open(str(own))
+    (own / "config.json").write_text(json.dumps(config))
+    (own / "model.safetensors").rename(own / "pytorch_model.bin")
+    with pytest.raises(AtollError, match="is a pickle"):
+        Encoder.open(str(own))
+    with pytest.raises(AtollError, match="there is no encoder"):
+        Encoder.open(str(tmp_path / "nowhere"))
+
+
+def test_the_hash_follows_every_file_and_no_folder(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Encoder.open(str(place / "tiny"))
+    make_encoder(tmp_path / "same")
+    make_encoder(tmp_path / "other", seed=1)
+    monkeypatch.setenv("ATOLL_MODELS", str(tmp_path))
+    assert Encoder.open("same", digest=first.digest).digest == first.digest
+    with pytest.raises(AtollError, match="has the hash"):
+        Encoder.open("models/other", digest=first.digest)
+
+
+def test_one_encoder_serves_all_clients(place: Path) -> None:
+    one, two = (Encoder.open(str(place / "tiny"), length=length) for length in (4, 8))
+    assert one.model is two.model
+    built = [LORA.build(one, method_target()) for _ in range(2)]
+    shared = [dict(m.named_parameters())["body.base_model.model.embeddings.word_embeddings.weight"] for m in built]
+    assert shared[0].data_ptr() == shared[1].data_ptr() == one.model.embeddings.word_embeddings.weight.data_ptr()
+
+
+def method_target() -> Any:
+    from atoll.adapters.methods import Target
+
+    return Target(2, None, 20.0)
+
+
+def test_a_language_model_learns_the_next_token(place: Path, tmp_path: Path) -> None:
+    make_encoder(tmp_path / "causal", kind="causal")
+    lora = Peft("LORA", {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True, "task_type": "CAUSAL_LM"})
+    job = Tuning(
+        encoder=str(tmp_path / "causal"), method=lora, causal=True, length=6, rounds=3,
+        algorithm=atoll.FedAvg(lr=0.5, batch_size=8),
+    )  # fmt: skip
+    rows = reviews(place)
+    result = atoll.simulate(job, rows.with_test(rows.pooled()), engine="inline")
+    losses = result.metrics.column("test/loss")
+    assert losses[-1] < losses[0]
+    encoded = job.model.rows.encode(rows.shard(0))
+    x, y, there = (np.asarray(encoded[name]) for name in ("x", "y", "labelled"))
+    assert (y[:, :-1] == np.where(there[:, :-1], x[:, 0, 1:], 0)).all()
+    assert not there[:, -1].any()
+
+
+def test_golden_sizes() -> None:
+    torch = pytest.importorskip("torch")
+    from atoll.adapters.layers import AttentionAdapter
+
+    sizes = {width: sum(p.numel() for p in AttentionAdapter(width).parameters()) for width in (384, 512)}
+    assert sizes == {384: 295_680, 512: 525_312}  # FedCLIP counts 5.3E5 of ViT-B/32's 151,277,313: 288 times less
+    del torch
