@@ -71,7 +71,7 @@ def test_drawn_slices_equal_duckdb_on_the_union(drawn: Any, text: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(sites, st.sampled_from(STATEMENTS))
 def test_many_drawn_slices_equal_duckdb_on_the_union(drawn: Any, text: str) -> None:
     made = sources(drawn)

@@ -52,7 +52,7 @@ def test_drawn_joins_equal_duckdb_on_the_union(drawn: Any, text: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(sites, st.sampled_from(STATEMENTS))
 def test_many_drawn_joins_equal_duckdb_on_the_union(drawn: Any, text: str) -> None:
     made = sources(drawn)
