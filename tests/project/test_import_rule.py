@@ -136,7 +136,7 @@ def test_some_rooms_never_name_pytorch(room: str) -> None:
 
 def test_only_rooms_that_build_on_torch_load_it_at_once() -> None:
     loads = {item.module.room for item in every_import() if item.eager and _library(item) == "torch"}
-    assert loads <= {"ensemble", "labels", "torch"}
+    assert loads <= {"adapters", "ensemble", "labels", "torch"}
 
 
 def test_the_scanner_sees_what_it_must_see() -> None:
