@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("all", "flower", "mlflow", "monai", "nvflare", "ray", "torch", "trees")
+HEAVY = ("all", "encoders", "flower", "mlflow", "monai", "nvflare", "ray", "torch", "trees")
 """Extras of hundreds of megabytes, or with pins of their own: only when they are named."""
 PINNED = ("--constraint", str(ROOT / "constraints.txt"))
 """The versions that Atoll is tested with."""
@@ -43,6 +43,7 @@ USES = {
     "mlflow": "import mlflow; from atoll.report.trackers import MLflow",
     "he": "import tenseal",
     "secure": "from atoll.secure import Encrypted; atoll.simulate(job.replace(reducer=Encrypted('bfv'), selection=atoll.Everyone(), rounds=1), data, engine='inline')",
+    "encoders": "import peft, transformers; from atoll.adapters import Peft; Peft(peft.LoraConfig(r=2))",
     "monai": "import monai; from atoll.bridges import monai_bundle",
     "ray": "import ray",
     "net": "import subprocess, sys; from atoll.runtime.provision import Kit; import cryptography",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.adapters import LinearProbe, Tuning, leave_domains_out
+from atoll.adapters import LinearHead, Tuning, leave_domains_out
 from atoll.cli.app import run
 from atoll.core.errors import AtollError
 from tests.support.encoders import make_encoder, make_reviews
@@ -43,7 +43,7 @@ def test_no_row_of_the_domain_left_out_is_trained_on_and_parts_are_apart(place: 
 
     job = Tuning(
         encoder=str(place / "tiny"),
-        method=LinearProbe(),
+        method=LinearHead(),
         length=8,
         rounds=2,
         algorithm=atoll.FedAvg(lr=0.1, batch_size=8),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.adapters import AttAI, BitFit, Bottleneck, LinearProbe, Peft, Tuning, WholeModel, load_adapter
+from atoll.adapters import AttAI, BitFit, Bottleneck, LinearHead, Peft, Tuning, WholeModel, load_adapter
 from atoll.adapters.encoder import Encoder, quiet
 from atoll.core.errors import AtollError
 from tests.support.encoders import make_encoder, make_reviews
@@ -44,7 +44,7 @@ def tuning(place: Path, method: Any = LORA, **more: Any) -> Tuning:
 METHODS = {
     "attai": (AttAI(), 2 * (16**2 + 16)),
     "bottleneck": (Bottleneck(hidden=4), 2 * 4 * 16 + 4 + 16),
-    "probe": (LinearProbe(), 34),
+    "probe": (LinearHead(), 34),
     "lora": (LORA, 2 * 2 * 2 * 16 + 34),
     "ia3": (Peft("IA3", {"target_modules": ["key", "value"], "feedforward_modules": []}), 2 * 16 + 34),
     "prompt": (Peft("PROMPT_TUNING", {"num_virtual_tokens": 4}), 4 * 16 + 34),
@@ -113,8 +113,8 @@ def test_training_learns_and_engines_agree(place: Path) -> None:
 
 def test_the_parts_of_a_training_are_those_given_here(place: Path) -> None:
     parts = atoll.Training(model=None, rounds=2, algorithm=atoll.FedAvg(lr=0.1, batch_size=8))
-    given = Tuning(encoder=str(place / "tiny"), method=LinearProbe(), training=parts, length=8)
-    one, two = (atoll.simulate(job, reviews(place), engine="inline") for job in (given, tuning(place, LinearProbe())))
+    given = Tuning(encoder=str(place / "tiny"), method=LinearHead(), training=parts, length=8)
+    one, two = (atoll.simulate(job, reviews(place), engine="inline") for job in (given, tuning(place, LinearHead())))
     assert given.rounds == 2
     for name, value in one.params.items():
         np.testing.assert_array_equal(value, two.params[name])
@@ -218,9 +218,9 @@ def test_one_encoder_serves_all_clients(place: Path) -> None:
 
 
 def method_target() -> Any:
-    from atoll.adapters.methods import Target
+    from atoll.adapters.methods import EncoderTarget
 
-    return Target(2, None, 20.0)
+    return EncoderTarget(2, None, 20.0)
 
 
 def test_a_language_model_learns_the_next_token(place: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OPTIONAL = {
     "duckdb",
+    "encoders",
     "flower",
     "lightgbm",
     "mlflow",

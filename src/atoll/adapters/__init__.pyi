@@ -9,7 +9,7 @@ from .lora import truncate_product as truncate_product
 from .methods import AttAI as AttAI
 from .methods import BitFit as BitFit
 from .methods import Bottleneck as Bottleneck
-from .methods import LinearProbe as LinearProbe
+from .methods import LinearHead as LinearHead
 from .methods import Peft as Peft
 from .methods import TuningMethod as TuningMethod
 from .methods import WholeModel as WholeModel

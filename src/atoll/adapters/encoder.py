@@ -312,3 +312,9 @@ def _write_atomically(place: Path, rows: NDArray[np.float32]) -> None:
             Path(name).replace(place)
         finally:
             Path(name).unlink(missing_ok=True)
+
+
+def prompts_of(encoder: Encoder, labels: list[str], prompt: str) -> NDArray[np.float32]:
+    """Return the features of a text for each class, of length 1, ``(classes, width)``."""
+    made = encoder.encode([(prompt or "{label}").replace("{label}", label) for label in labels], cached=False)
+    return np.asarray(made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-12), dtype=np.float32)

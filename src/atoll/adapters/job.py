@@ -21,8 +21,8 @@ from atoll.learn.prepared import PreparedTraining, Trained
 from atoll.learn.training import Training
 
 from .encoded_rows import EncodedRows
-from .encoder import Encoder
-from .methods import AttAI, Peft, Target, TuningMethod, method_of
+from .encoder import Encoder, prompts_of
+from .methods import AttAI, EncoderTarget, Peft, TuningMethod, method_of
 from .saved import ABOUT, ADAPTER, HEAD
 
 if TYPE_CHECKING:
@@ -192,14 +192,14 @@ class TunedModel:
         encoder = Encoder.open(self.encoder, digest=self.digest, kind=kind, length=self.length)
         return EncodedRows(encoder, self.text, self.method.features)
 
-    def target(self, data: Any) -> Target:
+    def target(self, data: Any) -> EncoderTarget:
         """Return what is told apart.
 
         Raises:
             DataError: the data have another number of classes, or none.
         """
         if self.causal:
-            return Target(0, None, self.scale)
+            return EncoderTarget(0, None, self.scale)
         about = data.about
         classes = about.classes
         if about.task not in ("classification", "binary") or not classes:
@@ -214,7 +214,7 @@ class TunedModel:
                 where="Tuning.head",
                 remedy=f"use head={classes}, or leave it out",
             )
-        return Target(classes, self._prompts(about.labels, classes), self.scale)
+        return EncoderTarget(classes, self._prompts(about.labels, classes), self.scale)
 
     def _prompts(self, labels: Any, classes: int) -> NDArray[np.float32] | None:
         if not (self.prompt or self.method.prompted):
@@ -223,7 +223,7 @@ class TunedModel:
             raise DataError(
                 "the classes have no names to make prompts of",
                 where="Tuning.prompt",
-                remedy="read labels as words, or use a linear head: leave prompt= out, with LinearProbe() or a method inside the encoder",
+                remedy="read labels as words, or use a linear head: leave prompt= out, with LinearHead() or a method inside the encoder",
             )
         return prompts_of(self.rows.encoder, [str(label) for label in labels], self.prompt)
 
@@ -239,12 +239,6 @@ class TunedModel:
         made.check(data)
         learner: Learner = made
         return learner
-
-
-def prompts_of(encoder: Encoder, labels: list[str], prompt: str) -> NDArray[np.float32]:
-    """Return the features of a text for each class, of length 1, ``(classes, width)``."""
-    made = encoder.encode([(prompt or "{label}").replace("{label}", label) for label in labels], cached=False)
-    return np.asarray(made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-12), dtype=np.float32)
 
 
 @dataclass(frozen=True)

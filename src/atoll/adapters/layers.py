@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .encoded_rows import EncodedRows
     from .encoder import Encoder
-    from .methods import Target
+    from .methods import EncoderTarget
 
 __all__ = [
     "AttentionAdapter",
@@ -123,7 +123,7 @@ def linear_head(width: int, classes: int) -> nn.Linear:
     return made
 
 
-def tokens_of(body: nn.Module, encoder: Encoder, target: Target) -> nn.Module:
+def tokens_of(body: nn.Module, encoder: Encoder, target: EncoderTarget) -> nn.Module:
     """Return a tuned encoder behind tokens: a language model, or a classifier with prompts or a linear head."""
     if encoder.kind == "causal":
         return LanguageModel(body)
@@ -160,7 +160,7 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
         raise ConfigError(
             f"peft cannot change this encoder: {str(error).strip().splitlines()[0]}",
             where=where,
-            remedy=f"name layers that it has: target_modules=[...] of {', '.join(names[:12])}, and a rank of at least 1",
+            remedy=f"give the configuration target_modules of this encoder, such as {', '.join(names[:12])}, and a rank of at least 1",
         ) from error
     configs: Any = made.peft_config
     for one in configs.values():

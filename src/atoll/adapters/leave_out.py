@@ -13,7 +13,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.data import Dataset, Islands
 
-from .job import prompts_of
+from .encoder import prompts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,6 +1,6 @@
 """What of an encoder is trained: the methods that a `Tuning` takes.
 
-Methods behind the encoder (`AttAI`, `Bottleneck`, `LinearProbe`) take its features, which are computed once and kept. Methods inside it (`Peft`, `BitFit`,
+Methods behind the encoder (`AttAI`, `Bottleneck`, `LinearHead`) take its features, which are computed once and kept. Methods inside it (`Peft`, `BitFit`,
 `WholeModel`) run the encoder in every step.
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from .encoder import Encoder
 
-__all__ = ["AttAI", "BitFit", "Bottleneck", "LinearProbe", "Peft", "TuningMethod", "WholeModel", "method_of"]
+__all__ = ["AttAI", "BitFit", "Bottleneck", "LinearHead", "Peft", "TuningMethod", "WholeModel", "method_of"]
 
 
 @dataclass(frozen=True)
-class Target:
+class EncoderTarget:
     """What a tuned encoder tells apart.
 
     Attributes:
@@ -49,7 +49,7 @@ class TuningMethod(Checked):
     features: ClassVar[bool] = True
     prompted: ClassVar[bool] = False
 
-    def build(self, encoder: Encoder, target: Target) -> Any:
+    def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the module that is trained: rows -> class scores. Its parameters with ``requires_grad`` are all that travels."""
         raise NotImplementedError
 
@@ -63,7 +63,7 @@ class AttAI(TuningMethod):
 
     prompted: ClassVar[bool] = True
 
-    def build(self, encoder: Encoder, target: Target) -> Any:
+    def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the adapter before the prompts' cosines."""
         layers = _layers()
         return layers.FeatureClassifier(layers.AttentionAdapter(encoder.width), _require_prompts(target), target.scale)
@@ -87,7 +87,7 @@ class Bottleneck(TuningMethod):
         if self.hidden < 1:
             raise ConfigError(f"hidden={self.hidden}", where="Bottleneck", remedy="use at least 1 number, such as 64")
 
-    def build(self, encoder: Encoder, target: Target) -> Any:
+    def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the adapter before the prompts' cosines."""
         layers = _layers()
         adapter = layers.BottleneckAdapter(encoder.width, self.hidden, self.ratio)
@@ -95,10 +95,10 @@ class Bottleneck(TuningMethod):
 
 
 @dataclass(frozen=True)
-class LinearProbe(TuningMethod):
+class LinearHead(TuningMethod):
     """A linear layer on the frozen features."""
 
-    def build(self, encoder: Encoder, target: Target) -> Any:
+    def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the layer, which begins at zero: no class is ahead."""
         return _layers().linear_head(encoder.width, target.classes)
 
@@ -109,7 +109,7 @@ class BitFit(TuningMethod):
 
     features: ClassVar[bool] = False
 
-    def build(self, encoder: Encoder, target: Target) -> Any:
+    def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the encoder with its biases trainable, and the head."""
         layers = _layers()
         body = layers.copy_trainable(encoder.model, lambda name: name.endswith("bias"))
@@ -124,7 +124,7 @@ class WholeModel(TuningMethod):
 
     features: ClassVar[bool] = False
 
-    def build(self, encoder: Encoder, target: Target) -> Any:
+    def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the encoder, all of it trainable, and the head."""
         layers = _layers()
         return layers.tokens_of(layers.copy_trainable(encoder.model, lambda name: True), encoder, target)
@@ -175,7 +175,7 @@ class Peft(TuningMethod):
                 remedy="give the settings of peft's configuration class",
             ) from error
 
-    def build(self, encoder: Encoder, target: Target) -> Any:
+    def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the encoder with peft's layers over the shared weights, and the head.
 
         Raises:
@@ -211,12 +211,12 @@ def _layers() -> Any:
     return need("atoll.adapters.layers", "torch", "a tuning method")
 
 
-def _require_prompts(target: Target) -> NDArray[Any]:
+def _require_prompts(target: EncoderTarget) -> NDArray[Any]:
     if target.prompts is None:
         raise ConfigError(
             "the classes have no names to make prompts of",
             where="Tuning.prompt",
-            remedy="read labels as words, or use LinearProbe()",
+            remedy="read labels as words, or use LinearHead()",
         )
     return target.prompts
 

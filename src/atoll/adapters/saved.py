@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 
 from . import methods
-from .encoder import Encoder, copy_sharing, quiet
+from .encoder import Encoder, copy_sharing, prompts_of, quiet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,8 +67,6 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
     Raises:
         DataError: there is no adapter, or the encoder is another one than it was trained on.
     """
-    from .job import prompts_of
-
     place, torch = Path(folder), need("torch", "torch", "an adapter")
     if not (place / ABOUT).is_file():
         raise DataError(
@@ -87,7 +85,7 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
     labels = tuple(about["labels"])
     prompted = bool(about["prompt"]) or method.prompted
     prompts = prompts_of(found, list(labels), about["prompt"]) if prompted and labels else None
-    target = methods.Target(len(labels), prompts, about["scale"])
+    target = methods.EncoderTarget(len(labels), prompts, about["scale"])
     with quiet(), torch.random.fork_rng(devices=[]):
         if isinstance(method, methods.Peft):
             layers, peft = need("atoll.adapters.layers", "torch", "an adapter"), need("peft", "encoders", "Peft")

@@ -61,10 +61,10 @@ def train(
     """Tune on all domains but one; measure on the participants and on the domain that never trained."""
     from atoll import simulate
     from atoll.adapters import leave_domains_out
-    from atoll.adapters.job import Tuning
     from atoll.adapters.leave_out import measure_zero_shot
     from atoll.algorithms import LocalAdam
     from atoll.data import DataTable
+    from atoll.runs.config import job_class
     from atoll.selection import Everyone
 
     table = DataTable.read(texts)
@@ -77,10 +77,11 @@ def train(
         "loss": loss,
         "rounds": rounds,
     }
+    kind: Any = job_class("tuning")
     if method == "zero-shot":
-        found = measure_zero_shot(Tuning(**settings), *columns)
+        found = measure_zero_shot(kind(**settings), *columns)
     else:
-        job = Tuning(
+        job = kind(
             **settings, method=_method_of(method), algorithm=LocalAdam(lr=lr, batch_size=batch), selection=Everyone()
         )
         found = leave_domains_out(job, *columns, run=simulate, leave_out=leave_out, seed=seed)
@@ -99,12 +100,12 @@ def _method_of(name: str) -> Any:
     Raises:
         ConfigError: there is no such method.
     """
-    from atoll.adapters import AttAI, BitFit, Bottleneck, LinearProbe, Peft, WholeModel
+    from atoll.adapters import AttAI, BitFit, Bottleneck, LinearHead, Peft, WholeModel
     from atoll.core.errors import ConfigError, nearest
 
     inner = {"target_modules": ["key", "value", "output.dense"], "feedforward_modules": ["output.dense"]}
     known = {
-        "attai": AttAI(), "bottleneck": Bottleneck(), "linear": LinearProbe(), "bitfit": BitFit(), "whole": WholeModel(),
+        "attai": AttAI(), "bottleneck": Bottleneck(), "linear": LinearHead(), "bitfit": BitFit(), "whole": WholeModel(),
         "lora": Peft("LORA", {"r": 8, "target_modules": ["query", "value"]}), "ia3": Peft("IA3", inner),
         "prompt": Peft("PROMPT_TUNING", {"num_virtual_tokens": 8}),
     }  # fmt: skip

@@ -74,11 +74,10 @@ def command(
     """Train a small model for each cluster of users, join them, and compare with one model of all."""
     from atoll.algorithms import FedAvg
     from atoll.data import DataTable
-    from atoll.ensemble import Federated
     from atoll.ensemble.clusters import form_clusters
-    from atoll.learn import Training
     from atoll.mechanisms import CentralDP
     from atoll.models import mlp
+    from atoll.runs.config import job_class
     from atoll.study import compare_ensemble
 
     table = DataTable.read(data, drop=drop or (), text=[user], **options.plain())
@@ -86,13 +85,15 @@ def command(
     islands = _islands_of(table, user, label, aside, (test, seed))
     features, classes = len(islands.about.features), max(2, islands.classes or 2)
     privacy = None if epsilon is None else CentralDP(epsilon=epsilon, delta=delta, clip=clip)
-    leaf = Training(
+    training: Any = job_class("training")
+    leaf = training(
         model=mlp(features, classes, (width,)),
         algorithm=FedAvg(lr=rate, batch_size=batch),
         rounds=rounds,
         privacy=privacy,
     )
-    job = Federated(clusters=rule, leaf=leaf, opt_in=opt_in, aggregate="gate" if opt_in else "over_arch", seed=seed)
+    kind: Any = job_class("ensemble")
+    job = kind(clusters=rule, leaf=leaf, opt_in=opt_in, aggregate="gate" if opt_in else "over_arch", seed=seed)
     leaves = len(form_clusters(rule, islands).names)
     found = compare_ensemble(job, islands, mlp(features, classes, (width * leaves,)), seed=seed)
     loss = found.ensemble.loss

@@ -182,7 +182,8 @@ def discover(
 ) -> None:
     """Play a campaign on a file: every worker, or every site, is a party that shows nobody its reports. Compare with all reports in one place."""
     from atoll.cli.output import require_folder
-    from atoll.truth import MajorityVote, Truth, pool_sites, read_reports, read_sites, read_truth, split_by_worker
+    from atoll.runs.config import job_class
+    from atoll.truth import MajorityVote, pool_sites, read_reports, read_sites, read_truth, split_by_worker
     from atoll.truth.reports import require_reported
 
     began = time.perf_counter()
@@ -195,7 +196,8 @@ def discover(
     if known is not None:
         require_reported(whole.tasks, known)
     model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss)
-    job = Truth(
+    kind: Any = job_class("truth")
+    job = kind(
         model=model, protocol=chosen, loss=loss, returns=0.0 if for_good else 1.0, label="", **_public(model, whole)
     )
     result = _play(job, parts or split_by_worker(whole), seed)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .island import Island
 
 __all__ = [
-    "Batch", "Summed", "Task", "TaskFindings", "TaskSchema", "Tuning", "Work", "Workload", "done_before", "register_tasks", "resolve", "task",
+    "Batch", "Summed", "Task", "TaskFindings", "TaskSchema", "TaskTuning", "Work", "Workload", "done_before", "register_tasks", "resolve", "task",
     "tasks_of",
 ]  # fmt: skip
 
@@ -451,7 +451,7 @@ class Summed:
     reply_bytes: int = 0
 
 
-class Tuning(Protocol):
+class TaskTuning(Protocol):
     """How a task's fast path decides how to run (blocks, compilation), so that the decision can be recorded and repeated."""
 
     @property
@@ -536,7 +536,7 @@ class Task:
     reply_bytes: int | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
     sums: Callable[..., Summed | None] | None = None
-    tuning: Tuning | None = None
+    tuning: TaskTuning | None = None
     load: Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload] | None = None
     summands: Callable[..., Summed | None] | None = None
     islands: bool = False
