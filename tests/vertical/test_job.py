@@ -151,6 +151,8 @@ def test_bad_tables_are_refused():
     refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, 1e300)}}, "column 'z' is infinite in row 0")
     refused({**parties, "shop": {"id": np.arange(60), "z": np.full(60, 1j)}}, "column 'z' holds complex128")
     refused({**parties, "shop": {"key": np.arange(60), "z": np.zeros(60)}}, "no column 'id'")
+    # The guest is not first: what helps is to name it.
+    refused({"shop": parties["shop"], "bank": parties["bank"]}, r"no column 'y'[\s\S]*guest=")
     refused(toy(y=np.ones(60)), "all 36 training rows have the same label")
     refused(toy(y=np.r_[np.nan, np.zeros(59)]), "the label of row 0 is missing")
     refused(toy(y=np.r_[1e20, np.zeros(59)]), "labels up to .* whose squares are beyond single precision", task="regression")  # fmt: skip

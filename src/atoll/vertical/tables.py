@@ -85,7 +85,8 @@ class PartyTable:
             raise DataError(
                 f"no column {missing[0]!r}.{nearest(missing[0], columns)}",
                 where=f"table of {party!r}",
-                remedy=f"choose from {list(columns)[:20]}",
+                remedy=f"choose from {list(columns)[:20]}"
+                + (", or name the party that has the labels: guest=" if missing[0] == label else ""),
             )
         absent = [name for name in only or () if name not in own]
         if absent:
