@@ -30,7 +30,7 @@ from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import task
 from atoll.core.sealing import hash_parts
 
-from .keystream import NoiseStream, derived
+from .keystream import derived
 from .lot import accept_lot, draw_lot
 from .shares.checks import (
     add_masks,
@@ -43,7 +43,7 @@ from .shares.checks import (
     mix_shares,
     opens_commitment,
 )
-from .shares.domain import Array, Field
+from .shares.domain import Array, Field, SeededWords
 from .shares.sharing import split_shamir
 
 if TYPE_CHECKING:
@@ -149,20 +149,9 @@ class CheckedSum:
 # ------------------------------------------------------------------ at the parties
 
 
-class _SeededWords:
-    """A sender's randomness for one sum: it follows from a seed, so that a share can be published later."""
-
-    def __init__(self, seed: bytes) -> None:
-        self._stream = NoiseStream(derived(seed, "checked shares"))
-
-    def uint64(self, shape: int | tuple[int, ...]) -> Array:
-        """The next words."""
-        return self._stream.words(int(np.prod(shape, dtype=int))).reshape(shape)
-
-
 def _letters(terms: CheckedTerms, masked: Array, seed: bytes) -> dict[str, tuple[Array, bytes]]:
     """Each holder's share and salt."""
-    made = split_shamir(masked, len(terms.holders), terms.threshold, terms.field, _SeededWords(seed))  # type: ignore[arg-type]
+    made = split_shamir(masked, len(terms.holders), terms.threshold, terms.field, SeededWords(seed, "checked shares"))
     salts = (derived(seed, "checked salt", holder.encode()) for holder in terms.holders)
     return dict(zip(terms.holders, zip(made, salts, strict=True), strict=True))
 
@@ -205,14 +194,8 @@ def send_values(island: Island, message: Any) -> bytes:
     return post_checked(island, island.data, message)
 
 
-def _are_elements(found: Any, shape: tuple[int, ...], terms: CheckedTerms) -> bool:
-    """Whether something is an array of elements of the field."""
-    fits = isinstance(found, np.ndarray) and found.shape == shape and found.dtype == np.uint64
-    return fits and int(found.max(initial=0)) < terms.prime
-
-
 def _is_share(row: Any, terms: CheckedTerms) -> bool:
-    return _are_elements(row, (terms.width,), terms)
+    return terms.field.are_elements(row, (terms.width,))
 
 
 @task
@@ -360,7 +343,7 @@ async def sum_checked(
     if len(left) < 2:
         raise QuorumError(f"{len(left)} senders are left; {', '.join(sorted(run.cheats))} cheated", where=scope.slot, remedy="invite more parties: a sum of one would be seen")  # fmt: skip
     added = await scope.exchange(shown.senders, add_checked, {**message, "left": left}, at="add", quorum=threshold, **step)  # fmt: skip
-    rows = {terms.holders.index(name): row for name, row in added.by_name().items() if _are_elements(row, (values,), terms)}  # fmt: skip
+    rows = {terms.holders.index(name): row for name, row in added.by_name().items() if terms.field.are_elements(row, (values,))}  # fmt: skip
     opened = correct_shamir(rows, threshold, terms.field, Secret())
     liars = run.liars | {terms.holders[place] for place in opened.wrong} | {name for name in added.senders.names if terms.holders.index(name) not in rows}  # fmt: skip
     return CheckedSum(terms.field.signed(opened.values), tuple(left), tuple(sorted(run.cheats)), tuple(sorted(liars)))
@@ -423,7 +406,7 @@ class _Check:
         """Find senders whose combinations lie on no polynomial, and let holders that are off one open their letters."""
         field, shape = self.terms.field, (len(self.senders), count_masks(self.terms.field))
         places = {name: place for place, name in enumerate(self.terms.holders)}
-        fit = {name: row for name, row in shown.items() if _are_elements(row, shape, self.terms)}
+        fit = {name: row for name, row in shown.items() if field.are_elements(row, shape)}
         self.liars |= set(shown) - set(fit)
         verdict = find_wrong_sharings({places[name]: row for name, row in fit.items()}, self.terms.threshold, field)
         self.cheats |= {self.senders[i] for i in verdict.wrong}

@@ -257,16 +257,10 @@ def _letters_of(island: Island, senders: Sequence[str], size: int) -> dict[str, 
     found = {}
     for name in dict.fromkeys(senders):
         letter: Any = island.inbox.get(name)
-        if not _is_row(letter, size):
+        if not FIELD.are_elements(letter, (size,)):
             raise LetterError(f"no letter of {name} with {size} shares", remedy=f"look at {name}, or at the server that chose whose letters count")  # fmt: skip
         found[name] = letter
     return found
-
-
-def _is_row(found: Any, size: int) -> bool:
-    """Whether something is a row of elements of the field."""
-    fits = isinstance(found, np.ndarray) and found.shape == (size,) and found.dtype == np.uint64
-    return fits and int(found.max(initial=0)) < FIELD.prime
 
 
 async def rank_parties(
@@ -313,7 +307,11 @@ async def rank_parties(
     told = {"from": list(representatives), "count": len(ranked)}
     added = await fed.exchange(parties, add_ranks, told, mail=shares, at=(at, "add"), **{**step, "quorum": threshold + 1})  # fmt: skip
     rows = added.by_name()
-    sums = {place: rows[name] for place, name in enumerate(terms.names) if _is_row(rows.get(name), len(ranked))}
+    sums = {
+        place: rows[name]
+        for place, name in enumerate(terms.names)
+        if FIELD.are_elements(rows.get(name), (len(ranked),))
+    }
     opened = correct_shamir(sums, threshold + 1, FIELD, Secret())
     wrong = tuple(name for place, name in enumerate(terms.names) if place in opened.wrong or (name in rows and place not in sums))  # fmt: skip
     seen = dict(zip(ranked, opened.values.tolist(), strict=True))

@@ -443,8 +443,7 @@ def _fitting(replies: Mapping[str, Any], entries: int, domain: Domain) -> tuple[
     """The replies that are arrays of the domain's elements, and who sent something else."""
     fit, wrong = {}, list[str]()
     for name, row in replies.items():
-        good = isinstance(row, np.ndarray) and row.shape == (entries,) and row.dtype.kind == "u"
-        if good and int(row.max(initial=0)) < domain.order:
+        if domain.are_elements(row, (entries,), packed=True):
             fit[name] = row.astype(np.uint64)
         else:
             wrong.append(name)
@@ -674,7 +673,7 @@ def add_letters(
     total = np.zeros(entries, dtype=np.uint64)
     for name, letter in island.inbox.items():
         row = letter.get("share") if isinstance(letter, Mapping) else None
-        if not (isinstance(row, np.ndarray) and row.shape == (entries,) and row.dtype.kind == "u" and int(row.max(initial=0)) < domain.order):  # fmt: skip
+        if not isinstance(row, np.ndarray) or not domain.are_elements(row, (entries,), packed=True):
             raise DataError(f"{name} sent no shares of {entries} numbers", where=label, remedy=f"leave {name} out, and look at it")  # fmt: skip
         total = domain.add(total, row.astype(np.uint64))
     return pack_elements(total, domain)

@@ -28,7 +28,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.errors import ConfigError, DataError
 
-from ..keystream import NoiseStream, derived
+from .domain import SeededWords
 from .operations import negative
 from .sharing import interpolate
 
@@ -241,18 +241,7 @@ def draw_factors(lot: bytes, values: int, field: Field) -> Array:
         values: values of a sender, without masks.
         field: where the shares live.
     """
-    return field.random(_PublicWords(lot, "factors of shares"), (values, count_masks(field)))
-
-
-class _PublicWords:
-    """The words that follow from a public lot."""
-
-    def __init__(self, lot: bytes, use: str) -> None:
-        self._stream = NoiseStream(derived(lot, use))
-
-    def uint64(self, shape: int | tuple[int, ...]) -> Array:
-        """The next words."""
-        return self._stream.words(int(np.prod(shape, dtype=int))).reshape(shape)
+    return field.random(SeededWords(lot, "factors of shares"), (values, count_masks(field)))
 
 
 def mix_shares(shares: Array, factors: Array, field: Field) -> Array:
@@ -378,7 +367,7 @@ def draw_entries(lot: bytes, values: int, count: int) -> NDArray[np.int64]:
     """
     if not 0 <= count <= values:
         raise ConfigError(f"{count} of {values} entries", where="draw_entries", remedy=f"draw 0 to {values}")
-    order = np.argsort(_PublicWords(lot, "entries of shares").uint64(values), kind="stable")
+    order = np.argsort(SeededWords(lot, "entries of shares").uint64(values), kind="stable")
     return np.sort(order[:count])
 
 

@@ -19,10 +19,12 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 
+from ..keystream import NoiseStream, derived
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Array", "Binary", "Domain", "Field", "MERSENNE", "WordRing", "WordSource", "limbs"]
+__all__ = ["Array", "Binary", "Domain", "Field", "MERSENNE", "SeededWords", "WordRing", "WordSource", "limbs"]
 
 
 # ------------------------------------------------------------------ domains: the finite rings in which shares live, on whole arrays
@@ -37,6 +39,22 @@ class WordSource(Protocol):
     def uint64(self, shape: int | tuple[int, ...]) -> Array:
         """Uniform 64-bit words."""
         ...
+
+
+class SeededWords:
+    """Words that follow from a seed and a use: whoever has the seed draws the same.
+
+    Args:
+        seed: 32 bytes.
+        use: names the use, so that two uses never share a stream.
+    """
+
+    def __init__(self, seed: bytes, use: str) -> None:
+        self._stream = NoiseStream(derived(seed, use))
+
+    def uint64(self, shape: int | tuple[int, ...]) -> Array:
+        """The next words."""
+        return self._stream.words(int(np.prod(shape, dtype=int))).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -91,6 +109,18 @@ class Domain:
         for row in rows:
             made = self.add(made, row)
         return made
+
+    def are_elements(self, found: Any, shape: tuple[int, ...], *, packed: bool = False) -> bool:
+        """Whether what another party sent is an array of elements.
+
+        Args:
+            found: what it sent.
+            shape: of the array.
+            packed: whether elements may have travelled in narrower words.
+        """
+        fits = isinstance(found, np.ndarray) and found.shape == shape
+        fits = fits and (found.dtype.kind == "u" if packed else found.dtype == np.uint64)
+        return fits and int(found.max(initial=0)) < self.order
 
     def of(self, numbers: Any) -> Array:
         """Whole numbers, negative ones too, as elements.

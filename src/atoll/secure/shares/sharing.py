@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from atoll.core.requests.island import Secret
 
+    from .domain import WordSource
+
 __all__ = [
     "AdditiveSharing",
     "AuthenticatedSharing",
@@ -85,7 +87,7 @@ def open_additive(shares: Sequence[Array], domain: Domain) -> Array:
     return functools.reduce(domain.add, shares)
 
 
-def split_shamir(values: Array, n: int, threshold: int, field: Field, secret: Secret) -> list[Array]:
+def split_shamir(values: Array, n: int, threshold: int, field: Field, secret: WordSource) -> list[Array]:
     """Split values into n shares, any ``threshold`` of which give them back.
 
     Holder ``i`` gets ``f(i + 1)`` of a random polynomial ``f`` of degree ``threshold - 1`` with ``f(0)`` the value.
