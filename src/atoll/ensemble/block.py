@@ -27,7 +27,7 @@ from atoll.learn.round.evaluation import Evaluation
 from atoll.learn.selection.base import Candidates, Selection
 from atoll.learn.topology.base import Star
 from atoll.learn.training import Training
-from atoll.rounds.loop import Course
+from atoll.rounds.loop import Course, WrappedCourse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -178,22 +178,7 @@ class _Leaves(Star):
         return _LeafRounds(super().course(context))
 
 
-class _LeafRounds(Course):
-    def __init__(self, rounds: Course) -> None:
-        self.rounds = rounds
-
-    def initial(self, fed: Federation) -> Tree:
-        return self.rounds.initial(fed)
-
-    def turns(self, rounds: int) -> int | None:
-        return self.rounds.turns(rounds)
-
-    def find_objection(self, fed: Federation, state: Tree, number: int) -> str | None:
-        return self.rounds.find_objection(fed, state, number)
-
-    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        return await self.rounds.round(fed, state, number)
-
+class _LeafRounds(WrappedCourse):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         models = state["server"]["models"]
         shared = state["buffers"] or {}

@@ -25,7 +25,7 @@ from atoll.data.islands import Islands
 from atoll.data.missing import labelled_rows
 from atoll.privacy import LossTally
 from atoll.privacy.events import neighbours_counted
-from atoll.rounds.loop import Course, Repeated, run_rounds
+from atoll.rounds.loop import Course, Repeated, WrappedCourse, run_rounds
 
 from .algorithm import Helped, Labelled, Phased
 from .cross_site import Across
@@ -133,7 +133,7 @@ def _contacts(context: Context) -> int:
 # ---------------------------------------------------------------- the privacy that clients have spent
 
 
-class Accounted(Course):
+class Accounted(WrappedCourse):
     """A course with ``"epsilon"`` in its rows: the largest amount that a client has spent by the end of the round.
 
     It is counted as the mechanism or the budget says, or else at delta 1e-5. With an asynchronous pacing, it includes replies that are not used yet,
@@ -145,22 +145,10 @@ class Accounted(Course):
     """
 
     def __init__(self, course: Course, context: Context) -> None:
-        self._course = course
+        super().__init__(course)
         self._context = context
         self._terms = _terms(context)
         self._tally: LossTally | None = None
-
-    def initial(self, fed: Federation) -> Tree:
-        """Start with the course's state."""
-        return self._course.initial(fed)
-
-    def turns(self, rounds: int) -> int | None:
-        """Return the course's number of turns."""
-        return self._course.turns(rounds)
-
-    def find_objection(self, fed: Federation, state: Tree, number: int) -> str | None:
-        """Return the course's reason against the next round."""
-        return self._course.find_objection(fed, state, number)
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Run the course's round, and add what the ledger says after it."""
@@ -176,10 +164,6 @@ class Accounted(Course):
         if context.claim is None:
             return True
         return context.evaluation.due(number, number == context.rounds)
-
-    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """Return the course's model."""
-        return await self._course.model(watch, state, number)
 
 
 def _terms(context: Context) -> tuple[float, str, str, str]:

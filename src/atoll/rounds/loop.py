@@ -35,6 +35,7 @@ __all__ = [
     "Repeated",
     "StopRule",
     "Target",
+    "WrappedCourse",
     "kept_best",
     "report_row",
     "require_watched",
@@ -388,6 +389,37 @@ class Course:
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the model so far, and what was measured to find it. Requests through ``watch`` are metered separately."""
         raise NotImplementedError
+
+
+class WrappedCourse(Course):
+    """A course around another one: everything is the other's but what a subclass says.
+
+    Args:
+        course: the other.
+    """
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+
+    def initial(self, fed: Federation) -> Tree:
+        """Start with the course's state."""
+        return self._course.initial(fed)
+
+    def turns(self, rounds: int) -> int | None:
+        """Return the course's number of turns."""
+        return self._course.turns(rounds)
+
+    def find_objection(self, fed: Federation, state: Tree, number: int) -> str | None:
+        """Return the course's reason against the next round."""
+        return self._course.find_objection(fed, state, number)
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Run the course's round."""
+        return await self._course.round(fed, state, number)
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Return the course's model."""
+        return await self._course.model(watch, state, number)
 
 
 class Measures(Protocol):
