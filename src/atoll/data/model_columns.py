@@ -20,7 +20,6 @@ from atoll.core.redaction import private
 from .dataset import About, Dataset
 from .islands import Islands
 from .readers._words import is_number, read_truths
-from .readers.libraries import table_of_frame
 from .readers.table import holes
 from .table import DataTable
 from .units import ColumnExtent, extents_of, name_far_rows
@@ -144,7 +143,7 @@ class ModelColumns:
                 column, the row and the nearest name.
         """
         place, first = _place_of(rows, where)
-        table = _table_of(rows, place)
+        table = table_of_rows(rows, place)
         lacking = [name for name in self.features if name not in table]
         if lacking:
             more = f" ({len(lacking)} are missing: {', '.join(lacking[:8])})" if len(lacking) > 1 else ""
@@ -293,16 +292,19 @@ def _place_of(rows: Any, where: str) -> tuple[str, int]:
     return where, rows.row_offset if isinstance(rows, DataTable) else 0
 
 
-def _table_of(rows: Any, where: str) -> DataTable:
+def table_of_rows(rows: Any, where: str) -> DataTable:
+    """The rows of a file, a frame or a dict of columns as a table.
+
+    Raises:
+        DataError: there is no such file.
+    """
     if isinstance(rows, DataTable):
         return rows
     if isinstance(rows, str | Path):
         if not Path(rows).is_file():
             raise DataError("there is no such file", where=where, remedy="give a CSV or Parquet file with rows")
         return DataTable.read(rows)
-    if isinstance(rows, Mapping):
-        return DataTable(rows, name=where)
-    return DataTable(table_of_frame(rows, where), name=where)
+    return DataTable.of(rows, where)
 
 
 def as_numbers(values: Array, words: Sequence[str] | None) -> Array:

@@ -16,9 +16,8 @@ from torch import nn
 
 from atoll.core.errors import CheckpointError, CompositionError, ConfigError, DataError
 from atoll.core.persistence.files import as_json, write_bytes
-from atoll.data import Dataset, DataTable
-from atoll.data.model_columns import ModelColumns
-from atoll.data.readers.libraries import table_of_frame
+from atoll.data import Dataset
+from atoll.data.model_columns import ModelColumns, table_of_rows
 from atoll.torch import seeded
 from atoll.trees.tree import auc
 
@@ -139,7 +138,7 @@ class FederatedEnsemble:
         """
         if self.columns is None:
             raise CompositionError("the leaves take no rows of tables", where=where, remedy="use .model on tensors")
-        table = _as_table(rows, where)
+        table = table_of_rows(rows, where)
         x = self.columns.matrix(table, where)
         leaf = self.clusters.leaf_of(table) if self.model.wants_leaf else None
         return _probabilities(self.model, x, leaf)
@@ -239,14 +238,6 @@ class FederatedEnsemble:
             None,
             told["reason"],
         )
-
-
-def _as_table(rows: Any, where: str) -> DataTable:
-    if isinstance(rows, DataTable):
-        return rows
-    if isinstance(rows, str | Path):
-        return DataTable.read(rows)
-    return DataTable(rows if isinstance(rows, Mapping) else table_of_frame(rows, where), name=where)
 
 
 def require_fitted(aggregate: str, joined: Mapping[str, Any]) -> None:
