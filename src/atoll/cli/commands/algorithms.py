@@ -90,6 +90,10 @@ _SEVERAL = ("alignment protocol", "vertical model", "cut defence")
 _JOB = "kind of job"
 _RULE = "rule of queries"
 _INDEX = "index of queries"
+_OF_QUERIES = (
+    ("Rules of queries", _RULE, "SQL calls them in FROM, see [Query tables with SQL](howto/queries.md#call-a-rule).", "as SQL calls it"),
+    ("Indexes of queries", _INDEX, "A site finds rows of its own tables by them, see [Indexes of a site](howto/queries.md#indexes-of-a-site).", "in a site's file"),
+)  # fmt: skip
 _NO_METHOD = "program"
 """The kind of job whose method is the user's own."""
 
@@ -208,20 +212,15 @@ def page(found: Sequence[Fact]) -> str:
     lines += [
         _format_line([f"`{one.name}`", one.kind, one.text]) for one in parts if one.kind not in (_RULE, _INDEX, _JOB)
     ]
-    lines += [
-        "\n## Rules of queries\n",
-        "SQL calls them in FROM, see [Query tables with SQL](howto/queries.md#call-a-rule).\n",
-        _format_line(("name", "as SQL calls it", "what it does")), _format_line(["---"] * 3),
-    ]  # fmt: skip
-    own = [one for one in parts if one.kind == _RULE and one.address.startswith("atoll.")]
-    lines += [_format_line([f"`{one.name}`", f"`{one.asked}`", one.text]) for one in own]
-    lines += [
-        "\n## Indexes of queries\n",
-        "A site finds rows of its own tables by them, see [Indexes of a site](howto/queries.md#indexes-of-a-site).\n",
-        _format_line(("name", "in a site's file", "what it does")), _format_line(["---"] * 3),
-    ]  # fmt: skip
-    own = [one for one in parts if one.kind == _INDEX and one.address.startswith("atoll.")]
-    lines += [_format_line([f"`{one.name}`", f"`{one.asked}`", one.text]) for one in own]
+    for title, kind, intro, asked in _OF_QUERIES:
+        lines += [
+            f"\n## {title}\n",
+            f"{intro}\n",
+            _format_line(("name", asked, "what it does")),
+            _format_line(["---"] * 3),
+        ]
+        own = [one for one in parts if one.kind == kind and one.address.startswith("atoll.")]
+        lines += [_format_line([f"`{one.name}`", f"`{one.asked}`", one.text]) for one in own]
     lines += [
         "\n## Kinds of jobs\n",
         "A configuration names them, such as `job: split-fed`, and in Python you give them to `atoll.simulate`. The algorithms above belong to `Training`, and models of columns at several parties to `Vertical`; the other jobs are methods of their own.\n",
