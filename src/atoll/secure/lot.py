@@ -17,6 +17,7 @@ invite and may draw lots under other names: agree on a lot's name beforehand. A 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -85,7 +86,7 @@ class Lot:
         """The parties whose bytes are in it, in order of name."""
         return tuple(sorted(self.commitments))
 
-    @property
+    @functools.cached_property
     def value(self) -> bytes:
         """32 public random bytes."""
         secrets = [self.reveals[name] for name in self.parties]
@@ -110,8 +111,7 @@ class Lot:
         if len(set(found)) < len(found):
             twice = sorted({name for name in found if found.count(name) > 1})
             raise ConfigError(f"{twice[0]!r} occurs twice in a lot", where=self.path, remedy="give each name once")
-        value = self.value  # a hash of all reveals, and each name needs it
-        return sorted(found, key=lambda name: _digest("order", value, use, name))
+        return sorted(found, key=lambda name: _place_in_order(self.value, use, name))
 
     def choose(self, names: Iterable[str], count: int, use: str = "") -> list[str]:
         """Some of the names, such as a committee, in their order; each choice is equally likely.
@@ -168,9 +168,15 @@ def _name(at: Any) -> str:
 _LOOK = "look at the server: it asks for a lot that nobody agreed to"
 
 
+@functools.lru_cache(maxsize=4096)  # in a simulation every party verifies every other's
 def _opens(path: str, attempt: int, name: str, commitment: bytes, revealed: Any) -> bool:
     good = isinstance(revealed, bytes) and len(revealed) == 2 * _BYTES
     return good and _digest("commitment", path, attempt, name, revealed) == commitment
+
+
+@functools.lru_cache(maxsize=4096)
+def _place_in_order(value: bytes, use: str, name: str) -> bytes:
+    return _digest("order", value, use, name)
 
 
 def _is_commitment(found: Any) -> bool:
