@@ -282,8 +282,9 @@ class TruthResult:
         numbers = self.fit.layout.values == "numbers"
         width = max(self.fit.layout.high - self.fit.layout.low, 1e-300) if numbers else 1.0
         far = np.abs(plain.shares - self.fit.shares) / width
-        same = far < 1e-6 if numbers else np.array([plain.truth[task] == truth for task, truth in self.truth.items()])
-        return PlainComparison(float(np.mean(same)), float(far.max(initial=0.0)), plain.truth)
+        truth = plain.truth
+        same = far < 1e-6 if numbers else np.array([truth[task] == said for task, said in self.truth.items()])
+        return PlainComparison(float(np.mean(same)), float(far.max(initial=0.0)), truth)
 
 
 def replay_steps(

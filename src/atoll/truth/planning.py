@@ -199,6 +199,7 @@ class CommitteePlan:
         return asdict(self)
 
 
+@functools.lru_cache(maxsize=64)
 def plan_committee(users: int, loss: float, colluders: float) -> CommitteePlan:
     """Find the least ``k`` for which a ``t`` exists, and the least such ``t``.
 
