@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from atoll.secure.shares import (
     Field,
     SharedArray,
     WordRing,
+    expand_share,
     less,
     mul,
     open_additive,
@@ -23,6 +26,7 @@ from atoll.secure.shares import (
     opened,
     split_additive,
     split_replicated,
+    split_seeded,
     split_shamir,
 )
 from atoll.secure.shares.domain import MERSENNE
@@ -138,21 +142,44 @@ def test_any_threshold_of_shares_gives_the_values(seed, n, data):
     np.testing.assert_array_equal(open_shamir({i: shares[i] for i in some}, threshold, field), values)
 
 
+def through(points, x, prime):
+    """The value at x of the polynomial through some points, integer by integer (Lagrange)."""
+    total = 0
+    for a, y in points:
+        over = math.prod(x - b for b, _ in points if b != a)
+        under = math.prod(a - b for b, _ in points if b != a)
+        total += y * over * pow(under, -1, prime)
+    return total % prime
+
+
 @pytest.mark.parametrize("prime", [MERSENNE, 2**31 - 1, 4294967291, 101])
-@pytest.mark.parametrize(("n", "threshold", "size"), [(12, 8, 5), (12, 9, 5), (40, 21, 700), (30, 30, 3)])
-def test_shares_are_the_polynomials_integer_by_integer(prime, n, threshold, size):
-    """Evaluated step by step or by limbs, for the same draws: the coefficients come highest power first, and each is drawn for all values."""
-    field, draws = Field(prime), Secret(4)
+@pytest.mark.parametrize(("n", "threshold", "size"), [(12, 8, 5), (12, 9, 5), (40, 21, 9), (30, 30, 3), (4, 1, 2)])
+@pytest.mark.parametrize("split", [split_shamir, split_seeded])
+def test_shares_are_the_polynomials_integer_by_integer(split, prime, n, threshold, size):
+    """Whichever shares are drawn: the value and the first holders' shares fix the polynomial, and the last ones open it."""
+    field = Field(prime)
     values = field.random(Secret(3), (size,))
-    rows = [field.random(draws, (size,)).tolist() for _ in range(threshold - 1)] + [values.tolist()]
-    shares = split_shamir(values, n, threshold, field, Secret(4))
-    for x, share in enumerate(shares, 1):
-        slow = [0] * size
-        for row in rows:
-            slow = [(value * x + coefficient) % prime for value, coefficient in zip(slow, row, strict=True)]
-        assert share.tolist() == slow
-    some = dict(list(enumerate(shares))[-threshold:])
+    shares = split(values, n, threshold, field, Secret(4))
+    assert [isinstance(share, bytes) for share in shares] == [split is split_seeded and i < threshold - 1 for i in range(n)]  # fmt: skip
+    rows = [expand_share(share, size, field) if isinstance(share, bytes) else share for share in shares]
+    for j in range(size):
+        points = [(0, int(values[j])), *((x, int(row[j])) for x, row in enumerate(rows[: threshold - 1], 1))]
+        assert [int(row[j]) for row in rows] == [through(points, x, prime) for x in range(1, n + 1)]
+    some = dict(list(enumerate(rows))[-threshold:])
     np.testing.assert_array_equal(open_shamir(some, threshold, field), values)
+
+
+def test_shares_of_seeds_add_up_and_two_splits_share_nothing():
+    field, secret = Field(101), Secret(5)
+    splits = [split_seeded(field.of(np.array([v, -v])), 6, 4, field, secret) for v in (7, 30)]
+    assert len({share for shares in splits for share in shares if isinstance(share, bytes)}) == 6
+    sums = {}
+    for place, pair in enumerate(zip(*splits, strict=True)):
+        first, second = (expand_share(share, 2, field) if isinstance(share, bytes) else share for share in pair)
+        sums[place] = field.add(first, second)
+    assert field.signed(open_shamir({i: sums[i] for i in (0, 2, 3, 5)}, 4, field)).tolist() == [37, -37]
+    with pytest.raises(ConfigError, match="threshold=7 of 6 holders"):
+        split_seeded(np.zeros(1, np.uint64), 6, 7, field, secret)
 
 
 def test_one_wrong_share_of_many_is_found_wherever_it_is():
@@ -180,11 +207,13 @@ def test_additive_and_replicated_shares_give_the_values(seed, n, domain):
 
 
 @pytest.mark.parametrize("value", [0, 1, 100])
-def test_fewer_shares_than_the_threshold_are_uniform(value):
+@pytest.mark.parametrize("split", [split_shamir, split_seeded])
+def test_fewer_shares_than_the_threshold_are_uniform(split, value):
     """Two of five shares with threshold 3, over a field of 11: each of the 121 pairs as often, whatever the value."""
     field = Field(11)
     values = np.full(60_000, value % 11, dtype=np.uint64)
-    shares = split_shamir(values, 5, 3, field, Secret(value + 1))
+    shares = split(values, 5, 3, field, Secret(value + 1))
+    shares = [expand_share(share, len(values), field) if isinstance(share, bytes) else share for share in shares]
     counts = np.bincount((shares[1] * np.uint64(11) + shares[4]).astype(int), minlength=121)
     expected = len(values) / 121
     assert ((counts - expected) ** 2 / expected).sum() < 210  # chi-square with 120 degrees: 1e-6

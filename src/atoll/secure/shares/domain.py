@@ -19,7 +19,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 
-from ..keystream import NoiseStream, derived
+from ..keystream import derived, opened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,11 +50,12 @@ class SeededWords:
     """
 
     def __init__(self, seed: bytes, use: str) -> None:
-        self._stream = NoiseStream(derived(seed, use))
+        self._stream = opened(derived(seed, use))
 
     def uint64(self, shape: int | tuple[int, ...]) -> Array:
         """The next words."""
-        return self._stream.words(int(np.prod(shape, dtype=int))).reshape(shape)
+        raw = self._stream.update(bytes(8 * int(np.prod(shape, dtype=int))))
+        return np.frombuffer(raw, dtype="<u8").astype(np.uint64).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError, LetterError
 
-from .domain import Array, Binary, Domain, Field, WordRing
+from ..keystream import SEED
+from .domain import Array, Binary, Domain, Field, SeededWords, WordRing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ __all__ = [
     "ReplicatedSharing",
     "ShamirSharing",
     "Sharing",
+    "expand_share",
     "interpolate",
     "lagrange",
     "open_additive",
@@ -40,6 +42,7 @@ __all__ = [
     "sharing_of",
     "split_additive",
     "split_replicated",
+    "split_seeded",
     "split_shamir",
 ]
 
@@ -52,15 +55,16 @@ __all__ = [
 # | `split_additive` | the sum of the shares | all n | nothing |
 # | `split_additive` over `Binary` | the XOR of the shares | all n | nothing |
 # | `split_shamir` | the value at 0 of a polynomial of degree t - 1 (Shamir 1979) | any t | nothing |
+# | `split_seeded` | the same; t - 1 shares follow from seeds | any t | nothing, if a keystream looks random |
 # | `split_replicated` | the sum of three parts; holder i has parts i and i + 1 (Ito, Saito, Nishizeki 1987) | any 2 of 3 | nothing |
 #
 # All shares are linear: sums of shares are shares of sums. Every draw comes from ``island.secret``.
 
 
 _BLOCK = 1 << 14
-"""Values whose coefficients are drawn at once."""
+"""Values whose coefficients are drawn at once: they stay in the processor's cache."""
 _STEPS = 8
-"""Threshold up to which polynomials are evaluated step by step; above it matrices of limbs are faster."""
+"""Threshold up to which polynomials are evaluated step by step; above it products of matrices are faster."""
 _ENTRIES = 1 << 15
 """Entries of a product of matrices: they stay in the processor's cache."""
 
@@ -97,40 +101,73 @@ def split_shamir(values: Array, n: int, threshold: int, field: Field, secret: Wo
         n: number of holders.
         threshold: shares that give the values; fewer are independent of them.
         field: a field with more than n elements.
-        secret: where the coefficients come from.
+        secret: where the polynomials come from.
 
     Raises:
         ConfigError: the threshold is not 1 to n, or the field is too small.
     """
-    if not 1 <= threshold <= n or n >= field.order:
-        raise ConfigError(
-            f"threshold={threshold} of {n} holders modulo {field.order}",
-            where="split_shamir",
-            remedy="use a threshold of 1 to the number of holders, and a prime above it",
-        )
+    _require_threshold(n, threshold, field, "split_shamir")
     flat = np.ravel(values)
+    if threshold > _STEPS:
+        first = [field.random(secret, flat.shape) for _ in range(threshold - 1)]
+        return [row.reshape(values.shape) for row in (*first, *_complete_shares(flat, first, n, field))]
     made = np.empty((n, flat.size), dtype=np.uint64)
     for begin in range(0, flat.size, _BLOCK):
         block = flat[begin : begin + _BLOCK]
         line = [field.random(secret, block.shape) for _ in range(threshold - 1)]  # highest power first
-        made[:, begin : begin + _BLOCK] = _evaluate_by_limbs(line, block, n, field) if threshold > _STEPS else _evaluate_by_steps(line, block, n, field)  # fmt: skip
+        for x in range(1, n + 1):  # Horner's rule is the fastest way for few coefficients
+            value = np.zeros_like(block)
+            for coefficient in line:
+                value = field.times(field.add(value, coefficient), x)
+            made[x - 1, begin : begin + _BLOCK] = field.add(value, block)
     return list(made.reshape(n, *values.shape))
 
 
-def _evaluate_by_steps(line: Sequence[Array], block: Array, n: int, field: Field) -> Array:
-    """The polynomials at ``1 .. n`` by Horner's rule, ``(n, values)``: the fastest way for few coefficients."""
-    made = np.empty((n, block.size), dtype=np.uint64)
-    for x in range(1, n + 1):
-        value = np.zeros_like(block)
-        for coefficient in line:
-            value = field.times(field.add(value, coefficient), x)
-        made[x - 1] = field.add(value, block)
-    return made
+def split_seeded(values: Array, n: int, threshold: int, field: Field, secret: Secret) -> list[bytes | Array]:
+    """Split values as `split_shamir` does, into ``threshold - 1`` seeds and ``n - threshold + 1`` arrays.
+
+    The value and any ``threshold - 1`` shares fix the polynomial. So the shares of the first holders may follow from seeds of 32 bytes (`expand_share`), each of which its holder alone has, and the others' are
+    interpolated. This is ``threshold - 1`` arrays less to compute and to send. Fewer shares than the threshold are independent of the values for whoever cannot tell AES-128 in counter mode from chance.
+
+    Args:
+        values: elements of the field, ``(values,)``.
+        n: number of holders.
+        threshold: shares that give the values.
+        field: a field with more than n elements.
+        secret: where the seeds come from.
+
+    Raises:
+        ConfigError: as `split_shamir`.
+    """
+    _require_threshold(n, threshold, field, "split_seeded")
+    seeds = [secret.bytes(SEED) for _ in range(threshold - 1)]
+    first = [expand_share(seed, values.size, field) for seed in seeds]
+    return [*seeds, *_complete_shares(values, first, n, field)]
 
 
-def _evaluate_by_limbs(line: Sequence[Array], block: Array, n: int, field: Field) -> Array:
-    """The polynomials at ``1 .. n`` as a product of matrices, ``(n, t) @ (t, values)``, which runs in floating point."""
-    return _multiply_rows(_powers(n, len(line) + 1, field), [*line, block], field)
+def expand_share(seed: bytes, count: int, field: Field) -> Array:
+    """Return the share that follows from a seed of `split_seeded`, ``(count,)``.
+
+    Raises:
+        ConfigError: the seed does not have 32 bytes.
+    """
+    return field.random(SeededWords(seed, "share"), (count,))
+
+
+def _require_threshold(n: int, threshold: int, field: Field, where: str) -> None:
+    if 1 <= threshold <= n < field.order:
+        return
+    raise ConfigError(
+        f"threshold={threshold} of {n} holders modulo {field.order}",
+        where=where,
+        remedy="use a threshold of 1 to the number of holders, and a prime above it",
+    )
+
+
+def _complete_shares(values: Array, first: Sequence[Array], n: int, field: Field) -> Array:
+    """The shares of the other holders, ``(n - len(first), values)``: values at 0 and the first holders' shares fix the polynomials."""
+    given = len(first)
+    return interpolate([values, *first], tuple(range(-1, given)), tuple(range(given + 1, n + 1)), field)
 
 
 def _multiply_rows(factors: Array, rows: Sequence[Array], field: Field) -> Array:
@@ -140,16 +177,6 @@ def _multiply_rows(factors: Array, rows: Sequence[Array], field: Field) -> Array
     for begin in range(0, rows[0].size, width):
         columns = slice(begin, begin + width)
         made[:, columns] = field.dot(factors, np.stack([row[columns] for row in rows]))
-    return made
-
-
-@functools.lru_cache(maxsize=16)
-def _powers(n: int, threshold: int, field: Field) -> Array:
-    """``x^(threshold - 1), .., x, 1`` for ``x`` from 1 to ``n``: a row for each holder."""
-    made, x = np.ones((n, threshold), dtype=np.uint64), np.arange(1, n + 1, dtype=np.uint64)
-    for column in range(threshold - 2, -1, -1):
-        made[:, column] = field.mul(made[:, column + 1], x)
-    made.flags.writeable = False
     return made
 
 
@@ -182,7 +209,7 @@ def open_shamir(shares: Mapping[int, Array], threshold: int, field: Field) -> Ar
 
 
 def interpolate(shares: Sequence[Array], places: tuple[int, ...], points: tuple[int, ...], field: Field) -> Array:
-    """The polynomial through shares at some points, none of which is a holder's: ``(points, *shape of a share)``."""
+    """The polynomial through shares at some points, none of which is a holder's: ``(points, *shape of a share)``. The point of place ``i`` is ``i + 1``, so the values are those of place -1."""
     shape = np.shape(shares[0])
     if len(places) * len(points) <= _STEPS:
         rows = [_combined(field, lagrange(places, field, at=point), shares) for point in points]
