@@ -240,11 +240,11 @@ def _jobs(seeds: int, quick: bool) -> list[Claim]:
     for seed in range(seeds):
         reports, truth = draw_reports(USERS, [seed])
         arithmetic = float(play_campaigns(MODELS["logistic"], reports, truth, USERS, LOSS, 3, seed=seed)[0])
-        pairs.append((run_campaign(seed, Virtual(of=Shamir()), LOSS)[1], arithmetic))
+        pairs.append((run_campaign(seed, Virtual(of=Shamir(seeds=False)), LOSS)[1], arithmetic))
     gaps = np.array([job - other for job, other in pairs])
     error = float(gaps.std(ddof=1) / np.sqrt(seeds))
     ours, beside = (float(np.mean(column)) for column in zip(*pairs, strict=True))
-    whole, accuracy = run_campaign(0, Virtual(of=Shamir()))
+    whole, accuracy = run_campaign(0, Virtual(of=Shamir(seeds=False)))
     reports, truth = draw_reports(USERS, [0])
     alone = float(play_campaigns(MODELS["logistic"], reports, truth, USERS, 0.0, 3)[0])
     made = [
@@ -254,7 +254,7 @@ def _jobs(seeds: int, quick: bool) -> list[Claim]:
     ]  # fmt: skip
     if not quick:
         began = time.process_time()
-        sealed, also = run_campaign(0, Shamir())
+        sealed, also = run_campaign(0, Shamir(seeds=False))
         seconds = time.process_time() - began
         same = (sealed.bytes_up, sealed.bytes_down, also) == (whole.bytes_up, whole.bytes_down, accuracy)
         made.append(Claim("letters that are shared and opened give the same truth for the same bytes", "the same", "the same" if same else "others", same, "protocol Shamir against Virtual", part))  # fmt: skip

@@ -144,8 +144,7 @@ class Truth(Checked, Job):
             steps = PartySteps(self.model, self.protocol, [f"party-{i}" for i in range(parties)])
             codec = steps.codec(self.model.steps[-1], layout)
             holders, threshold = self.protocol.plan_holders(parties)
-            word = 4 if self.protocol.whole and self.protocol.domain(codec).bits <= 32 else 8
-            costs = {"numbers": codec.entries, "holders": holders, "threshold": threshold, "bytes_shares": word * codec.entries * max(holders, 1)}  # fmt: skip
+            costs = {"numbers": codec.entries, "holders": holders, "threshold": threshold, "bytes_shares": self.protocol.count_share_bytes(codec, parties)}  # fmt: skip
         return Explanation(self.title, parties, tuple(seen), costs, tuple(notes))
 
     def prepare(self, data: Any) -> Prepared:

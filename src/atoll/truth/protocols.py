@@ -11,7 +11,7 @@
 A party turns its contributions into whole numbers (`SumCodec`): ``round(x 2^bits)``. The codec takes the bounds of `TruthModel.terms` and the number of workers, and finds the smallest domain in which no sum can overflow. So all
 protocols but the plain one add up the same integers, and their results are equal to the bit.
 
-With shares, a party posts one sealed letter to each *holder*. It has the shares of all tasks, and those of zeros too, so all letters have one size. The server relays the letters, and then announces whose letters it has: the *senders*.
+With shares, a party posts one sealed letter to each *holder*. It has the shares of all tasks, and those of zeros too, so its size tells nothing; of `Shamir`, the letters of some holders have a seed from which the shares follow. The server relays the letters, and then announces whose letters it has: the *senders*.
 Every holder adds up the shares of these senders, once (`Island.promise`), and sends the sum.
 """
 
@@ -35,7 +35,16 @@ from atoll.core.requests.task import Task
 from atoll.core.sealing import VirtualSealing
 from atoll.core.validation import Checked
 from atoll.secure.masking import SecureAggregation
-from atoll.secure.shares import Field, WordRing, correct_shamir, open_additive, split_additive, split_shamir
+from atoll.secure.shares import (
+    Field,
+    WordRing,
+    correct_shamir,
+    expand_share,
+    open_additive,
+    split_additive,
+    split_seeded,
+    split_shamir,
+)
 
 from .models.model import Arrays, Term
 from .planning import plan_committee
@@ -62,6 +71,8 @@ __all__ = [
 SMALL_PRIME = 2**32 - 5
 """The largest prime of 32 bits: shares of 4 bytes."""
 
+_SEED = 32
+"""Bytes of a seed."""
 _LOOK = "look at the server: it asks for a sum that nobody agreed to"
 
 
@@ -276,6 +287,18 @@ class TruthProtocol(Checked):
         """Where shares live."""
         return codec.field()
 
+    def count_seeds(self, threshold: int) -> int:
+        """How many holders get a seed in place of shares."""
+        del threshold
+        return 0
+
+    def count_share_bytes(self, codec: SumCodec, parties: int) -> int:
+        """Bytes of the shares that a party sends in a step, without envelopes; of its numbers, where nobody holds shares."""
+        holders, threshold = self.plan_holders(parties)
+        seeds = self.count_seeds(threshold)
+        word = 4 if self.whole and self.domain(codec).bits <= 32 else 8
+        return _SEED * seeds + word * codec.entries * max(holders - seeds, 1)
+
     async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
         """Add up the contributions of one step."""
         raise NotImplementedError
@@ -374,8 +397,10 @@ class Additive(TruthProtocol):
         """Words of 32 or 64 bits."""
         return codec.ring()
 
-    def split(self, numbers: Array, holders: int, threshold: int, domain: Domain, secret: Any) -> Sequence[Array]:
-        """Return the shares of each holder."""
+    def split(
+        self, numbers: Array, holders: int, threshold: int, domain: Domain, secret: Any
+    ) -> Sequence[bytes | Array]:
+        """Return the shares of each holder, or the seed from which they follow."""
         del threshold
         return split_additive(numbers, holders, domain, secret)
 
@@ -466,12 +491,15 @@ class Shamir(Additive):
             ``colluders`` (`plan_committee`); where no committee is smaller than all parties, all hold shares.
         loss: expected share of holders that are lost, for ``"auto"``.
         colluders: share of the parties that may pool what they see, for ``"auto"``.
+        seeds: whether the shares of ``threshold - 1`` holders follow from seeds, so that their letters are small (`atoll.secure.shares.split_seeded`). Without seeds, shares hide contributions whatever the colluders can
+            compute; the letters that carry them do not.
     """
 
     threshold: float = 0.5
     committee: int | str = 0
     loss: float = 0.05
     colluders: float = 0.1
+    seeds: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -514,8 +542,16 @@ class Shamir(Additive):
         """A prime field."""
         return codec.field()
 
-    def split(self, numbers: Array, holders: int, threshold: int, domain: Domain, secret: Any) -> Sequence[Array]:
-        """Return the shares of each holder."""
+    def count_seeds(self, threshold: int) -> int:
+        """All holders but one below the threshold."""
+        return threshold - 1 if self.seeds else 0
+
+    def split(
+        self, numbers: Array, holders: int, threshold: int, domain: Domain, secret: Any
+    ) -> Sequence[bytes | Array]:
+        """Return the shares of each holder, or the seed from which they follow."""
+        if self.seeds:
+            return split_seeded(numbers, holders, threshold, _as_field(domain), secret)
         return split_shamir(numbers, holders, threshold, _as_field(domain), secret)
 
     def open(
@@ -594,7 +630,7 @@ class Virtual(TruthProtocol):
             raise self.of._too_few(left, asked.holders, asked)
         values = asked.codec.decode(np.asarray(found["words"], dtype=np.int64))
         path = f"{fed.slot}/{half.share.name}/@{'/'.join(map(str, asked.at))}/share"
-        sent = _count_virtual(asked, sorted(found.senders.names), there, domain, path)
+        sent = _count_virtual(asked, sorted(found.senders.names), there, domain, path, self.of.count_seeds(asked.holders.threshold))  # fmt: skip
         return ContributedSum(values, found.senders, virtual=sent)
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
@@ -608,7 +644,7 @@ def pack_elements(row: Array, domain: Domain) -> NDArray[Any]:
 
 
 def _count_virtual(
-    asked: SumRequest, senders: Sequence[str], there: Collection[str], domain: Domain, path: str
+    asked: SumRequest, senders: Sequence[str], there: Collection[str], domain: Domain, path: str, seeds: int
 ) -> dict[str, tuple[int, int]]:
     """Bytes that each party would have sent and received: the request with its reply and letters, and at holders the letters that they would get, with their own sums."""
     holders, row = asked.holders.names, pack_elements(np.zeros(asked.codec.entries, np.uint64), domain)
@@ -617,7 +653,8 @@ def _count_virtual(
     sizes = {name: len(name.encode()) for name in (*senders, *holders)}
     up, down = dict.fromkeys(senders, M.nbytes(None)), dict.fromkeys(senders, message)
     for place, holder in enumerate(holders):
-        got = [_letter_bytes(len(path.encode()), sizes[name] + sizes[holder], place.bit_length() // 8, row.size, row.itemsize) for name in senders]  # fmt: skip
+        entries = 0 if place < seeds else row.size
+        got = [_letter_bytes(len(path.encode()), sizes[name] + sizes[holder], place.bit_length() // 8, entries, row.itemsize) for name in senders]  # fmt: skip
         for name, nbytes in zip(senders, got, strict=True):
             up[name] += nbytes
         if holder in there:
@@ -628,9 +665,10 @@ def _count_virtual(
 
 @functools.lru_cache(maxsize=4096)
 def _letter_bytes(path: int, names: int, number: int, entries: int, width: int) -> int:
-    """Bytes of one letter between names of together so many bytes, whose number is so many bytes longer than a small one."""
+    """Bytes of one letter between names of together so many bytes, whose number is so many bytes longer than a small one; without entries it holds a seed."""
     kind: Any = np.uint64 if width == 8 else np.uint32
-    sealed = VirtualSealing().seal("x" * (names // 2), "x" * (names - names // 2), "x" * path, 1 << (8 * number - 1) if number else 0, {"share": np.zeros(entries, kind)}, bytes)  # fmt: skip
+    content: Any = {"share": np.zeros(entries, kind)} if entries else {"seed": bytes(_SEED)}
+    sealed = VirtualSealing().seal("x" * (names // 2), "x" * (names - names // 2), "x" * path, 1 << (8 * number - 1) if number else 0, content, bytes)  # fmt: skip
     return int(sealed.nbytes)
 
 
@@ -641,7 +679,7 @@ def post_shares(island: Any, protocol: Additive, numbers: NDArray[np.int64], hol
     """Split a party's whole numbers, and post one letter to each holder."""
     shares = protocol.split(domain.of(numbers), len(holders.names), holders.threshold, domain, island.secret)
     for name, share in zip(holders.names, shares, strict=True):
-        island.post(name, {"share": pack_elements(share, domain)})
+        island.post(name, {"seed": share} if isinstance(share, bytes) else {"share": pack_elements(share, domain)})
 
 
 def add_letters(
@@ -672,8 +710,20 @@ def add_letters(
     island.promise(f"senders of {label}", hashlib.sha256(M.encode(sorted(set(senders)))).digest())
     total = np.zeros(entries, dtype=np.uint64)
     for name, letter in island.inbox.items():
-        row = letter.get("share") if isinstance(letter, Mapping) else None
-        if not isinstance(row, np.ndarray) or not domain.are_elements(row, (entries,), packed=True):
+        row = _read_share(letter, entries, domain)
+        if row is None:
             raise DataError(f"{name} sent no shares of {entries} numbers", where=label, remedy=f"leave {name} out, and look at it")  # fmt: skip
-        total = domain.add(total, row.astype(np.uint64))
+        total = domain.add(total, row)
     return pack_elements(total, domain)
+
+
+def _read_share(letter: Any, entries: int, domain: Domain) -> Array | None:
+    """The shares in a letter, or those that follow from its seed; ``None`` if it has neither."""
+    if not isinstance(letter, Mapping):
+        return None
+    seed, row = letter.get("seed"), letter.get("share")
+    if isinstance(seed, bytes) and len(seed) == _SEED and isinstance(domain, Field):
+        return expand_share(seed, entries, domain)
+    if isinstance(row, np.ndarray) and domain.are_elements(row, (entries,), packed=True):
+        return row.astype(np.uint64)
+    return None
