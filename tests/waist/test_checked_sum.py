@@ -40,18 +40,18 @@ class Spoilt:
 def send_and_cheat(island, message):
     """Two users cheat: client-1 shares no polynomial and commits to that; client-2 commits to other shares than it sends to client-6."""
     if island.name == "client-1":
-        made = checked_sums.split_shamir
+        made = checked_sums.split_seeded
 
         def split(*args):
             shares = made(*args)
             shares[4] = FIELD.add(shares[4], np.eye(1, len(shares[4]), dtype=np.uint64)[0])
             return shares
 
-        checked_sums.split_shamir = split
+        checked_sums.split_seeded = split
         try:
             return send_values(island, message)
         finally:
-            checked_sums.split_shamir = made
+            checked_sums.split_seeded = made
     return send_values(Spoilt(island, to="client-6", commit=False) if island.name == "client-2" else island, message)
 
 

@@ -2,7 +2,7 @@
 
 `sum_checked` takes these supersteps over the waist's channels:
 
-1. *share*: each sender posts a sealed letter to each holder, with its shares of all values and of `add_masks`'s random ones, and a salt. It replies with commitments to all letters.
+1. *share*: each sender posts a sealed letter to each holder, with its shares of all values and of `add_masks`'s random ones, or the seed from which they follow, and a salt. It replies with commitments to all letters.
 2. *receive*: each holder opens its letters, binds itself to them, and replies with what they would commit to. Where that differs from the sender's commitment, the sender publishes the one share
    (*reveal*), or is out.
 3. A public lot among the holders (`atoll.secure.draw_lot`). Nobody knows it before all letters are bound.
@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core import message as M
 from atoll.core.errors import ConfigError, LetterError, PolicyError, QuorumError
 from atoll.core.requests.island import Secret
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import task
 from atoll.core.sealing import hash_parts
 
-from .keystream import derived
+from .keystream import SEED, derived
 from .lot import accept_lot, draw_lot
 from .shares.checks import (
     add_masks,
@@ -44,7 +45,7 @@ from .shares.checks import (
     opens_commitment,
 )
 from .shares.domain import Array, Field, SeededWords
-from .shares.sharing import split_shamir
+from .shares.sharing import expand_share, split_seeded
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -67,6 +68,8 @@ __all__ = [
 ]
 
 _HASH = 32
+_ABREAST = 16
+"""Senders whose shares a holder mixes at once."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,11 @@ class CheckedTerms:
         """What a commitment is for."""
         return "\n".join((self.name, str(self.threshold), *self.holders, sender, holder))
 
+    @property
+    def digest(self) -> bytes:
+        """What letters are bound to: a letter opens only where the terms are the sender's."""
+        return hash_parts("terms of a checked sum", M.encode(self.message()))
+
     def message(self) -> dict[str, Any]:
         """The terms as a message."""
         return {"holders": list(self.holders), "threshold": self.threshold, "values": self.values, "prime": self.prime, "name": self.name}  # fmt: skip
@@ -149,17 +157,23 @@ class CheckedSum:
 # ------------------------------------------------------------------ at the parties
 
 
-def _letters(terms: CheckedTerms, masked: Array, seed: bytes) -> dict[str, tuple[Array, bytes]]:
-    """Each holder's share and salt."""
-    made = split_shamir(masked, len(terms.holders), terms.threshold, terms.field, SeededWords(seed, "checked shares"))
+def _letters(terms: CheckedTerms, masked: Array, seed: bytes) -> dict[str, tuple[bytes | Array, bytes]]:
+    """Each holder's share, or the seed of it, and salt."""
+    source = SeededWords(seed, "checked shares")
+    made = split_seeded(masked, len(terms.holders), terms.threshold, terms.field, source)
     salts = (derived(seed, "checked salt", holder.encode()) for holder in terms.holders)
-    return dict(zip(terms.holders, zip(made, salts, strict=True), strict=True))
+    return {name: (_packed(share, terms), salt) for name, share, salt in zip(terms.holders, made, salts, strict=True)}
+
+
+def _packed(share: bytes | Array, terms: CheckedTerms) -> Any:
+    """A share as it travels: in 4 bytes an element where they fit."""
+    return share.astype(np.uint32) if isinstance(share, np.ndarray) and terms.field.bits <= 32 else share
 
 
 def post_checked(island: Island, values: Any, message: Any) -> bytes:
     """At a sender: post shares of whole numbers, and return the commitments, which the task must reply with.
 
-    Call it in a task of your own that `sum_checked` is given; `send_values` is one for ``island.data``.
+    Call it in a task of your own that `sum_checked` is given; `send_values` is one for ``island.data``. If it must know who adds up, let it read ``CheckedTerms.of(message["terms"])``.
 
     Args:
         island: the sender.
@@ -171,7 +185,7 @@ def post_checked(island: Island, values: Any, message: Any) -> bytes:
         DataError: the numbers do not fit the field.
         ConfigError: there are more or fewer numbers.
     """
-    terms = CheckedTerms.of(message)
+    terms = CheckedTerms.of(message["terms"])
     made = terms.field.of(values)
     if made.shape != (terms.values,):
         raise ConfigError(f"values of shape {made.shape}", where="checked sum", remedy=f"share {terms.values} numbers")
@@ -179,6 +193,7 @@ def post_checked(island: Island, values: Any, message: Any) -> bytes:
     masked = add_masks(made, terms.field, island.secret)
     own = {"seed": seed, "masked": masked}  # a letter to oneself: nothing of a sender has to be kept
     commitments = []
+    island.bind_letters(terms.digest)
     for holder, (share, salt) in _letters(terms, masked, seed).items():
         more = own if holder == island.name else {}
         island.post(holder, {"share": share, "salt": salt, **more})
@@ -194,17 +209,20 @@ def send_values(island: Island, message: Any) -> bytes:
     return post_checked(island, island.data, message)
 
 
-def _is_share(row: Any, terms: CheckedTerms) -> bool:
-    return terms.field.are_elements(row, (terms.width,))
+def _is_share(share: Any, terms: CheckedTerms) -> bool:
+    if isinstance(share, bytes):
+        return len(share) == SEED
+    return terms.field.are_elements(share, (terms.width,), packed=True)
 
 
 @task
 def receive_letters(island: Island, message: Any) -> bytes:
     """At a holder: open all letters, bind to them, and reply with what each of them commits to; zeros for one that is no share."""
     terms, senders = CheckedTerms.of(message["terms"]), [str(name) for name in message["senders"]]
-    rows, salts, found = np.zeros((len(senders), terms.width), dtype=np.uint64), list[bytes](), list[bytes]()
+    shares, salts, found = list[Any](), list[bytes](), list[bytes]()
     own: dict[str, Any] = {}
-    for place, sender in enumerate(senders):
+    island.bind_letters(terms.digest)
+    for sender in senders:
         letter = _opened(island, sender)
         if sender == island.name:  # a letter opens once, so what `reveal_shares` may need is kept
             own = {name: letter[name] for name in ("seed", "masked") if name in letter}
@@ -212,12 +230,11 @@ def receive_letters(island: Island, message: Any) -> bytes:
         salt: Any = letter.get("salt")
         good = _is_share(share, terms) and isinstance(salt, bytes) and len(salt) == _HASH
         salts.append(salt if good else bytes(_HASH))
-        if good:
-            rows[place] = share
-        found.append(commit_share(rows[place], salts[-1], terms.context(sender, island.name)) if good else bytes(_HASH))
+        shares.append(share if good else bytes(SEED))
+        found.append(commit_share(share, salt, terms.context(sender, island.name)) if good else bytes(_HASH))
     told = b"".join(found)
     island.promise(f"letters of the sum {terms.name}", hash_parts(*senders, told))
-    island.state = {"senders": senders, "rows": rows, "salts": salts, "own": own}
+    island.state = {"terms": terms.digest, "senders": senders, "shares": shares, "salts": salts, "own": own}
     return told
 
 
@@ -239,55 +256,73 @@ def reveal_shares(island: Island, message: Any) -> list[Any]:
         raise PolicyError(f"{len(holders)} published shares with threshold {terms.threshold} would show the values", where="checked sum", remedy="look at the server, or at the holders that say that their letters are none")  # fmt: skip
     island.promise(f"published shares of the sum {terms.name}", hash_parts(*sorted(holders)))
     state = island.state
-    own = state["own"] if isinstance(state, Mapping) else _opened(island, island.name)
+    island.bind_letters(terms.digest)
+    own = state["own"] if _received(state, terms) else _opened(island, island.name)
     if not {"seed", "masked"} <= set(own):
         raise PolicyError(f"{island.name} has shared nothing in the sum {terms.name}", where="checked sum", remedy="look at the server: it asks who is no sender")  # fmt: skip
     letters = _letters(terms, own["masked"], own["seed"])
     return [list(letters[name]) for name in holders]
 
 
-def _held(island: Island, message: Any) -> tuple[CheckedTerms, list[str], Array, list[bytes]]:
+def _received(state: Any, terms: CheckedTerms) -> bool:
+    """Whether a holder's state has the letters of this sum."""
+    return isinstance(state, Mapping) and state.get("terms") == terms.digest
+
+
+def _held(island: Island, message: Any) -> tuple[CheckedTerms, list[str], list[Any], list[bytes]]:
     """What a holder has received, with the shares that were published since in their places.
 
     Raises:
-        PolicyError: it has received nothing.
+        PolicyError: it has received nothing under these terms: a server that changes their name could ask for two sums of the same letters.
     """
     terms, state = CheckedTerms.of(message["terms"]), island.state
-    if not isinstance(state, Mapping) or "rows" not in state:
-        raise PolicyError(f"{island.name} has received no letters", where="checked sum", remedy="ask holders for `receive_letters` first")  # fmt: skip
-    senders, rows, salts = [str(name) for name in state["senders"]], np.array(state["rows"]), list(state["salts"])
+    if not _received(state, terms) or "shares" not in state:
+        raise PolicyError(f"{island.name} has received no letters of the sum {terms.name}", where="checked sum", remedy="ask holders for `receive_letters` first, with the same terms")  # fmt: skip
+    senders, shares, salts = [str(name) for name in state["senders"]], list(state["shares"]), list(state["salts"])
     for sender, (share, salt) in message["published"].get(island.name, {}).items():
         if _is_share(share, terms):
-            rows[senders.index(sender)], salts[senders.index(sender)] = share, salt
-    return terms, senders, rows, salts
+            shares[senders.index(sender)], salts[senders.index(sender)] = share, salt
+    return terms, senders, shares, salts
 
 
 @task
 def show_mixed(island: Island, message: Any) -> Array:
     """At a holder: the combinations of its shares of each sender, ``(senders, masks)``, by the lot."""
-    terms, _, rows, _ = _held(island, message)
+    terms, _, shares, _ = _held(island, message)
     lot = accept_lot(island, message["lot"], at=message["at"])
-    return mix_shares(rows, draw_factors(lot.value, terms.values, terms.field), terms.field)
+    factors, made = draw_factors(lot.value, terms.values, terms.field), list[Array]()
+    for begin in range(0, len(shares), _ABREAST):
+        rows = np.stack([expand_share(share, terms.width, terms.field) for share in shares[begin : begin + _ABREAST]])
+        made.append(mix_shares(rows, factors, terms.field))
+    return np.concatenate(made)
 
 
 @task
 def open_letters(island: Island, message: Any) -> list[Any]:
     """At a holder that is off the polynomials of some senders: their letters."""
-    terms, senders, rows, salts = _held(island, message)
+    terms, senders, shares, salts = _held(island, message)
     asked = [senders.index(str(name)) for name in message["disputed"].get(island.name, ())]
     island.promise(f"opened letters of the sum {terms.name}", hash_parts(*(senders[i] for i in sorted(asked))))
-    return [[rows[i], salts[i]] for i in asked]
+    return [[shares[i], salts[i]] for i in asked]
 
 
 @task
 def add_checked(island: Island, message: Any) -> Array:
-    """At a holder: the sum of the values of the senders that are left; once."""
-    terms, senders, rows, _ = _held(island, message)
+    """At a holder: the sum of the values of the senders that are left; once. The letters are then forgotten."""
+    terms, state = CheckedTerms.of(message["terms"]), island.state
     left = sorted({str(name) for name in message["left"]})
     if len(left) < 2:
         raise PolicyError(f"a sum of {len(left)} senders", where="checked sum", remedy="add up 2 or more: one would be seen")  # fmt: skip
     island.promise(f"senders of the sum {terms.name}", hash_parts(*left))
-    return terms.field.total(rows[[senders.index(name) for name in left], : terms.values])
+    if _received(state, terms) and "total" in state:  # asked again, for the same senders
+        return np.asarray(state["total"])
+    terms, senders, shares, _ = _held(island, message)
+    total = np.zeros(terms.width, dtype=np.uint64)
+    for name in left:
+        total = terms.field.add(total, expand_share(shares[senders.index(name)], terms.width, terms.field))
+    row = np.asarray(_packed(total[: terms.values], terms))
+    island.state = {"terms": terms.digest, "own": {}, "total": row}
+    return row
 
 
 # ------------------------------------------------------------------ at the server
@@ -301,7 +336,9 @@ async def sum_checked(
     threshold: int,
     at: Any,
     holders: Parties | None = None,
+    there: Parties | None = None,
     share: Task = send_values,
+    message: Mapping[str, Any] | None = None,
     field: Field | None = None,
     retries: int = 2,
     deadline: float | Deadline | None = None,
@@ -315,7 +352,9 @@ async def sum_checked(
         threshold: holders whose sums give the result; fewer learn nothing.
         at: the sum's name within the program.
         holders: who holds shares; by default the senders.
+        there: the holders that are asked after the sharing; by default all.
         share: the task that shares a party's numbers: one that replies with what `post_checked` returns.
+        message: what this task is sent, beside ``terms``.
         field: where shares live; sums stay below half of its prime in size. By default ``2^61 - 1``.
         retries: of the lot, see `atoll.secure.draw_lot`.
         deadline: seconds for each superstep, or a deadline that they share.
@@ -326,24 +365,25 @@ async def sum_checked(
         DataError: more holders sent wrong sums than can be corrected.
     """
     held = parties if holders is None else holders
+    asked = held if there is None else there
     scope = fed.scope(f"checked@{at}")
     terms = CheckedTerms(tuple(held.names), threshold, values, (field or Field()).prime, f"{scope.slot}")
     step: dict[str, Any] = {"deadline": deadline}
     told = terms.message()
-    given = await fed.exchange(parties, share, told, at=(at, "share"), **step)
+    given = await fed.exchange(parties, share, {**(message or {}), "terms": told}, at=(at, "share"), **step)
     run = _Check(scope, terms, step, given.by_name(), given.mail)
-    received = await scope.exchange(held, receive_letters, {"terms": told, "senders": run.senders}, mail=run.mail, at="receive", quorum=threshold + 1, **step)  # fmt: skip
+    received = await scope.exchange(asked, receive_letters, {"terms": told, "senders": run.senders}, mail=run.mail, at="receive", quorum=threshold + 1, **step)  # fmt: skip
     await run.settle_letters(received.by_name())
     answering = received.senders.named(*(name for name in received.senders.names if name not in run.liars))
     lot = await draw_lot(scope, answering, at="factors", retries=retries, deadline=deadline)
-    message = {"terms": told, "published": run.published, "lot": lot.message(), "at": "factors"}
-    shown = await scope.exchange(answering, show_mixed, message, at="show", quorum=threshold + 1, **step)
-    await run.judge(shown.by_name(), draw_factors(lot.value, values, terms.field), message)
+    drawn = {"terms": told, "published": run.published, "lot": lot.message(), "at": "factors"}
+    shown = await scope.exchange(answering, show_mixed, drawn, at="show", quorum=threshold + 1, **step)
+    await run.judge(shown.by_name(), draw_factors(lot.value, values, terms.field), drawn)
     left = [name for name in run.senders if name not in run.cheats]
     if len(left) < 2:
         raise QuorumError(f"{len(left)} senders are left; {', '.join(sorted(run.cheats))} cheated", where=scope.slot, remedy="invite more parties: a sum of one would be seen")  # fmt: skip
-    added = await scope.exchange(shown.senders, add_checked, {**message, "left": left}, at="add", quorum=threshold, **step)  # fmt: skip
-    rows = {terms.holders.index(name): row for name, row in added.by_name().items() if terms.field.are_elements(row, (values,))}  # fmt: skip
+    added = await scope.exchange(shown.senders, add_checked, {"terms": told, "published": run.published, "left": left}, at="add", quorum=threshold, **step)  # fmt: skip
+    rows = {terms.holders.index(name): row.astype(np.uint64) for name, row in added.by_name().items() if terms.field.are_elements(row, (values,), packed=True)}  # fmt: skip
     opened = correct_shamir(rows, threshold, terms.field, Secret())
     liars = run.liars | {terms.holders[place] for place in opened.wrong} | {name for name in added.senders.names if terms.holders.index(name) not in rows}  # fmt: skip
     return CheckedSum(terms.field.signed(opened.values), tuple(left), tuple(sorted(run.cheats)), tuple(sorted(liars)))

@@ -161,7 +161,7 @@ def test_shares_are_the_polynomials_integer_by_integer(split, prime, n, threshol
     values = field.random(Secret(3), (size,))
     shares = split(values, n, threshold, field, Secret(4))
     assert [isinstance(share, bytes) for share in shares] == [split is split_seeded and i < threshold - 1 for i in range(n)]  # fmt: skip
-    rows = [expand_share(share, size, field) if isinstance(share, bytes) else share for share in shares]
+    rows = [expand_share(share, size, field) for share in shares]
     for j in range(size):
         points = [(0, int(values[j])), *((x, int(row[j])) for x, row in enumerate(rows[: threshold - 1], 1))]
         assert [int(row[j]) for row in rows] == [through(points, x, prime) for x in range(1, n + 1)]
@@ -175,7 +175,7 @@ def test_shares_of_seeds_add_up_and_two_splits_share_nothing():
     assert len({share for shares in splits for share in shares if isinstance(share, bytes)}) == 6
     sums = {}
     for place, pair in enumerate(zip(*splits, strict=True)):
-        first, second = (expand_share(share, 2, field) if isinstance(share, bytes) else share for share in pair)
+        first, second = (expand_share(share, 2, field) for share in pair)
         sums[place] = field.add(first, second)
     assert field.signed(open_shamir({i: sums[i] for i in (0, 2, 3, 5)}, 4, field)).tolist() == [37, -37]
     with pytest.raises(ConfigError, match="threshold=7 of 6 holders"):
@@ -213,7 +213,7 @@ def test_fewer_shares_than_the_threshold_are_uniform(split, value):
     field = Field(11)
     values = np.full(60_000, value % 11, dtype=np.uint64)
     shares = split(values, 5, 3, field, Secret(value + 1))
-    shares = [expand_share(share, len(values), field) if isinstance(share, bytes) else share for share in shares]
+    shares = [expand_share(share, len(values), field) for share in shares]
     counts = np.bincount((shares[1] * np.uint64(11) + shares[4]).astype(int), minlength=121)
     expected = len(values) / 121
     assert ((counts - expected) ** 2 / expected).sum() < 210  # chi-square with 120 degrees: 1e-6

@@ -30,7 +30,7 @@ from atoll.core.errors import ConfigError, DataError
 
 from .domain import SeededWords
 from .operations import negative
-from .sharing import interpolate
+from .sharing import expand_share, interpolate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -308,11 +308,11 @@ def find_wrong_sharings(shown: Mapping[int, Array], threshold: int, field: Field
     return SharingVerdict(tuple(wrong), disputed)
 
 
-def commit_share(share: Array, salt: bytes, context: str) -> bytes:
+def commit_share(share: bytes | Array, salt: bytes, context: str) -> bytes:
     """A sender's commitment to one holder's share: SHA-256, which hides the share and binds the sender to it.
 
     Args:
-        share: one sender's shares of all values and masks for the holder.
+        share: one sender's shares of all values and masks for the holder, or the seed from which they follow.
         salt: 32 secret bytes of the sender, for this commitment only; they travel with the share.
         context: what it is for: the sum, the sender and the holder. A commitment is of no use elsewhere.
 
@@ -321,16 +321,17 @@ def commit_share(share: Array, salt: bytes, context: str) -> bytes:
     """
     if len(salt) != 32:
         raise ConfigError(f"a salt of {len(salt)} bytes", where="commit_share", remedy="use 32 bytes of island.secret")
-    return hashlib.sha256(M.encode(["atoll share", context, salt, np.ravel(share).astype("<u8")])).digest()
+    said = share if isinstance(share, bytes) else np.ravel(share).astype("<u8")
+    return hashlib.sha256(M.encode(["atoll share", context, salt, said])).digest()
 
 
-def opens_commitment(commitment: bytes, share: Array, salt: bytes, context: str) -> bool:
+def opens_commitment(commitment: bytes, share: bytes | Array, salt: bytes, context: str) -> bool:
     """Whether a share is the one that a sender committed to."""
     return len(salt) == 32 and commit_share(share, salt, context) == commitment
 
 
 def judge_opening(
-    commitment: bytes, share: Array, salt: bytes, context: str, *, factors: Array, shown: Array, field: Field
+    commitment: bytes, share: bytes | Array, salt: bytes, context: str, *, factors: Array, shown: Array, field: Field
 ) -> Literal["sender", "holder"]:
     """Who cheated, if what a holder showed is off the sender's polynomial: anybody can check it.
 
@@ -339,7 +340,7 @@ def judge_opening(
 
     Args:
         commitment: the sender's, published before the lot.
-        share: what the holder says it got, ``(values + masks,)``.
+        share: what the holder says it got, ``(values + masks,)``, or the seed from which that follows.
         salt: the salt that came with it.
         context: of the commitment.
         factors: of `draw_factors`.
@@ -348,7 +349,8 @@ def judge_opening(
     """
     if not opens_commitment(commitment, share, salt, context):
         return "holder"
-    return "sender" if np.array_equal(mix_shares(share, factors, field), shown) else "holder"
+    row = expand_share(share, sum(factors.shape), field)
+    return "sender" if np.array_equal(mix_shares(row, factors, field), shown) else "holder"
 
 
 # ------------------------------------------------------------------ entries beyond their range

@@ -123,7 +123,7 @@ def split_shamir(values: Array, n: int, threshold: int, field: Field, secret: Wo
     return list(made.reshape(n, *values.shape))
 
 
-def split_seeded(values: Array, n: int, threshold: int, field: Field, secret: Secret) -> list[bytes | Array]:
+def split_seeded(values: Array, n: int, threshold: int, field: Field, secret: WordSource) -> list[bytes | Array]:
     """Split values as `split_shamir` does, into ``threshold - 1`` seeds and ``n - threshold + 1`` arrays.
 
     The value and any ``threshold - 1`` shares fix the polynomial. So the shares of the first holders may follow from seeds of 32 bytes (`expand_share`), each of which its holder alone has, and the others' are
@@ -140,18 +140,21 @@ def split_seeded(values: Array, n: int, threshold: int, field: Field, secret: Se
         ConfigError: as `split_shamir`.
     """
     _require_threshold(n, threshold, field, "split_seeded")
-    seeds = [secret.bytes(SEED) for _ in range(threshold - 1)]
+    drawn = secret.uint64((threshold - 1, SEED // 8)).astype("<u8")
+    seeds = [row.tobytes() for row in drawn]
     first = [expand_share(seed, values.size, field) for seed in seeds]
     return [*seeds, *_complete_shares(values, first, n, field)]
 
 
-def expand_share(seed: bytes, count: int, field: Field) -> Array:
-    """Return the share that follows from a seed of `split_seeded`, ``(count,)``.
+def expand_share(share: bytes | Array, count: int, field: Field) -> Array:
+    """Return a holder's share of `split_seeded` as an array, ``(count,)``: the one that follows from its seed, or itself.
 
     Raises:
-        ConfigError: the seed does not have 32 bytes.
+        ConfigError: a seed does not have 32 bytes.
     """
-    return field.random(SeededWords(seed, "share"), (count,))
+    if isinstance(share, bytes):
+        return field.random(SeededWords(share, "share"), (count,))
+    return share.astype(np.uint64, copy=False)
 
 
 def _require_threshold(n: int, threshold: int, field: Field, where: str) -> None:
