@@ -171,10 +171,22 @@ class Domain:
         return {"domain": self.name}
 
 
-def limbs(x: Array, bits: int, count: int) -> list[NDArray[np.float64]]:
-    """Pieces of ``bits`` bits, lowest first, in floating point: products of small ones are exact there."""
-    low = np.uint64((1 << bits) - 1)
-    return [((x >> np.uint64(bits * i)) & low).astype(np.float64) for i in range(count)]
+_MAGIC = 2.0**52
+"""A number from 0, below ``2^52``, is the mantissa of its sum with this one: faster than a conversion."""
+_MANTISSA = np.uint64(2**52 - 1)
+_ENTRIES = 1 << 16
+"""Entries of a product of matrices: they stay in the processor's cache."""
+
+
+def limbs(x: Array, bits: int, count: int) -> NDArray[np.float64]:
+    """Pieces of ``bits`` bits, lowest first, in floating point, ``(count, *shape of x)``: products of small ones are exact there."""
+    made = np.empty((count, *x.shape), dtype=np.uint64)
+    low, magic = np.uint64((1 << bits) - 1), np.float64(_MAGIC).view(np.uint64)
+    for i, piece in enumerate(made):
+        np.right_shift(x, np.uint64(bits * i), out=piece)
+    np.bitwise_or(np.bitwise_and(made, low, out=made), magic, out=made)
+    found = made.view(np.float64)
+    return np.subtract(found, _MAGIC, out=found)
 
 
 # ------------------------------------------------------------------ bits, 64 in a word
@@ -309,37 +321,48 @@ class Field(Domain):
         return self._cut(np.add(wrapped, np.multiply(x & low, small)))
 
     def dot(self, x: Array, y: Array) -> Array:
-        """The matrix product modulo ``p``, in floating point: four products of 16-bit limbs, or for ``2^61 - 1`` nine of 21-bit limbs.
+        """The matrix product modulo ``p``, in floating point: from 16-bit limbs, or for ``2^61 - 1`` from 21-bit ones.
 
-        Products of limbs whose places add up to the same place are one product of matrices side by side. Blocks of inner entries are so short that
-        each of its sums is a whole number below ``2^53``, hence exact in any order.
+        For ``y = sum_k 2^(bits k) y_k`` of limbs ``y_k``, ``x y = sum_k (2^(bits k) x) y_k``. So the limbs of the residues ``2^(bits k) x`` side by side are one matrix, whose product with the ``y_k`` one above the
+        other has a row for each limb of the result. Sums are so short that each is a whole number below ``2^52``, hence exact in any order. The smaller of the two matrices is taken for ``x``.
         """
+        rows, columns = x.reshape(-1, x.shape[-1]), y.reshape(len(y), -1)
+        turned = rows.size > columns.size
+        made = self._product(columns.T, rows.T).T if turned else self._product(rows, columns)
+        return np.ascontiguousarray(made).reshape(*x.shape[:-1], *y.shape[1:])
+
+    def _product(self, few: Array, many: Array) -> Array:
         bits = 21 if self.prime == MERSENNE else 16
         count = -(-self.bits // bits)
-        block = 512 if self.prime == MERSENNE else 1 << 14  # 3 2^42 2^9 < 2^53, and 2^32 2^14 2^16 < 2^63
-        made = np.zeros((*x.shape[:-1], *y.shape[1:]), dtype=np.uint64)
-        for begin in range(0, x.shape[-1], block):
-            a = np.concatenate(limbs(x[..., begin : begin + block], bits, count), axis=-1)
-            b = np.concatenate(limbs(y[begin : begin + block], bits, count)[::-1])
-            inner, parts = len(b) // count, []
-            for place in range(2 * count - 2, -1, -1):
-                low, high = max(0, place - count + 1), min(place, count - 1) + 1
-                shift = count - 1 - place
-                parts.append((a[..., low * inner : high * inner] @ b[(low + shift) * inner : (high + shift) * inner]).astype(np.uint64))  # fmt: skip
-            total = self._placed(parts, bits)
-            made = self.add(made, total) if begin else total
+        block = 256 if self.prime == MERSENNE else 1 << 14  # 3 2^42 2^8 < 2^52, and 2 2^32 2^14 < 2^52
+        made = np.zeros((len(few), many.shape[1]), dtype=np.uint64)
+        for begin in range(0, few.shape[1], block):
+            inner = slice(begin, begin + block)
+            shifted = [few[:, inner]]
+            while len(shifted) < count:
+                shifted.append(self.times(shifted[-1], 1 << bits))
+            left = np.concatenate([np.concatenate(row, axis=1) for row in zip(*(limbs(one, bits, count) for one in shifted), strict=True)])  # fmt: skip
+            width = max(64, _ENTRIES // max(left.shape))
+            for start in range(0, many.shape[1], width):
+                columns = slice(start, start + width)
+                right = limbs(many[inner, columns], bits, count).reshape(-1, min(width, many.shape[1] - start))
+                total = self._placed(left @ right, len(few))
+                made[:, columns] = self.add(made[:, columns], total) if begin else total
         return made
 
-    def _placed(self, parts: list[Array], bits: int) -> Array:
-        """``sum 2^(bits i) part_i`` modulo ``p`` by Horner's rule, highest place first, with as few reductions as sums below ``2^64`` allow."""
-        total = parts[0]
-        for i, part in enumerate(parts[1:]):
-            if self.prime == MERSENNE:  # 2^61 = 1: what is shifted out comes in again at the other end; below 2^62
-                left = 61 - bits
-                total = ((total & np.uint64((1 << left) - 1)) << np.uint64(bits)) + (total >> np.uint64(left)) + part
-            else:
-                total = ((self._cut(total) if i else total) << np.uint64(bits)) + part
-        return self._cut(np.asarray(total))
+    def _placed(self, sums: NDArray[np.float64], rows: int) -> Array:
+        """``sum 2^(bits i) sums_i`` modulo ``p``, of whole numbers from 0, below ``2^52``; each ``sums_i`` has so many rows."""
+        np.add(sums, _MAGIC, out=sums)
+        whole = np.bitwise_and(sums.view(np.uint64), _MANTISSA)
+        parts = [whole[begin : begin + rows] for begin in range(0, len(whole), rows)]
+        if self.prime != MERSENNE:
+            high = self._cut(parts[1]) << np.uint64(16) if len(parts) > 1 else np.uint64(0)
+            return self._cut(np.add(parts[0], high))
+        total = parts[0]  # 2^61 = 1: what is shifted out comes in again at the other end; all together are below 2^63
+        for part, shift in zip(parts[1:], (21, 42), strict=True):
+            left = 61 - shift
+            total = total + (part >> np.uint64(left)) + ((part & np.uint64((1 << left) - 1)) << np.uint64(shift))
+        return self._cut(total)
 
     def power(self, x: Array, exponent: int) -> Array:
         """``x^exponent``, by squaring."""

@@ -65,8 +65,6 @@ _BLOCK = 1 << 14
 """Values whose coefficients are drawn at once: they stay in the processor's cache."""
 _STEPS = 8
 """Threshold up to which polynomials are evaluated step by step; above it products of matrices are faster."""
-_ENTRIES = 1 << 15
-"""Entries of a product of matrices: they stay in the processor's cache."""
 
 
 def split_additive(values: Array, n: int, domain: Domain, secret: Secret) -> list[Array]:
@@ -173,16 +171,6 @@ def _complete_shares(values: Array, first: Sequence[Array], n: int, field: Field
     return interpolate([values, *first], tuple(range(-1, given)), tuple(range(given + 1, n + 1)), field)
 
 
-def _multiply_rows(factors: Array, rows: Sequence[Array], field: Field) -> Array:
-    """``factors @ rows``, some columns at a time: ``(m, t), t rows of values -> (m, values)``."""
-    made = np.empty((len(factors), rows[0].size), dtype=np.uint64)
-    width = max(64, _ENTRIES // max(factors.shape))
-    for begin in range(0, rows[0].size, width):
-        columns = slice(begin, begin + width)
-        made[:, columns] = field.dot(factors, np.stack([row[columns] for row in rows]))
-    return made
-
-
 def open_shamir(shares: Mapping[int, Array], threshold: int, field: Field) -> Array:
     """The values of Shamir shares; all shares given are used to check that they fit together.
 
@@ -217,8 +205,8 @@ def interpolate(shares: Sequence[Array], places: tuple[int, ...], points: tuple[
     if len(places) * len(points) <= _STEPS:
         rows = [_combined(field, lagrange(places, field, at=point), shares) for point in points]
         return np.stack(rows)
-    made = _multiply_rows(_lagrange_rows(places, points, field), [np.ravel(share) for share in shares], field)
-    return made.reshape(len(points), *shape)
+    rows = np.stack([np.ravel(share) for share in shares])
+    return field.dot(_lagrange_rows(places, points, field), rows).reshape(len(points), *shape)
 
 
 @functools.lru_cache(maxsize=64)
