@@ -18,6 +18,7 @@ from atoll.core.requests.request import Mailboxes
 from atoll.core.sealing.letter import Letter
 from atoll.core.world import World
 from atoll.engines import Inline
+from atoll.secure import checked_sums
 from atoll.testing import killed_and_resumed
 from atoll.truth import (
     CRH,
@@ -32,6 +33,7 @@ from atoll.truth import (
     Truth,
     Virtual,
     WeightedSum,
+    protocols,
 )
 from atoll.truth.models.model import Term
 from atoll.truth.protocols import SumCodec
@@ -179,8 +181,9 @@ def test_what_is_known_of_a_worker_stays_at_its_party(tmp_path):
     assert result.fit.state == {}
 
 
-def test_a_run_goes_on_after_a_crash_at_any_step(tmp_path):
-    job = Truth(model=DawidSkene(iterations=2), protocol=Shamir(committee=3), loss=0.1)
+@pytest.mark.parametrize("protocol", [Shamir(committee=3), Shamir(threshold=2, checks=True)], ids=["lot", "checks"])
+def test_a_run_goes_on_after_a_crash_at_any_step(tmp_path, protocol):
+    job = Truth(model=DawidSkene(iterations=2), protocol=protocol, loss=0.1)
     few = {name: PARTS[name] for name in list(PARTS)[:4]}
 
     def world(folder, resume):
@@ -458,6 +461,12 @@ def test_letters_have_one_size_whoever_reported_on_what():
         (lambda: Shamir(committee="many"), "committee='many'"),
         (lambda: Shamir(committee=1), "committee=1"),
         (lambda: Shamir(bits=60), "bits=60"),
+        (lambda: Shamir(checks=True, seeds=False), "checks=True without seeds"),
+        (lambda: Virtual(of=Shamir(checks=True)), "checks of shares that nobody makes"),
+        (
+            lambda: simulated(Truth(model=DawidSkene(), protocol=Shamir(threshold=1.0, checks=True))),
+            "threshold=7 of 7 holders with checks, which need one holder more",
+        ),
         (lambda: simulated(Truth(model=DawidSkene(), protocol=Shamir(committee=50))), "committee=50 of 7 parties"),
         (lambda: simulated(Truth(model=DawidSkene(), protocol=Shamir(threshold=8))), "threshold=8 of 7 holders"),
         (lambda: simulated(Truth(model=DawidSkene()), {"one": drawn()}), "1 party"),
@@ -479,3 +488,95 @@ def test_the_result_is_written_for_people():
     facts = result.prepared.facts(result.outcome)["result"]
     assert json.loads(json.dumps(facts))["tasks"] == 9
     assert facts["workers"] == facts["parties"] == 7
+
+
+# ---------------------------------------------------------------------- who cheats
+
+
+CHECKED = Shamir(threshold=3, checks=True)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "loss"), [(CHECKED, 0.1), (Shamir(committee=5, threshold=2, checks=True), 0.0)], ids=["all", "lot"]
+)
+def test_checked_shares_find_the_same_truth_with_losses_and_committees(protocol, loss):
+    job = Truth(model=DawidSkene(iterations=1), protocol=protocol, loss=loss, label="")
+    result = simulated(job, sealing="real")
+    assert result.compare_plain().max_difference < 2e-5
+    assert (result.cheats, result.wrong) == ((), ())
+
+
+def test_a_cheating_sender_and_a_cheating_summer_are_named_and_the_rest_is_right(monkeypatch):
+    """w1 shares no polynomial, and commits to that; w4 adds up wrongly. The truth is that of the others."""
+    split, post = checked_sums.split_seeded, protocols.post_checked
+
+    def spoil(*args):
+        shares = split(*args)
+        shares[5] = shares[5] ^ np.eye(1, len(shares[5]), 2, dtype=np.uint64)[0]
+        return shares
+
+    def cheat(island, *more):
+        with monkeypatch.context() as patch:
+            if island.name == "w1":
+                patch.setattr(checked_sums, "split_seeded", spoil)
+            return post(island, *more)
+
+    class Wrong(Inline):
+        async def run(self, request, positions):
+            replies = await super().run(request, positions)
+            for reply in replies:
+                if request.task.name == checked_sums.add_checked.name and reply.party == 4:
+                    reply.value = reply.value + np.uint64(1)
+            return replies
+
+    monkeypatch.setattr(protocols, "post_checked", cheat)
+    job = Truth(model=OneCoin(iterations=1), protocol=CHECKED, label="")
+    result = simulated(job, engine=Wrong())
+    assert (result.cheats, result.wrong, result.lost) == (("w1",), ("w4",), ())
+    assert all("w1" not in one.senders and len(one.senders) == 6 for one in result.steps)
+    assert result.compare_plain().max_difference < 1e-5
+    assert result.notices[-1] == "shares of w1 lay on no polynomial: what they contributed was left out"
+    facts = result.prepared.facts(result.outcome)["result"]
+    assert (facts["cheats"], facts["wrong"]) == (["w1"], ["w4"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"threshold": 2}, "other terms of the sum 1-votes-0-"),
+        ({"holders": [f"w{i}" for i in range(6)]}, "other terms of the sum"),
+        ({"name": "main/checked@1-votes-1-00"}, "other terms of the sum"),
+        (None, "terms of a sum that cannot be read"),
+    ],
+    ids=["threshold", "holders", "name", "none"],
+)
+def test_a_server_cannot_change_the_terms_of_a_checked_sum(change, said):
+    def lies(request, seen):
+        if request.task.name != SHARE:
+            return request
+        terms = None if change is None else {**request.message["terms"], **change}
+        return replace(request, message={**request.message, "terms": terms})
+
+    with pytest.raises((PolicyError, TaskError), match=said):
+        relayed(lies, protocol=CHECKED)
+
+
+def test_just_enough_holders_check_a_sum_and_one_fewer_none():
+    """Of 7 holders with threshold 3, the sum needs 3 and its checks 4."""
+
+    class Losing(Inline):
+        async def run(self, request, positions):
+            replies = await super().run(request, positions)
+            if request.task.name == checked_sums.show_mixed.name:
+                for reply in replies[left:]:
+                    reply.rejected = "lost"
+            return replies
+
+    job = Truth(model=OneCoin(iterations=1), protocol=CHECKED, label="")
+    left = 4
+    assert simulated(job, engine=Losing()).compare_plain().max_difference < 1e-5
+    left = 3
+    with pytest.raises(
+        QuorumError, match="too few of 7 holders sent their sums of votes in iteration 0, and 4 are needed"
+    ):
+        simulated(job, engine=Losing())

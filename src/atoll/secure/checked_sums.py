@@ -17,7 +17,7 @@ publish ``t`` shares. **Not promised:** anything against a server that says that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,10 @@ _ABREAST = 16
 """Senders whose shares a holder mixes at once."""
 
 
+def _scope_name(at: Any) -> str:
+    return f"checked@{at}"
+
+
 @dataclass(frozen=True)
 class CheckedTerms:
     """What all parties of a checked sum know.
@@ -117,6 +121,23 @@ class CheckedTerms:
     def digest(self) -> bytes:
         """What letters are bound to: a letter opens only where the terms are the sender's."""
         return hash_parts("terms of a checked sum", M.encode(self.message()))
+
+    def require(self, holders: Sequence[str], threshold: int, values: int, field: Field, at: Any) -> None:
+        """Refuse terms that a party does not expect: call it in the task that shares, where a party knows who holds shares and which sum this is.
+
+        Args:
+            holders: who holds shares, in order of place.
+            threshold: holders whose sums give the result.
+            values: numbers of each sender.
+            field: where shares live.
+            at: the sum's name within the program.
+
+        Raises:
+            PolicyError: the server says something else.
+        """
+        wanted = CheckedTerms(tuple(holders), threshold, values, field.prime, self.name)
+        if self != wanted or self.name.rpartition("/")[2] != _scope_name(at):
+            raise PolicyError(f"other terms of the sum {at} than were agreed on", where="checked sum", remedy="look at the server: it asks for a sum that nobody agreed to")  # fmt: skip
 
     def message(self) -> dict[str, Any]:
         """The terms as a message."""
@@ -366,7 +387,7 @@ async def sum_checked(
     """
     held = parties if holders is None else holders
     asked = held if there is None else there
-    scope = fed.scope(f"checked@{at}")
+    scope = fed.scope(_scope_name(at))
     terms = CheckedTerms(tuple(held.names), threshold, values, (field or Field()).prime, f"{scope.slot}")
     step: dict[str, Any] = {"deadline": deadline}
     told = terms.message()

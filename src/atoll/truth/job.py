@@ -21,7 +21,7 @@ from atoll.secure.lot import draw_lot
 
 from .models.model import Arrays, TruthFit, TruthModel, blend_broadcast
 from .parties import PartySteps, layout_message, own_reports, read_layout
-from .protocols import ContributedSum, Holders, Shamir, SumRequest, TruthProtocol, Virtual
+from .protocols import ContributedSum, Holders, Shamir, SumRequest, TruthProtocol, Virtual, label_sum
 from .reports import CodedReports, Reports, TaskLayout, pool_sites
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ class TruthResult:
         bytes_up: bytes that the busiest party sent in an iteration.
         bytes_down: bytes that it received.
         holders: how many parties held shares, and the threshold.
-        wrong: holders that sent wrong sums, which were corrected.
+        wrong: holders that sent wrong sums, which were corrected, or accused a party falsely.
+        cheats: parties whose shares lay on no polynomial; their contributions were left out.
         repeated: reports that were left out because their worker had reported on their task before.
         reports: how many reports there are.
         workers: how many workers.
@@ -222,6 +223,7 @@ class TruthResult:
     bytes_down: int
     holders: tuple[int, int]
     wrong: tuple[str, ...]
+    cheats: tuple[str, ...]
     repeated: int
     reports: int
     workers: Mapping[str, int]
@@ -252,7 +254,7 @@ class TruthResult:
         return {
             "tasks": len(self.fit.layout.tasks), "workers": sum(self.workers.values()), "parties": len(self.parties),
             "reports": self.reports, "repeated": self.repeated, "iterations": self.iterations, "lost": len(self.lost),
-            "wrong": list(self.wrong), "holders": self.holders[0], "threshold": self.holders[1],
+            "wrong": list(self.wrong), "cheats": list(self.cheats), "holders": self.holders[0], "threshold": self.holders[1],
             "bytes_up": self.bytes_up, "bytes_down": self.bytes_down,
         }  # fmt: skip
 
@@ -377,9 +379,10 @@ class PreparedTruth(Prepared):
         fit = TruthFit(self.job.model, layout, none, {}, broadcast, int(value["iterations"]))
         steps = tuple(TruthStep(int(one["iteration"]), str(one["step"]), tuple(map(str, one["senders"]))) for one in value["steps"])  # fmt: skip
         parties = tuple(sorted(value["workers"]))
-        lost = tuple(name for name in parties if any(name not in one.senders for one in steps) or name in value["gone"])
+        cheats = tuple(map(str, value["cheats"]))
+        lost = tuple(name for name in parties if name not in cheats and (any(name not in one.senders for one in steps) or name in value["gone"]))  # fmt: skip
         up, down = int(value["bytes_up"]), int(value["bytes_down"])
-        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data)  # fmt: skip
+        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data)  # fmt: skip
 
     def most(self, rows: int) -> Sequence[Event]:
         """Return one release without noise."""
@@ -387,9 +390,15 @@ class PreparedTruth(Prepared):
         return (NonPrivate(what=f"sums of contributions to {type(self.job.model).__name__}"),)
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-        """Return what holds for any job, and which holders sent wrong sums."""
-        wrong = sorted({name for row in rows for name in row.get("wrong_sums", ())})
-        return [*super().notices(rows), *([f"wrong sums of {', '.join(wrong)} were corrected"] if wrong else [])]
+        """Return what holds for any job, and who cheated."""
+        wrong, cheats = (sorted({name for row in rows for name in row.get(key, ())}) for key in ("wrong_sums", "wrong_shares"))  # fmt: skip
+        found = [f"wrong sums of {', '.join(wrong)} were corrected"] if wrong else []
+        found += (
+            [f"shares of {', '.join(cheats)} lay on no polynomial: what they contributed was left out"]
+            if cheats
+            else []
+        )
+        return [*super().notices(rows), *found]
 
     def facts(self, outcome: TruthResult) -> Mapping[str, Any]:
         """Return sizes, losses and bytes."""
@@ -418,7 +427,7 @@ async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict
         "layout": encoded, "broadcast": job.model.start(layout), "before": job.model.start(layout)["truth"],
         "workers": {name: count for name, count in workers.items() if name in here}, "gone": [], "steps": [], "done": 0, "learn": "",
         "holders_now": [] if size < len(steps.parties) else list(steps.parties), "threshold_now": threshold, "lots": 0, "lot": {}, "told": [], "same": 0, "decided": None,
-        "iterations": 0, "over": False, "wrong": [], "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
+        "iterations": 0, "over": False, "wrong": [], "cheats": [], "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
         "repeated": sum(int(one["repeated"]) for one in told.values()), "reports": sum(int(one["reports"]) for one in told.values()),
     }  # fmt: skip
 
@@ -490,10 +499,10 @@ class _Loop:
             "before": broadcast["truth"] if last or step in job.model.opening else state["before"],
             "over": bool(last and iteration > 1 and moved is not None and moved < job.model.tolerance) or same >= _SETTLED,
             "same": same, "decided": decided,
-            "wrong": sorted({*state["wrong"], *found.wrong}), **self._busiest(iteration, up, down),
+            "wrong": sorted({*state["wrong"], *found.wrong}), "cheats": sorted({*state["cheats"], *found.cheats}), **self._busiest(iteration, up, down),
             **{name: self.state[name] for name in ("holders_now", "threshold_now", "lots", "lot", "told")},
         }  # fmt: skip
-        self.fed.record({"iteration": iteration, "step": step, "senders": len(names), "lost": len(state["workers"]) - len(names), "weight": weight, **({} if moved is None else {"moved": moved}), **({"wrong_sums": list(found.wrong)} if found.wrong else {})})  # fmt: skip
+        self.fed.record({"iteration": iteration, "step": step, "senders": len(names), "lost": len(state["workers"]) - len(names), "weight": weight, **({} if moved is None else {"moved": moved}), **({"wrong_sums": list(found.wrong)} if found.wrong else {}), **({"wrong_shares": list(found.cheats)} if found.cheats else {})})  # fmt: skip
 
     def _count_settled(self, broadcast: Arrays, *, last: bool) -> tuple[Any, int]:
         """The decisions, and for how many iterations with losses they have been the same: confidences then never settle, since each iteration has other workers."""
@@ -511,9 +520,10 @@ class _Loop:
     def _present(self, iteration: int) -> tuple[Parties, Parties]:
         """Who contributes, and who is there to add up; simulated losses are drawn once an iteration, and hit one of its steps.
 
-        A party that is lost in a step is lost before it contributes, or after it has.
+        A party that is lost in a step is lost before it contributes, or after it has. One that cheated is not asked again.
         """
-        gone, names = set(self.state["gone"]), list(self.state["workers"])
+        cheats = set(self.state["cheats"])
+        gone, names = set(self.state["gone"]), [name for name in self.state["workers"] if name not in cheats]
         senders = [name for name in names if name not in gone]
         there = list(senders)
         if self.job.loss:
@@ -541,17 +551,19 @@ class _Loop:
         """Add up, with another committee if too few of one are left."""
         protocol, number = self.job.protocol, self.state["done"] + 1
         codec = self.steps.codec(step, self.layout)
-        message = {**self._message(number), "step": step, "iteration": iteration}
+        message: dict[str, Any] = {**self._message(number), "step": step, "iteration": iteration, "attempt": 0}
         draws = isinstance(protocol, Shamir) and 0 < self.state["holders"] < len(self.steps.parties)
         holders = await self._holders(senders, there, anew=False, real=draws)
-        asked = SumRequest(senders, there, {**message, "attempt": 0}, codec, (number, step), holders)
+        layout = bytes(self.state["layout"])
+        asked = SumRequest(senders, there, message, codec, (number, step), holders, label_sum(message, layout))
         try:
             return await protocol.add_up(self.fed, self.steps.half, asked)
         except QuorumError:
             if not draws:
                 raise
         holders = await self._holders(senders, there, anew=True, real=draws)
-        again = replace(asked, message={**message, "attempt": 1}, at=(number, step, "again"), holders=holders)
+        message = {**message, "attempt": 1}
+        again = replace(asked, message=message, at=(number, step, "again"), holders=holders, label=label_sum(message, layout))  # fmt: skip
         return await protocol.add_up(self.fed, self.steps.half, again)
 
     async def _holders(self, senders: Parties, there: Parties, *, anew: bool, real: bool) -> Holders:

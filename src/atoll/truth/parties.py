@@ -19,7 +19,18 @@ from atoll.core.requests.task import Task
 from atoll.secure.lot import accept_lot
 
 from .models.model import Arrays, TruthModel
-from .protocols import Additive, Holders, PartyHalf, SumCodec, TruthProtocol, add_letters, post_shares
+from .protocols import (  # fmt: skip
+    Additive,
+    Holders,
+    PartyHalf,
+    Shamir,
+    SumCodec,
+    TruthProtocol,
+    add_letters,
+    label_sum,
+    post_checked_shares,
+    post_shares,
+)
 from .reports import CodedReports, Reports, TaskLayout, reports_of
 
 if TYPE_CHECKING:
@@ -180,14 +191,19 @@ class PartySteps:
             raise PolicyError("other holders than the lot has chosen", where="truth", remedy="look at the server: it names holders that nobody drew")  # fmt: skip
         return Holders(known, threshold)
 
-    def _share(self, island: Any, message: Any) -> None:
-        """Post shares of the contributions to the holders."""
+    def _share(self, island: Any, message: Any) -> bytes | None:
+        """Post shares of the contributions to the holders; with checks, reply with what the party commits to."""
         protocol = self._shares()
         given, reports = self._contribute(island, message)
         holders = self._holders(island.state, message["holders"])
         codec = self.codec(message["step"], reports.layout)
+        numbers, domain = codec.encode(given, len(reports.workers)), protocol.domain(codec)
+        if isinstance(protocol, Shamir) and protocol.checks:
+            label = label_sum(message, bytes(island.state["layout"]))
+            return post_checked_shares(island, numbers, message, holders, domain, label)
         island.bind_letters(_letter_context(island.state, message))
-        post_shares(island, protocol, codec.encode(given, len(reports.workers)), holders, protocol.domain(codec))
+        post_shares(island, protocol, numbers, holders, domain)
+        return None
 
     def _add(self, island: Any, message: Any) -> Any:
         """Add up the shares of the announced senders."""

@@ -34,6 +34,7 @@ from atoll.core.exposure import Exposure
 from atoll.core.requests.task import Task
 from atoll.core.sealing import VirtualSealing
 from atoll.core.validation import Checked
+from atoll.secure.checked_sums import CheckedTerms, post_checked, sum_checked
 from atoll.secure.masking import SecureAggregation
 from atoll.secure.shares import (
     Field,
@@ -211,6 +212,7 @@ class SumRequest:
         codec: how contributions become whole numbers.
         at: the path of the sum's requests.
         holders: who adds up; empty where nobody does.
+        label: names the sum; a party makes the same of what it knows (`label_sum`).
     """
 
     senders: Parties
@@ -219,6 +221,12 @@ class SumRequest:
     codec: SumCodec
     at: tuple[Any, ...]
     holders: Holders = Holders((), 0)
+    label: str = ""
+
+
+def label_sum(message: Mapping[str, Any], layout: bytes) -> str:
+    """Name a sum: letters of one sum open in no other, nor among parties that were told other tasks."""
+    return f"{message['number']}-{message['step']}-{message['attempt']}-{hashlib.sha256(layout).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True)
@@ -228,13 +236,15 @@ class ContributedSum:
     Attributes:
         values: the sums, by name.
         senders: the parties whose contributions are in it.
-        wrong: holders that sent other sums than they hold.
+        wrong: holders that sent other sums than they hold, or accused a sender falsely.
+        cheats: parties whose shares lay on no polynomial; their contributions are not in it.
         virtual: bytes that each party would have sent and received, where nothing was sent; ``None`` where all of it was.
     """
 
     values: Arrays
     senders: Parties
     wrong: tuple[str, ...] = ()
+    cheats: tuple[str, ...] = ()
     virtual: Mapping[str, tuple[int, int]] | None = None
 
 
@@ -441,12 +451,13 @@ class Additive(TruthProtocol):
 
     def _too_few(self, there: int, holders: Holders, asked: SumRequest, why: str = "") -> QuorumError:
         said = f"{there} of {len(holders.names)} holders" if not why else f"too few of {len(holders.names)} holders"
+        needed = holders.threshold + (isinstance(self, Shamir) and self.checks)
         remedy = (
             "use Shamir(), which bears losses"
             if self.shares_need_all
             else "use a lower threshold, a larger committee, or invite more parties"
         )
-        return QuorumError(f"{said} sent their sums of {asked.message['step']} in iteration {asked.message['iteration']}, and {holders.threshold} are needed{': ' + why if why else ''}", where=type(self).__name__, remedy=remedy)  # fmt: skip
+        return QuorumError(f"{said} sent their sums of {asked.message['step']} in iteration {asked.message['iteration']}, and {needed} are needed{': ' + why if why else ''}", where=type(self).__name__, remedy=remedy)  # fmt: skip
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Sums alone."""
@@ -482,6 +493,9 @@ class Shamir(Additive):
     Fewer than ``threshold`` colluding holders learn nothing. Contributions of a party that is lost after it has shared still count. Of ``m`` holders that answer, up to ``(m - threshold) / 2`` may send wrong sums: they are corrected,
     and named.
 
+    Without ``checks``, a party may post shares that lie on no polynomial, so that each set of holders opens another sum: nobody can then say who cheats. With them (`atoll.secure.sum_checked`) all holders check each party's shares
+    by a public lot before they add up. Whoever cheats is named, and is left out from then on. This takes about four more exchanges with the holders in each sum, and twice the work.
+
     A server that lies may announce different senders to different holders; the difference of two sums is one party's contribution. Every holder adds up once, so this needs ``threshold`` holders for each set. With
     ``c`` colluding holders it cannot be if ``2 threshold > holders + c``.
 
@@ -493,6 +507,7 @@ class Shamir(Additive):
         colluders: share of the parties that may pool what they see, for ``"auto"``.
         seeds: whether the shares of ``threshold - 1`` holders follow from seeds, so that their letters are small (`atoll.secure.shares.split_seeded`). Without seeds, shares hide contributions whatever the colluders can
             compute; the letters that carry them do not.
+        checks: whether shares that lie on no polynomial are found before anything is added up; it needs seeds, and one holder more than the threshold.
     """
 
     threshold: float = 0.5
@@ -500,6 +515,7 @@ class Shamir(Additive):
     loss: float = 0.05
     colluders: float = 0.1
     seeds: bool = True
+    checks: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -507,6 +523,8 @@ class Shamir(Additive):
             raise ConfigError(f"committee={self.committee!r}", where="Shamir", remedy='use "auto", 0 for all parties, or 2 and more members')  # fmt: skip
         if not (0 < self.threshold <= 1 or (self.threshold >= 2 and self.threshold == int(self.threshold))):
             raise ConfigError(f"threshold={self.threshold}", where="Shamir", remedy="use a share of the holders above 0 and up to 1, or a whole number of at least 2")  # fmt: skip
+        if self.checks and not self.seeds:
+            raise ConfigError("checks=True without seeds", where="Shamir", remedy="leave seeds=False out: checked shares follow from seeds")  # fmt: skip
         for name in ("loss", "colluders"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Shamir", remedy="use a share from 0 to below 1")  # fmt: skip
@@ -521,8 +539,10 @@ class Shamir(Additive):
         if size > parties:
             raise ConfigError(f"committee={size} of {parties} parties", where="Shamir", remedy=f"use 2 to {parties} members, or 0 for all")  # fmt: skip
         threshold = int(self.threshold) if self.threshold > 1 else max(2, math.ceil(self.threshold * size - 1e-9))
-        if threshold > size:
-            raise ConfigError(f"threshold={threshold} of {size} holders", where="Shamir", remedy=f"use 2 to {size}, or a share of the holders")  # fmt: skip
+        most = size - 1 if self.checks else size
+        if threshold > most:
+            why = " with checks, which need one holder more" if self.checks else ""
+            raise ConfigError(f"threshold={threshold} of {size} holders{why}", where="Shamir", remedy=f"use 2 to {most}, or a share of the holders" if most > 1 else "use more holders, or leave checks out")  # fmt: skip
         return size, threshold
 
     def _planned(self, parties: int) -> tuple[int, int] | None:
@@ -553,6 +573,32 @@ class Shamir(Additive):
         if self.seeds:
             return split_seeded(numbers, holders, threshold, _as_field(domain), secret)
         return split_shamir(numbers, holders, threshold, _as_field(domain), secret)
+
+    async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
+        """As additive shares do, or with checks of who cheats."""
+        if not self.checks:
+            return await super().add_up(fed, half, asked)
+        holders, here = asked.holders, set(asked.there.names)
+        there = [name for name in holders.names if name in here]
+        if len(there) <= holders.threshold:
+            raise self._too_few(len(there), holders, asked)
+        try:
+            found = await sum_checked(
+                fed,
+                asked.senders,
+                values=asked.codec.entries,
+                threshold=holders.threshold,
+                at=asked.label,
+                holders=asked.there.named(*holders.names),
+                there=asked.there.named(*there),
+                share=half.share,
+                message={**asked.message, "holders": list(holders.names)},
+                field=_as_field(self.domain(asked.codec)),
+            )
+        except QuorumError as error:
+            raise self._too_few(0, holders, asked, str(error)) from error
+        senders = asked.senders.named(*found.senders)
+        return ContributedSum(asked.codec.decode(found.values), senders, found.liars, found.cheats)
 
     def open(
         self, fed: Federation, sums: Mapping[int, Array], holders: Holders, domain: Domain, at: Any
@@ -608,6 +654,11 @@ class Virtual(TruthProtocol):
     """
 
     of: Shamir = field(default_factory=Shamir)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.of.checks:
+            raise ConfigError("checks of shares that nobody makes", where="Virtual", remedy="leave checks out, or simulate Shamir(checks=True) itself")  # fmt: skip
 
     def plan_holders(self, parties: int) -> tuple[int, int]:
         """Those of the shares."""
@@ -680,6 +731,19 @@ def post_shares(island: Any, protocol: Additive, numbers: NDArray[np.int64], hol
     shares = protocol.split(domain.of(numbers), len(holders.names), holders.threshold, domain, island.secret)
     for name, share in zip(holders.names, shares, strict=True):
         island.post(name, {"seed": share} if isinstance(share, bytes) else {"share": pack_elements(share, domain)})
+
+
+def post_checked_shares(
+    island: Any, numbers: NDArray[np.int64], message: Mapping[str, Any], holders: Holders, domain: Domain, label: str
+) -> bytes:
+    """Post shares that holders can check, and return what the party commits to.
+
+    Raises:
+        PolicyError: the server asks for a sum among other holders, or for another one than its message says.
+    """
+    terms = CheckedTerms.of(message.get("terms"))
+    terms.require(holders.names, holders.threshold, len(numbers), _as_field(domain), label)
+    return post_checked(island, numbers, message)
 
 
 def add_letters(
