@@ -52,6 +52,7 @@ READERS = {"fit": through_fit, "frames": through_frames, "data sets": through_da
 OTHERS = {
     "words": (["m", "f"], ["Male", "Female"], "has «f», «m» at .* and «Female», «Male» at"),
     "case": (["yes", "no"], ["Yes", "no"], "«yes» at .*«Yes» at .*differ only in how they are written"),
+    "accents": (["Köln", "no"], ["Ko\u0308ln", "no"], "differ only in how they are written"),
     "blanks": (["not known", "no"], ["not  known", "no"], "differ only in how they are written"),
     "one site": (["yes", "no", "Yes"], ["yes", "no"], "«Yes».* and «yes».*differ only in how they are written"),
 }
@@ -102,8 +103,14 @@ def test_sites_of_a_network_agree_on_classes() -> None:
 
 
 def test_what_may_be_right_is_said_and_not_refused() -> None:
-    some = through_fit(frames(["m", "f", "x"], ["m", "f", "y"])).outcome.told  # less than half of its values
+    some = through_fit(frames(["m", "f", "x"], ["m", "f"])).outcome.told  # a further value, less than half of its own
     assert not any("coded" in note for note in some.get("notes", ()))
+    moved = frames(["heart", "eye", "skin"], ["Herz", "eye", "skin"])  # one value in place of another's
+    said = "column 'sex' has 'heart' at {0} 'north' alone, and 'Herz' at {0} 'south' alone: is it coded differently?"
+    assert said.format("party") in through_fit(moved).outcome.told["notes"]
+    assert said.format("client") in through_frames(moved).notices
+    wards = {"a": ["heart", "eye", "skin"], "b": ["Herz", "eye", "skin"], "c": ["heart", "eye", "skin", "ear"]}
+    assert name_lone_values(wards, "ward") == ["column 'ward': site 'b' alone has 'Herz', and the others have 'ear', 'heart': is it coded differently?"]  # fmt: skip
     alone = frames(["m", "f"], ["Male"])
     said = "column 'sex' has 'f', 'm' at {0} 'north' alone, and 'Male' at {0} 'south' alone: is it coded differently?"
     assert said.format("party") in through_fit(alone).outcome.told["notes"]

@@ -225,7 +225,7 @@ def test_numbers_that_may_say_that_a_value_is_missing_are_named(sign: float, sai
     tables["south"]["age"][[3, 7]] = sign
     notices = atoll.simulate(Statistics(), tables, engine="inline", progress=False).notices
     told = [line for line in notices if "says that a value is missing" in line]
-    assert told == ([f"column 'age' has {sign:g} in 2 rows of client 'south', far from all other values: if it says that a value is missing, leave these cells empty"] if said else [])  # fmt: skip
+    assert told == ([f"column 'age' has {sign:g} in 2 rows of client 'south', unlike all other values: if it says that a value is missing, leave these cells empty"] if said else [])  # fmt: skip
 
 
 def test_several_codes_of_missing_values_do_not_hide_each_other_nor_is_one_row_too_few() -> None:
@@ -238,6 +238,19 @@ def test_several_codes_of_missing_values_do_not_hide_each_other_nor_is_one_row_t
     assert said(a=-99, b=-99, c=999) == ["column 'age' has -99 in 2 rows", "column 'age' has 999 in 1 row"]
     assert said(a=-99, b=-99, c=-88, d=-88) == ["column 'age' has -99 in 2 rows", "column 'age' has -88 in 2 rows"]
     assert said(a=-99) == said(a=99.0, b=99.0, c=88.0) == []  # people of 99 years are alive
+
+
+def test_the_only_numbers_below_0_may_say_that_a_value_is_missing_however_wide_the_column_is() -> None:
+    def said(sign: float, low: float, times: int = 3) -> bool:
+        rows = np.r_[[sign] * times, np.linspace(low, 900, 60).round(1)]
+        told = atoll.simulate(Statistics(), {"north": {"crp": rows}}, engine="inline", progress=False).notices
+        return any(f"'crp' has {sign:g} in {times} rows" in line for line in told)
+
+    assert all(said(sign, 5) for sign in (-99, -9, -1))
+    assert said(-99, 0)
+    assert not said(-1, 0)  # a step of a scale
+    assert not said(-99, -20)
+    assert not said(-99, 5, times=1)
 
 
 def test_a_code_of_missing_values_in_the_target_of_a_regression_is_named() -> None:

@@ -331,7 +331,7 @@ def test_sites_of_a_fit_tell_where_their_numbers_lie_unless_sums_are_secret(monk
     tables["south"].loc[:14, "weight"] = -99.0
     days, missing = _fit_at_sites(monkeypatch, tables, min_count=5)
     assert days.startswith("column 'age' of site 'west' lies around") or "column 'age' of site 'west' is about" in days
-    assert missing.startswith("column 'weight' has -99 in 15 rows of site 'south', far from all other values")
+    assert missing.startswith("column 'weight' has -99 in 15 rows of site 'south', unlike all other values")
     few = _fit_at_sites(monkeypatch, tables, min_count=20)
     assert [line for line in few if "-99" in line] == []  # fifteen rows are fewer than may be told
     masked = Fit(model=Ridge(), label="dose", columns=["age", "weight"], reducer=SecureAggregation())

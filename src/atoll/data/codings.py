@@ -8,6 +8,7 @@ ones, people say so: they list all of them (``categories=``), and nothing is com
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -101,8 +102,8 @@ def _require_one_spelling(sets: Mapping[str, list[str]], column: str, where: str
 
 
 def _plain_form(value: str) -> str:
-    """A value in lower case, without blanks and quotes at its ends, and a number as its amount."""
-    text = " ".join(value.split()).strip("'\"").strip().casefold()
+    """A value in lower case, in one form of Unicode, without blanks and quotes at its ends, and a number as its amount."""
+    text = " ".join(unicodedata.normalize("NFKC", value).split()).strip("'\"").strip().casefold()
     return f"{float(text):.17g}" if _is_number(text) else text
 
 
@@ -138,7 +139,7 @@ def _few(values: list[str]) -> str:
 def name_lone_values(
     values: Mapping[str, Iterable[Any]], column: str, *, label: bool = False, who: str = "site"
 ) -> list[str]:
-    """Return in words which site has values that no other site has: at least half of its values, or of classes any.
+    """Return in words which site has values that no other site has: at least half of its values, of classes any, and of a few values any if it lacks one that all others have.
 
     Args:
         values: the distinct values, by site.
@@ -158,7 +159,9 @@ def name_lone_values(
     for site, each in held.items():
         lone = sorted(value for value in each if at[value] == 1)
         others = sorted(value for value in at if value not in each)
-        if lone and others and (label or 2 * len(lone) >= len(each)):
+        # A further ward is one that a site may have; one in place of another's may be its other name.
+        instead = len(each) <= _CODING and any(at[value] == len(held) - 1 for value in others)
+        if lone and others and (label or instead or 2 * len(lone) >= len(each)):
             found.append(f"{who} {site!r} alone has {_plainly(lone)}, and the others have {_plainly(others)}")
     if not found:
         return []

@@ -239,7 +239,7 @@ def _name_numbering(population: Any, about: Any) -> list[str]:
 
 
 def _name_sign(column: str, value: float, times: int, owner: str) -> str:
-    return f"{column} has {value:g} in {times} row{'s' * (times > 1)} of {owner}, far from all other values: if it says that a value is missing, leave these cells empty"
+    return f"{column} has {value:g} in {times} row{'s' * (times > 1)} of {owner}, unlike all other values: if it says that a value is missing, leave these cells empty"
 
 
 def tell_numbers(columns: Mapping[str, Any], least: int = 1) -> dict[str, Any]:
@@ -310,9 +310,13 @@ def extents_in(tree: Any, where: str) -> dict[str, ColumnExtent]:
 
 
 def _find_signs(values: Any) -> list[tuple[float, int]]:
-    """Numbers such as -99 and 999, farther from all that are no such numbers than these from each other, and in how many rows; one row is enough from three digits on."""
+    """Numbers such as -99 and 999, and in how many rows: farther from all that are no such numbers than these from each other, or in several rows the only ones below 0.
+
+    One row is enough from three digits on. Of -1, the others must begin above 1: a scale may have a step below 0.
+    """
     known, counts = np.unique(values[np.isfinite(values)], return_counts=True)
     signs = np.array([_may_say_missing(float(value)) for value in _ends(known)], bool)
+    signs |= _ends(known) == -1
     places = _ends(np.arange(len(known)))[signs]
     others = np.delete(known, places)
     if len(others) < 2:
@@ -322,7 +326,8 @@ def _find_signs(values: Any) -> list[tuple[float, int]]:
     return [
         (value, times)
         for value, times in found
-        if (times > 1 or abs(value) > 100) and max(low - value, value - high) > high - low
+        if ((times > 1 or abs(value) > 100) and max(low - value, value - high) > high - low)
+        or (times > 1 and value < 0 and (low > 1 if value == -1 else low >= 0))
     ]
 
 
