@@ -310,6 +310,26 @@ def test_an_infinite_value_is_named_by_its_column_and_line(tmp_path: Path) -> No
         from_csv_files([tmp_path / "rows.csv"], target="died")
 
 
+def test_a_number_that_no_sum_of_squares_holds_is_named_by_its_column(tmp_path: Path) -> None:
+    """A matrix product overflowed with NumPy's warning, and trees ended with an IndexError."""
+    for dose, left in (([1e300], 39), ([1e300] * ROWS, 0)):
+        frame(dose=np.r_[dose, np.full(left, 1.5)]).to_csv(tmp_path / "rows.csv", index=False)
+        with pytest.raises(DataError, match=r"column 'dose' has 1e\+300, which is beyond single precision"):
+            from_csv_files([tmp_path / "rows.csv"], target="died")
+        with pytest.raises(DataError, match=r"column 'dose' has 1e\+300, whose square is no number"):
+            fitted(DataTable.read(tmp_path / "rows.csv"))
+
+
+def test_amounts_in_tenths_are_no_classes(tmp_path: Path) -> None:
+    """Enough of them repeat to look like classes: one linear model was fitted for each of a hundred."""
+    table = frame(bmi=np.arange(ROWS) % 9 / 10 + 20)
+    with pytest.raises(DataError, match=r"the label 'bmi' has numbers with fractions, such as '20\.1'") as refused:
+        atoll.simulate(Fit(model=GLM(), label="bmi", columns=["age"]), {"north": table}, engine="inline")
+    assert "Ridge" in str(refused.value.remedy)
+    whole = Fit(model=GLM(alpha=1.0), label="died")
+    assert atoll.simulate(whole, {"north": frame().astype(float)}, engine="inline").outcome.layout.classes == ("0", "1")
+
+
 def test_a_word_among_the_numbers_of_a_label_is_no_further_class_of_a_fit_as_of_a_reader(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     table = frame()

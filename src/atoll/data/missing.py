@@ -136,7 +136,7 @@ _MERGED, _COARSE = 0.01, 1e-6
 
 
 def require_single_precision(values: Array, column: str, where: str) -> None:
-    """Refuse a feature whose different values become equal in single precision, such as timestamps in seconds: 128 of them are one number.
+    """Refuse a feature whose different values become equal in single precision, such as timestamps in seconds: 128 of them are one number; and one that is too large for it.
 
     A column is refused if more than one in a hundred of its different values become equal to another, and rounding moves them by more than 1e-6 of the
     distance between its quartiles (of its deviation, where that is 0). Numbers with a few more digits than single precision has lose nothing that matters.
@@ -151,7 +151,15 @@ def require_single_precision(values: Array, column: str, where: str) -> None:
     """
     if values.dtype.kind not in "iuf" or values.dtype.itemsize <= (4 if values.dtype.kind == "f" else 2):
         return
-    single = values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    beyond = np.isinf(single) & np.isfinite(values)
+    if beyond.any():
+        raise DataError(
+            f"column {column!r} has {float(values[np.argmax(beyond)]):g}, which is beyond single precision (float32): {np.finfo(np.float32).max:.2g}",
+            where=where,
+            remedy="correct the value, leave these rows out, or use larger units at all parties",
+        )
     if np.array_equal(single.astype(np.float64), values.astype(np.float64), equal_nan=values.dtype.kind == "f"):
         return
     known = np.isfinite(single)

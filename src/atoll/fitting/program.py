@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import CompositionError, DataError, nearest
 from atoll.core.federation.row_rules import required_min_count
 from atoll.data.codings import name_lone_values, require_one_coding
+from atoll.data.readers._words import is_number
 from atoll.data.units import compare_numbers, require_one_unit
 from atoll.statistics.columns import settle_kind
 
@@ -114,6 +115,8 @@ async def agreed(asking: FitRequests, contacts: Contacts, *, at_sites: bool = Fa
                 f"no column {name!r}.{nearest(name, kinds)}", where="Fit", remedy=f"use one of {', '.join(kinds)}"
             )
     features = (list(job.columns) or [name for name in kinds if name not in aside]) if method.featured else []
+    if classes and classes not in job.categories:
+        _require_no_fractions(classes, values.get(classes, ()))
     levels = {name: _choose_values(name, values, asking) for name in features if kinds[name] == "category"}
     numbers = tuple(name for name in features if kinds[name] == "number")
     groups = {name: _choose_values(name, values, asking) for name in method.grouped}
@@ -122,6 +125,21 @@ async def agreed(asking: FitRequests, contacts: Contacts, *, at_sites: bool = Fa
     )  # fmt: skip
     used = {*layout.levels, *layout.groups, classes}
     return layout, compared + [note for name, each in notes.items() if name in used for note in each]
+
+
+def _require_no_fractions(label: str, classes: Sequence[str]) -> None:
+    """Refuse amounts as classes: among those told in tenths, enough repeat to look like classes.
+
+    Raises:
+        DataError: names one.
+    """
+    fraction = next((name for name in classes if is_number(name) and float(name) % 1), "")
+    if fraction and all(map(is_number, classes)):
+        raise DataError(
+            f"the label {label!r} has numbers with fractions, such as {fraction!r}, which are no classes",
+            where="Fit.label",
+            remedy=f"for a number use Ridge (atoll fit ridge); if they are classes, list them: categories={{{label!r}: [...]}}",
+        )
 
 
 def _compare_codings(

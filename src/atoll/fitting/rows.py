@@ -18,6 +18,8 @@ __all__ = ["FeatureLayout", "PartyRows", "count_left_out", "require_known_labels
 
 Numbers = NDArray[np.float64]
 
+_LARGEST = 1e140
+"""Sums of squares of larger numbers are none."""
 OTHER_COLUMNS = "or name the other features, columns=[...]"
 """How a fit leaves a column out."""
 
@@ -202,7 +204,15 @@ def _plain(table: DataTable, name: str, where: str) -> tuple[Numbers, NDArray[np
             remedy=f"say which values it has, categories={{{name!r}: [...]}}, or leave it out",
         )
     values = column.values.astype(np.float64)
-    return values, np.isfinite(values)
+    there = np.isfinite(values)
+    most = np.abs(values).max(where=there, initial=0)
+    if most > _LARGEST:
+        raise DataError(
+            f"column {name!r} has {most:g}, whose square is no number",
+            where=where,
+            remedy="correct the value, or leave the row or the column out",
+        )
+    return values, there
 
 
 def _places(table: DataTable, name: str, known: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -242,11 +252,16 @@ def _matrix(table: DataTable, layout: FeatureLayout, where: str, fitting: bool) 
     return np.concatenate(made, axis=1)
 
 
-def _refuse_missing(name: str, count: int, where: str, fitting: bool) -> DataError:
+def _refuse_missing(name: str, count: int, where: str, fitting: bool, infinite: bool = False) -> DataError:
     remedy = "give impute='median', or leave the column out"
     if not fitting:
         remedy = "fill them in, or leave these rows out: the model was fitted without impute"
-    return DataError(f"{count} values of column {name!r} are missing", where=where, remedy=remedy)
+    said = "1 value" if count == 1 else f"{count} values"
+    return DataError(
+        f"{said} of column {name!r} {'is' if count == 1 else 'are'} missing{' or infinite' if infinite else ''}",
+        where=where,
+        remedy=remedy,
+    )
 
 
 def _filled(table: DataTable, name: str, layout: FeatureLayout, where: str, fitting: bool) -> Numbers:
@@ -254,7 +269,7 @@ def _filled(table: DataTable, name: str, layout: FeatureLayout, where: str, fitt
     if there.all():
         return values
     if name not in layout.fill:
-        raise _refuse_missing(name, int((~there).sum()), where, fitting)
+        raise _refuse_missing(name, int((~there).sum()), where, fitting, bool(np.isinf(values).any()))
     return np.where(there, values, float(layout.fill[name]))
 
 

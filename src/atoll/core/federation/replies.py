@@ -211,7 +211,7 @@ def require_quorum(result: Combined, asked: int, quorum: int, where: str) -> Com
 def _why(result: Combined) -> str:
     if result.rejected:
         name, reason = next(iter(result.rejected.items()))
-        return f"{len(result.rejected)} replies were rejected, first {name}: {reason}; lower the learning rate or look at that party's data"
+        return f"{len(result.rejected)} replies were rejected, first {name}: {reason}; look at that party's data, or lower the learning rate of a training"
     if result.errors:
         name, error = next(iter(result.errors.items()))
         return f"{len(result.errors)} tasks raised, first {name}: {error}"
