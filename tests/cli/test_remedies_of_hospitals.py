@@ -91,6 +91,17 @@ def test_agreed_values_may_be_written_as_numbers_and_labels_as_fractions(sites: 
     assert typed("trees", *sites, "--label", "died", "--columns", "age", *out)[1]["classes"] == ["0", "1"]
 
 
+def test_an_index_without_a_name_is_left_out_as_its_remedy_says(sites: list[Path], typed: Typed) -> None:
+    for file in sites:
+        pd.read_csv(file).to_csv(file, index=True)
+    for words in (("fit", "ridge"), ("trees",)):
+        asked = (*words, *sites, "--label", "died")
+        code, found, _ = typed(*asked)
+        assert (code, "--drop ''" in found["error"]["remedy"]) == (3, True)
+        rounds = () if "fit" in words else ("--rounds", 1, "--out", sites[0].with_name("model.json"))
+        assert typed(*asked, "--drop", ",status" if rounds else "", *rounds)[0] == 0
+
+
 def test_a_curve_predicts_no_row(sites: list[Path], typed: Typed, tmp_path: Path) -> None:
     named = ("--set", "time=days", "--set", "event=status")
     assert typed("fit", "km", *sites, *named, "--out", tmp_path / "km.json")[0] == 0
@@ -112,7 +123,7 @@ def test_predictions_read_german_files_and_count_their_lines(sites: list[Path], 
 def test_a_site_that_cannot_fit_alone_says_why_and_separation_is_said_once(sites: list[Path], capsys: Any) -> None:
     rewrite(sites[1], died=lambda table: 0)
     assert run(["fit", "glm", *map(str, sites), "--label", "died", "--columns", "age", "--set", "alpha=1"]) == 0
-    assert "site1 alone: the label has the values ['0']" in capsys.readouterr().err
+    assert "site1 alone: the label has one class, 0" in capsys.readouterr().err
     for file in sites:
         rewrite(file, old=lambda table: (table.age > 60).astype(int))
     assert run(["fit", "glm", *map(str, sites), "--label", "old", "--columns", "age"]) == 0

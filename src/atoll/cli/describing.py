@@ -25,6 +25,7 @@ from atoll.statistics.summary import ColumnSummary, format_number
 
 __all__ = [
     "conditions_of",
+    "dropped_of",
     "lists_of",
     "max_error",
     "ranges_of",
@@ -86,6 +87,14 @@ def _without_zeros(key: str) -> str:
 def words_of(text: str | None) -> list[str]:
     """``a,b`` as a list."""
     return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def dropped_of(text: str | None) -> list[str]:
+    """``a,b`` as names of columns to leave out; ``''``, and a comma in front, name a column without a name, such as the index of a frame."""
+    if text is None:
+        return []
+    first = text.split(",")[0].strip()
+    return words_of(text) if first else ["", *words_of(text)]
 
 
 def shares_of(text: str | None) -> list[float]:
@@ -235,7 +244,7 @@ def _cell(value: float | None, std: float | None, moment: bool) -> str:
     """A number of a column, or a moment as a date."""
     if moment and value is not None and math.isfinite(value):
         return str(np.datetime64(round(value), "s").astype("datetime64[m]" if value % _DAY else "datetime64[D]"))
-    return format_number(value, std, 5)
+    return format_number(value, std)
 
 
 def _table_bins(summary: Any, moments: Collection[str]) -> list[Any]:

@@ -70,7 +70,7 @@ def command(
     chosen = method_of(method, _read_settings(settings))
     cut = partial(
         _cut,
-        left_out=words.words_of(drop),
+        left_out=words.dropped_of(drop),
         features=None if columns is None else job["columns"],
         label=label,
         method=chosen,

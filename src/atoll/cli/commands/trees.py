@@ -66,7 +66,7 @@ def command(
     options: FileOptions,
 ) -> None:
     """Grow trees over several sites' files as a federation would; compare with each site alone and with pooled rows."""
-    from atoll.cli.describing import lists_of, words_of
+    from atoll.cli.describing import dropped_of, lists_of, words_of
     from atoll.cli.output import note_found, require_folder
     from atoll.study.sites import compare_trees
     from atoll.trees.model_files import model_file, model_file_name
@@ -78,7 +78,7 @@ def command(
     settings: dict[str, Any] = {"scheme": method, "rounds": rounds, "max_depth": depth, "eta": eta, "leaves": leaves}
     found, ensemble = compare_trees(
         files, test, label, settings, secure=secure, seed=seed, missing_features=missing_features, task=task,
-        columns=words_of(columns), drop=words_of(drop), categories=lists_of(categories), form=options.plain(), page=html,
+        columns=words_of(columns), drop=dropped_of(drop), categories=lists_of(categories), form=options.plain(), page=html,
     )  # fmt: skip
     out.write_bytes(model_file(ensemble))
     found["model"] = str(out)

@@ -133,7 +133,7 @@ class GLM(FitMethod):
         """There are classes to tell apart."""
         if self.family == "binomial" and len(known.layout.classes) < 2:
             raise DataError(
-                f"the label has the values {list(known.layout.classes)}",
+                f"the label has one class, {', '.join(known.layout.classes)}",
                 where="GLM",
                 remedy="give a label of at least two classes",
             )

@@ -59,7 +59,7 @@ class SVM(FitMethod):
             )
         if len(known.layout.classes) < 2:
             raise DataError(
-                f"the label has the values {list(known.layout.classes)}",
+                f"the label has one class, {', '.join(known.layout.classes)}",
                 where="SVM",
                 remedy="give a label of at least two classes",
             )
