@@ -177,6 +177,22 @@ def test_many_clients_are_counted() -> None:
     assert partition_facts(data.subset(range(20)))["client_sizes"] == data.sizes[:20].tolist()
 
 
+def test_clients_that_are_counted_are_whole(tmp_path: Path) -> None:
+    """The axis of a histogram of clients had half clients; a curve's card counted its features: 0."""
+    data = atoll.data.dirichlet(atoll.data.digits(), parties=21, alpha=0.5, seed=0)
+    evaluation = atoll.Evaluation(clients=-1)
+    job = atoll.Training(model=atoll.models.linear(64, 10), selection=atoll.Uniform(3), rounds=1, evaluation=evaluation)
+    atoll.simulate(job, data, engine="inline", folder=tmp_path / "run", progress=False)
+    html = write_report(tmp_path / "run").read_text()
+    for name in ("accuracy over clients", "participation of devices"):
+        ticks = re.findall(r'id="[^"]*ytick_\d+">.*?<text[^>]*>([^<]*)</text>', figure_of(html, name), re.DOTALL)
+        counts = [float(tick) for tick in ticks if "%" not in tick]
+        assert len(counts) > 1
+        assert all(count == int(count) for count in counts)
+    _, (first, *_) = sections_of(Fit(model=KaplanMeier(time="time", event="event")), TABLES)
+    assert not any("0 features" in word for tile in first["tiles"] for word in tile)
+
+
 def test_sites_that_count_as_one_row_each_have_no_picture_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Databases, for one: a statement's report then needs no plotting library, which takes longer than the answer."""
     drawn: list[str] = []

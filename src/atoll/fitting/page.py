@@ -122,7 +122,7 @@ def _tiles_of(model: Any) -> list[list[str]]:
     told = model.told
     tiles = [["method", type(model.method).__name__, "converged" if told.get("converged", True) else "not converged"]]
     if "rows" in told:
-        tiles.append(["rows", _format(told["rows"]), f"{len(model.features):,} features"])
+        tiles.append(["rows", _format(told["rows"]), f"{len(model.features):,} features" if model.features else ""])
     names = [name for name in ("inertia", "concordance", "log_likelihood") if np.size(model.params.get(name, [])) == 1]
     return [
         *tiles,

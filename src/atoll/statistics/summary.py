@@ -384,7 +384,7 @@ def _numbers(columns: Sequence[tuple[str, ColumnSummary]], first: str) -> dict[s
     return {"head": head, "rows": rows}
 
 
-def format_number(value: float | None, std: float | None, digits: int = 7) -> str:
+def format_number(value: float | None, std: float | None, digits: int = 5) -> str:
     """Return a number of a column with enough digits to tell it from others a deviation away: 100,000,012.3 and not 1e+08.
 
     Args:
@@ -403,4 +403,4 @@ def format_number(value: float | None, std: float | None, digits: int = 7) -> st
 def _format_value(value: Any) -> str:
     if value is None or value != value:
         return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.7g}" if isinstance(value, float) else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.5g}" if isinstance(value, float) else str(value)
