@@ -248,3 +248,19 @@ def test_the_first_reply_of_a_cohort_does_not_turn_the_others_out() -> None:
     assert whole.senders.tolist() == [1, 2]
     assert "of shape (4,)" in whole.rejected[0]
     assert whole.totals["x"].value.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_sum_is_whole_without_a_party_that_is_lost_while_it_is_awaited() -> None:
+    table = ReplyTable(News())
+    asked = Request("main/step/0", step, None, "main", 0, Chain())
+    table.begin(asked, np.array([0, 1, 2]), lambda *_: None, "sum")
+    replies = [
+        {**frame, "id": asked.id, "party": position, "events": []} for position, frame in enumerate(frames(3, 3, 3))
+    ]
+    table.take_reply(asked.id, 0, replies[0], 0.0)
+    table.note_losses({1}, 0.0)
+    table.take_reply(asked.id, 2, replies[2], 0.0)
+    running = table.sum_of(asked.id, [0, 1, 2])
+    assert running is not None
+    whole = running.fold_sum()
+    assert (whole.senders.tolist(), whole.rejected) == ([0, 2], {1: "the party was lost"})

@@ -237,7 +237,7 @@ class ReplyTable:
             entry = self._entries[request, found.order[found.done]]
             if entry.frame is None or entry.frame["op"] == "failed":
                 return
-            if entry.frame["op"] == "lost" and "why" not in entry.frame:
+            if self._is_lost(request, found.order[found.done]):
                 del found.order[found.done]
                 continue
             try:
@@ -252,6 +252,11 @@ class ReplyTable:
             if not entry.left:
                 entry.frame = {"op": "summed"}
             found.done += 1
+
+    def _is_lost(self, request: str, position: int) -> bool:
+        """Whether a party will not answer; one whose reply was refused has answered."""
+        frame = self._entries[request, position].frame
+        return frame is not None and frame["op"] == "lost" and "why" not in frame
 
     def _form_of(self, request: str, order: list[int]) -> Totals | None:
         """Return what the replies to a sum must fit: nothing more if the request says it, else what most of them are; ``None`` if that is not known yet."""
@@ -277,10 +282,13 @@ class ReplyTable:
             self._measures.pop(request, None)
 
     def sum_of(self, request: str, positions: list[int]) -> Running | None:
-        """Return the sum of these parties' replies, if that is what was asked for and all are in."""
+        """Return the sum of these parties' replies, if that is what was asked for and all are in; whoever was lost meanwhile is not in it."""
         found = self._sums.get(request)
-        if found is None or found.done < len(found.order) or found.order != positions:
+        lost = {p for p in positions if (request, p) in self._entries and self._is_lost(request, p)}
+        if found is None or found.done < len(found.order) or found.order != [p for p in positions if p not in lost]:
             return None
+        for position in sorted(lost):
+            found.running.add(self._entries[request, position].frame)
         del self._sums[request]
         for position in positions:
             self._entries.pop((request, position), None)
