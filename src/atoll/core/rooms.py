@@ -27,6 +27,7 @@ __all__ = [
     "part_kinds",
     "own_jobs",
     "part_names",
+    "room_tables",
 ]
 
 
@@ -116,6 +117,12 @@ def part_names(kind: str) -> tuple[str, ...]:
 def job_kinds() -> dict[str, str]:
     """All kinds of jobs: maps the value of ``job:`` to ``module:Class``."""
     return {kind: where for room in _rooms() for kind, where in getattr(room, "JOBS", {}).items()}
+
+
+@functools.cache
+def room_tables() -> tuple[frozenset[str], ...]:
+    """The columns of tables that jobs of a room read as they are: a site needs to name neither a target nor keys of them."""
+    return tuple(frozenset(columns) for room in _rooms() for columns in getattr(room, "TABLES", ()))
 
 
 @functools.cache

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from atoll.core.rooms import PartKind, is_class
 
-__all__ = ["JOBS", "PARTS"]
+__all__ = ["JOBS", "PARTS", "TABLES"]
 
 JOBS = {"truth": "atoll.truth.job:Truth"}
 """Maps ``job:`` of a configuration to its class."""
+
+TABLES = (("task", "worker", "label"), ("obj", "src", "value"))
+"""Columns of reports and of claims: a site that has them brings them as they are."""
 
 PARTS = (
     PartKind("truth model", ("atoll.truth.models",), is_class("atoll.truth.models.model:TruthModel"), "How the truth follows from what workers say, and how reliable each is.", "TruthModel"),

@@ -207,3 +207,15 @@ def test_extremes_name_columns_that_are_there(tmp_path, extremes, said):
     else:
         with pytest.raises(ConfigError, match=said):
             look_at_headers(spec, "north")
+
+
+@pytest.mark.parametrize("header", ["task,worker,label", "value,src,obj,year"])
+def test_reports_and_claims_need_no_target(tmp_path, header):
+    """A site brings them as they are: it names neither a target nor keys. Other tables still do."""
+    (tmp_path / "reports.csv").write_text(f"{header}\n")
+    look_at_headers(site_spec(str(tmp_path / "reports.csv")), "north")
+    with pytest.raises(DataError, match="no column 'ward'"):
+        look_at_headers({**site_spec(str(tmp_path / "reports.csv")), "drop": ["ward"]}, "north")
+    (tmp_path / "reports.csv").write_text("task,label\n")
+    with pytest.raises(DataError, match="the target column is not set"):
+        look_at_headers(site_spec(str(tmp_path / "reports.csv")), "north")

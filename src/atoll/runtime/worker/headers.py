@@ -19,6 +19,7 @@ from atoll.core import message as M
 from atoll.core.errors import AtollError, ConfigError, DataError, MessageError, nearest
 from atoll.core.redaction import private
 from atoll.core.requests.wire import pack_error, unpack_error
+from atoll.core.rooms import room_tables
 from atoll.runs.registries import imported
 
 from ..consent import parse_consent
@@ -115,7 +116,8 @@ def _look(path: Path, spec: Mapping[str, Any]) -> list[str]:
         binary = columns_apart([file for file in tables if is_parquet(file)])
         for file in tables:
             found = binary[file] if file in binary else _header(file, spec)
-            require_columns(file.name, found, spec)
+            plain = spec.get("target") is None and any(form <= set(found) for form in room_tables())
+            require_columns(file.name, found, {**spec, "task": "unlabelled"} if plain else spec)
             columns += found
     return list(dict.fromkeys(columns))
 
