@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from dataclasses import replace
 
@@ -144,8 +145,27 @@ def test_a_site_of_many_workers_adds_its_own_first():
     assert together.truth == alone.truth
     assert max(abs(together.confidence[t] - alone.confidence[t]) for t in alone.truth) < 1e-5
     assert together.bytes_up < alone.bytes_up / 2
-    with pytest.raises(DataError, match="both claim a worker"):
-        simulated(Truth(model=DawidSkene()), {"north": rows, "south": rows[:3]})
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_two_sites_that_claim_a_worker_are_refused_by_name(looks, monkeypatch):
+    """Where reports lie at their sites, these compare tags of their workers under a key that the server does not know."""
+    if not looks:
+        monkeypatch.setattr("atoll.truth.job.PreparedTruth._require_own_workers", lambda self: None)
+    rows, tags = drawn(), []
+
+    class Reading(Inline):
+        async def run(self, request, positions):
+            replies = await super().run(request, positions)
+            tags.extend(one for reply in replies if request.task.name.endswith(":tag") for one in reply.value)
+            return replies
+
+    with pytest.raises(DataError, match=r"sites 'north' and 'south' both claim a worker .*Remedy: give each worker"):
+        simulated(Truth(model=DawidSkene()), {"north": rows, "south": rows[:3]}, engine=Reading(), sealing="real")
+    assert not looks or not tags
+    if not looks:
+        assert len(tags) == 7 + 1
+        assert not {hmac.digest(b"", f"w{i}".encode(), "sha256")[:16] for i in range(7)} & set(tags)
 
 
 def test_the_virtual_sum_has_the_integers_and_the_bytes_of_the_sealed_one():
@@ -470,6 +490,10 @@ def test_letters_have_one_size_whoever_reported_on_what():
         (lambda: simulated(Truth(model=DawidSkene(), protocol=Shamir(committee=50))), "committee=50 of 7 parties"),
         (lambda: simulated(Truth(model=DawidSkene(), protocol=Shamir(threshold=8))), "threshold=8 of 7 holders"),
         (lambda: simulated(Truth(model=DawidSkene()), {"one": drawn()}), "1 party"),
+        (
+            lambda: simulated(Truth(model=DawidSkene(), protocol=Masks(threshold=0.5, server="active"))),
+            "a threshold of 4 of 7 holders against an active server",
+        ),
         (lambda: simulated(Truth(model=CRH())), "is no number"),
         (lambda: simulated(Truth(model=DawidSkene(), classes=["c0", "c1"])), "is not one that it may have"),
     ],

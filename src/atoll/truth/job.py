@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -132,7 +133,7 @@ class Truth(Checked, Job):
         if asked:
             what = {"tasks": "the tasks that each party has reports on", "classes": "the labels that each party has", "candidates": "the values that each party claims of each task", "range": "the smallest and the largest number of each party"}  # fmt: skip
             seen += [Exposure("server", what[name], f"name them beforehand: {'low and high' if name == 'range' else name}") for name in asked]  # fmt: skip
-        seen.append(Exposure("every party", "the truth and its confidence after each iteration"))
+        seen.append(Exposure("every party", "the truth and its confidence after each iteration, and with its own contribution the sum of all others", "there are three parties or more: of two, each learns the other's sum"))
         notes = [
             f"each worker's state in {type(self.model).__name__} stays at its party",
             "if a party is lost between two iterations in which nothing else changes, the difference of the sums is near to what it contributed",
@@ -360,7 +361,7 @@ class PreparedTruth(Prepared):
         for place, name in enumerate(self.names):
             for worker in own_reports(self.data.shard(place)).workers:
                 if homes.setdefault(worker, name) != name:
-                    raise DataError(f"sites {homes[worker]!r} and {name!r} both claim a worker", where="Truth", remedy="give each worker to one site, or name workers by site if they are two people")  # fmt: skip
+                    raise _claimed_twice(homes[worker], name)
 
     async def program(self, fed: Federation) -> dict[str, Any]:
         """Open the campaign, make all steps, and let parties keep what they know of their workers."""
@@ -420,16 +421,47 @@ async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict
         if job.protocol.whole:
             job.protocol.domain(steps.codec(step, layout))
     encoded = layout_message(layout)
-    opened = await fed.exchange(fed.parties.named(*workers), steps.open, {"layout": encoded}, at="open")
-    here = set(opened.senders.names)
+    here = fed.parties.named(*workers)
+    if not isinstance(job.protocol, Virtual):  # whose parties are all here, and checked
+        here = await _require_distinct_workers(fed, here, steps)
+    opened = await fed.exchange(here, steps.open, {"layout": encoded}, at="open")
+    began = set(opened.senders.names)
     size, threshold = job.protocol.plan_holders(len(steps.parties))
     return {
         "layout": encoded, "broadcast": job.model.start(layout), "before": job.model.start(layout)["truth"],
-        "workers": {name: count for name, count in workers.items() if name in here}, "gone": [], "steps": [], "done": 0, "learn": "",
+        "workers": {name: count for name, count in workers.items() if name in began}, "gone": [], "steps": [], "done": 0, "learn": "",
         "holders_now": [] if size < len(steps.parties) else list(steps.parties), "threshold_now": threshold, "lots": 0, "lot": {}, "told": [], "same": 0, "decided": None,
         "iterations": 0, "over": False, "wrong": [], "cheats": [], "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
         "repeated": sum(int(one["repeated"]) for one in told.values()), "reports": sum(int(one["reports"]) for one in told.values()),
     }  # fmt: skip
+
+
+async def _require_distinct_workers(fed: Federation, here: Parties, steps: PartySteps) -> Parties:
+    """Refuse two sites that claim one worker: they would count twice. Parties compare tags under a key that the server does not know, so it learns no name.
+
+    Returns:
+        The parties that have told their tags.
+
+    Raises:
+        DataError: names two such sites.
+    """
+    for keeper in here.names:
+        with suppress(QuorumError):  # the next one lends a key
+            lent = await fed.exchange(here.named(keeper), steps.lend, {"names": list(here.names)}, at=("lend", keeper))
+            break
+    else:
+        raise QuorumError("no party lent a key", where="Truth", remedy="begin the campaign anew when parties are there")
+    tagged = await fed.exchange(here, steps.tag, {"keeper": keeper}, mail=lent.mail, at="tag")
+    homes: dict[bytes, str] = {}
+    for name, tags in tagged.by_name().items():
+        for tag in tags:
+            if homes.setdefault(bytes(tag), name) != name:
+                raise _claimed_twice(homes[bytes(tag)], name)
+    return tagged.senders
+
+
+def _claimed_twice(one: str, other: str) -> DataError:
+    return DataError(f"sites {one!r} and {other!r} both claim a worker", where="Truth", remedy="give each worker to one site, or name workers by site if they are two people")  # fmt: skip
 
 
 def _agree_layout(job: Truth, told: Mapping[str, Any], workers: int, claims: bool) -> TaskLayout:
@@ -591,11 +623,11 @@ class _Loop:
             self.state = {**self.state, "told": sorted([*self.state["told"], *told.senders.names])}
 
     async def _draw(self, invited: Parties) -> None:
-        """Draw a committee by lot."""
+        """Draw a committee by lot, of those that took part in it: others are not there to add up."""
         name = f"committee-{self.state['lots']}"
         lot = await draw_lot(self.fed, invited, at=name)
-        size = min(self.state["holders"], len(lot.invited))
-        chosen = sorted(lot.choose(lot.invited, size, "holders"))
+        size = min(self.state["holders"], len(lot.parties))
+        chosen = sorted(lot.choose(lot.parties, size, "holders"))
         self.state = {**self.state, "holders_now": chosen, "threshold_now": min(self.state["threshold"], size), "lots": self.state["lots"] + 1, "lot": {"lot": lot.message(), "at": name}, "told": []}  # fmt: skip
 
     # ------------------------------------------------------------------ bytes

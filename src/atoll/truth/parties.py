@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +83,25 @@ class PartySteps:
     def __init__(self, model: TruthModel, protocol: TruthProtocol, parties: Sequence[str]) -> None:
         self.model, self.protocol, self.parties = model, protocol, tuple(parties)
         self.describe = Task("atoll.truth.parties:describe", self._describe)
+        self.lend = Task("atoll.truth.parties:lend", self._lend)
+        self.tag = Task("atoll.truth.parties:tag", self._tag)
         self.open = Task("atoll.truth.parties:open", self._open)
         self.accept = Task("atoll.truth.parties:accept", self._accept)
         self.close = Task("atoll.truth.parties:close", self._close)
         self.half = PartyHalf(
             Task("atoll.truth.parties:give", self._give), Task("atoll.truth.parties:share", self._share), Task("atoll.truth.parties:add", self._add)
         )  # fmt: skip
-        self.tasks = (self.describe, self.open, self.accept, self.close, self.half.give, self.half.share, self.half.add)
+        self.tasks = (
+            self.describe,
+            self.lend,
+            self.tag,
+            self.open,
+            self.accept,
+            self.close,
+            self.half.give,
+            self.half.share,
+            self.half.add,
+        )
 
     # ------------------------------------------------------------------ before the first sum
 
@@ -110,6 +123,17 @@ class PartySteps:
             told["low"], told["high"] = float(numbers.min()), float(numbers.max())
         return told
 
+    def _lend(self, island: Any, message: Any) -> None:
+        """Post a fresh key to every party, under which all of them tag their workers."""
+        key = island.secret.bytes(32)
+        for name in message["names"]:
+            island.post(str(name), {"key": key})
+
+    def _tag(self, island: Any, message: Any) -> list[bytes]:
+        """A tag for each worker, which the same name has at every party, and which tells nobody without the key what the name is; in the order of the tags."""
+        key = island.inbox[str(message["keeper"])]["key"]
+        return sorted(hmac.digest(key, name.encode(), "sha256")[:16] for name in own_reports(island.data).workers)
+
     def _open(self, island: Any, message: Any) -> None:
         """Code the reports, and begin with workers of whom nothing is known."""
         layout = read_layout(bytes(message["layout"]))
@@ -130,8 +154,8 @@ class PartySteps:
         if not set(lot.invited) <= set(self.parties):
             raise PolicyError("a lot among strangers", where="truth", remedy=_RESTART)
         size, threshold = self.protocol.plan_holders(len(self.parties))
-        size = min(size, len(lot.invited))
-        chosen = lot.choose(lot.invited, size, "holders")
+        size = min(size, len(lot.parties))
+        chosen = lot.choose(lot.parties, size, "holders")
         island.state = {**state, "holders": sorted(chosen), "threshold": min(threshold, size)}
 
     # ------------------------------------------------------------------ one step

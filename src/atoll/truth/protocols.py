@@ -352,11 +352,11 @@ class Masks(TruthProtocol):
     """Double masks (Bonawitz et al. 2017), which other federations use: the same sums in two connections, since masks of lost parties must be opened afterwards.
 
     Args:
-        threshold: share or number of the parties that open the masks of others.
+        threshold: share or number of the parties that open the masks of others; by default just above half of them, and above two thirds against an active server.
         server: ``"honest"`` or ``"active"``; by default active between organisations.
     """
 
-    threshold: float = 0.5
+    threshold: float | None = None
     server: Literal["honest", "active"] | None = None
 
     def __post_init__(self) -> None:
@@ -364,7 +364,13 @@ class Masks(TruthProtocol):
         self._reducer()
 
     def _reducer(self) -> SecureAggregation:
-        return SecureAggregation(threshold=_whole_or_share(self.threshold), server=self.server, least=2)
+        threshold = None if self.threshold is None else _whole_or_share(self.threshold)
+        return SecureAggregation(threshold=threshold, server=self.server, least=2)
+
+    def require_parties(self, parties: int, *, live: bool) -> None:
+        """Refuse a threshold that so many parties or an active server break."""
+        super().require_parties(parties, live=live)
+        self._reducer().holders(parties, active=self.server == "active" or (live and self.server is None))
 
     async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
         """One masked sum."""
@@ -425,7 +431,12 @@ class Additive(TruthProtocol):
         """Let the senders share, announce who they are, and open the sum of what the holders add up."""
         holders, message = asked.holders, {**asked.message, "holders": list(asked.holders.names)}
         least = max(2, holders.threshold if self.shares_need_all else 2)
-        given = await fed.exchange(asked.senders, half.share, message, quorum=least, at=(*asked.at, "share"))
+        try:
+            given = await fed.exchange(asked.senders, half.share, message, quorum=least, at=(*asked.at, "share"))
+        except QuorumError as error:
+            if not self.shares_need_all:
+                raise
+            raise QuorumError(f"not all of {len(asked.senders)} parties shared what they contribute to {message['step']}: {error.what}", where="Additive", remedy="use Shamir(), which bears losses") from error  # fmt: skip
         names = sorted(given.senders.names)
         told = _announcement(asked, names)
         adding = asked.there.named(*(name for name in holders.names if name in set(asked.there.names)))
