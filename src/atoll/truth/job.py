@@ -133,7 +133,13 @@ class Truth(Checked, Job):
         if asked:
             what = {"tasks": "the tasks that each party has reports on", "classes": "the labels that each party has", "candidates": "the values that each party claims of each task", "range": "the smallest and the largest number of each party"}  # fmt: skip
             seen += [Exposure("server", what[name], f"name them beforehand: {'low and high' if name == 'range' else name}") for name in asked]  # fmt: skip
-        seen.append(Exposure("every party", "the truth and its confidence after each iteration, and with its own contribution the sum of all others", "there are three parties or more: of two, each learns the other's sum"))
+        seen.append(
+            Exposure(
+                "every party",
+                "the truth and its confidence after each iteration, and with its own contribution the sum of all others",
+                "there are three parties or more: of two, each learns the other's sum",
+            )
+        )
         notes = [
             f"each worker's state in {type(self.model).__name__} stays at its party",
             "if a party is lost between two iterations in which nothing else changes, the difference of the sums is near to what it contributed",
