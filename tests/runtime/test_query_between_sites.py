@@ -110,8 +110,17 @@ def test_an_analyst_asks_the_sites_with_a_kit(tmp_path: Path) -> None:
     assert code == 2
 
 
+def command_lines(pid: int) -> list[bytes]:
+    """What the processes that a daemon has started were called with: a job's first process has its order, and one that is ready says so."""
+    found = []
+    for child in children(pid):
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{child}/cmdline").read_bytes())
+    return found
+
+
 def test_ctrl_c_ends_a_statement_at_the_sites(tmp_path: Path) -> None:
-    """A statement that would take hours: its job and the sites' processes end at once, and the next one is answered."""
+    """A statement that would take hours: its job and the sites' processes end at once, and the next one is answered, by processes that are ready."""
     rules = "limits: {seconds: 600}\npolicy: {min_count: 1}\ntables: {v: {columns: public}, r: {mode: replicated, columns: public}}\n"
     data = {}
     for name in ("north", "south"):
@@ -136,9 +145,14 @@ def test_ctrl_c_ends_a_statement_at_the_sites(tmp_path: Path) -> None:
             await until(working)
             asked.send_signal(signal.SIGINT)
             await asked.communicate()
-            await until(lambda: not any(children(one.pid) for one in (poc.process("north"), poc.process("south"))))
+            await until(lambda: not any(b"order.msg" in line for name in data for line in command_lines(poc.process(name).pid)))  # fmt: skip
+            daemons = [poc.process(name).pid for name in ("server", *data)]
+            await until(lambda: all(any(b"--ready" in line for line in command_lines(pid)) for pid in daemons))
+            here = tmp_path / "trial" / "run" / "server"
+            waiting = {path.stat().st_ino for path in here.glob("ready/*/state")}
             again = await begin("SELECT count(*) FROM v")
             out, _ = await again.communicate()
+            assert waiting & {path.stat().st_ino for path in here.glob("jobs/*/state")}  # the folder has moved
             return asked.returncode, again.returncode, out, [one["state"] for one in await admin.jobs()]
 
     code, next_code, out, states = asyncio.run(ask())

@@ -27,6 +27,7 @@ __all__ = [
     "part_kinds",
     "own_jobs",
     "part_names",
+    "ready_modules",
     "room_tables",
 ]
 
@@ -133,6 +134,16 @@ def own_jobs(role: str) -> dict[str, str]:
         role: "site" or "analyst".
     """
     return {kind: setting for room in _rooms() for kind, setting in getattr(room, "OWN_JOBS", {}).get(role, {}).items()}
+
+
+@functools.cache
+def ready_modules(kind: str) -> tuple[str, ...]:
+    """The modules that a process loads which waits for a job of a kind; none for kinds whose jobs last long beside the start of their processes.
+
+    Args:
+        kind: the value of ``job:``.
+    """
+    return tuple(name for room in _rooms() for name in getattr(room, "READY", {}).get(kind, ()))
 
 
 def is_class(base: str, *, itself: bool = False) -> Callable[[Any], bool]:

@@ -7,13 +7,24 @@ from typing import Any
 from atoll.core.addresses import load_object
 from atoll.core.rooms import PartKind, is_class
 
-__all__ = ["JOBS", "OWN_JOBS", "PARTS"]
+__all__ = ["JOBS", "OWN_JOBS", "PARTS", "READY"]
 
 JOBS = {"query": "atoll.query.job:Query"}
 """Maps ``job:`` of a configuration to its class."""
 
 OWN_JOBS = {"analyst": {"query": "analyst?"}}
 """Maps the role of a signer to the kinds of jobs that it may submit alone, and the setting that must name it; with ``?``, if there is one."""
+
+READY = {
+    "query": (
+        "atoll.query.job", "atoll.query.connection", "atoll.query.strategies", "atoll.query.databases.files", "atoll.query.databases.sqlite", "duckdb", "numpy.ma",
+        "sqlglot.dialects.duckdb", "sqlglot.optimizer.annotate_types", "sqlglot.optimizer.merge_subqueries", "sqlglot.optimizer.qualify", "sqlglot.typing.duckdb",
+        "atoll.native", "atoll.privacy.canaries", "atoll.privacy.discrete", "atoll.privacy.gaussian", "atoll.secure.masking.reducer", "atoll.statistics.disclosure",
+        "atoll.report.page", "atoll.report.trackers", "atoll.rounds.history", "jinja2",
+        "cryptography.x509", "cryptography.hazmat.backends.openssl.backend", "cryptography.hazmat.primitives.ciphers.aead", "cryptography.hazmat.primitives.serialization",
+    ),
+}  # fmt: skip
+"""Modules that a process loads, with all that they list, while it waits for a statement: a person waits for the answer."""
 
 
 def _is_rule(found: Any) -> bool:

@@ -55,7 +55,7 @@ def test_the_key_of_a_job_is_private_and_outlives_attempts(tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert first.private == path.read_bytes() == key_of(tmp_path).private
     assert first.signed.public == public_of(first.private)
-    assert LetterKey.read_order(first.order(), tmp_path / "north") == first
+    assert LetterKey.read_order(first.order(), path) == first
     assert first.private not in M.encode(first.order())
     assert first.private.hex() not in repr(first)
     assert repr(first.private) not in repr(first)

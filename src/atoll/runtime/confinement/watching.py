@@ -1,6 +1,6 @@
 """A process of its own that watches what one job takes of its machine, however busy the daemon is.
 
-``python -m atoll.runtime.confinement.watching ORDER``, where ORDER is the JSON of a `WatchOrder`. The system bounds single
+``python -m atoll.runtime.confinement.watching`` reads a line from stdin, the JSON of a `WatchOrder`. The system bounds single
 processes and single files; the job may start many of either. So this process counts, of everything that the job has
 started, the files in the job's folders, those without a name that are still open or mapped, and memory; when that is more
 than it may be, it ends the job and writes why, as a line of JSON. It ends with the job.
@@ -17,7 +17,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -391,14 +391,21 @@ def _gone(handle: int, pid: int, within: float) -> bool:
     return False
 
 
-def main(argv: Sequence[str]) -> int:
-    """Watch one job until it ends; end it if it takes more than it may."""
-    told = json.loads(argv[0])
-    order = WatchOrder(**{**told, "folders": tuple(told["folders"])})
+def main(line: Callable[[], str]) -> int:
+    """Watch one job until it ends; end it if it takes more than it may.
+
+    Args:
+        line: waits for the order, as a line; nothing if there will be none.
+    """
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    text = line()
+    if not text:
+        return 0
+    told = json.loads(text)
+    order = WatchOrder(**{**told, "folders": tuple(told["folders"])})
     try:
         handle = os.pidfd_open(order.pid) if hasattr(os, "pidfd_open") else -1
     except ProcessLookupError:
@@ -421,4 +428,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.stdin.readline))

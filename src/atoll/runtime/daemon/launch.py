@@ -8,13 +8,14 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.core import message
 from atoll.core.errors import AtollError, JobError, TaskError
 from atoll.core.requests.wire import pack_error
+from atoll.core.sealing.hpke import KEY
 from atoll.engines.link import LinkClosed
 
 from ..bundle import JOB_FILE
@@ -30,7 +31,10 @@ from ..worker.letters import KEY_FILE, pulsing
 from .place import Place
 from .processes import Process, keeper_signal
 
-__all__ = ["JobProcess", "Lines", "ProcessDiedEarly", "launch"]
+if TYPE_CHECKING:
+    from .ready import ReadyProcesses
+
+__all__ = ["JobProcess", "JobWatch", "Lines", "ProcessDiedEarly", "Start", "Started", "launch"]
 
 
 # ------------------------------------------------------------------ lines of output for a log: in batches, and no more than a person could read
@@ -45,12 +49,12 @@ MOST = 500
 class Lines:
     """Collects lines, and sends them in batches.
 
-    Args:
+    Attributes:
         send: takes a batch.
     """
 
     def __init__(self, send: Callable[[list[str]], None]) -> None:
-        self._send = send
+        self.send = send
         self._lines: list[str] = []
         self._left_out = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -73,13 +77,14 @@ class Lines:
             self._lines.append(f"[{self._left_out} more lines within {EVERY:g} s, left out]")
         lines, self._lines, self._left_out = self._lines, [], 0
         if lines:
-            self._send(lines)
+            self.send(lines)
 
 
 # ------------------------------------------------------------------ how a daemon starts the process of a job: what it hands down, and what it gets back
 
 
 MODULE = "atoll.runtime.worker"
+ORDER = "order.msg"
 _START = 120.0
 """Seconds for a process to start."""
 _WORDS = 1 << 14
@@ -117,18 +122,18 @@ class JobWatch:
         self._saying = asyncio.create_task(self._read_report())
 
     @classmethod
-    async def start(cls, order: WatchOrder) -> JobWatch:
-        """Start watching.
+    async def start(cls) -> JobWatch:
+        """Start the process, which waits to be told what to watch.
 
         Raises:
             TaskError: the system cannot start the process.
         """
-        words = [sys.executable, "-m", "atoll.runtime.confinement.watching", json.dumps(asdict(order))]
-        quiet = asyncio.subprocess.DEVNULL
+        words = [sys.executable, "-m", "atoll.runtime.confinement.watching"]
+        quiet, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
         try:
             return cls(
                 await asyncio.create_subprocess_exec(
-                    *words, stdin=quiet, stdout=asyncio.subprocess.PIPE, stderr=quiet, start_new_session=True
+                    *words, stdin=pipe, stdout=pipe, stderr=quiet, start_new_session=True
                 )
             )
         except OSError as error:
@@ -138,12 +143,18 @@ class JobWatch:
                 remedy="free memory or processes on this machine, then submit again",
             ) from error
 
+    def begin(self, order: WatchOrder) -> None:
+        """Tell it what to watch."""
+        if self._running.stdin is not None:
+            self._running.stdin.write(f"{json.dumps(asdict(order))}\n".encode())
+
     async def wait_for_end(self) -> AtollError | None:
         """Wait for its end; return why it has ended the job, or None if the job ended by itself."""
         return await asyncio.shield(self._saying)
 
     async def _read_report(self) -> AtollError | None:
-        out, _ = await self._running.communicate()
+        out = b"" if self._running.stdout is None else await self._running.stdout.read()
+        await self._running.wait()
         said = out.partition(b"\n")[0]
         if said:
             return _error_of(json.loads(said))
@@ -186,22 +197,19 @@ class JobProcess:
     """A job's process with its line.
 
     Args:
-        process: the process.
+        started: the process.
         line: the line to it.
         told: the file with its error, if it could write one.
-        lines: its output, for the log.
-        group: its control group, if it has one.
+        memory: bytes that it may take.
     """
 
-    def __init__(
-        self, process: Process, line: Line, told: Path, lines: Lines, group: JobGroup | None = None, memory: int = 0
-    ) -> None:
-        self._group, self._memory = group, memory
+    def __init__(self, started: Started, line: Line, told: Path, memory: int = 0) -> None:
+        self._group, self._memory = started.group, memory
         self._over: AtollError | None = None
-        self._watch: JobWatch | None = None
+        self._watch = started.watch
         self._watching: asyncio.Task[None] | None = None
-        self._process = process
-        self._lines = lines
+        self._process = started.process
+        self._lines = started.lines
         self._line = line
         self._told = told
 
@@ -230,8 +238,8 @@ class JobProcess:
             TaskError: that process cannot be started.
         """
         end = keeper_signal(self._process.keeper)
-        order = WatchOrder(os.getpid(), self._process.pid, end, scratch, memory, tuple(map(str, folders)))
-        watch = self._watch = await JobWatch.start(order)
+        watch = self._watch = self._watch or await JobWatch.start()
+        watch.begin(WatchOrder(os.getpid(), self._process.pid, end, scratch, memory, tuple(map(str, folders))))
 
         async def look() -> None:
             self._over = await watch.wait_for_end()
@@ -286,6 +294,82 @@ class JobProcess:
         return await self.wait()
 
 
+@dataclass(frozen=True)
+class Start:
+    """How the process of a job starts, as far as it does not depend on the job: what two jobs have in common if one process could serve either.
+
+    Attributes:
+        confinement: how jobs are confined.
+        limits: what it may take.
+        reads: files and folders that it may read, beside its own.
+        environment: its further variables.
+        devices: whether it may use the machine's accelerators.
+    """
+
+    confinement: Confinement
+    limits: JobLimits
+    reads: tuple[Path, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    devices: bool = False
+
+    async def begin(self, arguments: Callable[[int], Sequence[str]], code: Path, state: Path, lines: Lines) -> Started:
+        """Start the process.
+
+        Args:
+            arguments: of the worker, given the number of its end of the socket.
+            code: the folder of an attempt, with ``scratch`` in it.
+            state: what it may write that outlives the attempt.
+            lines: takes its output.
+
+        Raises:
+            TaskError: the system cannot start it.
+        """
+        group, home = _make_group(self.limits) if self.limits.memory else None, code / "scratch"
+        walls = Walls(home, (*self.reads, code), (state,), devices=self.devices, shared=self.limits.memory // 2)
+        try:
+            process = await Process.start(
+                MODULE, arguments, folder=home, on_line=lines.add, environment=dict(self.environment),
+                confinement=self.confinement, limits=self.limits, walls=walls, group=group,
+            )  # fmt: skip
+        except BaseException:
+            if group is not None:
+                group.remove()
+            raise
+        return Started(process, group, lines, code, state)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A process of a job that has been started, and has no line yet.
+
+    Attributes:
+        process: the process.
+        group: its control group, if it has one.
+        lines: its output, for the log.
+        code: the folder of the attempt as the process has it.
+        state: the same of what outlives the attempt.
+        watch: the process that will watch it, if that is started too.
+    """
+
+    process: Process
+    group: JobGroup | None
+    lines: Lines
+    code: Path
+    state: Path
+    watch: JobWatch | None = None
+
+    async def end(self) -> None:
+        """End it, and what belongs to it."""
+        if self.process.alive:
+            await asyncio.shield(self.process.stop(0.0))
+        if self.watch is not None:
+            self.watch.stop()
+            await self.watch.wait_for_end()
+        self.lines.flush()
+        if self.group is not None:
+            self.group.remove()
+
+
 async def launch(
     place: Place,
     code: Path,
@@ -306,6 +390,8 @@ async def launch(
     reads: Sequence[Path] = (),
     on_lines: Callable[[list[str]], None],
     on_life: Callable[[], None] = lambda: None,
+    ready: ReadyProcesses | None = None,
+    kind: str = "",
 ) -> JobProcess:
     """Start the process of a job at a daemon, and its line.
 
@@ -328,50 +414,49 @@ async def launch(
         reads: files and folders that it may read if it is confined.
         on_lines: called with lines of its output.
         on_life: called now and then while it starts, as long as it works.
+        ready: the daemon's processes that wait for a job.
+        kind: the kind of job.
 
     Raises:
         TaskError: the system cannot start it.
         ProcessDiedEarly: it ended before it sent anything.
     """
-    home, order, source = code / "scratch", code / "order.msg", code / "source"
-    told, spool = home / "error.msg", home / "spool"
+    site, devices = role == "site", grant is not None and bool(grant.gpus)
+    limits = confinement.limits(0 if grant is None else grant.need.memory, devices)
+    shown = (*reads, *(() if socket is None else (socket,)), *((place.results,) if site else ()))
+    variables = () if grant is None else tuple(grant.environment().items())
+    start = Start(confinement, limits, shown, variables, devices)
+    started = None if ready is None else await ready.take(start, kind, place, code)
+    seen_code, seen_state = (code, place.state) if started is None else (started.code, started.state)
+    home, source = seen_code / "scratch", code / "source"
     said = message.encode(
         {
-            "role": role, "name": name, "id": place.folder.name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
-            "state": str(place.state), "results": str(place.results), "record": str(place.record), "error": str(told), "spool": str(spool), "data": dict(data or {}),
+            "role": role, "name": name, "id": place.folder.name, "job": str(seen_code / JOB_FILE), "source": str(seen_code / "source") if source.is_dir() else None,
+            "state": str(seen_state), "results": str(place.results), "key": str(seen_code / KEY_FILE), "error": str(home / "error.msg"), "spool": str(home / "spool"), "data": dict(data or {}),
             "confined": confinement.confined, "sites": list(sites), "plays": plays, "socket": "" if socket is None else str(socket), "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
             "allow": None if allow is None else list(allow), "signer": signer,
         }
     )  # fmt: skip
-    await asyncio.to_thread(_prepare, place, code, bytes(said), role == "site")
-    lines, devices = Lines(on_lines), grant is not None and bool(grant.gpus)
-    limits = confinement.limits(0 if grant is None else grant.need.memory, devices)
-    reads = (
-        *reads,
-        code,
-        *(() if socket is None else (socket,)),
-        *((place.results, place.record / KEY_FILE) if role == "site" else ()),
-    )
-    group = _make_group(limits) if limits.memory else None
-    process = await Process.start(
-        MODULE, lambda fd: [str(fd), str(order)], folder=home, on_line=lines.add, environment={} if grant is None else grant.environment(),
-        confinement=confinement, limits=limits,
-        walls=Walls(home, reads, (place.state,), devices=devices, shared=limits.memory // 2), group=group,
-    )  # fmt: skip
     try:
-        async with pulsing(_telling(on_life), spent=process.cpu):
-            made = JobProcess(
-                process, await _line(process, role, name, place.folder / "spool"), told, lines, group, limits.memory
-            )
-            await made.watch((home, place.state), confinement.scratch, 0 if group else limits.memory)
-            return made
+        await asyncio.to_thread(_prepare, place, code, bytes(said), site, letters is not None)
+        if started is None:
+            order = str(code / ORDER)
+            started = await start.begin(lambda fd: [str(fd), order], code, place.state, Lines(on_lines))
+        else:
+            started.lines.send = on_lines
+            with contextlib.suppress(OSError):  # it has died since: its line says so
+                started.process.give(str(seen_code / ORDER))
+        async with pulsing(_telling(on_life), spent=started.process.cpu):
+            line = await _line(started.process, role, name, place.folder / "spool")
+            made = JobProcess(started, line, code / "scratch" / "error.msg", limits.memory)
+            await made.watch((code / "scratch", place.state), confinement.scratch, 0 if started.group else limits.memory)  # fmt: skip
     except BaseException:
-        if process.alive:  # nothing runs that nobody watches
-            await asyncio.shield(process.stop(0.0))
-        lines.flush()
-        if group is not None:
-            group.remove()
+        if started is not None:  # nothing runs that nobody watches
+            await started.end()
         raise
+    if ready is not None:
+        ready.follow(start, kind, started)
+    return made
 
 
 def _make_group(limits: JobLimits) -> JobGroup | None:
@@ -382,7 +467,7 @@ def _make_group(limits: JobLimits) -> JobGroup | None:
     return None
 
 
-def _prepare(place: Place, code: Path, order: bytes, site: bool) -> None:
+def _prepare(place: Place, code: Path, order: bytes, site: bool, keyed: bool) -> None:
     """Make what a job's process finds: its order, its scratch with room for an error, and its state.
 
     Raises:
@@ -394,7 +479,10 @@ def _prepare(place: Place, code: Path, order: bytes, site: bool) -> None:
             place.results.mkdir(mode=0o700, parents=True, exist_ok=True)
         HeldFolder.open(place.folder, place.state.name, make=True).close()
         with HeldFolder.open(code) as inside:
-            inside.write("order.msg", order)  # with the private key for letters
+            inside.write(ORDER, order)
+            if keyed:  # the daemon's record, where the key outlives attempts, is shown to no job
+                with place.hold_record() as record:
+                    inside.write(KEY_FILE, record.read(KEY_FILE, KEY))
         with HeldFolder.open(code, "scratch", make=True) as home:
             home.write("error.msg", bytes(_WORDS))
     except OSError as error:

@@ -168,6 +168,11 @@ class Process:
             os.close(writing)
         return cls(running, ours, os.fdopen(reading, "rb", 0), on_line, keeper)
 
+    def give(self, text: str) -> None:
+        """Send it a short text before anything else goes over its socket."""
+        content = text.encode()
+        self.socket.sendall(len(content).to_bytes(4, "big") + content)
+
     async def wait(self) -> int:
         """Wait for its exit code, negative for the signal that ended it; by then its output is passed on and its group is gone."""
         return await asyncio.shield(self._ended)

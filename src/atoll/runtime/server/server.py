@@ -22,6 +22,7 @@ from ..daemon.control import CONTROL, FROM_SITE
 from ..daemon.launch import JobProcess, launch
 from ..daemon.monitor import Sample, SiteTokens, serve_monitor
 from ..daemon.place import Place
+from ..daemon.ready import ReadyProcesses
 from ..identity import SITES, Peer
 from ..line import Channel, Line, PackedMessage, Settings, Switchboard
 from ..provision import Kit, Revocations, SiteList
@@ -150,6 +151,7 @@ class Server:
                 folder,
             )
         self._store = SqliteStore(folder, wait=standby)
+        self._ready = ReadyProcesses(folder)
         self._listed = SiteList(kit.sites_file)
         self._members = Members(self._listed, folder / "sites.txt")
         self._seen = LastSeen(folder / "seen.json", self._revoked)
@@ -206,6 +208,7 @@ class Server:
                 await self._dispatcher.run()
         finally:
             await self._dispatcher.close()
+            await self._ready.close()
             with contextlib.suppress(AtollError):
                 self._seen.keep()
             await board.close("the server was stopped", within=1.0)
@@ -344,7 +347,7 @@ class Server:
             code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts, known=lambda manifest: True)
             return await launch(
                 place, code, role="server", name=self.kit.name, sites=sites, helpers=helpers, confinement=self._confinement,
-                on_lines=lambda lines: self._log(record.id, "server", lines),
+                on_lines=lambda lines: self._log(record.id, "server", lines), ready=self._ready, kind=str(record.spec.get("job", "")),
             )  # fmt: skip
 
         return Attempt(

@@ -28,10 +28,12 @@ from ..consent import Consent
 from ..daemon.control import carry, direct_channel, relay
 from ..daemon.launch import JobProcess, ProcessDiedEarly, launch
 from ..daemon.place import Place, results_of
+from ..daemon.ready import ReadyProcesses
 from ..line import Channel
 from ..network.daemon_ledger import CHANNEL
 from ..provision import Kit
 from ..resources import Grant
+from ..terms import job_tree
 from ..worker.letters import LetterKey
 from ..worker.words import paths_of
 from .database import DatabaseRelay, LogHolder, open_way
@@ -180,6 +182,7 @@ class Post:
         consent: reads what the site consents to now.
         ledger: what the site's parties have spent, of all jobs.
         results: the named results that stay at the site.
+        ready: the process that waits for a job.
         confinement: how its jobs are confined.
     """
 
@@ -192,6 +195,7 @@ class Post:
     consent: Callable[[], Consent]
     ledger: SiteLedger
     results: SiteResults
+    ready: ReadyProcesses | None = None
     confinement: Confinement = UNCONFINED
 
 
@@ -224,6 +228,7 @@ class SiteAttempt:
         self._direct: set[asyncio.Task[Any]] = set()
         self._verified: Verified | None = None
         self._allow: tuple[str, ...] | None = None
+        self._kind = ""
         self._why, self._withdrawn = "", None  # type: str, AtollError | None
 
     def start(self, bundle: bytes) -> None:
@@ -307,6 +312,7 @@ class SiteAttempt:
             self._place, code, role="site", name=kit.name, plays=kit.plays, data=self._post.data, grant=self._grant, on_lines=self._log,
             confinement=self._post.confinement, reads=paths_of(self._post.data, kit.name, bool(kit.plays)),
             neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), allow=self._allow, signer="" if self._verified is None else str(self._verified.signer), socket=None if self._way is None else self._way.folder, on_life=partial(self._say, "starting"),
+            ready=self._post.ready, kind=self._kind,
         )  # fmt: skip
         with contextlib.suppress(LinkClosed):
             others = {"put": self._post.results.answer}
@@ -318,7 +324,7 @@ class SiteAttempt:
         """Ask the site's consent, and remember what runs."""
         self._allow = self._post.consent().admit(verified)
         self._post.register.admit(self.job, verified)
-        self._verified = verified
+        self._verified, self._kind = verified, str(job_tree(verified.job).get("job", ""))
 
     async def reconsider(self, consent: Consent, closed: str) -> None:
         """Stop the attempt if the site no longer consents to it, or has closed."""

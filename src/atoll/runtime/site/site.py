@@ -22,6 +22,7 @@ from ..consent import Consent, consent_of
 from ..daemon.control import CONTROL, FROM_SERVER, Control, content, dialler, direct_channel, job_channel, text, whole
 from ..daemon.monitor import KnownServer, Sample, serve_monitor
 from ..daemon.place import Place, clear_places
+from ..daemon.ready import ReadyProcesses
 from ..identity import SITES
 from ..line import Backoff, Channel, Line, LineRefused, Settings, dial_line
 from ..provision import Kit
@@ -163,6 +164,7 @@ class Site:
         take_folder(folder, kit)
         with contextlib.suppress(OSError):
             clear_places(folder)
+        self._ready = ReadyProcesses(folder)
         self._register = Register(folder / "bundles.json")
         self._ledger = SiteLedger(
             folder, kit.name, bool(kit.plays), self._demand, ran=self._register.ran, accept_lost=accept_lost_ledger
@@ -193,6 +195,7 @@ class Site:
             raise refused.error from None
         finally:
             await self._neighbours.close()
+            await self._ready.close()
 
     async def _serve(self, on_connected: Callable[[str], None]) -> None:
         settings = Settings(patience=None, spool=self.folder / "spool")
@@ -375,6 +378,7 @@ class Site:
             self._consent,
             self._ledger,
             self._results,
+            self._ready,
             self._confinement,
         )
         running = self._jobs[job] = SiteAttempt(post, job, attempt, grant, addresses)

@@ -163,11 +163,11 @@ class LetterKey:
         return {**words, "signed": self.signed.pack()}
 
     @classmethod
-    def read_order(cls, order: Mapping[str, Any], state: Path) -> LetterKey:
-        """Return the inverse of ``order``."""
+    def read_order(cls, order: Mapping[str, Any], key: Path) -> LetterKey:
+        """Return the inverse of ``order``, with the private key of a file."""
         words = {name: order[name] for name in ("project", "job", "site", "ca", "revoked")}
         signed = SignedKey.unpack(order["signed"], "order")
-        return cls(**words, signed=signed, private=(state / KEY_FILE).read_bytes())
+        return cls(**words, signed=signed, private=key.read_bytes())
 
     def sealing(
         self, told: Mapping[str, SignedKey], helpers: Mapping[str, tuple[str, str]] | None = None

@@ -1,6 +1,7 @@
 """The process of a job: started by a daemon at the server or at a site, ``python -m atoll.runtime.worker SOCKET ORDER``.
 
-SOCKET is the number of an inherited, connected socket: the end of a line to the daemon. ORDER is a message in a file:
+SOCKET is the number of an inherited, connected socket: the end of a line to the daemon. A process that is started ahead of its job has
+``--ready MODULE…`` in place of ORDER: it loads these modules and waits for the order's path on the socket. ORDER is a message in a file:
 
 ```
 role     "server" or "site"
@@ -9,7 +10,7 @@ id       of the job
 job      path of the job's job.yaml
 source   folder of the job's modules, or None; it takes precedence over installed modules
 results  at a site: folder of the named results that stay there, of all its jobs, which this process may read
-record   at a site: folder of what the daemon keeps of the job; of it, this process may read the key for letters
+key      at a site: file of the private key for letters
 state    the job's own folder, which outlives the attempt
 error    file that takes the error of an attempt that would fail again
 spool    folder for large messages in transit
@@ -34,12 +35,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import socket
 import sys
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ from atoll.core.persistence.files import read_message, write_message
 from atoll.core.requests.wire import pack_error
 from atoll.core.time.clock import run
 from atoll.engines.link import LinkClosed
+from atoll.heap import loading
 from atoll.runs.log import logger, one_line
 from atoll.runtime.line import Channel, Line, Settings, local_line
 from atoll.runtime.network.daemon_ledger import CHANNEL, DaemonLedger, DaemonResults
@@ -70,13 +73,21 @@ _MEETING = 6.0
 """Seconds to wait for links to other sites once all have loaded their data; daemons try for a little less."""
 _LONGEST = 4000
 """Most characters of each part of an error that is sent."""
+READY = "--ready"
 FRONT_GONE = 75
 """Exit code of a process whose daemon went away: nothing is wrong with the job."""
 
 
 def main(argv: list[str]) -> int:
     """Carry out one order; return the exit code."""
-    sock, order = socket.socket(fileno=int(argv[0])), read_message(Path(argv[1]))
+    sock = socket.socket(fileno=int(argv[0]))
+    if argv[1] == READY:
+        path = await_order(sock, argv[2:])
+        if path is None:
+            return FRONT_GONE
+    else:
+        path = Path(argv[1])
+    order = read_message(path)
     _log_to_stderr()
     try:
         return run(_attend(sock, order), virtual=False)
@@ -84,6 +95,33 @@ def main(argv: list[str]) -> int:
         traceback.print_exception(left)
         _tell(Path(order["error"]), _shorten_error(pack_error(exit_error(left))))
         return 1
+
+
+def await_order(sock: socket.socket, modules: Sequence[str]) -> Path | None:
+    """Say that this process runs, load modules, and wait for the path of an order; None if the daemon goes away. Nothing of any job is here before.
+
+    Args:
+        sock: the end of the line to the daemon, over which nothing else has gone yet.
+        modules: what such a job needs, loaded with all that they list; one that cannot be loaded is its job's concern.
+    """
+    sock.sendall(b"1")
+    with loading():
+        for module in modules:
+            with contextlib.suppress(Exception):
+                found = importlib.import_module(module)
+                for name in getattr(found, "__all__", ()):  # a package loads them when they are first used
+                    getattr(found, name)
+    size = int.from_bytes(_receive(sock, 4), "big")
+    path = _receive(sock, size)
+    return Path(path.decode()) if path and len(path) == size else None
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    """So many bytes; fewer if the other end closes."""
+    found = b""
+    while len(found) < size and (part := sock.recv(size - len(found))):
+        found += part
+    return found
 
 
 def _log_to_stderr() -> None:
@@ -211,7 +249,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
         return {site: channels[name] for name, site in names.items() if name in channels}
 
     state = Path(order["state"])
-    letters = None if order["letters"] is None else LetterKey.read_order(order["letters"], Path(order["record"]))
+    letters = None if order["letters"] is None else LetterKey.read_order(order["letters"], Path(order["key"]))
     async with alive(channels["server"]):
         job, name = await loading, str(order["name"])
     await _until({CHANNEL}, channels, opened)
