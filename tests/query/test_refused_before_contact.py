@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from atoll.core.errors import AtollError
-from atoll.query import Silo
+from atoll.query import Silo, strategies
+from atoll.query.strategies.strategy import known_strategies, strategy_of
 from tests.support.silos import TableSource, connected
 
 TYPES = {"id": "BIGINT", "ward": "VARCHAR", "pay": "DOUBLE", "x": "DOUBLE", "y": "DOUBLE"}
@@ -70,3 +71,10 @@ def test_types_that_do_not_fit_together_are_refused() -> None:
         patch.setattr(Silo, "run_all", lambda *given, **more: pytest.fail("a row was read"))
         with pytest.raises(AtollError, match="column k of p is DATE at a and BIGINT at b"):
             db.sql("SELECT count(*) FROM p")
+
+
+def test_a_name_finds_the_strategy_of_its_own_module_and_no_other_module() -> None:
+    listed = {getattr(strategies, name) for name in strategies.__all__ if hasattr(getattr(strategies, name), "predict_cost")}  # fmt: skip
+    named = {strategy_of(f"{name}:option=1") for name in known_strategies()[1:]}
+    assert named == listed - {strategies.Strategy}
+    assert {strategy_of(name) for name in ("auto", "", "strategy", "garbled", "..sums", "os", "sums.os")} == {None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -315,8 +317,13 @@ def listed_strategies() -> tuple[str, ...]:
 
 
 def strategy_of(name: str) -> type[Strategy] | None:
-    """The strategy of a name, with options or without; ``None`` for ``"auto"``, and for a name that no strategy has."""
-    return _known().get(name.partition(":")[0])
+    """The strategy of a name, with options or without; ``None`` for ``"auto"``, and for a name that no strategy has. Others are not loaded: all of them take half a second."""
+    name = name.partition(":")[0]
+    place = f"{__package__}.{name}"
+    if not name.isidentifier() or importlib.util.find_spec(place) is None:
+        return None
+    found = vars(importlib.import_module(place)).values()
+    return next((one for one in found if isinstance(one, type) and issubclass(one, Strategy) and one.name == name), None)  # fmt: skip
 
 
 def wants_helper(name: str, sites: int, *, always: bool = False) -> bool:
@@ -345,7 +352,7 @@ def read_strategy(message: Mapping[str, Any]) -> Strategy:
         PolicyError: there is no such strategy, or its settings are not all there.
     """
     given = message.get("strategy")
-    kind = _known().get(str(given.get("name"))) if isinstance(given, Mapping) else None
+    kind = strategy_of(str(given.get("name"))) if isinstance(given, Mapping) and ":" not in str(given.get("name")) else None  # fmt: skip
     said = {} if kind is None or not isinstance(given, Mapping) else {str(name): value for name, value in given.items() if name != "name"}  # fmt: skip
     usual = {} if kind is None else kind.options()
     if kind is None or {name: type(value) for name, value in said.items()} != {name: type(value) for name, value in usual.items()}:  # fmt: skip
@@ -364,13 +371,14 @@ def permits_strategy(asked: tuple[str, Mapping[str, Any] | None], found: Strateg
         policy: what the sites allow.
         wanted: ``error`` and ``confidence``, for the strategies that take them.
     """
-    kinds, (name, terms) = _known(), asked
+    name, terms = asked
     name, _, options = name.partition(":")
     if name != "auto":
-        return found.told() == replace(kinds[name].of_options(options), **(terms or {}), **(wanted if kinds[name].takes_error else {})).told()  # fmt: skip
+        kind = strategy_of(name)
+        return kind is not None and found.told() == replace(kind.of_options(options), **(terms or {}), **(wanted if kind.takes_error else {})).told()  # fmt: skip
     if found.needs_terms or found.told() != replace(type(found)(), **(wanted if found.takes_error else {})).told():
         return False
-    return not found.shares_rows or not any(_can_answer(kind(), statement, catalog, policy) for kind in kinds.values() if not (kind.shares_rows or kind.needs_terms))  # fmt: skip
+    return not found.shares_rows or not any(_can_answer(kind(), statement, catalog, policy) for kind in _known().values() if not (kind.shares_rows or kind.needs_terms))  # fmt: skip
 
 
 def _can_answer(strategy: Strategy, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> bool:
@@ -421,15 +429,17 @@ def choose_strategy(
         PolicyError: no strategy is allowed to answer.
         CompositionError: no strategy can answer.
     """
-    known, sites = _known(), len(names)
+    sites = len(names)
     name, _, options = name.partition(":")
-    if (name != "auto" and name not in known) or (name == "auto" and options):
+    asked = strategy_of(name)
+    if (name != "auto" and asked is None) or (name == "auto" and options):
+        known = _known()
         raise ConfigError(f"strategy={name!r}.{nearest(name, known)}", where="query", remedy=f"use auto, or {', '.join(known)}")  # fmt: skip
     plans: dict[str, tuple[Strategy, Any]] = {}
     refused: dict[str, AtollError] = {}
     rejected: dict[str, str] = {}
     # One that refines another comes after it.
-    for one in sorted(known.values(), key=lambda kind: (kind.shares_rows, len(kind.__mro__))) if name == "auto" else [known[name]]:  # fmt: skip
+    for one in sorted(_known().values(), key=lambda kind: (kind.shares_rows, len(kind.__mro__))) if asked is None else [asked]:  # fmt: skip
         strategy = replace(
             one.of_options(options), **(terms or {}), **((wanted or {}) if one.takes_error else {})
         ).for_parties(sites, helper=helper)
