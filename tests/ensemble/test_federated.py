@@ -51,7 +51,7 @@ def population(users: int = 12, rows: int = 12, segments: int = 3, seed: int = 0
 def leaf(**settings: Any) -> atoll.Training:
     """The training of a small leaf."""
     given = {"algorithm": atoll.FedAvg(lr=0.3, batch_size=5), "rounds": 3, "selection": atoll.Uniform(2), **settings}
-    return atoll.Training(model=atoll.models.mlp(4, 2, (3,)), **given)
+    return atoll.Training(**{"model": atoll.models.mlp(4, 2, (3,)), **given})
 
 
 def rows_of(islands: Islands) -> Dataset:

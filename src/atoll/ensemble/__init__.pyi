@@ -12,3 +12,5 @@ from .job import Federated as Federated
 from .joining import JoinedLeaves as JoinedLeaves
 from .joining import OverArch as OverArch
 from .model import FederatedEnsemble as FederatedEnsemble
+from .private_leaf import DeviceEnsemble as DeviceEnsemble
+from .private_leaf import PrivateLeaf as PrivateLeaf

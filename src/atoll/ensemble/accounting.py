@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,11 @@ from atoll.core.event import Event, NonPrivate
 from atoll.learn.private.claim import Guarantee
 from atoll.privacy import ORDERS, epsilon_of, parallel, renyi_curve
 
-__all__ = ["EnsembleLoss", "EnsembleRelease", "account_ensemble"]
+__all__ = ["EnsembleLoss", "EnsembleRelease", "account_ensemble", "share_epsilon"]
 
 _ERROR = 1e-4
+_CLOSE = 1e-3
+"""By what share an ensemble may stay below its epsilon, so that few noises are tried."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def account_ensemble(
     leaves: Sequence[EnsembleRelease],
     aggregator: EnsembleRelease | None = None,
     tried: Sequence[EnsembleLoss] = (),
+    private: EnsembleRelease | None = None,
 ) -> EnsembleLoss:
     """Return what an ensemble costs.
 
@@ -94,21 +97,49 @@ def account_ensemble(
         leaves: one a leaf.
         aggregator: of an over-arch that federated learning has trained on users' labels; ``None`` for any other way to join.
         tried: the losses of ensembles whose results were looked at on the same users.
+        private: of the leaf of private columns, which users of all leaves train beside their own.
 
     Raises:
         ConfigError: a user is in two leaves, or the trainings promise different things.
     """
     _prove_disjoint(leaves)
-    own = [*leaves, *([] if aggregator is None else [aggregator])]
+    trained = [*leaves, *([] if private is None else [private])]
+    own = [*trained, *([] if aggregator is None else [aggregator])]
     every = [*own, *(release for loss in tried for release in loss.releases)]
     _require_one_promise(every)
     return EnsembleLoss(
-        leaves=_largest(leaves),
+        leaves=_largest(trained),
         aggregator=0.0 if aggregator is None else _largest([aggregator]),
         total=_largest(every),
         delta=max((one.delta for one in own), default=0.0),
         releases=tuple(every),
     )
+
+
+def share_epsilon(epsilon: float, trainings: int, total: Callable[[float], float]) -> float:
+    """Return the epsilon that each of several trainings on the same users may have, so that all together keep one: never above it, and at most 0.1 % below.
+
+    By basic composition it is ``epsilon / trainings`` at least; composed releases cost less than their sum, so it is more.
+
+    Args:
+        epsilon: of all together.
+        trainings: how many a user is in at most.
+        total: epsilon of each training -> epsilon of all together; it grows.
+    """
+    if trainings < 2:
+        return epsilon
+    low, high = epsilon / trainings, epsilon
+    under, over = total(low), total(high)
+    if under > epsilon:  # the accountant's own rounding: the sum itself is exact
+        return low * epsilon / under * (1 - _CLOSE)
+    for _ in range(40):
+        if under >= epsilon * (1 - _CLOSE):
+            break
+        target = epsilon * (1 - _CLOSE / 2)
+        middle = low + (high - low) * min(0.95, max(0.05, (target - under) / (over - under)))
+        found = total(middle)
+        low, under, high, over = (middle, found, high, over) if found <= epsilon else (low, under, middle, found)
+    return low
 
 
 def _prove_disjoint(leaves: Sequence[EnsembleRelease]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,11 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from atoll.core.algebra.rng import hash64
+from atoll.core.algebra.rng import Rng, hash64
 from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
 from atoll.core.event import Event
 from atoll.core.exposure import Explanation
-from atoll.core.job import Job, Prepared, prepared
+from atoll.core.job import InnerJob, Job, Prepared, members_of, prepared
 from atoll.core.validation import Checked, require_parts
 from atoll.data.model_columns import ModelColumns
 from atoll.learn.prepared import PreparedTraining, Trained
@@ -24,16 +25,29 @@ from atoll.learn.round.evaluation import Evaluation
 from atoll.learn.training import Training
 from atoll.torch import TorchLearner, seeded
 
-from .accounting import EnsembleRelease, account_ensemble
+from .accounting import EnsembleRelease, account_ensemble, share_epsilon
 from .block import block_of, enrol, find_obstacle, split_models
 from .clusters import ClusterRule, form_clusters
-from .joining import AGGREGATES, OverArch, log_probabilities, over_arch_inputs, over_arch_network
-from .model import FederatedEnsemble, join_leaves, opt_in_rows, require_fitted, score_arms
+from .joining import AGGREGATES, OverArch, log_probabilities, over_arch_inputs
+from .model import (
+    FederatedEnsemble,
+    join_leaves,
+    join_results,
+    known_leaves,
+    opt_in_rows,
+    require_fitted,
+    score_arms,
+    score_population,
+    score_probabilities,
+)
+from .private_leaf import DEVICE_AGGREGATES, DeviceEnsemble, OnColumns, PrivateLeaf, over_arch_of, split_columns
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
 
 __all__ = ["Federated"]
+
+_PRIVATE = "private-leaf"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +70,7 @@ class Federated(Checked, Job):
         aggregate: how leaves are joined in what the result predicts, see `JoinedLeaves`; the result has the others too.
         overarch: the over-arch.
         opt_in: a share of the users, drawn by name and ``seed``, or their names.
+        private_leaf: one more leaf, of columns that stay on the devices; see `PrivateLeaf`. The result's ``device`` then joins its answer with the leaves', as ``aggregate`` says.
         smallest: fewest users that train a leaf.
         seed: of the draw of opt-in users.
     """
@@ -69,6 +84,7 @@ class Federated(Checked, Job):
     aggregate: str = "gate"
     overarch: OverArch = field(default_factory=OverArch)
     opt_in: float | Sequence[str] = 0.0
+    private_leaf: PrivateLeaf | None = None
     smallest: int = 2
     seed: int = 0
 
@@ -85,8 +101,73 @@ class Federated(Checked, Job):
             raise ConfigError(f"aggregate={self.aggregate!r}", remedy=f"use one of {', '.join(AGGREGATES)}")
         if isinstance(self.opt_in, str) or (isinstance(self.opt_in, float | int) and not 0 <= self.opt_in < 1):
             raise ConfigError(f"opt_in={self.opt_in!r}", remedy="use a share from 0 to less than 1, or a list of names")
+        if self.private_leaf is not None:
+            self._check_private()
         if self.smallest < 1:
             raise ConfigError(f"smallest={self.smallest}", remedy="use at least 1 user")
+
+    @staticmethod
+    def of(
+        results: Mapping[str, Any],
+        islands: Any,
+        *,
+        clusters: ClusterRule | None = None,
+        opt_in: Sequence[str] = (),
+        aggregate: str = "gate",
+        overarch: OverArch | None = None,
+        seed: int = 0,
+    ) -> FederatedEnsemble:
+        """Join the models of trainings that have ended, which may be of different kinds of networks.
+
+        Example::
+
+            runs = {name: simulate(training, islands.subset(places[name])) for name in ("north", "south")}
+            joined = Federated.of(runs, islands, aggregate="mean")
+
+        Args:
+            results: leaf -> the result of a training.
+            islands: the population, with the rows of opt-in users and test rows.
+            clusters: the rule that the trainings' users follow; ``None`` for the lists of these users.
+            opt_in: users who gave their rows to the server and are in no training.
+            aggregate: see `Federated`.
+            overarch: settings of the over-arch.
+            seed: of the over-arch's weights.
+
+        Raises:
+            CompositionError: leaves overlap, an opt-in user has trained one, a user is of another leaf, or a model is none of PyTorch.
+            ConfigError: results are not named as the leaves are, or what joins them needs opt-in users.
+        """
+        joined, found, loss, _ = join_results(results, islands, clusters, opt_in, overarch or OverArch(), seed)
+        require_fitted(aggregate, joined)
+        columns = ModelColumns.of(islands, private=math.isfinite(loss.total))
+        reasons = {str(one.reason) for one in results.values()}
+        return FederatedEnsemble(
+            aggregate,
+            found,
+            joined,
+            columns,
+            score_population(joined, islands, found),
+            loss,
+            tuple(opt_in),
+            None,
+            reasons.pop() if len(reasons) == 1 else "all trainings have ended",
+        )
+
+    def _check_private(self) -> None:
+        require_parts(
+            self, {"private_leaf": (PrivateLeaf, "atoll.ensemble.PrivateLeaf(columns=['income'], model=...)")}
+        )
+        if self.aggregate not in DEVICE_AGGREGATES:
+            raise ConfigError(
+                f"aggregate={self.aggregate!r} with a private leaf",
+                remedy=f"use one of {', '.join(DEVICE_AGGREGATES)}: a device can join these",
+            )
+        if self.opt_in:
+            raise CompositionError(
+                "opt-in users give their rows to the server, and private columns stay on the devices",
+                where="Federated.private_leaf",
+                remedy="leave opt_in=0.0; with aggregate='over_arch', federated learning trains the over-arch",
+            )
 
     @property
     def title(self) -> str:
@@ -177,37 +258,134 @@ class _PreparedEnsemble(Prepared):
                     where="Federated.clusters",
                     remedy="use fewer clusters, another column, or a smaller smallest=",
                 )
-        self.obstacle = "" if self._alone else find_obstacle(job.leaf)
-        self.block: PreparedTraining | None = None
-        self.leaf = job.leaf
-        if self._alone:
-            self.block = job.leaf.prepare(data)
-        elif not self.obstacle:
-            places = {name: place for place, name in enumerate(names)}
-            self.block = block_of(job.leaf, [[places[one] for one in own] for own in self.members]).prepare(data)
-        else:
-            self.leaf = (
-                job.leaf.replace(evaluation=replace(job.leaf.evaluation, server=False))
-                if job.leaf.keep_best is None and not job.leaf.stop
-                else job.leaf
+        self.public: list[int] = []
+        self.own_columns: list[int] = []
+        leaf = job.leaf
+        if job.private_leaf is not None:
+            features = tuple(getattr(getattr(data, "about", None), "features", ()) or ())
+            self.public, self.own_columns = split_columns(job.private_leaf, features)
+            leaf = leaf.replace(model=OnColumns.of(leaf.model, self.public))
+        self.over_arch = job.aggregate == "over_arch" and not self.opt_in
+        if self.over_arch and hasattr(data, "outline"):
+            raise CompositionError(
+                "an over-arch that federated learning trains needs the public columns at the server, and here the rows are at other organisations",
+                where="Federated.aggregate",
+                remedy="use aggregate='mean', or train between simulated users",
             )
-        self.each = [] if self.block else [self.leaf.prepare(self._part(own)) for own in self.members]
+        self.obstacle = "" if self._alone else find_obstacle(leaf)
+        self._prepare_trainings(leaf)
+        mechanism = leaf.privacy
+        several = self.over_arch or self.private is not None
+        if mechanism is not None and mechanism.epsilon is not None and several:
+            each = self._share_epsilon(mechanism)
+            self._prepare_trainings(leaf.replace(privacy=replace(mechanism, epsilon=each)))
         self.tasks = [*self.block.tasks, enrol] if self.block else ()
+
+    def _prepare_trainings(self, leaf: Training) -> None:
+        """Prepare the leaves as one block or each by itself, and the private leaf."""
+        quiet = leaf.keep_best is None and not leaf.stop
+        self.leaf = leaf.replace(evaluation=replace(leaf.evaluation, server=False)) if quiet else leaf
+        self.block: PreparedTraining | None = None
+        self.each: list[Prepared] = []
+        self.private: Training | None = None
+        self.jobs = {}
+        if self._alone:
+            self.block = leaf.prepare(self.data)
+        elif not self.obstacle:
+            places = {str(name): place for place, name in enumerate(self.data.names)}
+            members = [[places[one] for one in own] for own in self.members]
+            self.block = block_of(leaf, members).prepare(self.data)
+        else:
+            self.each = [prepared(self.leaf, members_of(self.data, own)) for own in self.members]
+            inner = zip(self.each, self.members, strict=True)
+            self.jobs = {f"leaf-{k}": InnerJob(self.leaf, one, own) for k, (one, own) in enumerate(inner)}
+        if self.job.private_leaf is not None:
+            self.private = leaf.replace(
+                model=OnColumns.of(self.job.private_leaf.model, self.own_columns),
+                evaluation=Evaluation(every=leaf.rounds, server=False),
+                keep_best=None,
+                stop=(),
+            )
+            ready = prepared(self.private, members_of(self.data, self.clients))
+            self.jobs[_PRIVATE] = InnerJob(self.private, ready, self.clients)
+
+    def _claims(self) -> list[Any]:
+        """What each leaf's training promises; ``None`` for one that promises nothing."""
+        whole = None if self.block is None else self.block.claim
+        return [whole] * len(self.members) if self.block else [getattr(one, "claim", None) for one in self.each]
+
+    def _releases(self, more: Any = None) -> tuple[list[EnsembleRelease], EnsembleRelease | None]:
+        """Return what the leaves release and what the private leaf does, counted with another mechanism if there is one."""
+
+        def released(name: str, users: Sequence[str], claim: Any) -> EnsembleRelease:
+            if more is not None and claim is not None:
+                claim = more.solved(claim.attendance)[1]
+            return EnsembleRelease.of(name, users, claim)
+
+        named = zip(self.clusters.names, self.members, self._claims(), strict=True)
+        leaves = [released(f"leaf {name}", own, claim) for name, own, claim in named]
+        inner = self.jobs.get(_PRIVATE)
+        own = None if inner is None else released("private leaf", self.clients, getattr(inner.prepared, "claim", None))
+        return leaves, own
+
+    def _share_epsilon(self, mechanism: Any) -> float:
+        """Return the epsilon of each training with which leaves, private leaf and over-arch together keep that of the ensemble."""
+        claim = self._over_arch_claim() if self.over_arch else None
+
+        def total(epsilon: float) -> float:
+            tried = replace(mechanism, epsilon=epsilon)
+            leaves, own = self._releases(tried)
+            head = None
+            if claim is not None:
+                head = EnsembleRelease.of("over-arch", self.clients, tried.solved(claim.attendance)[1])
+            return account_ensemble(leaves, head, private=own).total
+
+        return share_epsilon(mechanism.epsilon, 1 + self.over_arch + (self.private is not None), total)
+
+    def _over_arch_claim(self) -> Any:
+        """What the training of the over-arch will promise: that of one over leaves that are not trained yet."""
+        ready: Any = [self.block] if self.block else self.each
+        fresh = [one.learner.export(one.learner.init(Rng.of(0))) for one in ready]
+        if self.block and not self._alone:
+            fresh = fresh * len(self.members)
+        own = self.jobs.get(_PRIVATE)
+        mine: Any = None if own is None else own.prepared
+        private = None if mine is None else mine.learner.export(mine.learner.init(Rng.of(0)))
+        job = self._over_arch_job(fresh, private, 0)
+        return getattr(prepared(job, members_of(self.data, self.clients)), "claim", None)
+
+    def _over_arch_job(self, members: Sequence[nn.Module], private: nn.Module | None, seed: int) -> Training:
+        """Return the training of the over-arch on all users, with the leaves frozen."""
+        settings = self.job.overarch
+        frozen = [one.eval().requires_grad_(False) for one in members]
+        own = None if private is None else private.eval().requires_grad_(False)
+        shown = np.concatenate([np.asarray(self.data.shard(name)["x"]) for name in self.clients])
+        if self.own_columns:  # these are not at the server
+            shown = shown.copy()
+            shown[:, self.own_columns] = 0
+        with torch.no_grad():
+            network: Any = seeded(lambda: over_arch_of(frozen, own, torch.tensor(shown), settings), seed)
+        return self.leaf.replace(
+            model=_OverLeaves([*frozen, *([] if own is None else [own])], network, settings.inputs),
+            evaluation=Evaluation(every=self.leaf.rounds, server=False),
+            keep_best=None,
+            stop=(),
+        )
 
     @property
     def _alone(self) -> bool:
         """Whether there is one leaf of all users: its training is the one that it would be without an ensemble."""
         return len(self.clusters.names) == 1 and not self.opt_in
 
-    def _part(self, users: Sequence[str]) -> Any:
-        places = {str(name): place for place, name in enumerate(self.data.names)}
-        return self.data.subset([places[name] for name in users])
-
     @functools.cached_property
     def columns(self) -> ModelColumns | None:
         """The columns of rows."""
-        private = any(one.claim is not None for one in self.each)
-        return ModelColumns.of(self.data, private=private)
+        made = ModelColumns.of(self.data, private=any(one is not None for one in self._claims()))
+        if made is None or not self.own_columns:
+            return made
+        kept = tuple(made.features[place] for place in self.public)
+        extents = {name: one for name, one in made.extents.items() if name in kept}
+        return replace(made, features=kept, shape=(), extents=extents)
 
     def most(self, rows: int) -> Sequence[Event] | None:
         """Return what one leaf's training releases of a party; ``None`` where that depends on its leaf."""
@@ -221,7 +399,8 @@ class _PreparedEnsemble(Prepared):
 
     async def program(self, fed: Federation) -> FederatedEnsemble:
         """Train the leaves, then join them."""
-        learner: Any = self.block.learner if self.block else self.each[0].learner
+        ready: Any = self.block or self.each[0]
+        learner = ready.learner
         if not isinstance(learner, TorchLearner):
             raise CompositionError(
                 f"leaves of {type(learner).__name__} cannot be joined",
@@ -230,31 +409,51 @@ class _PreparedEnsemble(Prepared):
             )
         params, trained = await self._train_leaves(fed)
         members = [learner.export(own) for own in params]
+        private = await self._train_private(fed)
         rows = opt_in_rows(self.data, self.opt_in, self.clusters)
+        seed = fed.rng.child("over-arch").key % 2**31
         head, released = None, None
-        if rows is None and self.job.aggregate == "over_arch":
-            head, released = await self._train_over_arch(fed, members)
-        joined = join_leaves(members, rows, self.job.overarch, fed.rng.child("over-arch").key % 2**31, head)
-        require_fitted(self.job.aggregate, joined)
-        claims = [None] * len(self.members) if self.block else [one.claim for one in self.each]
-        releases = [
-            EnsembleRelease.of(f"leaf {name}", own, claim)
-            for name, own, claim in zip(self.clusters.names, self.members, claims, strict=True)
-        ]
-        loss = account_ensemble(releases, released)
+        if self.over_arch:
+            job = self._over_arch_job(members, private, seed)
+            over = await fed.run(job, self.clients, scope="over-arch")
+            head = over.model.network.eval().requires_grad_(False)
+            claim = getattr(prepared(job, members_of(self.data, self.clients)), "claim", None)
+            released = EnsembleRelease.of("over-arch", self.clients, claim)
+        leaves: list[nn.Module] = [_inside(one) for one in members]
+        joined = join_leaves(leaves, rows, self.job.overarch, seed, None if private is not None else head)
+        device = None
+        if private is not None:
+            classes = int(log_probabilities(leaves[0](torch.zeros(1, len(self.public)))).shape[1])
+            device = DeviceEnsemble(
+                _inside(private), self.job.aggregate, len(leaves), classes, head, self.job.overarch.inputs
+            ).eval()
+        aggregate = self.job.aggregate if device is None else "mean"
+        require_fitted(aggregate, joined)
+        releases, own = self._releases()
+        loss = account_ensemble(releases, released, private=own)
+        scores = self._score(joined, device)
         history, reason = (None, "all leaves are trained") if trained is None else (trained.history, trained.reason)
+        self._record(fed, scores, "device" if device is not None else aggregate)
         return FederatedEnsemble(
-            self.job.aggregate,
+            aggregate,
             self.clusters,
             joined,
             self.columns,
-            self._score(joined),
+            scores,
             loss,
             self.opt_in,
             history,
             reason,
             self.obstacle,
+            device,
         )
+
+    def _record(self, fed: Federation, scores: Mapping[str, Mapping[str, float]], chosen: str) -> None:
+        """Record what the ensemble scores, under the names that a training's scores have, and every other way to join."""
+        if chosen in scores:
+            told = {f"{arm}/{name}": value for arm, found in scores.items() for name, value in found.items()}
+            mine = {f"test/{name}": value for name, value in scores[chosen].items()}
+            fed.record({"round": self.leaf.rounds, **mine, **told})
 
     async def _train_leaves(self, fed: Federation) -> tuple[list[Any], Trained | None]:
         if self.block is not None:
@@ -270,50 +469,46 @@ class _PreparedEnsemble(Prepared):
         done = await asyncio.gather(*runs)
         return [one.params for one in done], None
 
-    async def _train_over_arch(
-        self, fed: Federation, members: Sequence[nn.Module]
-    ) -> tuple[nn.Sequential, EnsembleRelease]:
-        """Train the over-arch as the leaves were, on all users, with the leaves frozen."""
-        frozen = [one.eval().requires_grad_(False) for one in members]
-        settings = self.job.overarch
-        with torch.no_grad():  # features are public
-            shown = torch.tensor(np.concatenate([np.asarray(self.data.shard(name)["x"]) for name in self.clients]))
-            inputs = over_arch_inputs(frozen, shown, settings.inputs)
-            classes = int(log_probabilities(frozen[0](shown[:1])).shape[1])
-        network: Any = seeded(
-            lambda: over_arch_network(inputs, classes, settings), fed.rng.child("over-arch").key % 2**31
-        )
-        job = self.job.leaf.replace(
-            model=_OverLeaves(frozen, network, settings.inputs),
-            evaluation=Evaluation(every=self.job.leaf.rounds, server=False),
-            keep_best=None,
-        )
-        data = self._part(self.clients)
-        ready = prepared(job, data)
-        trained = await fed.run(job, self.clients, scope="over-arch")
-        head = trained.model.network.eval().requires_grad_(False)
-        return head, EnsembleRelease.of("over-arch", self.clients, getattr(ready, "claim", None))
+    async def _train_private(self, fed: Federation) -> nn.Module | None:
+        """Train the leaf of private columns on all clients."""
+        if self.private is None:
+            return None
+        trained = await fed.run(self.private, self.clients, scope=_PRIVATE)
+        model: nn.Module = trained.model
+        return model
 
-    def _score(self, joined: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def _score(self, joined: Mapping[str, Any], device: DeviceEnsemble | None) -> dict[str, dict[str, float]]:
+        if device is None:
+            return score_population(joined, self.data, self.clusters)
         test = getattr(self.data, "test", None)
         if test is None or not len(test):
             return {}
-        try:
-            leaf = self.clusters.leaf_of(test)
-        except DataError:  # its users are unknown, and its rows have no public columns
-            leaf = None
-        return score_arms(joined, test, leaf)
+        x, y, leaves = np.asarray(test.x), np.asarray(test.y), list(next(iter(joined.values())).members)
+        found = score_arms(joined, x[:, self.public], y, known_leaves(self.clusters, test))
+        chances = device.predict_proba(device.ask(leaves, x[:, self.public]), x[:, self.own_columns])
+        return {**found, "device": score_probabilities(chances, y)}
 
     def reason(self, value: FederatedEnsemble, fed: Any) -> str:
         """Return why training ended."""
         del fed
         return value.reason
 
+    def files(self, outcome: FederatedEnsemble) -> Mapping[str, bytes]:
+        """Return the ensemble's files, which `FederatedEnsemble.load` reads in the run's folder."""
+        return outcome.packed()
+
     def facts(self, outcome: FederatedEnsemble) -> Mapping[str, Any]:
         """Return scores, epsilons and sizes."""
         sizes = {name: len(own) for name, own in zip(self.clusters.names, self.members, strict=True)}
         loss = None if outcome.loss is None else outcome.loss.plain()
-        return {"result": {**outcome.scores, "epsilon": loss, "leaves": sizes, "parameters": outcome.parameters}}
+        told = {"epsilon": loss, "leaves": sizes, "parameters": outcome.parameters, "opt_in": len(self.opt_in)}
+        return {"result": {**outcome.scores, **told}}
+
+
+def _inside(model: nn.Module) -> nn.Module:
+    """Return a leaf as one of its own columns, frozen."""
+    made = model.model if isinstance(model, OnColumns) else model
+    return made.eval().requires_grad_(False)
 
 
 class _OverLeaves(nn.Module):

@@ -16,13 +16,12 @@ from torch import nn
 
 from atoll.core.errors import CheckpointError, CompositionError, ConfigError, DataError
 from atoll.core.persistence.files import as_json, write_bytes
-from atoll.data import Dataset
 from atoll.data.model_columns import ModelColumns, table_of_rows
 from atoll.torch import seeded
 from atoll.trees.tree import auc
 
-from .accounting import EnsembleLoss
-from .clusters import Clusters
+from .accounting import EnsembleLoss, EnsembleRelease, account_ensemble
+from .clusters import ClusterRule, Clusters, ListedClusters, form_clusters
 from .joining import (
     AGGREGATES,
     JoinedLeaves,
@@ -34,14 +33,18 @@ from .joining import (
     over_arch_inputs,
     over_arch_network,
 )
+from .private_leaf import DeviceEnsemble
 
 __all__ = [
     "FederatedEnsemble",
     "OptInRows",
     "join_leaves",
+    "join_results",
+    "known_leaves",
     "opt_in_rows",
     "require_fitted",
     "score_arms",
+    "score_population",
     "score_probabilities",
 ]
 
@@ -81,6 +84,7 @@ class FederatedEnsemble:
         history: one row a round, where leaves were trained as one block.
         reason: why training ended.
         block: why leaves were not one block: the setting's name; ``""`` if they were.
+        device: what a device holds to answer with private columns too, see `PrivateLeaf`; ``None`` without these.
     """
 
     aggregate: str
@@ -93,6 +97,7 @@ class FederatedEnsemble:
     history: Any = field(default=None, repr=False)
     reason: str = ""
     block: str = ""
+    device: DeviceEnsemble | None = field(default=None, repr=False)
 
     @property
     def leaves(self) -> list[nn.Module]:
@@ -149,40 +154,44 @@ class FederatedEnsemble:
         places = chances.argmax(1)
         return places if self.columns is None else np.asarray(self.columns.values[places])
 
-    def save(self, folder: str | Path) -> None:
-        """Write ``ensemble.json`` and ``ensemble.safetensors``: clusters, columns, how leaves are joined, and all numbers."""
+    def packed(self) -> dict[str, bytes]:
+        """Return the files that hold it, by name: clusters, columns and how leaves are joined, and all numbers."""
         from safetensors.torch import save as save_tensors
 
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
         tensors = {f"leaf-{k}/{n}": v for k, one in enumerate(self.leaves) for n, v in one.state_dict().items()}
         for name, one in self.joined.items():
             if one.head is not None:
                 tensors |= {f"{name}/{n}": v for n, v in one.head.state_dict().items()}
             elif one.weights is not None:
                 tensors[f"{name}/weights"] = one.weights
-        widths = {
-            name: [p.out_features for p in one.head if isinstance(p, nn.Linear)]
-            for name, one in self.joined.items()
-            if isinstance(one.head, nn.Sequential)
-        }
+        widths = {name: _widths(one.head) for name, one in self.joined.items() if one.head is not None}
+        mine = self.device
+        if mine is not None:
+            tensors |= {f"device/{n}": v for n, v in mine.state_dict().items()}
         told = {
             "format": _FORM, "aggregate": self.aggregate, "names": self.clusters.names, "users": dict(self.clusters.users), "rule": self.clusters.rule,
             "features": self.clusters.features, "columns": None if self.columns is None else self.columns.packed(), "scores": self.scores,
             "joined": {name: one.inputs for name, one in self.joined.items()}, "widths": widths, "opt_in": list(self.opt_in), "reason": self.reason,
+            "device": None if mine is None else {"aggregate": mine.aggregate, "classes": mine.classes, "inputs": mine.inputs, "widths": _widths(mine.head)},
         }  # fmt: skip
-        write_bytes(
-            place / _TENSORS, save_tensors({name: value.contiguous().clone() for name, value in tensors.items()})
-        )
-        write_bytes(place / _SETTINGS, as_json(told, indent=1).encode())
+        plain = {name: value.contiguous().clone() for name, value in tensors.items()}
+        return {_TENSORS: save_tensors(plain), _SETTINGS: as_json(told, indent=1).encode()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``ensemble.json`` and ``ensemble.safetensors``, see `packed`; a run's folder has both."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, content in self.packed().items():
+            write_bytes(place / name, content)
 
     @classmethod
-    def load(cls, folder: str | Path, model: Any) -> FederatedEnsemble:
+    def load(cls, folder: str | Path, model: Any, private: Any = None) -> FederatedEnsemble:
         """Read what `save` wrote.
 
         Args:
             folder: the folder.
             model: what makes a leaf: a model, or a function that makes one.
+            private: what makes the private leaf; without it, the ensemble has no ``device``.
 
         Raises:
             CheckpointError: the folder holds no ensemble, or one of other models.
@@ -196,7 +205,7 @@ class FederatedEnsemble:
             tensors = load_tensors((place / _TENSORS).read_bytes())
             if told.get("format") != _FORM:
                 raise ValueError(f"format {told.get('format')!r}")
-            return cls._rebuilt(told, tensors, model, str(place))
+            return cls._rebuilt(told, tensors, (model, private), str(place))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
             raise CheckpointError(
                 f"the ensemble cannot be read: {str(error).splitlines()[0]}",
@@ -206,14 +215,14 @@ class FederatedEnsemble:
 
     @classmethod
     def _rebuilt(
-        cls, told: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], model: Any, where: str
+        cls, told: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], models: tuple[Any, Any], where: str
     ) -> FederatedEnsemble:
         def part(name: str) -> dict[str, torch.Tensor]:
             return {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{name}/")}
 
         members = []
         for place in range(len(told["names"])):
-            one = seeded(model if not isinstance(model, nn.Module) else lambda: deepcopy(model), 0)
+            one = _fresh(models[0])
             one.load_state_dict(part(f"leaf-{place}"))
             members.append(one.eval().requires_grad_(False))
         joined = {}
@@ -221,10 +230,19 @@ class FederatedEnsemble:
             own, widths = part(name), told["widths"].get(name)
             head: Any = own.get("weights")
             if widths:
-                head = over_arch_network(torch.zeros(2, len(own["0.mean"])), widths[-1], OverArch(hidden=widths[:-1]))
+                head = _head_of(own, widths, "0.mean")
                 head.load_state_dict(own)
                 head.eval().requires_grad_(False)
             joined[name] = JoinedLeaves(members, name, head, inputs).eval()
+        device = None
+        if told["device"] is not None and models[1] is not None:
+            own, said = part("device"), told["device"]
+            head = _head_of(own, said["widths"], "head.0.mean") if said["widths"] else None
+            device = DeviceEnsemble(
+                _fresh(models[1]), said["aggregate"], len(members), said["classes"], head, said["inputs"]
+            )
+            device.load_state_dict(own)
+            device.eval().requires_grad_(False)
         clusters = Clusters(tuple(told["names"]), told["users"], told["rule"], tuple(told["features"]))
         columns = None if told["columns"] is None else ModelColumns.unpacked(told["columns"], where)
         return cls(
@@ -237,6 +255,91 @@ class FederatedEnsemble:
             tuple(told["opt_in"]),
             None,
             told["reason"],
+            device=device,
+        )
+
+
+def _fresh(model: Any) -> nn.Module:
+    return seeded(model if not isinstance(model, nn.Module) else lambda: deepcopy(model), 0)
+
+
+def _widths(head: nn.Module | None) -> list[int]:
+    return [] if head is None else [part.out_features for part in head.modules() if isinstance(part, nn.Linear)]
+
+
+def _head_of(tensors: Mapping[str, torch.Tensor], widths: Sequence[int], mean: str) -> nn.Sequential:
+    """Return an over-arch of these widths, for as many inputs as it was trained on."""
+    return over_arch_network(torch.zeros(2, len(tensors[mean])), widths[-1], OverArch(hidden=tuple(widths[:-1])))
+
+
+def join_results(
+    results: Mapping[str, Any],
+    islands: Any,
+    rule: ClusterRule | None,
+    opt_in: Sequence[str],
+    settings: OverArch,
+    seed: int,
+) -> tuple[dict[str, JoinedLeaves], Clusters, EnsembleLoss, OptInRows | None]:
+    """Return the ways to join the models of finished trainings, the clusters, and what users have lost; see `Federated.of`."""
+    users = {name: tuple(str(one) for one in made.data.names) for name, made in results.items()}
+    twins = {one: name for name, own in users.items() for one in own if one in opt_in}
+    if twins:
+        user, leaf = min(twins.items())
+        raise CompositionError(
+            f"user {user!r} gave labels to the server and has trained the leaf {leaf!r}",
+            where="Federated.of",
+            remedy="name opt-in users who are in no training: leaves would answer their rows better than others', and mislead what is learned on these",
+        )
+    if rule is None and opt_in:
+        raise CompositionError(
+            "nobody knows the leaf of an opt-in user: the trainings list their own users alone",
+            where="Federated.of",
+            remedy="give clusters=, the rule by which the trainings' users were chosen",
+        )
+    if rule is None:
+        rule = ListedClusters(users)
+        places = [place for place, name in enumerate(islands.names) if any(str(name) in own for own in users.values())]
+        islands = islands.subset(places)
+    clusters = form_clusters(rule, islands)
+    if sorted(clusters.names) != sorted(users):
+        raise ConfigError(
+            f"results of {', '.join(sorted(users))} for the leaves {', '.join(sorted(clusters.names))}",
+            where="Federated.of",
+            remedy="name each result as the rule names its leaf",
+        )
+    for name, own in users.items():
+        strangers = [one for one in own if clusters.users.get(one) != clusters.names.index(name)]
+        if strangers:
+            raise CompositionError(
+                f"user {strangers[0]!r} has trained the leaf {name!r}, and the rule gives it another",
+                where="Federated.of",
+                remedy="train each leaf on the users of its cluster, so that no leaf overlaps another",
+            )
+    members = [deepcopy(results[name].model) for name in clusters.names]
+    _require_alike(members, clusters.names, np.asarray(islands.shard(0)["x"])[:1])
+    rows = opt_in_rows(islands, opt_in, clusters)
+    claims = [getattr(results[name].prepared, "claim", None) for name in clusters.names]
+    told = zip(clusters.names, claims, strict=True)
+    loss = account_ensemble([EnsembleRelease.of(f"leaf {name}", users[name], claim) for name, claim in told])
+    return join_leaves(members, rows, settings, seed), clusters, loss, rows
+
+
+def _require_alike(members: Sequence[Any], names: Sequence[str], x: NDArray[Any]) -> None:
+    """Refuse models that are no PyTorch models of one number of classes."""
+    for name, one in zip(names, members, strict=True):
+        if not isinstance(one, nn.Module):
+            raise CompositionError(
+                f"the model of the leaf {name!r}, a {type(one).__name__}, cannot be joined",
+                where="Federated.of",
+                remedy="use a PyTorch model, such as atoll.models.mlp(8, 2)",
+            )
+    with torch.no_grad():
+        classes = [log_probabilities(one.eval()(torch.tensor(x))).shape[-1] for one in members]
+    if len(set(classes)) > 1:
+        raise DataError(
+            f"the leaves answer {', '.join(map(str, classes))} classes",
+            where="Federated.of",
+            remedy="join models of the same classes",
         )
 
 
@@ -297,15 +400,31 @@ def join_leaves(
 
 
 def score_arms(
-    joined: Mapping[str, JoinedLeaves], test: Dataset, leaf: NDArray[np.int64] | None
+    joined: Mapping[str, JoinedLeaves], x: NDArray[Any], y: NDArray[Any], leaf: NDArray[np.int64] | None
 ) -> dict[str, dict[str, float]]:
     """Return ``auc`` and ``accuracy`` of each way to join on test rows; those that need a leaf are left out if it is not known."""
     found = {}
     for name, model in joined.items():
         if model.wants_leaf and leaf is None:
             continue
-        found[name] = score_probabilities(_probabilities(model, np.asarray(test.x), leaf), np.asarray(test.y))
+        found[name] = score_probabilities(_probabilities(model, x, leaf), y)
     return found
+
+
+def known_leaves(clusters: Clusters, test: Any) -> NDArray[np.int64] | None:
+    """Return the leaf of each test row; ``None`` where its users are unknown and it has no public columns."""
+    try:
+        return clusters.leaf_of(test)
+    except DataError:
+        return None
+
+
+def score_population(joined: Mapping[str, JoinedLeaves], data: Any, clusters: Clusters) -> dict[str, dict[str, float]]:
+    """Return `score_arms` on a population's test rows; nothing without these."""
+    test = getattr(data, "test", None)
+    if test is None or not len(test):
+        return {}
+    return score_arms(joined, np.asarray(test.x), np.asarray(test.y), known_leaves(clusters, test))
 
 
 def score_probabilities(chances: NDArray[np.float64], y: NDArray[Any]) -> dict[str, float]:

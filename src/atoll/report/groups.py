@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Difference",
     "Group",
+    "compare_values",
     "differences",
     "draw_bands",
     "grouped",
@@ -216,31 +217,37 @@ def main_metric(groups: Sequence[Group], wanted: str | None = None) -> str:
 def differences(groups: Sequence[Group], metric: str) -> list[Difference]:
     """Compare each group with the first: the same seeds in pairs, else as independent samples."""
     first, *others = groups
-    return [_compare_groups(first, other, metric) for other in others]
+    return [compare_values((one.label, one.last(metric)), (first.label, first.last(metric))) for one in others]
 
 
-def _compare_groups(first: Group, other: Group, metric: str) -> Difference:
-    a, b = first.last(metric), other.last(metric)
+def compare_values(own: tuple[str, Mapping[int, float]], first: tuple[str, Mapping[int, float]]) -> Difference:
+    """Compare the final values of one arm with those of the first: the same seeds in pairs, else as independent samples.
+
+    Args:
+        own: the arm's name, and its values by seed.
+        first: the same of the first.
+    """
+    (label, b), (against, a) = own, first
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) > 1:
         pairs = [b[seed] - a[seed] for seed in seeds]
         mean, sd = statistics.fmean(pairs), statistics.stdev(pairs)
         if shows_no_spread(sd, [a[seed] for seed in seeds], [b[seed] for seed in seeds]):
-            return Difference(other.label, first.label, len(pairs), mean, 0.0)
+            return Difference(label, against, len(pairs), mean, 0.0)
         low, high, p = _t_test(mean, sd / len(pairs) ** 0.5, len(pairs) - 1)
-        return Difference(other.label, first.label, len(pairs), mean, sd, low, high, p, "paired t")
+        return Difference(label, against, len(pairs), mean, sd, low, high, p, "paired t")
     if not a or not b:
-        return Difference(other.label, first.label, 0, None)
+        return Difference(label, against, 0, None)
     mean, n = statistics.fmean(b.values()) - statistics.fmean(a.values()), min(len(a), len(b))
     if n < 2:
-        return Difference(other.label, first.label, n, mean)
+        return Difference(label, against, n, mean)
     parts = [statistics.variance(values.values()) / len(values) for values in (a, b)]
     if shows_no_spread(sum(parts) ** 0.5, a.values(), b.values()):
-        return Difference(other.label, first.label, n, mean, 0.0)
+        return Difference(label, against, n, mean, 0.0)
     spread = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
     freedom = sum(parts) ** 2 / spread
     low, high, p = _t_test(mean, sum(parts) ** 0.5, freedom)
-    return Difference(other.label, first.label, n, mean, None, low, high, p, "Welch's t")
+    return Difference(label, against, n, mean, None, low, high, p, "Welch's t")
 
 
 def shows_no_spread(deviation: float, *values: Iterable[float]) -> bool:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+import statistics
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from atoll.core.errors import DataError
 from atoll.learn.round.evaluation import Evaluation
+from atoll.runs.folder import RunFolder
+
+from .arms import run_study, seeds_of
 
 if TYPE_CHECKING:
-    from atoll.data import Dataset, Islands
-    from atoll.ensemble import Federated, FederatedEnsemble
+    from atoll.data import Islands
+    from atoll.ensemble import Federated
+    from atoll.report.groups import Difference
 
 __all__ = ["EnsembleArms", "compare_ensemble"]
+
+_ENSEMBLE, _OPT_IN = "ensemble", "opt_in_alone"
+_MEASURES = ("auc", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -22,66 +33,147 @@ class EnsembleArms:
     """What each arm scores.
 
     Attributes:
-        scores: arm -> ``auc`` and ``accuracy``: ``baseline`` is one model of all clients, ``wide`` one with the width of all leaves, ``opt_in_alone`` one of the rows that
-            the server has, ``own_leaf`` the leaf of the row's user, and the others ways to join.
+        values: arm -> ``auc`` and ``accuracy`` -> seed -> score: ``baseline`` is one model of all clients, ``wide`` one with the width of all leaves, ``opt_in_alone`` one of
+            the rows that the server has, ``own_leaf`` the leaf of the row's user, and the others ways to join.
         parameters: numbers of ``baseline``, ``ensemble`` and ``wide``.
-        ensemble: the ensemble.
+        epsilon: what a user of the ensemble loses: ``leaves``, ``aggregator`` and ``total``; ``None`` where nothing is promised.
+        opt_in: how many users gave their rows to the server.
+        folder: the study's folder, with a run folder for each training and seed.
     """
 
-    scores: dict[str, dict[str, float]]
-    parameters: dict[str, int]
-    ensemble: FederatedEnsemble
+    values: Mapping[str, Mapping[str, Mapping[int, float]]]
+    parameters: Mapping[str, int]
+    epsilon: Mapping[str, float | None]
+    opt_in: int
+    folder: Path = field(repr=False)
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Arm -> mean ``auc`` and ``accuracy`` over the seeds."""
+        return {
+            arm: {name: statistics.fmean(found.values()) for name, found in each.items()}
+            for arm, each in self.values.items()
+        }
+
+    def differences(self, measure: str = "auc", against: str = "baseline") -> list[Difference]:
+        """How each arm differs from another, in pairs of the same seed, with 95 % intervals where there are several seeds.
+
+        Args:
+            measure: ``auc`` or ``accuracy``.
+            against: the other arm.
+        """
+        from atoll.report.groups import compare_values
+
+        first = against, self.values[against][measure]
+        return [compare_values((arm, each[measure]), first) for arm, each in self.values.items() if arm != against]
 
 
 def compare_ensemble(
-    job: Federated, islands: Islands, wide: Any = None, seed: int = 0, **simulation: Any
+    job: Federated,
+    islands: Islands | Callable[[int], Islands],
+    wide: Any = None,
+    *,
+    seeds: int | Iterable[int] = 3,
+    folder: str | Path | None = None,
+    **study: Any,
 ) -> EnsembleArms:
-    """Train an ensemble and its rivals on the same users, under the same seed, mechanism and number of rounds.
+    """Train an ensemble and its rivals on the same users, under the same seeds, mechanism and number of rounds.
 
     Every rival trains on the users that train leaves, not on opt-in users, but for ``opt_in_alone``, which trains on these alone, without noise.
 
     Args:
         job: the ensemble.
-        islands: its data, with test rows.
+        islands: its data, with test rows; or a function of the seed that gives them, with the same users.
         wide: the model with the width of all leaves; ``None`` leaves the arm out.
-        seed: the seed.
-        simulation: further arguments of ``simulate``, such as ``engine``.
+        seeds: the number of seeds, or the seeds.
+        folder: the study's folder, which a second call continues; see `run_study`.
+        study: further arguments of `run_study`, such as ``engine`` and ``parallel``.
 
     Raises:
-        DataError: there are no test rows.
+        DataError: there are no test rows, or a training failed.
     """
-    from atoll.simulation import simulate
+    chosen = seeds_of(seeds)
 
-    if islands.test is None or not len(islands.test):
+    def load(seed: int) -> Islands:
+        found: Any = islands(seed) if callable(islands) else islands
+        return found  # type: ignore[no-any-return]
+
+    first = load(chosen[0])
+    if first.test is None or not len(first.test):
         raise DataError(
             "there are no test rows, on which the arms are compared",
             where="compare_ensemble",
             remedy="give islands with test rows: islands.with_test(rows)",
         )
-    made: FederatedEnsemble = simulate(job, islands, seed=seed, **simulation).outcome
-    away = set(made.opt_in)
-    theirs = [place for place, name in enumerate(islands.names) if str(name) not in away]
-    plain = job.leaf.replace(evaluation=Evaluation(every=job.leaf.rounds, server=False))
-    scores, parameters = {}, {}
-    for arm, model in (("baseline", job.leaf.model), ("wide", wide)):
-        if model is not None:
-            found = simulate(plain.replace(model=model), islands.subset(theirs), seed=seed, **simulation).model
-            scores[arm] = _score(found, islands.test)
-            parameters[arm] = sum(one.numel() for one in found.parameters())
+    job.prepare(first)  # refuses what makes no ensemble before its rivals train
+    names = [str(name) for name in first.names]
+    away = set(job.draw_opt_in(names))
+    measures: list[Any] = [auc]
+    plain = job.leaf.replace(evaluation=Evaluation(every=job.leaf.rounds, metrics=measures))
+    models = {"baseline": job.leaf.model, **({} if wide is None else {"wide": wide})}
+    arms = {arm: plain.replace(model=model) for arm, model in models.items()}
+    root = Path(tempfile.mkdtemp(prefix="atoll-study-")) if folder is None else Path(folder)
+
+    def run(trainings: Mapping[str, Any], among: Sequence[int] | None) -> None:
+        data = islands if among is None else lambda seed: load(seed).subset(among)
+        run_study(trainings, data, seeds=chosen, folder=root, **study)
+
+    run(arms, [place for place, name in enumerate(names) if name not in away] if away else None)
     if away:
-        there = [place for place, name in enumerate(islands.names) if str(name) in away]
-        alone = simulate(plain.replace(privacy=None, budget=None), islands.subset(there), seed=seed, **simulation)
-        scores["opt_in_alone"] = _score(alone.model, islands.test)
-    scores |= {name: dict(found) for name, found in made.scores.items()}
-    return EnsembleArms(scores, {**parameters, "ensemble": made.parameters}, made)
+        alone = plain.replace(privacy=None, budget=None)
+        run({_OPT_IN: alone}, [place for place, name in enumerate(names) if name in away])
+    run({_ENSEMBLE: job}, None)
+    values = {arm: _scores_of(root, arm, chosen) for arm in (*arms, *([_OPT_IN] if away else []))}
+    told = _last(root, _ENSEMBLE, chosen[0])[1]
+    for arm in sorted(name for name, found in told.items() if isinstance(found, Mapping) and "auc" in found):
+        values[arm] = _scores_of(root, _ENSEMBLE, chosen, f"{arm}/")
+    parameters = {arm: _count(model) for arm, model in models.items()}
+    made = EnsembleArms(values, {**parameters, _ENSEMBLE: told["parameters"]}, told["epsilon"], len(away), root)
+    if folder is None:
+        weakref.finalize(made, shutil.rmtree, root, ignore_errors=True)
+    return made
 
 
-def _score(model: Any, test: Dataset) -> dict[str, float]:
+def auc(scores: Any, labels: Any) -> float:
+    """The area under the curve of test rows, as the ensemble counts it."""
     import torch
 
     from atoll.ensemble.joining import log_probabilities
     from atoll.ensemble.model import score_probabilities
 
-    with torch.no_grad():
-        chances = log_probabilities(model(torch.tensor(np.asarray(test.x)))).double().exp().numpy()
-    return score_probabilities(chances, np.asarray(test.y))
+    chances = log_probabilities(torch.tensor(scores)).double().exp().numpy()
+    return score_probabilities(chances, labels)["auc"]
+
+
+def _last(root: Path, arm: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the last row of a run, and the plain facts of its result.
+
+    Raises:
+        DataError: it failed.
+    """
+    from atoll.report.facts import facts_of
+
+    facts = facts_of(RunFolder(root / f"{arm}_seed-{seed}"))
+    if facts.status != "finished":
+        error = facts.error or {}
+        raise DataError(
+            f"the arm {arm!r} has no result with seed {seed}: {error.get('what', facts.status)}",
+            where="compare_ensemble",
+            remedy=error.get("remedy") or "call it again with the same folder: it continues what was stopped",
+        )
+    return facts.rows[-1], dict(facts.result or {})
+
+
+def _scores_of(root: Path, arm: str, seeds: Sequence[int], begin: str = "test/") -> dict[str, dict[int, float]]:
+    rows = {seed: _last(root, arm, seed)[0] for seed in seeds}
+    return {name: {seed: float(row[f"{begin}{name}"]) for seed, row in rows.items()} for name in _MEASURES}
+
+
+def _count(model: Any) -> int:
+    """Return how many numbers a model trains."""
+    from torch import nn
+
+    from atoll.torch import seeded
+
+    made = model if isinstance(model, nn.Module) else seeded(model, 0)
+    return sum(one.numel() for one in made.parameters())

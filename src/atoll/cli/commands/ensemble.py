@@ -47,6 +47,10 @@ Clip = Annotated[float, typer.Option("--clip", help="With --epsilon: largest nor
 Test = Annotated[float, typer.Option("--test", help="Share of each user's rows held out.", min=0.01, max=0.9)]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out; repeat it for several.")]
 Seed = Annotated[int, typer.Option("--seed", help="Decides what is drawn.", min=0)]
+Seeds = Annotated[
+    int,
+    typer.Option("--seeds", help="Trainings of each arm, with seeds from --seed on; with several, intervals.", min=1),
+]
 
 
 @app.command("ensemble", rich_help_panel=ANALYSE)
@@ -68,6 +72,7 @@ def command(
     test: Test = 0.25,
     drop: Drop = None,
     seed: Seed = 0,
+    seeds: Seeds = 1,
     options: FileOptions = FileOptions(),  # noqa: B008 - settings
     json: Json = False,
 ) -> int:
@@ -95,15 +100,25 @@ def command(
     kind: Any = job_class("ensemble")
     job = kind(clusters=rule, leaf=leaf, opt_in=opt_in, aggregate="gate" if opt_in else "over_arch", seed=seed)
     leaves = len(form_clusters(rule, islands).names)
-    found = compare_ensemble(job, islands, mlp(features, classes, (width * leaves,)), seed=seed)
-    loss = found.ensemble.loss
+    found = compare_ensemble(
+        job,
+        islands,
+        mlp(features, classes, (width * leaves,)),
+        seeds=range(seed, seed + seeds),
+        parallel=1 if seeds == 1 else None,
+        tell=lambda line: None,
+    )
     told: dict[str, Any] = {name: found.scores[name] for name in _ARMS if name in found.scores}
-    told["epsilon"] = None if loss is None else loss.plain()
+    told["epsilon"] = dict(found.epsilon)
+    if seeds > 1:
+        told["differences"] = {
+            one.group: {"auc": one.mean, "low": one.low, "high": one.high, "p": one.p} for one in found.differences()
+        }
     told |= {
         "parameters": found.parameters,
         "leaves": leaves,
         "users": len(islands),
-        "opt_in": len(found.ensemble.opt_in),
+        "opt_in": found.opt_in,
         "left_out": _split_columns(table, (user, label, *aside))[0],
     }
     output_of(context).give(told, _table(found, told["left_out"]))
@@ -207,17 +222,20 @@ def _islands_of(table: DataTable, user: str, label: str, aside: tuple[str, ...],
 
 
 def _table(found: EnsembleArms, left_out: list[str]) -> PlainTable:
+    from atoll.report.groups import shown_difference
+
     table = PlainTable(header_style="bold")
     table.add_column("arm")
-    for name in ("AUC", "accuracy"):
+    for name in ("AUC", "accuracy", "AUC against baseline"):
         table.add_column(name, justify="right")
+    against = {one.group: one for one in found.differences()}
     for name in _ARMS:
         if name in found.scores:
             one = found.scores[name]
-            table.add_row(name, f"{one['auc']:.4f}", f"{one['accuracy']:.4f}")
-    loss = found.ensemble.loss
-    if loss is not None and loss.plain()["total"] is not None:
-        table.add_row("epsilon of a user", f"{loss.total:.4g}", "")
+            more = shown_difference(against[name]) if name in against else ""
+            table.add_row(name, f"{one['auc']:.4f}", f"{one['accuracy']:.4f}", more)
+    if found.epsilon["total"] is not None:
+        table.add_row("epsilon of a user", f"{found.epsilon['total']:.4g}", "", "")
     if left_out:
-        table.add_row(f"no inputs, for they hold words: {', '.join(left_out)}", "", "")
+        table.add_row(f"no inputs, for they hold words: {', '.join(left_out)}", "", "", "")
     return table

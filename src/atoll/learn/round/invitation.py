@@ -21,7 +21,7 @@ from atoll.learn.selection.base import Candidates, Seen, Selection
 
 from ..local.reports import buffer_replies, key_of, report_of
 from ..selection.base import Inquired, Inquiry, places_among, places_of
-from ..wrapped import dry_reply
+from ..wrapped import dry_reply, innermost
 from .state import broadcast_extras, global_model
 
 if TYPE_CHECKING:
@@ -268,9 +268,11 @@ def reply_form(context: Context, state: Tree, phase: str, reports: Mapping[str, 
         for name in one
         if float(three[name].weight) == float(later[name].weight)  # those that depend on the steps have no bound
     }
-    heaviest = (max((w for w, _ in weights.values()), default=1.0), max((w for _, w in weights.values()), default=3.0))
-    # A client of an algorithm with several models gives weight to the one that it chooses.
-    weights = {name: heaviest if pair == (0.0, 0.0) else pair for name, pair in weights.items()}
+    if (0.0, 0.0) in weights.values():
+        # A client of an algorithm with several models gives weight to the one that it chooses, or that it was told: that of the algorithm inside.
+        bare = [dry_reply(innermost(algorithm), params, phase, examples) for examples in (1.0, 3.0)]
+        light, heavy = (max(float(found.weight) for found in each.values()) for each in bare)
+        weights = {name: (light, heavy) if pair == (0.0, 0.0) else pair for name, pair in weights.items()}
     examples = dict.fromkeys((*optional, "loss"), (1.0, 3.0))
     return ReplyForm(one, optional, context.learner_metrics, {**examples, **weights})
 
