@@ -28,6 +28,7 @@ from .learn.algorithms.fedpaq import FedPAQ as FedPAQ
 from .learn.algorithms.fedpaq import MemSGD as MemSGD
 from .learn.algorithms.fedpaq import SparseTernary as SparseTernary
 from .learn.algorithms.fedprox import FedProx as FedProx
+from .learn.algorithms.fedsam import FedSAM as FedSAM
 from .learn.algorithms.fedsgd import FedSGD as FedSGD
 from .learn.algorithms.fedsso import FedSSO as FedSSO
 from .learn.algorithms.first_order_residual import FirstOrderResidual as FirstOrderResidual

@@ -14,3 +14,8 @@ from .joining import OverArch as OverArch
 from .model import FederatedEnsemble as FederatedEnsemble
 from .private_leaf import DeviceEnsemble as DeviceEnsemble
 from .private_leaf import PrivateLeaf as PrivateLeaf
+from .submodels import DeviceWidths as DeviceWidths
+from .submodels import FederatedDropout as FederatedDropout
+from .submodels import FjORD as FjORD
+from .submodels import HeteroFL as HeteroFL
+from .submodels import SubModels as SubModels

@@ -183,7 +183,12 @@ class Drawing(Wrapped):
     """
 
     def hand_state(self, params: Tree, client: Tree, key: int, noise: Rng | None = None) -> Tree:
-        """Return a client's state with the numbers of this update, from ``noise`` if there is a secret source."""
+        """Return a client's state with the numbers of this update, from ``noise`` if there is a secret source; one that has its numbers as it is.
+
+        A block hands all its states before it decides whether to train them one by one.
+        """
+        if isinstance(client, Mapping) and client.keys() == {"client", "drawn"}:
+            return client
         client = facet(self.base, Stateful).client_init(params) if client is None else client
         return {
             "client": client,
