@@ -1,4 +1,4 @@
-"""Models beside slow references that are written from the papers, closed forms, and crowd-kit 1.4.2, whose numbers stand here: it needs `transformers`, so it is no part of the tests' environment."""
+"""Models beside slow references that are written from the papers, closed forms, and crowd-kit 1.4.2, whose numbers stand here: with what it brings along it is no part of the tests' environment."""
 
 from __future__ import annotations
 
