@@ -203,8 +203,7 @@ def interpolate(shares: Sequence[Array], places: tuple[int, ...], points: tuple[
     """The polynomial through shares at some points, none of which is a holder's: ``(points, *shape of a share)``. The point of place ``i`` is ``i + 1``, so the values are those of place -1."""
     shape = np.shape(shares[0])
     if len(places) * len(points) <= _STEPS:
-        rows = [_combined(field, lagrange(places, field, at=point), shares) for point in points]
-        return np.stack(rows)
+        return np.stack([_combined(field, lagrange(places, field, at=point), shares) for point in points])
     rows = np.stack([np.ravel(share) for share in shares])
     return field.dot(_lagrange_rows(places, points, field), rows).reshape(len(points), *shape)
 
