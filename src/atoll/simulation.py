@@ -392,6 +392,7 @@ def simulated(
         The result, and what the program returned.
     """
     from .data.codings import name_other_codings
+    from .data.repeats import name_repeated_rows
     from .data.units import name_other_units
     from .runs.policy_names import require_known_policies
     from .runs.spending import admitted, close_spending
@@ -414,5 +415,7 @@ def simulated(
         warnings.warn(line, RuntimeWarning, stacklevel=level_outside())
     result = result_of_run(job, islands, prepared, value, fed, time.perf_counter() - begin)
     if job.one_form or job.reads == "table":  # a program of one's own may have clients of any kind
-        result = replace(result, notices=(*result.notices, *name_other_units(islands), *name_other_codings(islands)))
+        told = [*name_other_units(islands), *name_other_codings(islands)]
+        told += [] if job.key_columns else name_repeated_rows(islands)  # parties that match keys shall have the same
+        result = replace(result, notices=(*result.notices, *told))
     return (result if shown is None else replace(result, folder=shown)), value

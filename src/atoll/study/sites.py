@@ -17,8 +17,6 @@ from atoll.core.errors import AtollError, ConfigError, DataError, MissingExtraEr
 from .pooled import fit_pooled
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from atoll.core.federation.reducer import Reducer
     from atoll.data import Dataset, DataTable, Islands
     from atoll.fitting import FitMethod, FittedModel
@@ -184,12 +182,13 @@ def _name_unknown(model: FittedModel, test: DataTable) -> list[str]:
 
 
 def _compare_with_test(model: FittedModel, whole: DataTable, test: DataTable) -> list[str]:
+    from atoll.data.repeats import name_shared_rows
     from atoll.fitting.rows import rows_of
 
     if not model.layout.label or not model.method.featured:
         return []
-    made = [rows_of(table, model.layout, "test") for table in (whole, test)]
-    return _name_shared_rows(*(np.column_stack([rows.x, rows.y]) for rows in made))
+    train, held = (rows_of(table, model.layout, "test") for table in (whole, test))
+    return name_shared_rows(np.column_stack([train.x, train.y]), np.column_stack([held.x, held.y]))
 
 
 def _fit_in_one_place(
@@ -277,6 +276,7 @@ def compare_trees(
     from atoll.data import Islands
     from atoll.data.missing import known_rows
     from atoll.data.readers import from_csv_files
+    from atoll.data.repeats import name_repeated_rows
     from atoll.trees.objectives import SQUARED, objective_of
     from atoll.trees.sketch import SketchSizes
     from atoll.trees.tree import auc, score
@@ -285,6 +285,7 @@ def compare_trees(
         files, target=label, test=test, task=task, missing_features=missing_features, features=list(columns) or None, drop=drop,
         categories=dict(categories or {}), **(form or {}),
     )  # fmt: skip
+    doubled = name_repeated_rows(islands) if test is None else []  # a split would hide it
     islands, kept = (islands, str(test)) if test is not None else _keep_test_rows(islands, seed)
     held: Dataset = known_rows(islands.test, "trees")
     objective = objective_of("auto", islands.about)
@@ -311,7 +312,7 @@ def compare_trees(
 
     missing = ours and not beside_xgboost  # never our own code beside itself
     pooled = None if missing else grow(Islands.from_datasets({"all": union}), ordinary)
-    lacking = _note_rows(alone, union, held, "" if task is not None or label in (categories or {}) else label)
+    lacking = doubled + _note_rows(alone, union, "" if task is not None or label in (categories or {}) else label)
     name = score(objective, held["y"], ensemble.predict(held["x"]))[0]
     found: dict[str, Any] = {"measure": name, **tell_measures("score")}
     if objective.name != SQUARED:
@@ -326,43 +327,12 @@ def compare_trees(
     return found, ensemble
 
 
-_SAME, _DISTINCT = 0.05, 0.25
-"""Share of test rows that are named if they are rows of the training too, and of different rows that a table has at least: with few columns, people may be alike."""
-
-
-def _note_rows(alone: Mapping[str, Any], union: Dataset, held: Dataset, unasked: str) -> list[str]:
-    """Say which sites have one class, which test rows were trained on, and whether a label of numbers, of which nobody said the task, counts as classes."""
-    from atoll.data.missing import known_rows
-
-    known = known_rows(union, "trees")
-    train, test = (np.column_stack([rows["x"], rows["y"]]) for rows in (known, held))
+def _note_rows(alone: Mapping[str, Any], union: Dataset, unasked: str) -> list[str]:
+    """Say which sites have one class, and whether a label of numbers, of which nobody said the task, counts as classes."""
     return [
         *(f"{name} alone: its rows have one class" for name, trees in alone.items() if trees is None),
-        *_name_shared_rows(train, test),
         *(_name_numbers_as_classes(unasked, union.about.labels) if unasked else []),
     ]
-
-
-def _name_shared_rows(train: NDArray[Any], held: NDArray[Any]) -> list[str]:
-    """Say that rows to score on are rows that the model was trained on, as with doubled rows in a file, or a test file among the sites'.
-
-    Args:
-        train: rows with their labels, ``(rows, numbers)``.
-        held: test rows, in the same form.
-    """
-    known, asked = (
-        {row.tobytes() for row in rows} for rows in (np.ascontiguousarray(train), np.ascontiguousarray(held))
-    )
-    shared = sum(row.tobytes() in known for row in np.ascontiguousarray(held)) if known & asked else 0
-    if shared < _SAME * len(held) or len(known) < _DISTINCT * len(train):
-        return []
-    return (
-        [
-            f"{shared} of {len(held)} test rows equal rows of the training, label included: if these are the same people, the measures are too good"
-        ]
-        if shared
-        else []
-    )
 
 
 def _name_numbers_as_classes(label: str, classes: Sequence[str]) -> list[str]:

@@ -1,0 +1,164 @@
+"""Rows that stand twice: one file given under two names, a client whose rows another client has too, test rows on which clients train.
+
+A repeated file counts twice in every sum, and a model scores well on test rows that it has seen. Rows are compared by digests: two rows are one if they have the same value
+in every column, by name. Only data that one process holds can be compared, so a simulation says it, and a federation of organisations does not: nobody sees the rows of two sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.algebra.rng import hash64, hash_names, mix64
+from atoll.core.requests.cohort import Community
+
+__all__ = ["name_repeated_rows", "name_shared_rows"]
+
+Digests = NDArray[np.uint64]
+_CLIENTS, _CELLS, _ROWS = 1000, 10_000_000, 1000
+"""Clients and numbers that are looked at, and of more numbers so many first rows of each client at least."""
+_FEW, _PART = 5, 10
+"""Different rows that equal tables have, and a table that is part of another: fewer are equal by chance."""
+_SAME, _DISTINCT = 0.05, 0.25
+"""Share of test rows that are named if they are rows of the training too, and of different rows that a table has at least: with few columns, people may be alike."""
+_DIFFERENT, _SHARE = 0.9, 0.9
+"""A part must have so many rows without an equal in itself, and so many of them must stand in the other table."""
+_SHOWN, _PARTS = 5, 20
+_BLOCK, _ODD = 1 << 17, np.uint64(0xBF58476D1CE4E5B9)
+
+
+def name_repeated_rows(population: Any) -> list[str]:
+    """Return in words which clients have the same rows, and whether test rows are training rows, where each client's rows came as a table of its own.
+
+    Args:
+        population: `Islands`, or clients with a `DataTable`, a data frame or a dict of columns.
+    """
+    if len(population) > _CLIENTS or not getattr(population, "separate", isinstance(population, Community)):
+        return []
+    clients = {str(name): population.shard(k) for k, name in enumerate(population.names)}
+    test, held = getattr(population, "test", None), getattr(population, "held_out", None)
+    apart = {} if held is None else {str(name): held.shard(k) for k, name in enumerate(held.names)}
+    return _compare(clients, {} if test is None else {"test rows": test}, apart)
+
+
+def name_shared_rows(train: NDArray[Any], held: NDArray[Any], whose: str = "test rows") -> list[str]:
+    """Say that rows to score on are rows that the model was trained on, as with doubled rows in a file, or a test file among the sites'.
+
+    Args:
+        train: rows with their labels, ``(rows, numbers)``, or their digests, ``(rows,)``.
+        held: test rows, in the same form.
+        whose: the test rows in words.
+    """
+    known, asked = ({row.tobytes() for row in np.ascontiguousarray(rows)} for rows in (train, held))
+    shared = sum(row.tobytes() in known for row in np.ascontiguousarray(held)) if known & asked else 0
+    if not shared or shared < _SAME * len(held) or len(known) < _DISTINCT * len(train):
+        return []
+    return [
+        f"{shared} of {len(held)} {whose} equal rows of the training, label included: if these are the same people, the measures are too good"
+    ]
+
+
+def _compare(clients: Mapping[str, Any], tests: Mapping[str, Any], held: Mapping[str, Any]) -> list[str]:
+    """Compare clients' rows, with those that they hold out, with each other, and test rows with all that are trained on."""
+    if not clients or len(clients) + len(tests) + len(held) < 2:
+        return []
+    found = _digests_of([*clients.values(), *tests.values(), *held.values()])
+    if found is None:
+        return []
+    rows = dict(zip(clients, found, strict=False))
+    apart = dict(zip((*tests, *(f"rows held out by {name!r}" for name in held)), found[len(rows) :], strict=True))
+    whole = {
+        name: np.concatenate([own, apart.get(f"rows held out by {name!r}", own[:0])]) for name, own in rows.items()
+    }
+    known = np.concatenate(list(rows.values()))
+    return _name_equal(whole) + [
+        line for whose, own in apart.items() if len(own) for line in name_shared_rows(known, own, whose)
+    ]
+
+
+def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
+    """Say which clients have the same rows, in any order, and which have rows of another client."""
+    told, twins = list[str](), dict[tuple[int, int], str]()
+    sums = {name: (len(own), int(np.add.reduce(own))) for name, own in rows.items()}
+    first = dict[str, Digests]()
+    for name, own in rows.items():
+        other = twins.setdefault(sums[name], name)
+        if other == name or not np.array_equal(np.sort(own), np.sort(rows[other])):
+            first[name] = own
+        elif len(np.unique(own)) >= _FEW:
+            told.append(
+                f"clients {other!r} and {name!r} have the same {len(own):,} rows, and each row counts twice: is one table given under two names?"
+            )
+    names = sorted(first, key=lambda name: (len(first[name]), name))
+    values, counts = np.unique(np.concatenate([np.unique(own) for own in first.values()]), return_counts=True)
+    shared = values[counts > 1]
+    parts = [name for name in names if len(shared) and _share_in(first[name], shared) is not None]
+    for name in parts[:_PARTS]:
+        larger = ((other, _share_in(first[name], first[other])) for other in names[names.index(name) + 1 :])
+        told += [
+            f"{share} of the {len(first[name]):,} rows of client {name!r} are also rows of {other!r}, and count twice"
+            for other, share in larger
+            if share is not None
+        ]
+    return told[:_SHOWN] + ([f"{len(told) - _SHOWN} more pairs of clients share rows"] if len(told) > _SHOWN else [])
+
+
+def _share_in(rows: Digests, others: Digests) -> str | None:
+    """How many rows stand among others, in words; ``None`` if that is not nearly all, or may be chance."""
+    if len(np.unique(rows)) < max(_PART, _DIFFERENT * len(rows)):
+        return None
+    there = int(np.isin(rows, others).sum())
+    if there < _SHARE * len(rows):
+        return None
+    return "all" if there == len(rows) else f"{there:,}"
+
+
+def _digests_of(tables: Sequence[Any]) -> list[Digests] | None:
+    """The digest of each row of each table, over the columns that all have; ``None`` if most columns are not everywhere."""
+    names = [_names_of(table) for table in tables]
+    common = set.intersection(*map(set, names))
+    if 2 * len(common) <= max(map(len, names)):
+        return None
+    read = [{name: np.asarray(table[name]) for name in common} for table in tables]
+    width = sum(int(np.prod(column.shape[1:])) for column in read[0].values())
+    return [_digest_rows(one, max(_ROWS, _CELLS // max(1, width * len(read)))) for one in read]
+
+
+def _names_of(table: Any) -> list[str]:
+    """Names of the columns of a client's data that every form of it has; of a data set, the features and the label."""
+    if "x" in table and hasattr(table, "about"):
+        return [name for name in ("x", "y") if name in table]
+    names: Any = table if isinstance(table, Mapping) else getattr(table, "columns", ())
+    return [str(name) for name in names]
+
+
+def _digest_rows(columns: Mapping[str, NDArray[Any]], most: int) -> Digests:
+    """A number for each row, the sum of a number for each of its values, which depends on the value and the column's name."""
+    rows = min(most, *map(len, columns.values()))
+    made = np.zeros(rows, np.uint64)
+    for name, column in columns.items():
+        flat = column[:rows].reshape(rows, -1) if rows else np.zeros((0, 1))
+        keys = mix64(np.uint64(hash64(name)) + np.arange(flat.shape[1], dtype=np.uint64))
+        step = max(1, _BLOCK // max(1, flat.shape[1]))
+        for at in range(0, rows, step):
+            words = _words_of(flat[at : at + step]) ^ keys[None, :]
+            words ^= words >> np.uint64(29)
+            words *= _ODD
+            words ^= words >> np.uint64(32)
+            made[at : at + step] += words.sum(axis=1, dtype=np.uint64)
+    return mix64(made)
+
+
+def _words_of(values: NDArray[Any]) -> Digests:
+    """Numbers as their bits in double precision, with one zero and one NaN; anything else by its text."""
+    if values.dtype.kind in "biuf":
+        numbers = values.astype(np.float64)
+        numbers += 0.0
+        if values.dtype.kind == "f":
+            numbers[np.isnan(numbers)] = np.nan
+        return numbers.view(np.uint64)
+    known, places = np.unique(values.astype(np.str_), return_inverse=True)
+    return hash_names(known.tolist())[places].reshape(values.shape)
