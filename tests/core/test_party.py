@@ -101,3 +101,21 @@ def test_names_of_many_positions_are_those_of_each():
             at = np.array(positions, dtype=np.int64)
             assert roster.names_of(at) == [roster.name(p) for p in positions]
             assert Parties(roster, at).keys().tolist() == [hash64(roster.name(p)) for p in positions]
+
+
+def test_names_have_one_order_whoever_lists_them():
+    """The oracle sorts by hand: numbers in names count as numbers, and a tie of keys is broken by the text."""
+    names = ["site-10", "site-2", "a01", "north", "a1", "client-3", "9", "10", "x" + "1" * 5000]
+    wanted = ["9", "10", "a01", "a1", "client-3", "north", "site-2", "site-10", "x" + "1" * 5000]
+    for listed in (names, names[::-1], sorted(names)):
+        roster = Roster(listed, others={"holder": "key-holder"})
+        assert [listed[i] for i in roster.order()] == wanted
+        assert roster.all().by_name().names == wanted
+    roster = Roster(names, others={"holder": "key-holder"})
+    assert roster.all().named("holder", "site-10", "9").by_name().names == ["9", "site-10", "holder"]
+
+
+def test_a_million_made_names_are_not_sorted():
+    parties = Roster(1_000_000).all()
+    assert parties.by_name() is parties
+    assert parties[np.array([5, 2])].by_name().names == ["client-2", "client-5"]

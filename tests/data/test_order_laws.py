@@ -18,13 +18,16 @@ from atoll.data import (
     Dataset,
     DataTable,
     Islands,
+    corrupt,
     from_csv_files,
     from_csv_folder,
     from_dataframes,
     from_pandas,
     read_csv,
     read_parquet,
+    unlabel,
 )
+from atoll.data.corruption import Mislabel
 from atoll.fitting import GLM, Fit
 from atoll.runtime.worker import load_site_data
 from atoll.runtime.worker.cards import merge_cards, recoded
@@ -203,8 +206,22 @@ def _boosted(data: Any) -> dict[str, Any]:
     return dict(zip(map(str, told["id"].tolist()), told["federated"], strict=True))
 
 
+def _networked(data: Any) -> dict[str, Any]:
+    """A network of Atoll's, whose first weights are drawn at random, trained by three clients of which two are asked, on rows that they do not hold out."""
+    job = atoll.Training(
+        model=atoll.models.mlp(4, 2, (6,)),
+        algorithm=atoll.FedAvg(lr=1e-3, batch_size=4),
+        selection=atoll.selection.Uniform(2),
+        rounds=2,
+    )
+    made = _run(job, data.with_held_out(0.25))
+    weights = np.asarray(made.params["1.weight"]).T
+    asked = dict(zip(made.devices.names, made.devices.asked.tolist(), strict=True))
+    return {"": made.params["3.weight"], "asked": asked, **dict(zip(made.data.about.features, weights, strict=True))}
+
+
 JOBS = {
-    "training": _trained, "statistics": _described, "fit": _fitted, "trees": _grown, "labels": _labelled, "vertical": _boosted
+    "training": _trained, "network": _networked, "statistics": _described, "fit": _fitted, "trees": _grown, "labels": _labelled, "vertical": _boosted
 }  # fmt: skip
 
 
@@ -240,6 +257,7 @@ def test_no_order_changes_a_training_whoever_reads(
 
 
 WAYS = {
+    "network": ("from_dataframes", "from_csv_folder", "sites with SQL"),
     "statistics": ("DataTable.read", "tables of SQL", "simulate takes frames"),
     "fit": ("tables of SQL", "simulate takes frames", "DataTable.read"),
     "trees": ("sites with SQL", "simulate takes frames", "from_csv_folder"),
@@ -283,7 +301,7 @@ def test_no_order_changes_a_job_of_another_kind(
 ) -> None:
     straight, shuffled = (_for_job(job, frames) for frames in tables)
     read, folder = {**READERS, **TABLES}[reader], tmp_path_factory.mktemp("tables")
-    wanted = JOBS[job](from_dataframes(straight, target="y") if job == "labels" else straight)
+    wanted = JOBS[job](from_dataframes(straight, target="y") if job in ("labels", "network") else straight)
     _require_same(JOBS[job](read(folder / "a", straight)), wanted)
     _require_same(JOBS[job](read(folder / "b", shuffled)), wanted)
 
@@ -297,3 +315,30 @@ def test_no_order_changes_the_rows_of_stacked_tables(tables: tuple[Frames, Frame
     )
     for column in straight["site-0"]:
         assert [*map(str, whole[column])] == [*map(str, other[column])]
+
+
+DRAWS: dict[str, Callable[[Islands], Islands]] = {
+    "held out": lambda islands: islands.with_held_out(0.3, seed=1),
+    "corrupted": lambda islands: corrupt(islands, {Mislabel(0.5): 0.5}, seed=1),
+    "rows keep labels": lambda islands: unlabel(islands, keep=9, at="rows", seed=1),
+    "clients keep labels": lambda islands: unlabel(islands, keep=2, at="parties", seed=1),
+    "classes keep labels": lambda islands: unlabel(islands, keep=1, at="classes", seed=1),
+    "labels at the server": lambda islands: unlabel(islands, keep=9, at="server", seed=1),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_no_order_of_clients_changes_what_is_drawn_of_their_rows(draw: str) -> None:
+    r, rows = np.random.default_rng(2), {}
+    for name in ("north", "site-10", "east", "site-2"):
+        rows[name] = Dataset({"x": r.normal(size=(20, 2)), "y": np.arange(20) % 3})
+    told = []
+    for order in (list(rows), list(rows)[::-1]):
+        made = DRAWS[draw](Islands.from_datasets({name: rows[name] for name in order}))
+        assert list(made.names) == order
+        parts = [made] if made.held_out is None else [made, made.held_out]
+        told.append({(name, k): part.shard(name).dataset() for k, part in enumerate(parts) for name in sorted(order)})
+    assert len(np.concatenate([told[0][key].x for key in told[0]])) >= 70
+    for key, data in told[0].items():
+        for column in data.columns:
+            np.testing.assert_array_equal(told[1][key][column], data[column], err_msg=f"{key} {column}")

@@ -13,10 +13,12 @@ import pytest
 import atoll
 import atoll.query
 from atoll.data import from_dataframes
+from atoll.fitting import PCA, Fit, GaussianMixture, KMeans
 from atoll.secure.encrypted import Paillier
 from atoll.secure.psi import Alignment, Ecdh, Linkage, Opprf
 from atoll.truth import DawidSkene, fit_reports, read_reports, read_sites
 from atoll.vertical import (
+    VAFL,
     FedGKT,
     SecureBoost,
     SplitFed,
@@ -26,6 +28,7 @@ from atoll.vertical import (
     VerticalPrediction,
     VerticalStatistics,
 )
+from atoll.vertical.tables import PartyTable
 
 SHORT = Paillier(key_bits=512, insecure=True)
 Frames = dict[str, pd.DataFrame]
@@ -161,6 +164,57 @@ def test_no_order_of_columns_changes_what_reports_say(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.shares, straight.shares)
     sites = [read_sites(tmp_path / f"{name}.csv", "site") for name in "ab"]
     assert list(sites[0]) == list(sites[1])
+
+
+NETS = {"split-net": SplitNet(epochs=1), "vafl": VAFL(epochs=1)}
+
+
+def test_a_party_reads_its_columns_in_the_order_of_their_names() -> None:
+    """What a vertical model draws for a column, and which of equal columns it takes, follows; the pixels of an image keep their places."""
+    table = clients()["a"].assign(x10=1.0, x9=2.0, word=["b", "a"] * 15)
+    read = [PartyTable.of(t.assign(id=range(30)), "a", coded=()) for t in (table, table[table.columns[::-1]])]
+    assert read[0].features == read[1].features == ("age", "dose", "fee", "word", "x9", "x10", "y")
+    np.testing.assert_array_equal(read[0].x, read[1].x)
+    listed = PartyTable.of(table.assign(id=range(30)), "a", coded=(), as_listed=True)
+    assert listed.features == tuple(table.columns)
+
+
+@pytest.mark.parametrize("model", NETS)
+def test_no_order_of_columns_changes_what_is_drawn_for_a_vertical_model(model: str) -> None:
+    told = []
+    for frames in (parties(), turned(parties()), turned(parties(), first=False)):
+        found = _run(Vertical(model=NETS[model], guest="bank"), frames).predictions
+        told.append(dict(zip(found["id"].tolist(), np.ravel(found["federated"]).tolist(), strict=True)))
+    assert told[0] == told[1] == told[2]
+
+
+@pytest.mark.parametrize("job", [SplitFed(net=SplitNet(epochs=1), rounds=1), FedGKT(net=SplitNet(epochs=1, hidden=(4,), width=4), rounds=1)], ids=["split-fed", "fed-gkt"])  # fmt: skip
+def test_no_order_of_columns_changes_a_network_that_is_split(job: Any) -> None:
+    told = []
+    for frames in (clients(), {n: f[f.columns[::-1]] for n, f in clients().items()}):
+        made = _run(job, from_dataframes(frames, target="y"))
+        rows = clients()["c"][list(made.data.about.features)].to_numpy(np.float32)
+        found = made.outcome
+        told.append(found.predict("a", rows) if isinstance(job, FedGKT) else found.predict(rows))
+    np.testing.assert_allclose(told[1], told[0], rtol=0, atol=1e-6)
+
+
+METHODS = {
+    "kmeans": KMeans(clusters=2, start_from="moments"),
+    "mixture": GaussianMixture(components=2, start_from="moments", tolerance=0.1),
+    "components": PCA(components=2, solver="subspace"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_order_changes_what_a_fit_draws(method: str) -> None:
+    frames, told = {n: f.drop(columns="y") for n, f in clients().items()}, []
+    for each in (frames, turned(frames)):
+        found = _run(Fit(model=METHODS[method]), each).outcome
+        values = next(found[name] for name in ("centres", "means", "components") if name in found.params)
+        told.append(dict(zip(found.features, np.asarray(values).T, strict=True)))
+    for name, values in told[0].items():
+        np.testing.assert_allclose(told[1][name], values, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("model", [SplitNet(epochs=1), SecureBoost(trees=2, depth=2, bins=4, security="none")], ids=["net", "boost"])  # fmt: skip

@@ -18,12 +18,27 @@ from atoll.algorithms import FedAvg
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.requests.party import Roster
+from atoll.data import Dataset, Islands
 from atoll.devices import BatchRate, Fleet
 from atoll.learn import Training
 from atoll.learn.selection.base import draw, top
 from atoll.pacing import Synchronous
 from atoll.runs.parts import part_class
-from atoll.selection import AFL, FedCS, Oort, PowerOfChoice, SizeProportional
+from atoll.selection import (
+    AFL,
+    CyclicGroups,
+    DivFL,
+    FedCS,
+    FixedSample,
+    Once,
+    Oort,
+    PoissonSample,
+    PowerOfChoice,
+    SizeProportional,
+    TiFL,
+    Uniform,
+    WithLabels,
+)
 from tests.support.learn_toys import flat, islands
 from tests.support.selection_toys import Devices, candidates, seen
 
@@ -420,3 +435,43 @@ def test_every_rule_can_be_configured(said):
             assert getattr(made, name) == (tuple(value) if isinstance(value, list) else value)
     with pytest.raises(ValidationError, match="deadlin"):
         part_class("selection").model_validate({"name": "FedCS", "deadlin": 3})
+
+
+# The order of the list of clients
+
+
+BY_NAME = {
+    "uniform": Uniform(2),
+    "poisson": PoissonSample(3),
+    "fixed": FixedSample(2),
+    "proportional": SizeProportional(2),
+    "afl": AFL(2),
+    "oort": Oort(2, most=1),
+    "power of choice": PowerOfChoice(2, 4),
+    "cyclic": CyclicGroups(2),
+    "once": Once(2),
+    "tifl": TiFL(2, tiers=3),
+    "divfl": DivFL(2),
+    "with labels": WithLabels(Uniform(2), range(6), 1),
+}
+
+
+@pytest.mark.parametrize("rule", BY_NAME)
+def test_the_order_of_the_list_of_clients_does_not_change_who_is_asked(rule: str) -> None:
+    r, rows = np.random.default_rng(1), {}
+    for name in ("north", "site-10", "east", "site-2", "west", "alpha"):
+        x = r.normal(size=(int(r.integers(5, 12)), 2))
+        rows[name] = Dataset({"x": x, "y": (x[:, 0] > 0).astype(np.int64)})
+    job = Training(
+        model=atoll.models.linear(2, 2), algorithm=FedAvg(lr=0.1, batch_size=4), selection=BY_NAME[rule], rounds=3
+    )
+    told = []
+    for order in (list(rows), sorted(rows), list(rows)[::-1]):
+        data = Islands.from_datasets({name: rows[name] for name in order})
+        assert list(data.names) == order
+        found = atoll.simulate(job, data, engine="inline", progress=False, secret_seed=3)
+        asked = dict(zip(found.devices.names, found.devices.asked.tolist(), strict=True))
+        told.append((asked, found.params["weight"]))
+    for asked, weight in told[1:]:
+        assert asked == told[0][0]
+        np.testing.assert_allclose(weight, told[0][1], rtol=1e-5, atol=1e-7)

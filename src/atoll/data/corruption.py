@@ -505,7 +505,8 @@ def corrupt(
         kind.check(scope)
     rng = root(seed).child("corrupt")
     codes = np.zeros(len(islands), np.uint8)
-    chosen = rng.child("clients").generator().permutation(len(islands))[: sum(counts)]
+    by_number = np.argsort(islands.clients, kind="stable")
+    chosen = by_number[rng.child("clients").generator().permutation(len(islands))[: sum(counts)]]
     codes[chosen] = np.repeat(np.arange(1, len(kinds) + 1), counts)
     spoiled = np.zeros(islands._supply.count, np.uint8)
     spoiled[islands.clients] = codes

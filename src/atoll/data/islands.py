@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atoll.core.algebra.rng import Rng, keyed, mix64, mix_key, mix_keys
+from atoll.core.algebra.rng import Rng, keyed, mix64, mix_key, mix_keys, name_order
 from atoll.core.errors import AtollError, DataError, nearest
 from atoll.core.overview import Overview
 
@@ -55,6 +55,10 @@ class ColumnNames(Sequence[str]):
         """Return the names at these positions."""
         clients = self._ids[positions].tolist()
         return [f"client-{i}" for i in clients] if self._keys is None else [str(self._keys[i]) for i in clients]
+
+    def order(self) -> NDArray[np.int64]:
+        """Return the positions in the order of the names."""
+        return np.argsort(self._ids, kind="stable") if self._keys is None else name_order(list(self))
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         """Return the position of a name.
@@ -505,8 +509,12 @@ class Islands:
                 where="Islands.from_datasets",
                 remedy="give one data set for the server, a dict of client -> data set, or a share of each client's rows, such as 0.2",
             )
-        keys = np.array(list(datasets)) if isinstance(datasets, Mapping) else None
-        parts = list(datasets.values()) if isinstance(datasets, Mapping) else list(datasets)
+        # Clients are numbered in the order of their names, whoever lists them: what is drawn for a client's number, such as the rows that it holds out, follows its name.
+        names = list(map(str, datasets)) if isinstance(datasets, Mapping) else None
+        order = np.arange(len(datasets)) if names is None else name_order(names)
+        keys = None if names is None else np.array([names[i] for i in order.tolist()])
+        given = list(datasets.values()) if isinstance(datasets, Mapping) else list(datasets)
+        parts = [given[i] for i in order.tolist()]
         pool = concatenate(parts)
         classes = [p.classes for p in (pool, *parts) if p.classes is not None]
         about = replace(pool.about, classes=max(classes)) if classes else pool.about
@@ -516,7 +524,7 @@ class Islands:
             test_rows = test.coded_as(about)
         pool = Dataset._of(pool._base, None, len(pool), about, test_rows)
         supply = Pooled(pool, offsets_of(np.array([len(p) for p in parts], np.int64)), None)
-        return cls(supply, about=about, keys=keys, test=pool.test, scheme=scheme, separate=True)
+        return cls(supply, about=about, ids=np.argsort(order), keys=keys, test=pool.test, scheme=scheme, separate=True)
 
     @classmethod
     def generate(

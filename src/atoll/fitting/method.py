@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.algebra.rng import name_order
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.validation import Checked
 
@@ -46,6 +47,12 @@ class Known:
     def features(self) -> int:
         """Number of features."""
         return len(self.layout.features)
+
+    def draw_rows(self, count: int) -> NDArray[np.float64]:
+        """Return standard normal numbers, ``(count, features)``, drawn in the order of the features' names: no order of columns changes them."""
+        drawn = self.draw.normal(size=(count, self.features))
+        drawn[:, name_order(self.layout.features)] = drawn.copy()
+        return drawn
 
 
 @dataclass

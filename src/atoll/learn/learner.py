@@ -60,6 +60,7 @@ __all__ = [
     "SupportsRound",
     "SupportsScores",
     "adapt",
+    "factory_for",
     "release_learner",
     "link_of",
     "metrics_of",
@@ -212,12 +213,24 @@ def _adapt_model(model: Any, settings: LearnerSettings, data: Any, adapters: Map
             adapter: Adapter = load_object(where)
             return adapter(model, settings, data)
     if callable(model):
-        return _adapt_model(_make_template(model), replace(settings, factory=model), data, known)
+        return _adapt_model(_make_template(model), replace(settings, factory=factory_for(model, data)), data, known)
     raise ConfigError(
         f"a model of type {type(model).__name__} cannot be trained",
         where="Training.model",
         remedy=f"give a model of one of {sorted(known)}, or an object with a `learner(settings, data)` method",
     )
+
+
+def factory_for(factory: Callable[[], Any], data: Any) -> Callable[[], Any]:
+    """Return the factory of the networks for a data set: one of Atoll's draws first weights by the columns' names; one of a user's own is as it is.
+
+    Args:
+        factory: the factory; one of `atoll.models` may have ``for_columns``.
+        data: the federated data set, of which only the names of its columns count.
+    """
+    names = getattr(getattr(data, "about", None), "features", ())
+    made: Callable[[], Any] = factory.for_columns(names) if names and hasattr(factory, "for_columns") else factory
+    return made
 
 
 def _make_template(factory: Callable[[], Any]) -> Any:

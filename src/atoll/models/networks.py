@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.algebra.rng import name_order
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, MissingExtraError
 from atoll.learn.checks import require_count
@@ -34,6 +35,28 @@ def _describe_factory(make: Callable[[], Any], **settings: Any) -> Callable[[], 
     return make
 
 
+def _by_columns(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Let a factory make the network for named columns: ``make.for_columns(names)`` is a factory whose network has its first weights by name.
+
+    The first layer's weights are drawn in the order of the names, and put where the columns stand. So a table whose columns stand in another order gives the same
+    network, and a training the same result.
+    """
+
+    def for_columns(names: Sequence[str]) -> Callable[[], Any]:
+        def placed() -> Any:
+            nn, made, order = _nn(), make(), name_order(names)
+            first = next(layer for layer in made.modules() if isinstance(layer, nn.Linear))
+            if len(names) == first.in_features:
+                weight = first.weight.detach()
+                weight[:, order] = weight.clone()
+            return made
+
+        return placed
+
+    make.__dict__["for_columns"] = for_columns
+    return make
+
+
 @checked_call
 def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
     """Return multinomial logistic regression in PyTorch, ``softmax(x W + b)``."""
@@ -43,7 +66,7 @@ def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
         nn = _nn()
         return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))  # type: ignore[no-any-return]
 
-    return _describe_factory(make, name="logistic", features=features, classes=classes)
+    return _by_columns(_describe_factory(make, name="logistic", features=features, classes=classes))
 
 
 @checked_call
@@ -65,7 +88,7 @@ def mlp(features: int, outputs: int, hidden: Sequence[int] = (64,)) -> Callable[
             layers += [nn.Linear(before, after), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))  # type: ignore[no-any-return]
 
-    return _describe_factory(make, name="mlp", features=features, outputs=outputs, hidden=list(hidden))
+    return _by_columns(_describe_factory(make, name="mlp", features=features, outputs=outputs, hidden=list(hidden)))
 
 
 @checked_call

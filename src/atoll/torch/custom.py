@@ -21,7 +21,7 @@ from atoll.core.facets import facet
 from atoll.core.requests.task import Task, Workload
 from atoll.learn.algorithm import LocalWork, Stateful
 from atoll.learn.capabilities import TRAINING
-from atoll.learn.learner import require_fit
+from atoll.learn.learner import factory_for, require_fit
 from atoll.learn.local.opaque import epochs_done
 from atoll.learn.local.own_loss import LossSignature
 from atoll.learn.local.reports import BUFFERS, Reporting, as_metrics, as_reports, buffer_replies, training_passes
@@ -176,7 +176,7 @@ class _CustomLearner(Holding, Reporting):
             if isinstance(loop.model, nn.Module)
             else init(loop.model, Rng.of(0), self.example)
         )
-        self.factory = None if isinstance(loop.model, nn.Module) else loop.model
+        self.factory = None if isinstance(loop.model, nn.Module) else factory_for(loop.model, data)
         self.device = device_of(settings.device)
         loss = loop.loss if settings.loss == "auto" else settings.loss
         LossSignature.of(loss).refuse_training("CustomLoop", "take it in the loop, and give a loss to evaluate")

@@ -151,7 +151,12 @@ class Vertical(Checked, Job):
         """A party's table, with labels at the guest, and at a host of whose labels the model knows."""
         coded = self.categories if self.model.categories else None
         column = self.label if label else self.model.label_of(party)
-        given: dict[str, Any] = {"key": self.id, "label": column, "coded": coded}
+        given: dict[str, Any] = {
+            "key": self.id,
+            "label": column,
+            "coded": coded,
+            "as_listed": self.model.reads_images and not label,
+        }
         return PartyTable.of(data, party, precision=self.model.precision, **given)
 
     def roles(self, names: Sequence[str]) -> list[str]:

@@ -90,6 +90,11 @@ class VerticalModel(Checked):
     """The task of the labels where the job says ``auto``: a model of numbers alone takes whole numbers as numbers."""
 
     @property
+    def reads_images(self) -> bool:
+        """Whether a host's columns are the pixels of images, whose places count; other columns are read in the order of their names."""
+        return False
+
+    @property
     def releases(self) -> bool:
         """Whether the guest releases numbers with noise: its role also gets ``spend``, which books an event in its ledger before anything leaves."""
         return False

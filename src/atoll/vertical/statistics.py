@@ -426,7 +426,9 @@ class _PreparedStatistics(Prepared):
         job, me, hosts = self.job, self.parties[0], self.parties[1:]
         await peers.restore(None)
         coded = job.categories if job.statistic == "woe" else None
-        table = PartyTable.of(island.data, me, key=job.id, label=job.label, precision=np.float64, coded=coded)
+        table = PartyTable.of(
+            island.data, me, key=job.id, label=job.label, precision=np.float64, coded=coded, as_listed=True
+        )
         labels = read_labels(table, job.label, job.task, np.float64)
         rows = find_shared_rows(job.training, table, island, STATISTICS)
         labels.require_all(rows.places)
@@ -456,7 +458,7 @@ class _PreparedStatistics(Prepared):
         job, me = self.job, island.name
         await peers.restore(None)
         coded = job.categories if job.statistic == "woe" else None
-        table = PartyTable.of(island.data, me, key=job.id, precision=np.float64, coded=coded)
+        table = PartyTable.of(island.data, me, key=job.id, precision=np.float64, coded=coded, as_listed=True)
         require_no_labels(table, job.label)
         rows = find_shared_rows(job.training, table, island, STATISTICS)
         if job.statistic == "woe":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from atoll.core.algebra.rng import name_order
 from atoll.core.errors import DataError, nearest
 from atoll.core.redaction import private
 from atoll.data.dataset import Dataset
@@ -63,6 +64,7 @@ class PartyTable:
         precision: type[np.floating[Any]] = np.float32,
         coded: Sequence[str] | None = None,
         known: Mapping[str, Sequence[str]] | None = None,
+        as_listed: bool = False,
     ) -> PartyTable:
         """Read a party's data: a `DataTable`, a `Dataset` whose target is the label, a ``pandas.DataFrame``, or a dict of columns.
 
@@ -71,10 +73,12 @@ class PartyTable:
             party: whose they are.
             key: the column of the keys.
             label: the column of the labels, at the guest; ``None`` at a host, whose columns are all features. A `Dataset` has its target anyway.
-            only: the features to read, in this order; by default all. Other columns may hold anything.
+            only: the features to read, in this order; by default all, in the order of their names, so that a table with its columns in another order gives the same model.
+                Other columns may hold anything.
             precision: the floating-point type of the features.
             coded: columns whose numbers are codes of categories; others are left out of account. With ``None`` the model has no categories, and text is refused, else it is categories.
             known: the categories of a training. Rows of any other are of none of them; rows without a value are missing.
+            as_listed: whether all features keep the table's order, as the pixels of an image do.
 
         Raises:
             DataError: there is no column of that name, a feature is no column of numbers or holds an infinity, or there are too many categories.
@@ -96,6 +100,8 @@ class PartyTable:
                 remedy="give the columns of the training",
             )
         features = tuple(name for name in own if name not in (key, label)) if only is None else tuple(only)
+        if only is None and not as_listed:
+            features = tuple(features[i] for i in name_order(features).tolist())
         if only is None and known is None:  # not of the rows that a model predicts
             for name in features:
                 _require_feature(columns[name], name, party, offset_of(data), {*texts, *(coded or ())})

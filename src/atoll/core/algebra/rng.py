@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,19 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Rng", "child_keys", "hash64", "hash_names", "keyed", "mix64", "mix_key", "mix_keys", "shuffles"]
+__all__ = [
+    "Rng",
+    "child_keys",
+    "hash64",
+    "hash_names",
+    "keyed",
+    "mix64",
+    "mix_key",
+    "mix_keys",
+    "name_key",
+    "name_order",
+    "shuffles",
+]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MUL_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -51,6 +64,26 @@ def hash_names(names: Sequence[str]) -> NDArray[np.uint64]:
         raw = (f"#{name}" if name.startswith("#") else name).encode()
         digests.append(hashlib.blake2b(len(raw).to_bytes(4, "little") + raw, digest_size=8).digest())
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def name_key(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Return a key that sorts names as people do: site-2 before site-10."""
+    return [
+        (int(part), "") if part.isdecimal() and len(part) < 20 else (-1, part) for part in re.split(r"(\d+)", name)
+    ], name
+
+
+def name_order(names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the positions of names in the order of `name_key`.
+
+    What is drawn for named things, such as columns or clients, is drawn in this order: then nobody's order of listing them changes a draw. Names that are made on
+    access, as those of a million simulated clients, have a method ``order`` instead.
+    """
+    known: Any = getattr(names, "order", None)
+    if known is not None:
+        return np.asarray(known(), dtype=np.int64)
+    keys = [name_key(str(name)) for name in names]
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..algebra.rng import hash_names
+from ..algebra.rng import hash_names, name_order
 from ..errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class Names(Sequence[str]):
     def at(self, positions: NDArray[np.int64]) -> list[str]:
         """The names at these positions, of which none is negative."""
         return [f"{self.prefix}-{i}" for i in positions.tolist()]
+
+    def order(self) -> NDArray[np.int64]:
+        """The positions in the order of the names: that of their numbers."""
+        return np.arange(self.n, dtype=np.int64)
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         """The position of a name."""
@@ -122,10 +126,15 @@ class Roster:
                 )
         self._keys = np.zeros(0, dtype=np.uint64)
         self._known = np.zeros(0, dtype=bool)
+        self._order: NDArray[np.int64] | None = None
+        self._listed = True
+        self._ranks = np.zeros(0, dtype=np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop the cached hashes: each process caches its own."""
-        return {**self.__dict__, "_keys": np.zeros(0, dtype=np.uint64), "_known": np.zeros(0, dtype=bool)}
+        """Drop the cached hashes and the order: each process caches its own."""
+        none = np.zeros(0, dtype=np.int64)
+        own = {"_keys": np.zeros(0, dtype=np.uint64), "_known": np.zeros(0, dtype=bool), "_order": None, "_ranks": none}
+        return {**self.__dict__, **own}
 
     def __len__(self) -> int:
         return len(self.names) + len(self._other_names)
@@ -182,6 +191,23 @@ class Roster:
             self._keys[missing] = hash_names(self.names_of(missing))
             self._known[missing] = True
         return self._keys[positions]
+
+    def order(self) -> NDArray[np.int64]:
+        """The population's positions in the order of the names, see `name_order`; sorted once."""
+        if self._order is None:
+            self._order = name_order(self.names)
+            self._listed = bool((self._order[1:] > self._order[:-1]).all())
+        return self._order
+
+    def ranks(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The place of each of these parties in the order of the names. What is drawn follows it, so that it does not matter in which order somebody listed clients."""
+        order = self.order()
+        if self._listed:
+            return positions
+        if not len(self._ranks):
+            self._ranks = np.arange(len(self), dtype=np.int64)
+            self._ranks[order] = np.arange(len(order))
+        return self._ranks[positions]
 
     def all(self) -> Parties:
         """The whole population, without the other parties."""
@@ -244,6 +270,13 @@ class Parties(Sequence[Party]):
         if np.array_equal(self.positions, others.positions):  # the common case: all parties replied
             return Parties(self.roster, self.positions[:0])
         return Parties(self.roster, self.positions[~among(self.positions, others.positions)])
+
+    def by_name(self) -> Parties:
+        """The same parties in the order of their names; those beside the population come last. Rules that draw among parties draw among these."""
+        ranks = self.roster.ranks(self.positions)
+        if bool((ranks[1:] > ranks[:-1]).all()):
+            return self
+        return Parties(self.roster, self.positions[np.argsort(ranks, kind="stable")])
 
     def named(self, *names: str) -> Parties:
         """The parties with these names."""

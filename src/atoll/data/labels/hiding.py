@@ -226,9 +226,9 @@ def _gather_rows(islands: Islands, where: str) -> tuple[Dataset, NDArray[np.int6
 def _owners_of_rows(
     islands: Islands, rows: int, order: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The position of each row's client, ``(rows,)``; -1 for rows of nobody here."""
+    """The place of each row's client among the clients' numbers, which follow no order of a list, ``(rows,)``; -1 for rows of nobody here."""
     position = np.full(len(offsets) - 1, -1, np.int64)
-    position[islands.clients] = np.arange(len(islands))
+    position[np.sort(islands.clients)] = np.arange(len(islands))
     owner = np.full(rows, -1, np.int64)
     owner[order] = np.repeat(position, np.diff(offsets))
     return owner

@@ -79,7 +79,7 @@ class PCA(FitMethod):
             if not state["wide"]:
                 return {**told, "phase": "products"}
             most = min(features, self.components + self.oversample)
-            start = np.linalg.qr(known.draw.normal(size=(features, most)))[0]
+            start = np.linalg.qr(known.draw_rows(most).T)[0]
             return {**told, "phase": "subspace", "directions": start, "turn": 0}
         mean, n = np.asarray(state["mean"]), float(state["n"])
         # Around the mean, products are those of the covariance; for values as they are, the mean's own product comes on top.

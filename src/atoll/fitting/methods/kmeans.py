@@ -229,7 +229,7 @@ class KMeans(FitMethod):
             return {"phase": "spread", "mean": sums["x"] / sums["n"], "n": float(sums["n"])}
         if state["phase"] == "spread":
             mean, std = np.asarray(state["mean"]), np.sqrt(sums["xx"] / float(state["n"]))
-            return self._begun(mean + std * known.draw.normal(size=(self.clusters, len(mean))))
+            return self._begun(mean + std * known.draw_rows(self.clusters))
         centres, sizes, turn = np.asarray(state["centres"], dtype=np.float64), sums["sizes"], int(state["turn"]) + 1
         total = sizes[:, None]
         if self.scheme == "minibatch":

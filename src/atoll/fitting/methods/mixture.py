@@ -132,9 +132,7 @@ class GaussianMixture(FitMethod):
                 return self._begun(np.array(self.means, dtype=np.float64), variance)
             if self.start_from == "proposals":
                 return {"phase": "proposals", "variance": variance}
-            return self._begun(
-                mean + np.sqrt(variance) * known.draw.normal(size=(self.components, len(mean))), variance
-            )
+            return self._begun(mean + np.sqrt(variance) * known.draw_rows(self.components), variance)
         n, sizes = float(sums["n"]), sums["sizes"] + _TINY
         move = sums["first"] / sizes[:, None]
         if self.covariance == "full":

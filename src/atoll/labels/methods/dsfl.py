@@ -18,7 +18,7 @@ from atoll.core.errors import ConfigError, DataError, QuorumError
 from atoll.core.requests.task import Task, Work
 from atoll.learn.capabilities import CLASS_SCORES
 from atoll.learn.checks import require_finite
-from atoll.learn.selection.base import Candidates, Seen
+from atoll.learn.selection.base import Seen, candidates_of
 from atoll.learn.topology.base import Decentralised, NodeCourse, refuse
 from atoll.learn.topology.node import Node
 
@@ -283,9 +283,9 @@ class _Exchange(NodeCourse):
     def _invite_parties(self, fed: Federation, state: Tree, number: int) -> tuple[Parties, int]:
         selection, sizes = self.context.selection, self.context.clients.sizes
         count = selection.cohort_size(len(fed.parties))
-        candidates = Candidates(fed.parties, number, fed.rng.child("selection", number), lambda: sizes)
+        candidates = candidates_of(fed, fed.parties, number, sizes)
         chosen = selection.invite(candidates, self.context.pacing.invited(count), state["selection"])
-        return fed.parties[chosen], min(count, len(chosen))
+        return candidates.parties[chosen], min(count, len(chosen))
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Return the server's model, which has seen no labelled row."""

@@ -20,7 +20,7 @@ from atoll.core.requests.task import Task
 from atoll.data.missing import labelled_rows
 from atoll.learn.capabilities import CLASS_SCORES
 from atoll.learn.checks import require_finite
-from atoll.learn.selection.base import Candidates, Seen
+from atoll.learn.selection.base import Seen, candidates_of
 from atoll.learn.topology.base import Decentralised, NodeCourse, refuse
 from atoll.learn.topology.node import Node
 from atoll.privacy import LossTally, PrivacyLoss
@@ -371,9 +371,9 @@ class VotingRounds(NodeCourse):
     def _invite_parties(self, fed: Federation, state: Tree, number: int) -> Parties:
         selection, sizes = self.context.selection, self.context.clients.sizes
         count = selection.cohort_size(len(fed.parties))
-        candidates = Candidates(fed.parties, number, fed.rng.child("selection", number), lambda: sizes)
+        candidates = candidates_of(fed, fed.parties, number, sizes)
         chosen = selection.invite(candidates, self.context.pacing.invited(count), state["selection"])
-        invited: Parties = fed.parties[chosen]
+        invited: Parties = candidates.parties[chosen]
         return invited
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:

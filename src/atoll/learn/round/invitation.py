@@ -134,7 +134,7 @@ class Inviter:
             QuorumError: no client is available.
         """
         fed, turn = self.fed, self.state["contacts"]
-        there = fed.available(fed.parties if self.among is None else self.among)
+        there = fed.available(fed.parties if self.among is None else self.among).by_name()
         if len(there) == 0:
             raise QuorumError(
                 f"none of {len(fed.parties)} parties is available at {fed.clock.now():g} s",

@@ -39,6 +39,7 @@ __all__ = [
     "Inquiry",
     "Seen",
     "Selection",
+    "candidates_of",
     "draw",
     "members",
     "places_among",
@@ -53,7 +54,7 @@ class Candidates:
     """Clients that a rule may invite.
 
     Attributes:
-        parties: clients that are available now.
+        parties: clients that are available now, in the order of their names.
         round: 1-based number of the round.
         rng: the stream of this round's selection.
         secret: gives the server's own secret stream of this round's selection, the same at every call.
@@ -67,6 +68,20 @@ class Candidates:
     sizes: Callable[[], Any] = lambda: None
     seconds: Callable[[], NDArray[np.float64] | None] = lambda: None
     secret: Callable[[], Secret] = Secret
+
+
+def candidates_of(fed: Federation, parties: Parties, number: int, sizes: Any) -> Candidates:
+    """Return some parties as a round's candidates, in the order of their names, so that a draw does not depend on the order in which they are listed.
+
+    Args:
+        fed: the federation.
+        parties: the parties.
+        number: 1-based number of the round.
+        sizes: examples of each party of the federation, or ``None``.
+    """
+    there = parties.by_name()
+    known = None if sizes is None else np.asarray(sizes)[places_of(fed.parties.positions, there.positions)]
+    return Candidates(there, number, fed.rng.child("selection", number), lambda: known)
 
 
 def _nothing(name: str) -> Tree:

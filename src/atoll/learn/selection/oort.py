@@ -130,7 +130,7 @@ class Oort(Uniform):
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Exploit, then explore."""
         where = places_of(state["who"], candidates.parties.positions)
-        out = self._left_out(state)[where]
+        out = self._left_out(state, candidates.parties.roster.ranks(state["who"]))[where]
         utility = np.where(out, -np.inf, self.utilities(candidates.round, state)[where])
         fresh = state["last"][where] == 0
         epsilon = max(self.least, self.epsilon * self.decay ** (candidates.round - 1))
@@ -152,11 +152,12 @@ class Oort(Uniform):
         speed = np.zeros(len(fresh)) if forecast is None else -np.log(np.maximum(forecast, 1e-9))
         return draw(candidates.rng.child("explore"), np.where(fresh, speed, -np.inf), places)
 
-    def _left_out(self, state: Tree) -> NDArray[np.bool_]:
+    def _left_out(self, state: Tree, ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which clients have had their turns; of equally many replies the first by name."""
         out = np.zeros(len(state["replies"]), dtype=bool)
         if self.most is not None:
             many = np.flatnonzero(state["replies"] > self.most)
-            often = many[np.argsort(-state["replies"][many], kind="stable")]
+            often = many[np.lexsort((ranks[many], -state["replies"][many]))]
             out[often[: int(self.barred * len(out))]] = True
         return out
 

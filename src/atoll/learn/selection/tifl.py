@@ -168,7 +168,8 @@ class TiFL(Uniform):
         asked[places_of(state["who"], seen.asked.positions)] += 1
         seconds[places_of(state["who"], seen.replied.positions)] = seen.seconds
         state = {**state, "asked": asked, "seconds": seconds}
-        known = np.flatnonzero(~np.isnan(seconds))
+        by_name = np.argsort(seen.asked.roster.ranks(np.asarray(state["who"])), kind="stable")
+        known = by_name[~np.isnan(seconds[by_name])]  # ties between equal seconds follow names
         if self._unknown(state).any() or not len(known):
             return state
         tier = np.full(len(seconds), self.tiers, dtype=np.int64)  # drop-outs are in no tier

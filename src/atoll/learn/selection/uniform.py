@@ -118,17 +118,18 @@ class _Turns(Selection):
         return {"population": int(parties.positions.max(initial=0)) + 1}
 
     def order(self, population: int) -> NDArray[Any]:
-        """Return the clients' positions in the order of their turns."""
+        """Return the clients' places in the order of their names, in the order of their turns."""
         key = Rng.of(self.seed).child(self.purpose).key
         return np.random.Generator(np.random.PCG64(key)).permutation(population)
 
     def present(self, candidates: Candidates, turn: NDArray[Any], remedy: str) -> NDArray[Any]:
-        """Return the available ones among the clients whose turn it is.
+        """Return the available ones among the clients whose turn it is, given by their places in the order of names.
 
         Raises:
             QuorumError: none of them is available.
         """
-        found = places_found(candidates.parties.positions, np.sort(turn))
+        parties = candidates.parties
+        found = places_found(parties.roster.ranks(parties.positions), np.sort(turn))
         if not len(found):
             raise QuorumError(
                 "none of the clients whose turn it is is available", where=f"round {candidates.round}", remedy=remedy

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from atoll.core.algebra.rng import name_order
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import FIXED_COHORT, RELEASED_ONLY, Capability, Need
 from atoll.core.errors import ConfigError
@@ -139,7 +140,7 @@ class _Cycle(NodeCourse):
         if self.topology.order == "fixed":
             return self.names
         drawn = fed.rng.child("order", number).generator().permutation(len(self.names))
-        return [self.names[int(i)] for i in drawn]
+        return [self.names[int(i)] for i in name_order(self.names)[drawn]]
 
     def initial(self, fed: Federation) -> Tree:
         """Start with a model that the first client draws from a key."""

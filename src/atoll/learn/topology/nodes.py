@@ -21,7 +21,7 @@ from atoll.core.errors import QuorumError
 from atoll.core.persistence.state_table import StateBlock
 from atoll.core.requests.cohort import Cohort
 from atoll.core.requests.task import Batch, Task
-from atoll.learn.selection.base import Candidates, Seen, places_of
+from atoll.learn.selection.base import Seen, candidates_of
 
 from ..learner import SupportsApart
 from ..local.reports import COUNTERS, counters_in
@@ -333,9 +333,10 @@ class Nodes(NodeCourse):
         """Return the nodes that are awake."""
         selection, sizes = self.context.selection, self.context.clients.sizes
         count = selection.cohort_size(len(there))
-        known = None if sizes is None else np.asarray(sizes)[places_of(fed.parties.positions, there.positions)]
-        candidates = Candidates(there, number, fed.rng.child("selection", number), lambda: known)
-        invited = there[selection.invite(candidates, self.context.pacing.invited(count), state["selection"])]
+        candidates = candidates_of(fed, there, number, sizes)
+        invited = candidates.parties[
+            selection.invite(candidates, self.context.pacing.invited(count), state["selection"])
+        ]
         return invited, min(count, len(invited))
 
     async def _welcome(self, fed: Federation, state: Tree, number: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from atoll.core.algebra.aggregate import Aggregate, Part, Total
-from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.rng import Rng, name_order
 from atoll.core.algebra.tree import Tree
 from atoll.core.capability import FIXED_COHORT, RELEASED_ONLY, STEPS, Capability, Need
 from atoll.core.errors import ConfigError
@@ -205,7 +205,7 @@ class _Swarm(NodeCourse):
             first = (number - 1) % len(self.names)
             return [*self.names[first:], *self.names[:first]]
         drawn = fed.rng.child("aggregator", number).generator().permutation(len(self.names))
-        return [self.names[int(i)] for i in drawn]
+        return [self.names[int(i)] for i in name_order(self.names)[drawn]]
 
     def initial(self, fed: Federation) -> Tree:
         """Start with the key of the initial model, which every client draws."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from atoll.core.algebra.rng import name_key
 from atoll.core.errors import (
     AtollError,
     CheckpointError,
@@ -123,7 +123,7 @@ async def gather(
     if not record.exists():
         if not hellos.keys() - set(helpers):
             raise JobError("no site is left", where="job", remedy="see the sites' logs, then submit again")
-        ordered = {site: hellos[site] for site in sorted(hellos, key=_natural)}
+        ordered = {site: hellos[site] for site in sorted(hellos, key=name_key)}
         write_message(record, [[site, hello.packed()] for site, hello in ordered.items()])
         return Gathered(ordered, frozenset(ordered))
     first = {site: Hello.unpack(tree, str(record)) for site, tree in read_message(record)}
@@ -258,11 +258,6 @@ async def until_ready(
             # A site's own error says more than the loss of another site, which may follow from it.
             raise next((e for e in found if isinstance(e, AtollError) and not isinstance(e, JobError)), error)
     return lost
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts site-2 before site-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 # ------------------------------------------------------------------ what a job's process does at the server

@@ -102,10 +102,10 @@ class FedGKT(Checked, Job):
         Raises:
             DataError: rows are not numbers, or labels are no classes.
         """
-        columns, objective = read_form(data, "FedGKT")
+        order, objective = read_form(data, "FedGKT")
         if objective.name == SQUARED:
             raise DataError("labels that are numbers", where="FedGKT", remedy="use classes as labels, or SplitFed")
-        return _PreparedGKT(self, sorted(data.names), columns, objective, getattr(data, "test", None))
+        return _PreparedGKT(self, sorted(data.names), order, objective, getattr(data, "test", None))
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who sees what."""
@@ -135,8 +135,11 @@ def distil(objective: TreeLoss, z: Any, y: Any, teacher: Any, temperature: float
 
 
 class _PreparedGKT(Prepared):
-    def __init__(self, job: FedGKT, clients: list[str], columns: int, objective: TreeLoss, test: Any) -> None:
-        self.job, self.clients, self.columns, self.objective, self.test = job, clients, columns, objective, test
+    def __init__(
+        self, job: FedGKT, clients: list[str], order: NDArray[np.int64], objective: TreeLoss, test: Any
+    ) -> None:
+        self.job, self.clients, self.objective, self.test = job, clients, objective, test
+        self.columns, self.order = len(order), order
         self.client = Task("atoll.vertical.split.fed_gkt:client", self._client)
         self.top = Task("atoll.vertical.split.fed_gkt:top", self._top)
         self.tasks = (self.client, self.top)
@@ -170,7 +173,7 @@ class _PreparedGKT(Prepared):
         """A client's network with its initial weights."""
         net = self.job.net
         classifier = Layers(net.width, (self.objective.outputs,))
-        return {"bottom": net.segment(net.bottom(self.columns, 1), "bottom", 0), "head": net.segment(classifier, "classifier")}  # fmt: skip
+        return {"bottom": net.segment(net.bottom(self.columns, 1), "bottom", 0, order=self.order), "head": net.segment(classifier, "classifier")}  # fmt: skip
 
     def large(self) -> dict[str, Segment]:
         """The server's network with its initial weights."""

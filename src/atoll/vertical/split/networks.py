@@ -172,9 +172,17 @@ class Segment:
         optimizer: how its weights move.
         rng: the stream of its initial weights.
         precision: of its weights.
+        order: the positions of named columns in the order of their names: the first weights are drawn in it, so that they do not depend on how a table lists its columns.
     """
 
-    def __init__(self, layers: Layers, optimizer: SegmentOptimizer, rng: Rng, precision: type[Any]) -> None:
+    def __init__(
+        self,
+        layers: Layers,
+        optimizer: SegmentOptimizer,
+        rng: Rng,
+        precision: type[Any],
+        order: NDArray[np.int64] | None = None,
+    ) -> None:
         torch = load_torch()
         self.layers, self.optimizer, self._torch = layers, optimizer, torch
         self._memory: dict[str, Any] = {}
@@ -189,7 +197,10 @@ class Segment:
             draw = rng.child(k).generator()
             bound = 1 / math.sqrt(max(1, math.prod(layers.shapes[k - k % 2][1:])))
             one = self._weights[at : at + size].view(shape)
-            one.copy_(torch.from_numpy(draw.uniform(-bound, bound, shape)))
+            drawn = draw.uniform(-bound, bound, shape)
+            if k == 0 and order is not None and not layers.image and len(order) == layers.inputs:
+                drawn[:, order] = drawn.copy()
+            one.copy_(torch.from_numpy(drawn))
             one.requires_grad_().grad = self._gradient[at : at + size].view(shape)
             self.weights.append(one)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from atoll.core import message
 from atoll.core.algebra.aggregate import Mean
-from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.rng import Rng, name_order
 from atoll.core.errors import CompositionError, ConfigError, DataError, MessageError
 from atoll.core.exposure import Explanation, Exposure
 from atoll.core.federation.reducer import Plain, Reducer
@@ -110,8 +110,8 @@ class SplitFed(Checked, Job):
         Raises:
             DataError: rows are not numbers, or labels do not fit a loss.
         """
-        columns, objective = read_form(data, "SplitFed")
-        return _PreparedSplitFed(self, sorted(data.names), columns, objective, getattr(data, "test", None))
+        order, objective = read_form(data, "SplitFed")
+        return _PreparedSplitFed(self, sorted(data.names), order, objective, getattr(data, "test", None))
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Who sees what."""
@@ -145,8 +145,8 @@ def require_client_net(net: SplitNet, where: str) -> None:
         )
 
 
-def read_form(data: Any, where: str) -> tuple[int, TreeLoss]:
-    """How many numbers a row of the clients has, and the loss of their labels.
+def read_form(data: Any, where: str) -> tuple[NDArray[np.int64], TreeLoss]:
+    """The positions of the numbers of a row in the order of their columns' names, and the loss of the labels.
 
     Raises:
         DataError: rows are not numbers, or labels do not fit a loss.
@@ -155,7 +155,8 @@ def read_form(data: Any, where: str) -> tuple[int, TreeLoss]:
     x = np.asarray(seen.shard(0)["x"])
     if x.dtype.kind not in "biuf" or x.ndim < 2:
         raise DataError(f"features of type {x.dtype} and shape {x.shape[1:]}", where=where, remedy="give rows of numbers")  # fmt: skip
-    return int(np.prod(x.shape[1:])), objective_of("auto", seen.about)
+    width, names = int(np.prod(x.shape[1:])), seen.about.features
+    return name_order(names) if len(names) == width else np.arange(width), objective_of("auto", seen.about)
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,11 @@ Weights = Mapping[str, "NDArray[Any]"]
 
 
 class _PreparedSplitFed(Prepared):
-    def __init__(self, job: SplitFed, clients: list[str], columns: int, objective: TreeLoss, test: Any) -> None:
-        self.job, self.clients, self.columns, self.objective, self.test = job, clients, columns, objective, test
+    def __init__(
+        self, job: SplitFed, clients: list[str], order: NDArray[np.int64], objective: TreeLoss, test: Any
+    ) -> None:
+        self.job, self.clients, self.objective, self.test = job, clients, objective, test
+        self.columns, self.order = len(order), order
         self.client = Task("atoll.vertical.split.split_fed:client", self._client)
         self.top = Task("atoll.vertical.split.split_fed:top", self._top)
         self.give = Task("atoll.vertical.split.split_fed:give", self._give)
@@ -223,7 +227,12 @@ class _PreparedSplitFed(Prepared):
         net = self.job.net
         trunk, head = net.tops(1, self.objective.outputs)
         layers = {"bottom": net.bottom(self.columns, 1), "trunk": trunk, "head": head}
-        made = {name: net.segment(layers[name], name, *([0] if name == "bottom" else [])) for name in names}
+        made = {
+            name: net.segment(
+                layers[name], name, *([0] if name == "bottom" else []), order=self.order if name == "bottom" else None
+            )
+            for name in names
+        }
         for name, one in made.items() if weights is not None else ():
             one.restore({"weights": weights[name], "memory": {}})  # type: ignore[index]
         return made

@@ -136,6 +136,11 @@ class SplitNet(VerticalModel):
         """``none``: embeddings and gradients travel as they are."""
         return "none"
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether ``image`` says that they are."""
+        return bool(self.image)
+
     def fit_objective(self, objective: TreeLoss) -> TreeLoss:
         """The loss.
 
@@ -232,10 +237,10 @@ class SplitNet(VerticalModel):
         columns = (rows.x.shape[1], *(math.prod(self.image) if self.image else rows.x.shape[1] for _ in range(hosts)))
         return self._work(columns, rows.objective.outputs) * self.batch
 
-    def segment(self, layers: Layers, *name: str | int) -> Segment:
-        """A segment of this name, with its initial weights: the same wherever it lies."""
+    def segment(self, layers: Layers, *name: str | int, order: NDArray[np.int64] | None = None) -> Segment:
+        """A segment of this name, with its initial weights: the same wherever it lies; for ``order`` see `Segment`."""
         steps = SegmentOptimizer(self.optimizer, self.rate, self.momentum, self.decay)
-        return Segment(layers, steps, Rng.of(self.seed).child("weights", *name), self.precision)
+        return Segment(layers, steps, Rng.of(self.seed).child("weights", *name), self.precision, order)
 
     def batches(self, rows: int) -> Batches:
         """The steps of a training."""
