@@ -4,7 +4,8 @@
     python benchmarks/network/statements.py --works sum --runs 5
 
 Real daemons and job processes; the analyst asks with a kit, as `atoll sql --kit` does, and each statement is a job. `asked` is from the text to the rows, with the start of a job's processes; `query` is from the moment when all of them are
-connected to the answer, and `start` the rest. `processor` is that of the job's processes and of the daemons. Sites tell each other directly. `goal` is the most that `query` may be on idle cores; `sort` times itself, without what comes before.
+connected to the answer, and `start` the rest. Between statements all processes come to rest, as they do while a person
+reads an answer, so those of the next one are ready. `processor` is that of the job's processes and of the daemons. Sites tell each other directly. `goal` is the most that `query` may be on idle cores; `sort` times itself, without what comes before.
 """
 
 from __future__ import annotations
@@ -85,6 +86,13 @@ class Clock:
         """Processor seconds until now."""
         return sum(list(self._spent.values()))
 
+    async def settle(self) -> None:
+        """Wait until these processes rest: those that become ready for the next statement have loaded what it needs."""
+        before, now = -1.0, self.seconds()
+        while now - before > 0.03:
+            await asyncio.sleep(1)
+            before, now = now, self.seconds()
+
     def stop(self) -> None:
         """Stop looking."""
         self._end.set()
@@ -160,6 +168,7 @@ async def measure(work: str, rows: int, runs: int) -> dict[str, float]:
         ):
             for run in range(runs + 1):
                 write_job(folder / f"job{run}", work, run, rows)
+                await clock.settle()
                 one = await ask(admin, folder / f"job{run}", clock)
                 found += [one] if run or not runs else []
     clock.stop()

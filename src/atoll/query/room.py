@@ -24,7 +24,7 @@ READY = {
         "cryptography.x509", "cryptography.hazmat.backends.openssl.backend", "cryptography.hazmat.primitives.ciphers.aead", "cryptography.hazmat.primitives.serialization",
     ),
 }  # fmt: skip
-"""Modules that a process loads, with all that they list, while it waits for a statement: a person waits for the answer."""
+"""Modules that a process loads before a statement comes, since a person waits for the answer; those of Atoll with all that they list."""
 
 
 def _is_rule(found: Any) -> bool:

@@ -102,14 +102,16 @@ def await_order(sock: socket.socket, modules: Sequence[str]) -> Path | None:
 
     Args:
         sock: the end of the line to the daemon, over which nothing else has gone yet.
-        modules: what such a job needs, loaded with all that they list; one that cannot be loaded is its job's concern.
+        modules: what such a job needs, Atoll's own loaded with all that they list; one that cannot be loaded is its job's concern.
     """
     sock.sendall(b"1")
     with loading():
         for module in modules:
             with contextlib.suppress(Exception):
                 found = importlib.import_module(module)
-                for name in getattr(found, "__all__", ()):  # a package loads them when they are first used
+                for name in (
+                    found.__all__ if module.startswith("atoll.") else ()
+                ):  # a package loads them when they are first used
                     getattr(found, name)
     size = int.from_bytes(_receive(sock, 4), "big")
     path = _receive(sock, size)
