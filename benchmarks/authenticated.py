@@ -3,6 +3,7 @@
     python benchmarks/authenticated.py                          # two parties and a dealer, three processes
     python benchmarks/authenticated.py --parties 3 --works sort
     python benchmarks/authenticated.py --works landed           # `less` of `AuthenticatedComputation`, on numbers modulo 2^32
+    python benchmarks/authenticated.py --works divided --rows 8 # a statement of 16 owners: parts among few of them, and beside it all owners together
 
 `less` compares 100,000 numbers of 64 bits in blocks of rows, `sort` sorts 1,024 of them by a bitonic network. Seconds are of the slowest party; processor seconds and megabytes are of all parties and the
 dealer together; memory is that of the process that took most, and `dealer_MB` is what the dealer sends.
@@ -14,7 +15,9 @@ import argparse
 import json
 import os
 import resource
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,6 +146,29 @@ def measure(work: str, n: int, count: int, engine: str) -> dict[str, float]:
     }
 
 
+def measure_divided(rows: int, owners: int) -> dict[str, float]:
+    """A statement of the strategy `senate` whose unions go up by groups of owners, and the same in which all compute all."""
+    import atoll.query
+    from atoll.query.secure.subplans import Division
+    from atoll.query.strategies import senate
+
+    rng, usual, found = np.random.default_rng(0), senate._DIVISIONS, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for k in range(owners):
+            (site := Path(folder) / f"s{k}").mkdir()
+            lines = [f"{ward},{pay}" for ward, pay in zip(rng.integers(0, 9, rows), rng.integers(1, 99, rows), strict=True)]  # fmt: skip
+            (site / "pay.csv").write_text("\n".join(["ward,pay", *lines]) + "\n", encoding="utf-8")
+        policy = {"policy": {"min_count": 1}, "tables": {"pay": {"columns": "protected"}}}
+        for name, divisions in (("alone", (Division(),)), ("divided", usual)):
+            senate._DIVISIONS = divisions
+            with atoll.query.connect({f"s{k}": f"{folder}/s{k}" for k in range(owners)}, policy) as db:
+                began, clock = time.perf_counter(), time.process_time()
+                answer = db.sql("SELECT ward, sum(pay), count(*) FROM pay GROUP BY ward", strategy="senate")
+                found |= {f"{name}_wall": time.perf_counter() - began, f"{name}_processor": time.process_time() - clock, f"{name}_MB": answer.bytes / 1e6, f"{name}_predicted_MB": answer.predicted / 1e6}  # fmt: skip
+    senate._DIVISIONS = usual
+    return found
+
+
 def main() -> None:
     """Measure; print a line of JSON for each work."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -153,6 +179,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     for work in args.works.split(","):
+        if work == "divided":
+            made = measure_divided(args.rows or 64, max(args.parties, 16))
+            print(json.dumps({"work": work, "rows": args.rows or 64, "parties": max(args.parties, 16)} | {name: round(value, 2) for name, value in made.items()}), flush=True)  # fmt: skip
+            continue
         n = args.rows or (1024 if work == "sort" else 100_000)
         best = min((measure(work, n, args.parties, args.engine) for _ in range(args.repeats)), key=lambda one: one["processor"])  # fmt: skip
         row = {"work": work, "rows": n, "parties": args.parties, "engine": args.engine}

@@ -279,3 +279,11 @@ def test_an_order_that_this_dealer_does_not_serve_is_refused():
 
     with pytest.raises(LetterError, match="an order of p0 that the dealer cannot serve"):
         computed(orders, [None, None])
+
+
+def test_bits_that_no_group_lent_are_dealt_to_nobody():
+    async def borrow_nothing(gates, values):
+        await gates.dealer.get("borrow", (4,), bitwise=True, by=0)
+
+    with pytest.raises(AtollError, match="an order that the dealer cannot serve: borrow"):
+        computed(borrow_nothing, [None, None])

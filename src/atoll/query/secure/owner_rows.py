@@ -21,6 +21,7 @@ from .operators import (
     GroupedRows,
     LeafRows,
     Limited,
+    Operator,
     PlanLeaf,
     Ranked,
     SecurePlan,
@@ -89,8 +90,12 @@ def _unsigned(values: Any) -> Any:
 class RowChecks(Protocol):
     """What a party that may cheat is checked for, before its rows are used."""
 
-    async def inspect(self, owner: str, place: int, table: WireTable) -> WireTable:
-        """The rows that an owner has shared of a leaf, as they are used."""
+    async def inspect(self, owners: Sequence[str], place: int, table: WireTable, *, ordered: bool = True) -> WireTable:
+        """The rows that owners have given of a leaf, as they are used: one of them its own, several what they computed among themselves. Without ``ordered`` they have any order."""
+        ...
+
+    async def notice(self, owners: Sequence[str], what: str, bits: Wires, there: Wires | None = None) -> None:
+        """Note that these owners cheat where a bit is 1, of rows that are there."""
         ...
 
     async def require_honest(self) -> None:
@@ -102,7 +107,7 @@ Own: TypeAlias = "Callable[[str, int], tuple[int, Mapping[str, Any]] | None]"
 """Of an owner and a leaf the number of rows, and their columns as `LocalRows.encode` makes them, if they are this party's own; else ``None``."""
 
 
-async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], own: Own, checks: RowChecks | None = None) -> list[WireTable]:  # fmt: skip
+async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], own: Own, checks: RowChecks | None = None, runs: Mapping[int, Sequence[WireTable]] | None = None) -> list[WireTable]:  # fmt: skip
     """The rows of each leaf, of all owners, filled up to the sizes that everyone knows.
 
     Args:
@@ -113,8 +118,9 @@ async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Seque
         bits: bits of each column of whole numbers, if fewer than 64.
         own: this party's rows.
         checks: what is checked of the rows of each owner; ``None`` for nothing.
+        runs: leaf -> sorted rows that are shared already, of other owners.
     """
-    parts: list[list[WireTable]] = [[] for _ in plan.leaves]
+    parts: list[list[WireTable]] = [list((runs or {}).get(place, ())) for place in range(len(plan.leaves))]
     layouts, orders = [leaf_layout(leaf, widths) for leaf in plan.leaves], leaf_orders(plan)
     for owner, counts in sizes.items():
         places = [(place, int(count)) for place, count in enumerate(counts) if count]
@@ -138,7 +144,7 @@ async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Seque
                 found[place, name] = shared[:, a:b]
         for place, _ in places:
             made = _leaf_table(plan.leaves[place], {name: found[place, name] for name in [*layouts[place], VALID]})
-            parts[place].append(made if checks is None else await checks.inspect(owner, place, made))
+            parts[place].append(made if checks is None else await checks.inspect([owner], place, made))
     if checks is not None:
         await checks.require_honest()
     for place, leaf in enumerate(plan.leaves):
@@ -191,23 +197,24 @@ def _shown_names(plan: SecurePlan) -> list[str]:
     return list(dict.fromkeys(name for column in plan.shown for name in (column.name, f"{column.name}?")))
 
 
-async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTable]) -> list[tuple[Wires, dict[str, int]]]:  # fmt: skip
+async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTable], made: Mapping[int, tuple[Operator, WireTable]] | None = None) -> list[tuple[Wires, dict[str, int]]]:  # fmt: skip
     """The rows of the answer as they leave, ``(bits, rows)``: whether a row counts, and its columns, zeros where it does not; and the bits of each column. A second table has the number of groups that are left out, if any can be.
 
     Args:
         plan: the plan.
         gates: this party's side.
         leaves: the shared rows of each leaf.
+        made: tables of operators that are made already, as `WireTables` takes them.
     """
-    tables = WireTables(gates, leaves, _shown_names(plan))
-    made = (await tables.make(plan.root)).keep_columns(_shown_names(plan))
-    if plan.ordered or len(made) == 1 or _is_sorted(plan):
-        valid, records = await compact_rows(made.valid, join_wires(list(made.columns.values())))
+    tables = WireTables(gates, leaves, _shown_names(plan), made)
+    root = (await tables.make(plan.root)).keep_columns(_shown_names(plan))
+    if plan.ordered or len(root) == 1 or _is_sorted(plan):
+        valid, records = await compact_rows(root.valid, join_wires(list(root.columns.values())))
     else:
         # Rows leave in the order of their own values: nobody sees whose they were, nor how many rows a group has.
-        made = await tables.sort_by_all(made)
-        valid, records = made.valid, await blank_rows(made.valid, join_wires(list(made.columns.values())))
-    found = [(join_wires([one_bit(valid), records]), {name: len(x) for name, x in made.columns.items()})]
+        root = await tables.sort_by_all(root)
+        valid, records = root.valid, await blank_rows(root.valid, join_wires(list(root.columns.values())))
+    found = [(join_wires([one_bit(valid), records]), {name: len(x) for name, x in root.columns.items()})]
     if plan.withheld is not None:
         few = (await tables.make(plan.withheld)).keep_columns([WITHHELD])
         number = await blank_rows(few.valid, few.columns[WITHHELD])
@@ -215,7 +222,7 @@ async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTab
     return found
 
 
-def count_gates(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], block: int, checking: Callable[[Gates], RowChecks] | None = None) -> GateCounter:  # fmt: skip
+def count_gates(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], block: int) -> GateCounter:  # fmt: skip
     """What a plan takes, before anyone is contacted: its circuits run on shapes alone.
 
     Args:
@@ -224,12 +231,11 @@ def count_gates(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Ma
         widths: words of each column of text.
         bits: bits of each column of whole numbers, if fewer than 64.
         block: as their gates have it; see `Gates`.
-        checking: makes what is checked of the rows of each owner; ``None`` for nothing.
     """
     counter = GateCounter(list(sizes), block)
 
     async def work() -> None:
-        leaves = await share_leaves(counter, plan, sizes, widths, bits, lambda owner, place: None, None if checking is None else checking(counter))  # fmt: skip
+        leaves = await share_leaves(counter, plan, sizes, widths, bits, lambda owner, place: None)
         for records, _ in await release_wires(plan, counter, leaves):
             await counter.hand_out(records)
 

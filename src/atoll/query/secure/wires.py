@@ -16,7 +16,7 @@ Rows go in and leave as `atoll.query.secure.owner_rows` says.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
@@ -108,13 +108,14 @@ class WireTables(WireValues):
         gates: one party's side of a computation.
         leaves: the shared rows of each leaf.
         shown: names of the columns of the answer, which decide between rows that are equal in an order.
+        made: ``id`` of an operator -> it and its table, of those that are made already.
     """
 
-    def __init__(self, gates: Gates, leaves: Sequence[WireTable], shown: Sequence[str] = ()) -> None:
+    def __init__(self, gates: Gates, leaves: Sequence[WireTable], shown: Sequence[str] = (), made: Mapping[int, tuple[Operator, WireTable]] | None = None) -> None:  # fmt: skip
         super().__init__(gates)
         self._leaves, self._shown = list(leaves), list(shown)
         self._failures: list[tuple[Wires, str]] = []
-        self._made: dict[int, tuple[Operator, WireTable]] = {}
+        self._made: dict[int, tuple[Operator, WireTable]] = dict(made or {})
 
     async def make(self, root: Operator) -> WireTable:
         """The table of an operator.
@@ -150,12 +151,28 @@ class WireTables(WireValues):
         if isinstance(op, Filtered):
             return await table.filter_rows((await self.truth(table, op.condition))[0])
         if isinstance(op, Expanded):
-            for column, value in op.columns:
-                table = table.with_columns(await self.columns(column, await self.cells(table, value)))
-            return table
+            return await self.expand(op, table)
         if isinstance(op, GroupedRows):
             return await self._group(op, table)
         return await (self._rank(op, table) if isinstance(op, Ranked) else self._limit(op, table))
+
+    async def expand(self, op: Expanded, table: WireTable) -> WireTable:
+        """A table with further columns."""
+        for column, value in op.columns:
+            table = table.with_columns(await self.columns(column, await self.cells(table, value)))
+        return table
+
+    async def merge_runs(self, table: WireTable) -> WireTable:
+        """The rows of a table of sorted runs, sorted."""
+        return (await self._sort(table, [_KeyPart.of_column(table, name, turned) for name, turned in table.sorted_by]))[0]  # fmt: skip
+
+    async def match_pairs(self, op: JoinedRows, table: WireTable) -> list[Wires]:
+        """Whether each row of a table is a pair of a join, in some bits that must all be 1."""
+        found = []
+        for one, other in op.pairs:
+            a, b = await self.cells(table, one), await self.cells(table, other)
+            found += [a.there, b.there, await equal_wires(*await self.alike(a, b))]
+        return found if op.condition is None else [*found, (await self.truth(table, op.condition))[0]]
 
     async def _limit(self, op: Limited, table: WireTable) -> WireTable:
         if op.rows is not None and (not op.rows or op.skip >= len(table)):

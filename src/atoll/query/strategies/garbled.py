@@ -25,7 +25,7 @@ from ..secure.costs import RehearsedCuts, measure_extents, relayed_nbytes
 from ..secure.extents import Extents, too_many_rows
 from ..secure.near import refuse_near
 from ..secure.operators import MatchedRows, SecurePlan, walk_operators
-from ..secure.owner_rows import RowChecks, count_gates, measure_bits, read_wires, release_wires, share_leaves
+from ..secure.owner_rows import count_gates, measure_bits, read_wires, release_wires, share_leaves
 from ..secure.plan import make_secure_plan
 from .smcql import (
     DIGEST,
@@ -49,16 +49,24 @@ if TYPE_CHECKING:
     from ..slices import SliceSizes
     from ..statement import Catalog, SqlStatement
 
-__all__ = ["GarbledSmcql", "OwnerAnswer", "answer_on_wires", "garble_answer", "measure_columns", "measure_local"]
+__all__ = [
+    "MOST_ROWS",
+    "GarbledSmcql",
+    "OwnerAnswer",
+    "answer_on_wires",
+    "garble_answer",
+    "measure_columns",
+    "measure_local",
+]
 
-_MOST_ROWS = 1 << 15
+MOST_ROWS = 1 << 15
 _HELP = "let a helper take part: helper: true"
 
 
 # ---------------------------------------------------------------- at an owner
 
 
-async def answer_on_wires(plan: SecurePlan, gates: Gates, island: Island, request: Any, checks: RowChecks | None = None, by: str = "smcql") -> dict[str, Any]:  # fmt: skip
+async def answer_on_wires(plan: SecurePlan, gates: Gates, island: Island, request: Any) -> dict[str, Any]:
     """Compute the answer as one of the owners; return this owner's part of its rows.
 
     Args:
@@ -66,17 +74,15 @@ async def answer_on_wires(plan: SecurePlan, gates: Gates, island: Island, reques
         gates: this owner's side.
         island: its site.
         request: what is asked: the message, sizes, widths and bits.
-        checks: what is checked of the rows of each owner; ``None`` for nothing.
-        by: the strategy whose task asks.
     """
 
     def own(owner: str, place: int) -> tuple[int, Mapping[str, Any]] | None:
         if owner != island.name:
             return None
-        rows = own_rows(island, request, place, by=by)
-        return local_rows(island, request["message"], fresh=False, by=by).rows[place].num_rows, rows
+        rows = own_rows(island, request, place)
+        return local_rows(island, request["message"], fresh=False).rows[place].num_rows, rows
 
-    leaves = await share_leaves(gates, plan, request["sizes"], request["widths"], request["bits"], own, checks)
+    leaves = await share_leaves(gates, plan, request["sizes"], request["widths"], request["bits"], own)
     released = await release_wires(plan, gates, leaves)
     parts = [await gates.hand_out(records) for records, _ in released]
     return {"parts": parts, "layouts": [dict(layout) for _, layout in released], "rows": [len(x[0]) for x, _ in released]}  # fmt: skip
@@ -227,11 +233,11 @@ class GarbledSmcql(Smcql):
         del cuts, joins, noted, slices
         return self._cost_of(plan, sizes, widths, self.count(plan, sizes, widths, {}))
 
-    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> GateCounter:  # fmt: skip
-        """What a plan takes, for the sizes of the leaves at each owner, the words of each column of text, and the bits of each one of whole numbers."""
-        return count_gates(plan, sizes, widths, bits, self.block)
+    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> Sequence[GateCounter]:  # fmt: skip
+        """What each part of a plan takes, for the sizes of the leaves at each owner, the words of each column of text, and the bits of each one of whole numbers; one part, of all."""
+        return [count_gates(plan, sizes, widths, bits, self.block)]
 
-    def _cost_of(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], counted: GateCounter) -> tuple[float, int]:  # fmt: skip
+    def _cost_of(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], counted: Sequence[GateCounter]) -> tuple[float, int]:  # fmt: skip
         names = list(sizes)
         roles, asked = len(self.choose_parties(plan, names)), float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0], self)))  # fmt: skip
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
@@ -246,25 +252,32 @@ class GarbledSmcql(Smcql):
         )
         return nbytes, self.contacts + 1 + rounds
 
-    def _sent(self, counted: GateCounter) -> tuple[float, float, int]:
+    def _sent(self, counted: Sequence[GateCounter]) -> tuple[float, float, int]:
         """Bytes between owners, bytes of the parts of the answer, and messages that follow one another."""
-        between = sum(count * relayed_nbytes(M.nbytes(np.zeros(size, np.uint8))) for size, count in message_sizes(counted).items())  # fmt: skip
-        rounds = 4 + 2 * len(counted.shared) + len(counted.shown)
-        return float(between), 24.0 * sum(counted.handed), rounds
+        (whole,) = counted
+        between = sum(count * relayed_nbytes(M.nbytes(np.zeros(size, np.uint8))) for size, count in message_sizes(whole).items())  # fmt: skip
+        rounds = 4 + 2 * len(whole.shared) + len(whole.shown)
+        return float(between), 24.0 * sum(whole.handed), rounds
 
-    def _require_size(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> GateCounter:  # fmt: skip
-        """What a plan takes, refused if a table or the circuit is too large."""
+    def _require_size(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> Sequence[GateCounter]:  # fmt: skip
+        """What the parts of a plan take, refused if a table or the circuit is too large."""
         largest = measure_extents(plan, sizes).largest
-        if largest > _MOST_ROWS:
-            raise too_many_rows(largest, _MOST_ROWS)
+        if largest > MOST_ROWS:
+            raise too_many_rows(largest, MOST_ROWS)
         counted = self.count(plan, sizes, widths, bits)
-        if counted.ands > self.most_gates:
-            raise CompositionError(f"a circuit of {counted.ands:,} ANDs, and owners compute {self.most_gates:,}", where=self.name, remedy=self.smaller)  # fmt: skip
+        ands = sum(one.ands for one in counted)
+        if ands > self.most_gates:
+            raise CompositionError(f"a circuit of {ands:,} ANDs, and owners compute {self.most_gates:,}", where=self.name, remedy=self.smaller)  # fmt: skip
         return counted
 
     def concerned(self, sizes: dict[str, list[int]]) -> dict[str, list[int]]:
         """The sizes of those who compute; all."""
         return sizes
+
+    def terms(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> dict[str, Any]:  # fmt: skip
+        """What else the request says; nothing."""
+        del plan, sizes, widths, bits
+        return {}
 
     def roles(self, request: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str, Any]]:
         """Who does what in the session: role -> party and task, the owners first."""
@@ -279,7 +292,7 @@ class GarbledSmcql(Smcql):
             for column, count in one["bits"].items():
                 bits[str(column)] = max(bits.get(str(column), 8), min(int(count), 64))
         counted = self._require_size(plan, sizes, widths, bits)
-        request = {"message": dict(message), "sizes": sizes, "widths": widths, "bits": bits}
+        request = {"message": dict(message), "sizes": sizes, "widths": widths, "bits": bits, **self.terms(plan, sizes, widths, bits)}  # fmt: skip
         got = await fed.session(self.roles(request, list(sizes)))
         found = OwnerAnswer.of_replies([got[name] for name in sizes], self.name).read(plan, self.gates)
         rows, withheld, values = read_answer(plan, *found)

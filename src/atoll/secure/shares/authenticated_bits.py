@@ -14,12 +14,14 @@ Inputs: the dealer shows a random shared bit to its owner, which tells everyone 
 | a layer of n ANDs | 1 to each other party | n / 4 each, and 24 n from the dealer to the last party |
 | an input of n bits | 2 from the owner, 1 from each to each | n / 8, and 8 n from the dealer to the last party |
 | a check | 4 to each other party | about 200 |
+| n bits lent by some parties, taken over by all | 1 of the first lender to who is none, 2 to each other party | n / 8 each, and 16 n from the dealer |
 
 The dealer follows the protocol, colludes with nobody, and sees how many gates there are. A party that cheats or dies ends the computation for all, without a result.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from atoll.core.execution.session import Peers
+    from atoll.core.execution.session import PeerChannel
     from atoll.core.requests.island import Island
 
     from .dealer import Dealer
@@ -76,7 +78,7 @@ class AuthenticatedBits(Gates, Committing):
 
     block = 4  # a layer is a message
 
-    def __init__(self, island: Island, peers: Peers, parties: Sequence[str], me: str, dealer: Dealer) -> None:
+    def __init__(self, island: Island, peers: PeerChannel, parties: Sequence[str], me: str, dealer: Dealer) -> None:
         if not 2 <= len(parties) <= _MOST_PARTIES or len(set(parties)) != len(parties) or me not in parties:
             raise ConfigError(f"party {me!r} of {list(parties)}", where=_WHERE, remedy=f"name 2 to {_MOST_PARTIES} roles once each, this one too")  # fmt: skip
         self.island, self.peers, self.parties, self.me, self.dealer = island, peers, tuple(parties), me, dealer
@@ -238,6 +240,53 @@ class AuthenticatedBits(Gates, Committing):
         if not key & _ONE or (words[words != 0] != key).any():
             raise LetterError("a part of a result was altered", where=_WHERE, remedy=_STOP)
         return np.asarray(words != 0)
+
+    # ------------------------------------------------------------------ between groups
+
+    async def lend(self, x: Wires) -> NDArray[np.uint8]:
+        """Show bits under a mask that the dealer keeps for another group of parties, after all that they follow from was checked; it takes them over by `borrow`.
+
+        Returns:
+            The masked bits, eight a byte. They say nothing: the mask is uniform, and nobody has it.
+
+        Raises:
+            LetterError: an opened bit does not have its code.
+        """
+        await self.check()
+        count = math.prod(x.shape)
+        mask = self._parts(await self.dealer.get("lend", (count,), bitwise=True), (count,))
+        shown = await self._open(x.data.reshape(-1) ^ mask) & _ONE
+        await self.check()
+        return np.packbits(shown.astype(np.uint8), bitorder="little")
+
+    async def borrow(self, shown: NDArray[np.uint8] | None, shape: tuple[int, ...], *, lenders: Sequence[str], number: int) -> Wires:  # fmt: skip
+        """Bits of a group of parties, some of these, under the key of all of these (Poddar et al. 2021, section 5, "soldering", with a dealer's bits in place of wire labels).
+
+        Args:
+            shown: what `lend` gave, at a lender.
+            shape: of the bits.
+            lenders: the group.
+            number: its number at the dealer.
+
+        Raises:
+            LetterError: parties have different bits of it. One lender that follows the protocol is enough for that.
+        """
+        count = math.prod(shape)
+        first, outside = next(one for one in self.parties if one in lenders), set(self.parties) - set(lenders)
+        if self.me == first:
+            await self.peers.broadcast(shown, sorted(outside))
+        elif self.me in outside:
+            shown = self._require_bits(await self.peers.recv(first), (-(-count // 8),), first)
+        if shown is None:
+            raise ConfigError(f"{self.me} is one of those who lend, and has nothing of it", where="borrow", remedy="give what lend returned")  # fmt: skip
+        digest = hashlib.sha256(b"atoll lent bits" + shown.tobytes()).digest()
+        for party, told in zip(self.parties, await self.tell(digest), strict=True):
+            if told != digest:
+                sure = party == first or {party, self.me} <= set(lenders)
+                raise LetterError(f"{party if sure else f'{first} or {party}'} says another result of what {', '.join(lenders)} computed among themselves", where=_WHERE, remedy=_STOP)  # fmt: skip
+        mask = self._parts(await self.dealer.get("borrow", (count,), bitwise=True, by=number), (count,))
+        changed = np.unpackbits(shown, count=count, bitorder="little").astype(bool)
+        return Wires(self, (mask ^ (changed * self._key)).reshape(1, *shape))
 
     # ------------------------------------------------------------------ checks
 

@@ -27,7 +27,7 @@ from .sharing import AdditiveSharing, ShamirSharing, lagrange
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from atoll.core.execution.session import Peers
+    from atoll.core.execution.session import PeerChannel, Peers
     from atoll.core.requests.island import Island
 
     from .dealer import Dealer
@@ -183,7 +183,7 @@ def concatenated(arrays: Sequence[SharedArray]) -> SharedArray:
     return SharedArray(first.by, tuple(np.concatenate(row) for row in rows))
 
 
-async def tell_all(peers: Peers, parties: Sequence[str], me: str, message: Any) -> list[Any]:
+async def tell_all(peers: PeerChannel, parties: Sequence[str], me: str, message: Any) -> list[Any]:
     """Send a message to every other party and return theirs, in the order of the parties, with mine in its place."""
     for party in parties:
         if party != me:

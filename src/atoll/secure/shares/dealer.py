@@ -7,6 +7,7 @@ Here it is a party of its own that follows the protocol and colludes with nobody
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,14 +22,14 @@ from .domain import Binary, WordRing
 from .sharing import AdditiveSharing, AuthenticatedSharing, BitSharing, Parts, Sharing, sharing_of, split_additive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from atoll.core.execution.session import Peers
+    from atoll.core.execution.session import PeerChannel, Peers
     from atoll.core.requests.island import Island, Secret
 
     from .domain import Array, Domain
 
-__all__ = ["Dealer", "Order", "PartyDealer", "deal", "read_stream"]
+__all__ = ["BitStock", "Dealer", "Order", "PartyDealer", "Stock", "deal", "read_stream", "serve_groups", "serve_orders"]
 
 
 # ------------------------------------------------------------------ orders: what a dealer is asked for. A dealer serves only orders that its sharing can need
@@ -36,7 +37,18 @@ __all__ = ["Dealer", "Order", "PartyDealer", "deal", "read_stream"]
 
 MOST = 1 << 27
 """Entries of one order: a gigabyte of words a party."""
-_SHAPES = {"triple": 1, "dot": 2, "mask": 1, "bit": 1, "cut": 1, "random": 1, "input": 1, "key": 0}
+_SHAPES = {
+    "triple": 1,
+    "dot": 2,
+    "mask": 1,
+    "bit": 1,
+    "cut": 1,
+    "random": 1,
+    "input": 1,
+    "key": 0,
+    "lend": 1,
+    "borrow": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -74,8 +86,11 @@ class Order:
 
     def _unfit(self, sharing: Sharing) -> bool:
         coded = isinstance(sharing, AuthenticatedSharing | BitSharing)
-        if isinstance(sharing, BitSharing) and self.what not in ("key", "triple", "input"):
+        of_bits = ("key", "triple", "input", "lend", "borrow")
+        if isinstance(sharing, BitSharing) and self.what not in of_bits:
             return True
+        if self.what in of_bits[3:]:
+            return not isinstance(sharing, BitSharing)
         if self.what == "dot" and not (
             all(len(shape) == 2 for shape in self.shapes) and self.shapes[0][1] == self.shapes[1][0]
         ):
@@ -118,10 +133,10 @@ class Dealer(Protocol):
         Args:
             what: ``triple`` (a, b, ab), ``dot`` (a, b, a @ b), ``mask`` (a random r, and its bits as rows), ``bit`` (a random bit, and itself as 0 or 1),
                 ``cut`` (r, ``(r mod 2^(k-1)) >> by``, the top bit of r), ``input`` (r; the owner also gets r itself), ``random`` (r),
-                ``key`` (a share of the key of authenticated shares).
+                ``key`` (a share of the key of authenticated shares), ``lend`` (random bits), ``borrow`` (the bits that another group lent, under this group's key).
             shapes: of the values.
             bitwise: whether the values are bits of a binary computation.
-            by: bits that are cut off.
+            by: bits that are cut off; of ``borrow``, the number of the group that lent.
             owner: the place of the party that an input belongs to.
         """
         ...
@@ -139,7 +154,7 @@ class PartyDealer:
         first: whether this party places the orders.
     """
 
-    def __init__(self, peers: Peers, role: str, *, first: bool) -> None:
+    def __init__(self, peers: PeerChannel, role: str, *, first: bool) -> None:
         self._peers, self._role, self._first = peers, role, first
 
     async def get(
@@ -180,18 +195,60 @@ async def deal(island: Island, peers: Peers, parties: list[str], sharing: dict[s
     Raises:
         LetterError: an order has no form, or is for something that this sharing does not have.
     """
-    made, secret, served = sharing_of(sharing), island.secret, 0
+    made, secret = sharing_of(sharing), island.secret
     if isinstance(made, AuthenticatedSharing):
         bits = 64 - made.domain.k if isinstance(made.domain, WordRing) else 0
         key = secret.integer(1 << bits) if bits else int(made.domain.random(secret, (1,))[0])
         made = made.keyed(key)
-    stock = _BitStock(made.n, secret) if isinstance(made, BitSharing) else _Stock(made, secret)
+    stock = BitStock(made.n, secret) if isinstance(made, BitSharing) else _Stock(made, secret)
+    return await serve_orders(peers, parties, made, stock)
+
+
+async def serve_orders(peers: PeerChannel, parties: Sequence[str], sharing: Sharing, stock: Stock) -> int:
+    """Serve the orders of the first party until it says that it is done; return how many there were.
+
+    Raises:
+        LetterError: an order has no form, or is for something that this sharing does not have.
+    """
+    served = 0
     while (told := await peers.recv(parties[0])) != {"what": "end"}:
-        order = Order.read(told, made, parties[0])
-        for party, row in zip(parties, stock.make(order), strict=True):
+        order = Order.read(told, sharing, parties[0])
+        for party, row in zip(parties, await stock.make(order), strict=True):
             await peers.send(party, {"order": order.packed(), "rows": [list(parts) for parts in row]})
         served += 1
     return served
+
+
+async def serve_groups(island: Island, peers: Peers, groups: Mapping[str, Sequence[str]]) -> int:
+    """Deal bits with codes to groups of parties, each on a channel and under a key of its own; return how many orders there were.
+
+    Args:
+        island: the dealer's place; its secret is the source of what it deals.
+        peers: the session.
+        groups: channel -> parties, in order. A group may borrow of those before it, by their numbers from 0.
+
+    Raises:
+        LetterError: an order has no form, or is for something that bits with codes do not have.
+    """
+    stocks, serving = list[BitStock](), []
+    for name, parties in groups.items():
+        stocks.append(BitStock(len(parties), island.secret, tuple(stocks)))
+        sharing = BitSharing(Binary(), len(parties))
+        serving.append(asyncio.ensure_future(serve_orders(peers.channel(name), parties, sharing, stocks[-1])))
+    try:
+        return sum(await asyncio.gather(*serving))
+    finally:
+        for one in serving:  # where one group fails, no other waits on
+            one.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+class Stock(Protocol):
+    """Makes what is ordered."""
+
+    async def make(self, order: Order) -> list[list[Parts]]:
+        """The rows of each party."""
+        ...
 
 
 class _Stock:
@@ -202,7 +259,7 @@ class _Stock:
         packed = isinstance(sharing, AdditiveSharing) and isinstance(sharing.domain, WordRing)
         self.bitwise: Sharing = AdditiveSharing(Binary(), sharing.n) if packed else sharing
 
-    def make(self, order: Order) -> list[list[Parts]]:
+    async def make(self, order: Order) -> list[list[Parts]]:
         """The rows of each party."""
         what, shapes = order.what, order.shapes
         makers: dict[str, Callable[[], list[tuple[Sharing, Array]]]] = {
@@ -261,25 +318,42 @@ class _Stock:
         return [[parts] for parts in split]
 
 
-class _BitStock:
-    """Makes bits with codes. All parties but the last draw their parts from a seed that they got once, so only the last one's are sent: 8 bytes a bit."""
+class BitStock:
+    """Makes bits with codes. All parties but the last draw their parts from a seed that they got once, so only the last one's are sent: 8 bytes a bit.
 
-    def __init__(self, n: int, secret: Secret) -> None:
+    Args:
+        n: number of parties.
+        secret: the source of all.
+        lenders: the stocks of other groups, by number: bits that one of them lent are dealt here under this group's key.
+    """
+
+    def __init__(self, n: int, secret: Secret, lenders: Sequence[BitStock] = ()) -> None:
+        self._lenders = lenders
+        self._lent: asyncio.Queue[Array] = asyncio.Queue()
         self._secret, self._key = secret, secret.uint64(1) | np.uint64(1)
         self._keys = split_additive(self._key, n, Binary(), secret)
         self._seeds = [secret.bytes(SEED) for _ in range(n - 1)]
         self._streams = [opened(seed) for seed in self._seeds]
 
-    def make(self, order: Order) -> list[list[Parts]]:
-        """The rows of each party."""
+    async def make(self, order: Order) -> list[list[Parts]]:
+        """The rows of each party.
+
+        Raises:
+            LetterError: bits are borrowed of a group that lends none here, or another number of bits than it lent.
+        """
         if order.what == "key":
             rows: list[list[Parts]] = [[(key,)] for key in self._keys]
             for row, seed in zip(rows, self._seeds, strict=False):
                 row.append((np.frombuffer(seed, dtype="<u8").astype(np.uint64),))
             return rows
         count, rows = math.prod(order.shapes[0]), [[] for _ in self._keys]
-        bits = self._draw_bits(count) if order.what == "input" else self._draw_bits(2 * count).reshape(2, count)
-        values = bits if order.what == "input" else np.stack([*bits, bits[0] & bits[1]])
+        if order.what == "triple":
+            bits = self._draw_bits(2 * count).reshape(2, count)
+            values = np.stack([*bits, bits[0] & bits[1]])
+        else:
+            values = bits = await self._borrow(order, count) if order.what == "borrow" else self._draw_bits(count)
+        if order.what == "lend":
+            self._lent.put_nowait(bits)
         words = values * self._key
         for stream in self._streams:
             words ^= read_stream(stream, words.shape)
@@ -287,6 +361,12 @@ class _BitStock:
         if order.what == "input" and order.owner is not None:
             rows[order.owner].append((Binary.packed(bits),))
         return rows
+
+    async def _borrow(self, order: Order, count: int) -> Array:
+        """Bits that another group has masked its own with, or will have."""
+        if 0 <= order.by < len(self._lenders) and len(bits := await self._lenders[order.by]._lent.get()) == count:
+            return bits
+        raise LetterError(f"an order that the dealer cannot serve: {order} of group {order.by}", remedy="look at the party that places the orders: it must run the same program as the others")  # fmt: skip
 
     def _draw_bits(self, count: int) -> Array:
         packed = np.frombuffer(self._secret.bytes(-(-count // 8)), dtype=np.uint8)
