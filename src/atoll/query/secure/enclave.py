@@ -4,6 +4,8 @@ Rows lie in memory that the enclave's host watches. There are three kinds of ste
 places above; and what goes over all rows in their order. Everything else happens in registers: a choice between two values reads both. So a sort is a network, a group is a sort and a scan, and a join is a sort of both
 tables, a scan, and a sort back; a join of many rows with many first makes as many copies of a row as it has partners.
 
+Registers are few: a table lies in sealed blocks that the host keeps (`SealedMemory`), and a step opens what it needs and seals what it has made, each stage of a sort too.
+
 How many rows tables have is seen. With ``told`` a table is cut to the rows that count, after each operator, and `AccessTrace` has the number: equal sizes, equal traces. Without it a table keeps a row for each that could be,
 so that the sizes of the leaves alone decide.
 """
@@ -23,6 +25,7 @@ from atoll.secure.tables.sorting import exchange_pairs
 
 from ..column_codes import ColumnCode
 from .extents import bound_pairs, too_many_rows
+from .host_memory import HostMemory, KeptColumns, OwnMemory
 from .operators import (
     ChosenValue,
     Compared,
@@ -65,12 +68,17 @@ _ROW, _KEY = "\0row", "\0key"
 class AccessTrace:
     """What the enclave's host sees of the memory: which rows are read and written, in order.
 
+    Args:
+        memory: where tables lie; by default memory of who computes, where there is no host.
+
     Attributes:
+        memory: where tables lie.
         steps: how many accesses it has.
         sizes: rows of tables that were told.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: HostMemory | None = None) -> None:
+        self.memory: HostMemory = OwnMemory() if memory is None else memory
         self._digest = hashlib.blake2b(digest_size=16)
         self.steps = 0
         self.sizes: list[int] = []
@@ -103,20 +111,27 @@ class EnclaveTable:
     """
 
     def __init__(self, columns: Mapping[str, Array], valid: Array, trace: AccessTrace) -> None:
-        self.columns, self.valid, self.trace = dict(columns), np.asarray(valid, bool), trace
+        self.columns, self.trace = KeptColumns(trace.memory, columns), trace
+        made = np.asarray(valid, bool)
+        self._valid, self._rows = trace.memory.write(made), len(made)
 
     def __len__(self) -> int:
-        return len(self.valid)
+        return self._rows
+
+    @property
+    def valid(self) -> Array:
+        """Which rows count."""
+        return self.trace.memory.read(self._valid)
 
     def with_columns(self, columns: Mapping[str, Array]) -> EnclaveTable:
         """The table with further columns, or others in their place."""
         made = {name: np.asarray(x).astype(np.uint64, copy=False) for name, x in columns.items()}
         self.trace.note("write", len(self), len(made))
-        return EnclaveTable({**self.columns, **made}, self.valid, self.trace)
+        return EnclaveTable(self.columns.update_with(made), self.valid, self.trace)
 
     def keep_columns(self, names: Sequence[str]) -> EnclaveTable:
         """The table of some columns."""
-        return EnclaveTable({name: self.columns[name] for name in names}, self.valid, self.trace)
+        return EnclaveTable(self.columns.pick(names), self.valid, self.trace)
 
     def filter_rows(self, bits: Array) -> EnclaveTable:
         """The table in which rows count only if a bit is set; the number of rows stays."""
@@ -138,13 +153,16 @@ class EnclaveTable:
         """
         n = len(self)
         head = [*([(~self.valid).astype(np.uint64)] if last else []), *keys, np.arange(n, dtype=np.uint64)]
-        rows = np.column_stack([*head, *self.columns.values(), self.valid.astype(np.uint64)])
+        memory = self.trace.memory
+        kept = memory.write(np.column_stack([*head, *self.columns.values(), self.valid.astype(np.uint64)]))
         for low, high in exchange_pairs(n):
             self.trace.note("exchange", low, high)
+            rows = memory.read(kept)
             one, other = rows[low], rows[high]
             wrong = _is_less(other.T[: len(head)], one.T[: len(head)])[:, None]
             rows[low], rows[high] = np.where(wrong, other, one), np.where(wrong, one, other)
-        moved = np.ascontiguousarray(rows.T[len(head) :])
+            memory.write(rows, kept)
+        moved = np.ascontiguousarray(memory.read(kept).T[len(head) :])
         return EnclaveTable(dict(zip(self.columns, moved, strict=False)), moved[-1].astype(bool), self.trace)
 
     def compact_rows(self) -> EnclaveTable:

@@ -3,7 +3,8 @@
 1. A party of the role ``enclave`` draws a key, and has it attested: a quote, signed by a root that the sites' policies pin, of a measurement of its code and of what it is asked to compute, for each site's own challenge.
 2. Each site works out the measurement that it expects, from its own code, statement, policy and plan, and verifies the quote. Then it seals its rows to the enclave's key, in blocks that are bound to the statement, the plan, the
    owner and their number. A coordinator that asks the enclave for something else, a replayed quote, and a block that was altered, replayed or swapped are errors with names.
-3. The enclave computes, and gives the coordinator the answer.
+3. The enclave computes, and gives the coordinator the answer. Tables on the way lie in sealed blocks with versions (`atoll.query.secure.host_memory`): a host that gives back an old block, another or none is found out. In the
+   mode ``encryption`` they lie in DuckDB's memory.
 
 ========================  ====================================================  ================================================================
 mode                      what the enclave does                                 what its host sees of the memory
@@ -45,9 +46,10 @@ from ..databases.silo import connect_duckdb, lock_connection, quote
 from ..events import write_event
 from ..local import message_of, names_of, plan_of, prefix_of, silo_of
 from ..plan import ROW, Key
-from ..secure import enclave
+from ..secure import enclave, host_memory
 from ..secure.costs import WITHHELD, leaf_layout, measure_extents
 from ..secure.enclave import AccessTrace, EnclaveTable, EnclaveTables
+from ..secure.host_memory import SealedMemory
 from ..secure.near import refuse_near
 from ..secure.operators import SecurePlan
 from ..secure.plan import make_secure_plan
@@ -122,7 +124,7 @@ def digest_request(request: Mapping[str, Any], plan: SecurePlan) -> bytes:
 def measure_code() -> bytes:
     """The code that runs in the enclave, in 32 bytes."""
     digest = hashlib.sha256()
-    for module in (__file__, enclave.__file__, attestation.__file__):
+    for module in (__file__, enclave.__file__, host_memory.__file__, attestation.__file__):
         digest.update(hashlib.sha256(Path(str(module)).read_bytes()).digest())
     return digest.digest()
 
@@ -273,7 +275,7 @@ async def compute_in_enclave(island: Island, peers: Peers, *, request: Any) -> A
     tables = {owner: attestation.open_blocks(key, about, owner, letters[owner]) for owner in owners}
     if _mode_of(message) == "encryption":
         return {"cells": _run_plainly(plan, tables), "withheld": [0, 0], "sizes": [], "accesses": [0, 0]}
-    trace = AccessTrace()
+    trace = AccessTrace(SealedMemory(island.secret.bytes(hpke.KEY)))
     answer, groups, values = read_answer(plan, *run_obliviously(plan, request, tables, trace))
     return {
         "cells": _unordered(plan, [[_text(value) for value in row] for row in answer]),
