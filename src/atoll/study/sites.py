@@ -276,7 +276,6 @@ def compare_trees(
     from atoll.data import Islands
     from atoll.data.missing import known_rows
     from atoll.data.readers import from_csv_files
-    from atoll.data.repeats import name_repeated_rows
     from atoll.trees.objectives import SQUARED, objective_of
     from atoll.trees.sketch import SketchSizes
     from atoll.trees.tree import auc, score
@@ -285,8 +284,7 @@ def compare_trees(
         files, target=label, test=test, task=task, missing_features=missing_features, features=list(columns) or None, drop=drop,
         categories=dict(categories or {}), **(form or {}),
     )  # fmt: skip
-    doubled = name_repeated_rows(islands) if test is None else []  # a split would hide it
-    islands, kept = (islands, str(test)) if test is not None else _keep_test_rows(islands, seed)
+    islands, kept, doubled = (islands, str(test), []) if test is not None else _keep_test_rows(islands, seed)
     held: Dataset = known_rows(islands.test, "trees")
     objective = objective_of("auto", islands.about)
     grow, results = partial(_grow_trees, seed=seed), list[Any]()
@@ -374,8 +372,10 @@ def _if_known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _keep_test_rows(islands: Islands, seed: int) -> tuple[Islands, str]:
-    """Keep a share of each site's rows apart, which nobody trains on; and say so."""
+def _keep_test_rows(islands: Islands, seed: int) -> tuple[Islands, str, list[str]]:
+    """Keep a share of each site's rows apart, which nobody trains on; say so, and which sites have the same rows: after the split nobody sees it."""
+    from atoll.data.repeats import name_repeated_rows
+
     train, test = islands.holdout(_TEST, seed)
     if not int(np.sum(test.sizes)):
         raise DataError(
@@ -383,9 +383,8 @@ def _keep_test_rows(islands: Islands, seed: int) -> tuple[Islands, str]:
             where="--test",
             remedy="give a file with test rows",
         )
-    return train.with_test(
-        test.pooled()
-    ), f"{_TEST:.0%} of each site's rows, drawn by seed {seed}, which no site trains on"
+    kept = f"{_TEST:.0%} of each site's rows, drawn by seed {seed}, which no site trains on"
+    return train.with_test(test.pooled()), kept, name_repeated_rows(islands)
 
 
 def _mask_sums(islands: Islands) -> Reducer:
