@@ -89,12 +89,10 @@ def words_of(text: str | None) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()] if text else []
 
 
-def dropped_of(text: str | None) -> list[str]:
-    """``a,b`` as names of columns to leave out; ``''``, and a comma in front, name a column without a name, such as the index of a frame."""
-    if text is None:
-        return []
-    first = text.split(",")[0].strip()
-    return words_of(text) if first else ["", *words_of(text)]
+def dropped_of(given: str | Sequence[str] | None) -> list[str]:
+    """``a,b``, or several such texts, as names of columns to leave out; ``''``, and a comma in front, name a column without a name, such as the index of a frame."""
+    texts = [given] if isinstance(given, str) else given or ()
+    return [name for text in texts for name in ([] if text.split(",")[0].strip() else [""]) + words_of(text)]
 
 
 def shares_of(text: str | None) -> list[float]:

@@ -157,10 +157,7 @@ def command(
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
     told_of_data: dict[str, Any] = {"target": target, "task": task, "missing_features": missing_features}
-    columns: dict[str, Any] = {
-        "drop": dropped_of(",".join(drop) if drop else None),
-        "id": words_of(",".join(ids or ())),
-    }
+    columns: dict[str, Any] = {"drop": dropped_of(drop), "id": words_of(",".join(ids or ()))}
     spec = {} if data is None else site_spec(data, missing=missing or (), **columns, **told_of_data)
     if sums_only:
         spec = {**spec, "policy": _insisting(spec, opened.name, least)}
