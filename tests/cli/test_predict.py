@@ -262,6 +262,11 @@ def test_new_rows_in_another_unit_are_named_with_the_range_of_the_training(comma
     assert line.endswith("is it in another unit?")
     with pytest.warns(RuntimeWarning, match="column 'age' of the rows"):
         load_model(Path(model)).predict(new)
+    coded = pd.read_csv("new.csv").head(3)
+    for sign in (-99, 999, -1):
+        coded.assign(age=[*coded.age[:2], sign]).to_csv("coded.csv", index=False)
+        (line,) = told(capsys, "predict", model, "--rows", "coded.csv")["notices"]
+        assert line.startswith(f"column 'age' has {sign} in 1 row of those to predict, unlike all other values")
 
 
 def test_a_trained_network_knows_where_its_columns_lay_unless_it_promises_privacy(place) -> None:

@@ -326,8 +326,8 @@ def _find_signs(values: Any) -> list[tuple[float, int]]:
     return [
         (value, times)
         for value, times in found
-        if ((times > 1 or abs(value) > 100) and max(low - value, value - high) > high - low)
-        or (times > 1 and value < 0 and (low > 1 if value == -1 else low >= 0))
+        if (times > 1 and _stands_apart(value, low, high))
+        or (abs(value) > 100 and max(low - value, value - high) > high - low)
     ]
 
 
@@ -496,20 +496,36 @@ def merge_extents(told: Iterable[Mapping[str, ColumnExtent]]) -> dict[str, Colum
 
 
 def name_far_rows(extents: Mapping[str, ColumnExtent], rows: Mapping[str, Any]) -> list[str]:
-    """Return in words in which columns rows to predict lie outside nearly all rows of the training, by a factor of two or more.
+    """Return in words in which columns rows to predict lie outside nearly all rows of the training, by a factor of two or more, or have a number such as -99.
 
     Args:
         extents: of the training's columns.
         rows: column -> its numbers, ``(rows,)``.
     """
-    told = []
+    told, signs = [], []
     for name, extent in extents.items():
         values = np.asarray(rows[name], np.float64) if name in rows else np.zeros(0)
         known = values[np.isfinite(values)]
         middle = float(np.median(known)) if len(known) else 0.0
+        signs += [_name_sign(f"column {name!r}", *one, "those to predict") for one in _find_signs_beyond(known, extent)]
         if len(known) and _lies_apart(ColumnExtent(0, middle, middle, middle, True), [extent]):
             told.append(f"column {name!r} of the rows lies around {middle:.4g}, and nearly all that the model was trained on between about {extent.low:.2g} and {extent.high:.2g}")  # fmt: skip
-    return _shorten(told)
+    return _shorten(told) + signs[:_SHOWN]
+
+
+def _find_signs_beyond(known: Any, extent: ColumnExtent) -> list[tuple[float, int]]:
+    """Numbers such as -99 that lie beyond the rows of the training as `_find_signs` has it, and in how many rows; one row is enough."""
+    found, counts = np.unique(known, return_counts=True)
+    return [
+        (value, times)
+        for value, times in zip(found.tolist(), counts.tolist(), strict=True)
+        if extent.many and (value == -1 or _may_say_missing(value)) and _stands_apart(value, extent.low, extent.high)
+    ]
+
+
+def _stands_apart(value: float, low: float, high: float) -> bool:
+    """Whether a number is farther from others than these from each other, or below 0 where they are not."""
+    return max(low - value, value - high) > high - low or (value < 0 and (low > 1 if value == -1 else low >= 0))
 
 
 def other_units(sites: Mapping[str, Mapping[str, ColumnExtent]], *, fine: bool = True) -> list[str]:
