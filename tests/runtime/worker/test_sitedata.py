@@ -429,7 +429,10 @@ def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
         ({"target": "outcome", "drop": ["Age"]}, r"no column 'Age'\. Did you mean 'age'"),
         ({"target": "outcome", "path": "a.txt"}, r"a file of kind '\.txt'"),
         ({"path": "bare.npz"}, r"no array 'x'.*it holds features, labels"),
-        ({"path": "w.yaml"}, r"'taget' is not a setting of a site's data\. Did you mean 'target'"),
+        (
+            {"path": "w.yaml"},
+            r"'taget' is not a setting of a site's data\. Did you mean 'target'\? \(in data of site 'north'\)",
+        ),
         ({"path": "v.yaml"}, r"no column 'outcom'.*data of site 'north', a\.csv"),
         ({"path": "b.csv", "target": "outcome"}, r"its header cannot be read.*encoding: latin-1 \(a setting in a YAML"),
         ({"path": "d.parquet", "target": "outcom"}, r"no column 'outcom'\. Did you mean 'outcome'\? .*d\.parquet"),

@@ -24,7 +24,7 @@ from atoll.runs.registries import imported
 
 from ..consent import parse_consent
 from .policies import policy_of_site, rules_of_queries
-from .words import database_of, settings_of
+from .words import database_of, place_in_data, settings_of
 
 __all__ = [
     "MOST_UNDECLARED",
@@ -78,8 +78,7 @@ def look_at_headers(spec: Mapping[str, Any], name: str, helper: bool = False) ->
             if policy is not None and columns:
                 _require_extremes(policy.extremes, columns)
     except AtollError as error:
-        where = f"data of site {name!r}" + ("" if error.where is None else f", {error.where}")
-        raise type(error)(error.what, where=where, remedy=error.remedy) from error
+        raise type(error)(error.what, where=place_in_data(name, error.where), remedy=error.remedy) from error
     except OSError as error:
         raise DataError(
             f"data that cannot be read: {error.strerror or error}",

@@ -29,7 +29,17 @@ from atoll.data.readers.table import empty_as_numbers, from_table, holes
 from .cards import DataCard, card_of, merge_cards, recoded
 from .headers import for_sites, is_parquet, require_columns, require_few, tables_in
 from .policies import MIN_COUNT, policy_of_site, rules_of_queries, usual_count
-from .words import SETTINGS, WAYS, database_of, inside, is_database, open_database, settings_of, site_spec
+from .words import (
+    SETTINGS,
+    WAYS,
+    database_of,
+    inside,
+    is_database,
+    open_database,
+    place_in_data,
+    settings_of,
+    site_spec,
+)
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
@@ -439,8 +449,7 @@ def load_site_data(
             scales=given.get("scales", True),
         )
     except AtollError as error:
-        where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
-        raise type(error)(error.what, where=where, remedy=error.remedy) from error
+        raise type(error)(error.what, where=place_in_data(name, error.where), remedy=error.remedy) from error
 
 
 def _bound(made: Any, jobs: Iterable[Job], signer: str, job: str) -> Any:

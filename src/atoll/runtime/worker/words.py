@@ -28,6 +28,7 @@ __all__ = [
     "is_database",
     "open_database",
     "paths_of",
+    "place_in_data",
     "settings_of",
     "site_spec",
 ]
@@ -341,6 +342,12 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "consent": (lambda value: value is not None, "write {} to let every admin run anything"),
 }
 """Which values a setting may have, and what to write otherwise."""
+
+
+def place_in_data(name: str, where: str | None) -> str:
+    """The place of an error in a site's data, once: what checks settings names the site itself."""
+    site = f"data of site {name!r}"
+    return where if where is not None and where.startswith(site) else ", ".join(filter(None, (site, where)))
 
 
 def check_settings(given: Mapping[str, Any], name: str, helper: bool = False) -> None:
