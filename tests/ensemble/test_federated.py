@@ -69,6 +69,10 @@ def test_leaves_in_one_block_are_the_leaves_alone() -> None:
     islands, job = population(), leaf(algorithm=atoll.algorithms.FedProx(lr=0.3, mu=0.1, batch_size=5, decay=0.9))
     made = atoll.simulate(Federated(clusters=AttributeClusters("segment"), leaf=job, aggregate="mean"), islands, seed=3)
     assert made.outcome.block == ""
+    first, leaves = made.prepared.sections(made.outcome)  # what its report leads with
+    assert first["tiles"] == [["test auc", f"{made.outcome.scores['mean']['auc']:.4f}", "mean"]]
+    assert [way for way, *_ in first["tables"][0]["rows"]] == list(made.outcome.scores) == first["figures"][0]["labels"]
+    assert leaves["tables"][0]["rows"] == [["0", "4"], ["1", "4"], ["2", "4"]]
     for s, found in enumerate(made.outcome.leaves):
         alone = atoll.simulate(quiet(job), islands.subset([i for i in range(12) if i % 3 == s]), seed=3).params
         for name, value in found.state_dict().items():

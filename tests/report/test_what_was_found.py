@@ -14,11 +14,14 @@ import atoll
 from atoll.data import Dataset, Islands
 from atoll.fitting import GLM, PCA, Cox, Fit, KaplanMeier, KMeans
 from atoll.learn.round.evaluation import scores
+from atoll.query import Query
 from atoll.report import figures, write_report
 from atoll.report.facts import Facts, partition_facts
 from atoll.report.page import _round_numbers, _told_result
 from atoll.trees import Trees
 from atoll.trees.page import calibration
+from atoll.truth import CRH, OneCoin, PlainReplies
+from atoll.vertical import SecureBoost, Vertical
 from tests.report.test_report import Page
 
 COLUMNS = ["age", "bmi", "sugar"]
@@ -124,6 +127,51 @@ def test_survival_leads_with_its_curve() -> None:
 )
 def test_clusters_and_components_lead_with_theirs(model: Any, title: str) -> None:
     assert sections_of(Fit(model=model, columns=COLUMNS), TABLES)[1][0]["title"] == title
+
+
+def test_columns_at_several_parties_lead_with_the_joint_model_beside_the_guests_own() -> None:
+    ids = np.arange(60)
+    first, *others = TABLES.values()
+    bank = {"id": ids, **{name: first[name][:60] for name in ("age", "died")}}
+    shop = {"id": ids, "sugar": others[0]["sugar"][:60]}
+    job = Vertical(model=SecureBoost(trees=2, depth=2, security="none"), label="died")
+    outcome, (first, learns) = sections_of(job, {"bank": bank, "shop": shop})
+    scores = [outcome.scores[f"test/{arm}/auc"] for arm in ("alone", "federated")]
+    assert first["tiles"] == [["test auc", f"{scores[1]:.4f}", f"bank alone: {scores[0]:.4f}"]]
+    assert (first["figures"][0]["labels"], first["figures"][0]["series"][0]["values"]) == (["alone", "federated"], scores)  # fmt: skip
+    assert {party for party, _ in learns["tables"][0]["rows"]} == {"bank", "shop"}
+
+
+def test_the_truth_leads_with_it(tmp_path: Path) -> None:
+    told = {f"p{k}": {"a": "duck" if k < 3 else "goose", "b": "duck" if k < 3 else "goose"} for k in range(4)}
+    rows = [(task, worker, label) for task, own in told.items() for worker, label in own.items()]
+    job = atoll.Truth(model=OneCoin(iterations=2), protocol=PlainReplies())
+    result, page, text = page_of(job, atoll.truth.split_by_worker(rows), tmp_path)
+    assert text.index("tasks 4 8 reports of 2 workers") < text.index("rounds")
+    assert page.figures[:1] == ["tasks by truth"]
+    (section,) = result.prepared.sections(result.outcome)
+    truths = [(task, truth) for task, truth, _ in section["tables"][0]["rows"]]
+    assert truths == [("p0", "duck"), ("p1", "duck"), ("p2", "duck"), ("p3", "goose")]
+    numbers = [(task, worker, k + 0.123456789) for k, task in enumerate(told) for worker in "ab"]
+    _, (section,) = sections_of(atoll.Truth(model=CRH(iterations=1), protocol=PlainReplies()), atoll.truth.split_by_worker(numbers))  # fmt: skip
+    assert section["tables"][0]["rows"][0] == ["p0", "0.123457", "-"]
+
+
+def test_a_statement_leads_with_its_answer(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("policy: {min_count: 2}\ntables: {visits: {columns: {ward: {level: public}}}}\n")  # fmt: skip
+    silos = {}
+    for name, wards in (("north", "AAB"), ("south", "ABB"), ("west", "AC")):
+        silos[name] = tmp_path / name
+        silos[name].mkdir()
+        (silos[name] / "visits.csv").write_text("ward\n" + "\n".join(wards) + "\n")
+    with atoll.query.connect(silos=silos, policy=tmp_path / "policy.yaml") as db:
+        asked = Query(sql="SELECT ward, count(*) AS n FROM visits GROUP BY ward ORDER BY ward", strategy="sums")
+        _, (answer, learns) = sections_of(asked, db.silos)
+        assert answer["tables"] == [{"head": ["ward", "n"], "rows": [["A", "4"], ["B", "3"]]}]
+        assert "1 group is withheld" in answer["text"]
+        assert learns["tables"][0]["rows"]
+        _, sections = sections_of(Query(sql="EXPLAIN SELECT count(*) FROM visits", strategy="sums"), db.silos)
+        assert [one["title"] for one in sections] == ["Plan", "Who learns what"]
 
 
 def test_a_program_leads_with_its_result() -> None:

@@ -504,6 +504,24 @@ class _PreparedEnsemble(Prepared):
         told = {"epsilon": loss, "leaves": sizes, "parameters": outcome.parameters, "opt_in": len(self.opt_in)}
         return {"result": {**outcome.scores, **told}}
 
+    def sections(self, outcome: FederatedEnsemble) -> Sequence[Mapping[str, Any]]:
+        """Return the measures of each way to join the leaves, and how many users each leaf has."""
+        sizes = [[name, f"{len(own):,}"] for name, own in zip(self.clusters.names, self.members, strict=True)]
+        leaves = {"title": "Leaves", "tables": [{"head": ["leaf", "users"], "rows": sizes}]}
+        ways = outcome.scores
+        if not ways:
+            text = "The server has no test rows, so nothing here says how well the ensemble predicts."
+            return [{"title": "How well it predicts", "text": text, "tables": []}, leaves]
+        measures = list(dict.fromkeys(name for own in ways.values() for name in own))
+        rows = [[way, *(f"{own[name]:.4f}" if name in own else "-" for name in measures)] for way, own in ways.items()]
+        first = measures[0]
+        series = [{"name": first, "values": [own.get(first, 0.0) for own in ways.values()]}]
+        picture = {"name": f"test rows: {first}", "kind": "bars", "flat": True, "labels": list(ways), "series": series}
+        chosen = ways.get(outcome.aggregate, {})
+        tiles = [[f"test {first}", f"{chosen[first]:.4f}", outcome.aggregate]] if first in chosen else []
+        table = {"head": ["joined by", *measures], "rows": rows}
+        return [{"title": "How well it predicts", "tables": [table], "figures": [picture], "tiles": tiles}, leaves]
+
 
 def _inside(model: nn.Module) -> nn.Module:
     """Return a leaf as one of its own columns, frozen."""

@@ -156,6 +156,15 @@ class QueryResult:
         }
 
 
+_SHOWN = 100
+"""Most rows of an answer that a report shows."""
+
+
+def _shown(value: Any) -> str:
+    value = plain_value(value)
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def plain_value(value: Any) -> Any:
     """A value as JSON has it: decimals, dates, times and numbers that are not finite as text."""
     if value is None or isinstance(value, bool | int | str):
@@ -312,6 +321,23 @@ class _PreparedQuery(Prepared):
     def facts(self, outcome: QueryResult) -> Mapping[str, Any]:
         """Return the answer."""
         return {"result": {"columns": list(outcome.answer.columns), "rows": len(outcome.answer.rows)}}
+
+    def sections(self, outcome: QueryResult) -> Sequence[Mapping[str, Any]]:
+        """Return the first rows of the answer, what was withheld, and who learned what."""
+        answer, choice = outcome.answer, outcome.choice
+        rows = [[_shown(value) for value in row] for row in answer.rows[:_SHOWN]]
+        said = [f"Answered by {choice.strategy.name}." if choice else ""]
+        withheld = answer.withheld_groups or 0
+        many = "1 group is" if withheld == 1 else f"{withheld:,} groups are"
+        said.append(f"{many} withheld: too few units stand behind." if withheld else "")
+        said.append(f"The first {_SHOWN} rows; query.json has all." if len(answer.rows) > _SHOWN else "")
+        tile = ["rows", f"{len(answer.rows):,}", f"{len(answer.columns):,} columns"]
+        found = {"title": "Answer", "text": " ".join(filter(None, said)), "tiles": [tile], "tables": [{"head": list(answer.columns), "rows": rows}]}  # fmt: skip
+        learns = [[one["who"], one["sees"], one["assuming"]] for one in outcome.leakage]
+        steps = [[one["place"], one["form"], one["what"]] for one in outcome.plan] if outcome.explain else []
+        more = [("Plan", ["where", "form", "what"], steps), ("Who learns what", ["who", "what", "assuming"], learns)]
+        sections = [{"title": title, "tables": [{"head": head, "rows": rows}]} for title, head, rows in more if rows]
+        return [*([] if outcome.explain == "explain" else [found]), *sections]
 
     def files(self, outcome: QueryResult) -> Mapping[str, bytes]:
         """Return the answer as JSON."""

@@ -9,7 +9,7 @@ may also have ``"tiles"``, headline numbers of what was found: ``[label, value, 
 kind            what it has
 ==============  ==========================================================================
 ``histogram``   ``edges`` (bins + 1) and ``series`` of ``{"name", "values"}`` (bins)
-``bars``        ``labels`` and ``series`` of ``{"name", "values"}``, side by side; with ``"flat": True`` one below the other, the first on top
+``bars``        ``labels`` and ``series`` of ``{"name", "values"}``, side by side; with ``"flat": True`` one below the other, the first on top; ``whole`` for counts
 ``points``      ``labels`` in order and ``series`` of ``{"name", "values"}``, joined by lines
 ``intervals``   ``labels``, ``values``, ``low`` and ``high``; ``line``, a value to compare with; ``log``, whether the axis is
 ``steps``       ``series`` of ``{"name", "x", "values", "low", "high"}``, curves that step down; ``across`` and ``up`` name the axes
@@ -106,6 +106,8 @@ def _draw_bars(axis: Any, one: Mapping[str, Any]) -> None:
         axis.barh(places, series[0]["values"], 0.7, color=SERIES[0])
         _label_rows(axis, one["labels"])
         axis.set_xlabel(str(series[0]["name"]))
+        if one.get("whole"):
+            axis.xaxis.get_major_locator().set_params(integer=True)
         return
     width = 0.8 / len(series)
     for k, each in enumerate(series):

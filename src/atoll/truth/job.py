@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -411,9 +412,36 @@ class PreparedTruth(Prepared):
         """Return sizes, losses and bytes."""
         return {"result": outcome.plain()}
 
+    def sections(self, outcome: TruthResult) -> Sequence[Mapping[str, Any]]:
+        """Return the truth of the first tasks, and how many tasks have which."""
+        told, truth = outcome.plain(), outcome.truth
+        sure = {} if outcome.fit.layout.values == "numbers" else outcome.confidence
+        rows = [[str(task), _shown(value), f"{sure[task]:.3f}" if task in sure else "-"] for task, value in [*truth.items()][:_SHOWN]]  # fmt: skip
+        least = min(sure, key=sure.__getitem__, default=None)
+        tiles = [
+            ["tasks", f"{told['tasks']:,}", f"{told['reports']:,} reports of {told['workers']:,} workers"],
+            *([] if least is None else [["least sure", f"{sure[least]:.3f}", f"of {least}"]]),
+        ]
+        many = f" The first {_SHOWN} are below; truth.csv has all." if len(truth) > _SHOWN else ""
+        text = f"Found in {outcome.iterations:,} iterations from sums over {told['parties']:,} parties.{many}"
+        found: dict[str, Any] = {"title": "What is most likely true", "text": text, "tiles": tiles, "tables": [{"head": ["task", "truth", "confidence"], "rows": rows}]}  # fmt: skip
+        counts = Counter(map(str, truth.values()))
+        if sure and len(counts) <= _SHOWN_CLASSES:
+            series = [{"name": "tasks", "values": list(counts.values())}]
+            found["figures"] = [{"name": "tasks by truth", "kind": "bars", "flat": True, "whole": True, "labels": list(counts), "series": series}]  # fmt: skip
+        return [found]
+
     def files(self, outcome: TruthResult) -> Mapping[str, bytes]:
         """Return the truth as ``truth.csv``."""
         return {"truth.csv": outcome.csv().encode()}
+
+
+_SHOWN, _SHOWN_CLASSES = 100, 20
+"""Most tasks, and classes, that a report shows."""
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict[str, Any]:

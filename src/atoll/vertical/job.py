@@ -512,6 +512,31 @@ class _PreparedVertical(Prepared):
         told = {"task": outcome.task, "rows": outcome.rows, **outcome.scores, "learns": outcome.learns}
         return {"result": {**told, **({"cost": dict(outcome.cost)} if outcome.cost else {})}}
 
+    def sections(self, outcome: VerticalResult) -> Sequence[Mapping[str, Any]]:
+        """Return the measure of the guest's own model beside that of the joint one, and what each party learns."""
+        scores, rows = outcome.scores, outcome.rows
+        arms = {name.split("/")[1]: value for name, value in scores.items()}
+        measure = next((name.rsplit("/", 1)[1] for name in scores), "")
+        text = f"{rows['aligned']:,} shared rows: {rows['train']:,} to train on, and {rows['test']:,} held out, on which both models are measured."
+        shown = [[name, f"{value:.4f}"] for name, value in arms.items()]
+        series = [{"name": measure, "values": list(arms.values())}]
+        picture = {
+            "name": f"held-out rows: {measure}",
+            "kind": "bars",
+            "flat": True,
+            "labels": list(arms),
+            "series": series,
+        }
+        learns = [[party, line] for party, lines in outcome.learns.items() for line in lines]
+        found: dict[str, Any] = {"title": "How well the joint model predicts", "text": text, "tables": []}
+        if arms:
+            tile = [f"test {measure}", f"{arms['federated']:.4f}", f"{outcome.parties[0]} alone: {arms['alone']:.4f}"]
+            found |= {"tables": [{"head": ["model", measure], "rows": shown}], "figures": [picture], "tiles": [tile]}
+        return [
+            found,
+            {"title": "What each party learns of the others", "tables": [{"head": ["party", ""], "rows": learns}]},
+        ]
+
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         """Return what holds for any job, and how many rows had no key."""
         return [*super().notices(rows), *name_rows_without_key(self._data, self.job.key_columns)]
