@@ -667,9 +667,11 @@ class _Loop:
     # ------------------------------------------------------------------ bytes
 
     def _bytes(self) -> tuple[Any, Any]:
-        """What every party has sent and received so far, by position."""
-        columns = self.fed.meter.devices(len(self.fed.world.roster))
-        return columns["bytes_up"], columns["bytes_down"]
+        """What every party has sent and received so far, by position; lots and checks have scopes of their own."""
+        meters = [self.fed.meter, *(member.meter for member in self.fed.below())]
+        columns = [meter.devices(len(self.fed.world.roster)) for meter in meters]
+        up, down = (sum(one[name] for one in columns) for name in ("bytes_up", "bytes_down"))
+        return up, down
 
     def _virtual_bytes(self, sent: Mapping[str, tuple[int, int]]) -> tuple[Any, Any]:
         """The same of bytes that nobody sent."""

@@ -505,7 +505,7 @@ class Shamir(Additive):
     and named.
 
     Without ``checks``, a party may post shares that lie on no polynomial, so that each set of holders opens another sum: nobody can then say who cheats. With them (`atoll.secure.sum_checked`) all holders check each party's shares
-    by a public lot before they add up. Whoever cheats is named, and is left out from then on. This takes about four more exchanges with the holders in each sum, and twice the work.
+    by a public lot before they add up. Whoever cheats is named, and is left out from then on. This takes four more exchanges with the holders in each sum, and two to four times the work.
 
     A server that lies may announce different senders to different holders; the difference of two sums is one party's contribution. Every holder adds up once, so this needs ``threshold`` holders for each set. With
     ``c`` colluding holders it cannot be if ``2 threshold > holders + c``.

@@ -171,6 +171,7 @@ def discover(
     committee: Annotated[
         str, typer.Option("--committee", help="Holders drawn by lot: a number, auto, or 0 for all.")
     ] = "0",
+    checks: Annotated[bool, typer.Option("--checks", help="Holders check all shares, so that cheats are named.")] = False,
     loss: Annotated[float, typer.Option("--loss", help="Probability that a party is lost in an iteration.")] = 0.0,
     for_good: Annotated[bool, typer.Option("--for-good", help="Lost parties do not come back.")] = False,
     iterations: Annotated[int | None, typer.Option("--iterations", help="Most iterations.", min=0)] = None,
@@ -195,7 +196,7 @@ def discover(
     known = None if truth is None else read_truth(truth)
     if known is not None:
         require_reported(whole.tasks, known)
-    model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss)
+    model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss, checks)
     kind: Any = job_class("truth")
     job = kind(
         model=model, protocol=chosen, loss=loss, returns=0.0 if for_good else 1.0, label="", **_public(model, whole)
@@ -207,7 +208,7 @@ def discover(
         "tasks": len(whole.tasks), "workers": len(whole.workers), "labels": len(whole), "classes": len(result.fit.layout.classes),
         "repeated": repeated, "method": method, "protocol": protocol, "iterations": result.iterations,
         **_score(result, known, votes), "agreement": compared.agreement, "max_difference": compared.max_difference,
-        "lost": len(result.lost), "bytes_up": result.bytes_up, "bytes_down": result.bytes_down,
+        "lost": len(result.lost), "wrong": list(result.wrong), "cheats": list(result.cheats), "bytes_up": result.bytes_up, "bytes_down": result.bytes_down,
         "holders": result.holders[0], "threshold": result.holders[1], "seconds": time.perf_counter() - began,
     }  # fmt: skip
     if out is not None:
@@ -269,7 +270,7 @@ def _model_of(word: str, iterations: int | None, hierarchy: Path | None) -> Trut
     return model
 
 
-def _protocol_of(word: str, threshold: float, committee: str, loss: float) -> TruthProtocol:
+def _protocol_of(word: str, threshold: float, committee: str, loss: float, checks: bool) -> TruthProtocol:
     """The protocol of a name; the loss that is played is the one that an ``auto`` committee is planned for.
 
     Raises:
@@ -283,11 +284,12 @@ def _protocol_of(word: str, threshold: float, committee: str, loss: float) -> Tr
         raise ConfigError(f"--committee {committee}", remedy="write --committee auto, a number, or 0 for all")
     if committee != "0" and kind not in (Shamir, Virtual):
         raise ConfigError(f"--committee {committee} with --protocol {word}", remedy="use --protocol shamir or virtual, or leave --committee out")  # fmt: skip
+    if checks and kind is not Shamir:
+        raise ConfigError(f"--checks with --protocol {word}", remedy="use --protocol shamir, or leave --checks out")
     if kind is Masks:
         return Masks(threshold=threshold)
-    shares = Shamir(
-        threshold=threshold, committee=committee if committee == "auto" else int(committee), loss=loss or 0.05
-    )
+    members = committee if committee == "auto" else int(committee)
+    shares = Shamir(threshold=threshold, committee=members, loss=loss or 0.05, checks=checks)
     if kind is Virtual:
         return Virtual(of=shares)
     if kind is Shamir:
