@@ -28,7 +28,7 @@ def discover(folder, *more, file="labels.csv.gz"):
 
 
 @pytest.mark.filterwarnings("ignore:1 report left out")
-@pytest.mark.parametrize("more", [("--protocol", "shamir", "--loss", "0.1"), ("--protocol", "plain", "--site", "ward"), ("--protocol", "virtual", "--committee", "auto")])  # fmt: skip
+@pytest.mark.parametrize("more", [("--protocol", "shamir", "--loss", "0.1"), ("--checks", "--threshold", "2"), ("--protocol", "plain", "--site", "ward"), ("--protocol", "virtual", "--committee", "auto")])  # fmt: skip
 def test_it_says_how_good_the_truth_is(labels, capsys, more):
     out = labels / "found.csv"
     assert (
@@ -38,7 +38,7 @@ def test_it_says_how_good_the_truth_is(labels, capsys, more):
     found = json.loads(capsys.readouterr().out)
     assert set(KEYS.split()) <= set(found)
     assert (found["tasks"], found["workers"], found["classes"], found["repeated"]) == (9, 6, 3, 1)
-    assert found["agreement"] == 1.0
+    assert (found["agreement"], found["wrong"], found["cheats"]) == (1.0, [], [])
     assert found["max_difference"] < 1e-5
     rows = list(csv.reader(out.read_text().splitlines()))
     assert rows[0] == ["task", "truth", "confidence"]
@@ -69,6 +69,7 @@ def test_numbers_have_errors_and_a_correlation(tmp_path, capsys):
         (("--method", "davidskene"), "dawid-skene"),
         (("--protocol", "shamit"), "shamir"),
         (("--protocol", "masks", "--committee", "3"), "--committee 3 with --protocol masks"),
+        (("--protocol", "masks", "--checks"), "--checks with --protocol masks"),
         (("--committee", "some"), "--committee some"),
         (("--hierarchy", "h.csv"), "--method tdh"),
         (("--truth", "else.csv"), "nobody reported on task"),

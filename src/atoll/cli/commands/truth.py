@@ -171,7 +171,9 @@ def discover(
     committee: Annotated[
         str, typer.Option("--committee", help="Holders drawn by lot: a number, auto, or 0 for all.")
     ] = "0",
-    checks: Annotated[bool, typer.Option("--checks", help="Holders check all shares, so that cheats are named.")] = False,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Holders check all shares, so that cheats are named.")
+    ] = False,
     loss: Annotated[float, typer.Option("--loss", help="Probability that a party is lost in an iteration.")] = 0.0,
     for_good: Annotated[bool, typer.Option("--for-good", help="Lost parties do not come back.")] = False,
     iterations: Annotated[int | None, typer.Option("--iterations", help="Most iterations.", min=0)] = None,
@@ -218,7 +220,7 @@ def discover(
     for name in ("", ""):
         table.add_column(name)
     for name, value in found.items():
-        if value is not None:
+        if value not in (None, []):
             table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
     output_of(context).give(found, table)
 
