@@ -81,3 +81,40 @@ def test_what_makes_no_sense_is_refused_with_a_remedy(labels, capsys, monkeypatc
     (labels / "else.csv").write_text("task,truth\nt0,c1\nx9,c0\n")
     assert discover(labels, *more) != 0
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:1 report left out")
+@pytest.mark.parametrize(
+    ("short", "whole"), [("vote", "majority-vote"), ("Sum", "weighted-sum"), ("D&S", "dawid-skene")]
+)
+def test_models_have_the_names_of_tables_too(labels, capsys, short, whole):
+    rows = []
+    for word in (short, whole):
+        assert discover(labels, "--method", word, "--protocol", "plain", "--iterations", "2", "--out", str(labels / "o.csv"), "--json") == 0  # fmt: skip
+        capsys.readouterr()
+        rows.append((labels / "o.csv").read_text())
+    assert rows[0] == rows[1]
+
+
+def test_a_truth_of_claims_may_be_a_path_to_what_contains_it(tmp_path, capsys):
+    """As sets with a hierarchy write it; a value with a comma that somebody claims is compared as it is."""
+    claims = 'obj,src,value\nada,wiki,Oslo\nada,news,Norway\nada,blog,Oslo\nbo,wiki,"Bergen, Rhine"\nbo,news,"Bergen, Rhine"\n'
+    (tmp_path / "c.csv").write_text(claims)
+    (tmp_path / "t.csv").write_text('obj,value\nada,"Oslo,Norway"\nbo,"Bergen, Rhine"\n')
+    assert discover(tmp_path, "--method", "one-coin", "--protocol", "plain", "--truth", str(tmp_path / "t.csv"), "--json", file="c.csv") == 0  # fmt: skip
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0
+
+
+def test_scores_within_a_unit_are_refused_by_groups_and_ranked_by_helpers(tmp_path, capsys):
+    """By groups their order would be one of chance; scores that are equal have none."""
+    file = tmp_path / "scores.csv"
+    file.write_text("worker,score\n" + "".join(f"w{i},{1e9 + i}\n" for i in (2, 0, 3, 1)))
+    assert run(["truth", "rank", str(file), "--json"]) == 3
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert "the scores of «w0» and «w1» differ by less than 14.9012" in said["what"]
+    assert "--by helpers" in said["remedy"]
+    assert run(["truth", "rank", str(file), "--by", "helpers", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["order"] == ["w3", "w2", "w1", "w0"]
+    file.write_text("worker,score\na,0.5\nb,0.5\nc,0.7\n")
+    assert run(["truth", "rank", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["order"][0] == "c"

@@ -506,6 +506,14 @@ def score_labels(shares: Mapping[str, Mapping[str, float]], truth: Mapping[str, 
     return right / len(truth)
 
 
+def name_exact(truth: Mapping[str, str], reports: Reports) -> dict[str, str]:
+    """Return what claims can be compared with: of a truth that nobody can claim, since it is a path from a value to those that contain it ("Oslo,Norway"), its first."""
+    if not reports.claims:
+        return dict(truth)
+    known = set(reports.labels)
+    return {task: value if value in known else value.partition(",")[0].strip() for task, value in truth.items()}
+
+
 def require_reported(found: Iterable[str], truth: Mapping[str, Any]) -> None:
     """Refuse a truth about tasks that nobody reported on.
 

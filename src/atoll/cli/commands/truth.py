@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Mapping
@@ -123,6 +124,8 @@ def rank(
 
     known = read_scores(scores)
     bound = max(1.0, *known.values()) if most is None else most
+    if by == Ranker.groups:
+        _require_apart(known, threshold, bound)
     board = _rank(list(known.values()), threshold, bound, by, seed)
     names = dict(zip((f"client-{i}" for i in range(len(known))), known, strict=True))
     order = [names[name] for name in board.order]
@@ -134,6 +137,23 @@ def rank(
     for place, worker in enumerate(order, 1):
         table.add_row(str(place), worker, str(seen.get(worker, "its place alone")))
     output_of(context).give({"workers": len(known), "by": by.value, **terms, "order": order, "seen_by_server": seen}, table)  # fmt: skip
+
+
+def _require_apart(scores: Mapping[str, float], threshold: int, most: float) -> None:
+    """Refuse scores that differ by less than the unit in which groups count: their order would be one of chance.
+
+    Raises:
+        DataError: names two such scores.
+    """
+    from atoll.core.errors import DataError
+    from atoll.core.redaction import private
+    from atoll.secure.ranking import RankingTerms
+
+    scale = RankingTerms(tuple(scores), threshold, most).scale
+    best = sorted(scores, key=lambda worker: scores[worker])
+    for low, high in itertools.pairwise(best):
+        if scores[low] != scores[high] and round(scores[low] / most * scale) == round(scores[high] / most * scale):
+            raise DataError(f"the scores of {private(low)} and {private(high)} differ by less than {most / scale:g}, the unit in which groups count", where="truth rank", remedy="use --by helpers, which compares numbers exactly, or subtract from all scores what they have in common")  # fmt: skip
 
 
 def _rank(scores: list[float], threshold: int, most: float, by: Ranker, seed: int) -> LeaderBoard:
@@ -187,7 +207,7 @@ def discover(
     from atoll.cli.output import require_folder
     from atoll.runs.config import job_class
     from atoll.truth import MajorityVote, pool_sites, read_reports, read_sites, read_truth, split_by_worker
-    from atoll.truth.reports import require_reported
+    from atoll.truth.reports import name_exact, require_reported
 
     began = time.perf_counter()
     if out is not None:
@@ -195,7 +215,7 @@ def discover(
     parts = read_sites(labels, site) if site else None
     whole = pool_sites(parts) if parts else read_reports(labels)
     repeated = sum(one.repeated for one in parts.values()) if parts else whole.repeated
-    known = None if truth is None else read_truth(truth)
+    known = None if truth is None else name_exact(read_truth(truth), whole)
     if known is not None:
         require_reported(whole.tasks, known)
     model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss, checks)
@@ -225,6 +245,10 @@ def discover(
     output_of(context).give(found, table)
 
 
+_SHORT = {"vote": "MajorityVote", "mean": "MeanReport", "median": "MedianReport", "sum": "WeightedSum", "d&s": "DawidSkene", "ds": "DawidSkene"}  # fmt: skip
+"""What models are called in tables of results."""
+
+
 def _play(job: Any, parts: Mapping[str, Reports], seed: int) -> TruthResult:
     from atoll.simulation import simulate
 
@@ -247,6 +271,7 @@ def _named(kind: str, home: str, word: str, option: str) -> Any:
     module = importlib.import_module(home)
     known = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): name for name in part_names(kind)}
     plain = {spelt.replace("-", ""): name for spelt, name in known.items()}
+    plain |= {short: name for short, name in _SHORT.items() if name in known.values()}
     name = plain.get(word.lower().replace("-", "").replace("_", ""))
     if name is None:
         raise ConfigError(f"{option} {word}.{nearest(word, known)}", remedy=f"use one of {', '.join(sorted(known))}")
