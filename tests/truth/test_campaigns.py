@@ -530,8 +530,8 @@ def test_checked_shares_find_the_same_truth_with_losses_and_committees(protocol,
     assert (result.cheats, result.wrong) == ((), ())
 
 
-def test_a_cheating_sender_and_a_cheating_summer_are_named_and_the_rest_is_right(monkeypatch):
-    """w1 shares no polynomial, and commits to that; w4 adds up wrongly. The truth is that of the others."""
+def share_no_polynomial(monkeypatch, cheat_name):
+    """One party shares numbers that lie on no polynomial, and commits to them."""
     split, post = checked_sums.split_seeded, protocols.post_checked
 
     def spoil(*args):
@@ -541,9 +541,15 @@ def test_a_cheating_sender_and_a_cheating_summer_are_named_and_the_rest_is_right
 
     def cheat(island, *more):
         with monkeypatch.context() as patch:
-            if island.name == "w1":
+            if island.name == cheat_name:
                 patch.setattr(checked_sums, "split_seeded", spoil)
             return post(island, *more)
+
+    monkeypatch.setattr(protocols, "post_checked", cheat)
+
+
+def test_a_cheating_sender_and_a_cheating_summer_are_named_and_the_rest_is_right(monkeypatch):
+    """w1 shares no polynomial; w4 adds up wrongly. The truth is that of the others."""
 
     class Wrong(Inline):
         async def run(self, request, positions):
@@ -553,7 +559,7 @@ def test_a_cheating_sender_and_a_cheating_summer_are_named_and_the_rest_is_right
                     reply.value = reply.value + np.uint64(1)
             return replies
 
-    monkeypatch.setattr(protocols, "post_checked", cheat)
+    share_no_polynomial(monkeypatch, "w1")
     job = Truth(model=OneCoin(iterations=1), protocol=CHECKED, label="")
     result = simulated(job, engine=Wrong())
     assert (result.cheats, result.wrong, result.lost) == (("w1",), ("w4",), ())

@@ -30,7 +30,19 @@ from tests.runtime import lying_server
 from tests.support import front_toys
 from tests.support.bridge import Bridge
 from tests.support.certificates import authority
-from tests.truth.test_campaigns import ADD, LAYOUT, PARTS, alter, drawn, other_senders, replay, simulated, swap
+from tests.truth.test_campaigns import (
+    ADD,
+    CHECKED,
+    LAYOUT,
+    PARTS,
+    alter,
+    drawn,
+    other_senders,
+    replay,
+    share_no_polynomial,
+    simulated,
+    swap,
+)
 
 pytestmark = pytest.mark.network
 
@@ -66,10 +78,15 @@ def campaign(protocol: Any, model: TruthModel | None = None) -> Truth:
 
 def title(value: Any) -> str | None:
     """A short id of a protocol."""
-    return f"{type(value).__name__}{getattr(value, 'committee', 0) or ''}" if hasattr(value, "bits") else None
+    if not hasattr(value, "bits"):
+        return None
+    more = "checked" if getattr(value, "checks", False) else getattr(value, "committee", 0) or ""
+    return f"{type(value).__name__}{more}"
 
 
-@pytest.mark.parametrize("protocol", [PlainReplies(), Additive(), Shamir(), Shamir(committee=4), Masks()], ids=title)
+@pytest.mark.parametrize(
+    "protocol", [PlainReplies(), Additive(), Shamir(), Shamir(committee=4), CHECKED, Masks()], ids=title
+)
 def test_between_sites_every_protocol_finds_what_a_simulation_finds(bridge: Bridge, protocol: Any) -> None:
     job = campaign(protocol)
     found, alone = lived(bridge, job, secret_seed=4), simulated(job)
@@ -109,6 +126,7 @@ def killing(task: str, *, served: bool) -> type:
 BORNE = [
     (Shamir(), "describe", True, 0), (Shamir(), "open", True, 0), (Shamir(), "share", False, 0), (Shamir(), "share", True, 1), (Shamir(), "add", False, 1),
     (Shamir(committee=3, threshold=3), "add", False, 0),
+    (CHECKED, "share", True, 1), (CHECKED, "receive_letters", False, 1), (CHECKED, "show_mixed", False, 1), (CHECKED, "add_checked", False, 1),
     (Masks(), "deal", False, 0), (Masks(), "masked", False, 0), (Masks(), "vote", False, 1), (Masks(), "reveal", False, 1), (PlainReplies(), "give", False, 0),
 ]  # fmt: skip
 """A protocol, the step at which a site is killed, whether it has answered by then, and sums in which its contributions count."""
@@ -185,6 +203,26 @@ def test_two_sets_of_senders_win_no_second_sum(bridge: Bridge) -> None:
     assert result.compare_plain().max_difference < 1e-5
     assert len(refused) == 14
     assert all(isinstance(one.error, AtollError) for one in refused)
+
+
+def test_a_cheating_sender_and_a_cheating_summer_are_named_between_sites(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """w1 shares numbers that lie on no polynomial, and w5 adds up wrongly; the truth is that of the others."""
+
+    class Wrong:
+        async def run(self, request: Any, positions: Any) -> Any:
+            replies = await super().run(request, positions)  # type: ignore[misc]
+            for reply in replies:
+                if request.task.name.endswith(":add_checked") and reply.party == 5:
+                    reply.value = np.asarray(reply.value) + np.asarray(1, dtype=reply.value.dtype)
+            return replies
+
+    share_no_polynomial(monkeypatch, "w1")
+    result = lived(bridge, campaign(CHECKED), Wrong)
+    assert (result.cheats, result.wrong) == (("w1",), ("w5",))
+    assert all("w1" not in one.senders for one in result.steps)
+    assert result.compare_plain().max_difference < 1e-5
 
 
 def test_wrong_sums_of_one_site_are_corrected_and_its_workers_named(bridge: Bridge) -> None:
