@@ -101,17 +101,16 @@ def unite_schemas(schemas: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Cat
         if all(table.lower() in map(str.lower, schemas[site]) for site in others):
             found[table.lower()] = dict(columns)
             seen[table.lower()] = dict.fromkeys(columns, first)
-    with shadow(Catalog({})) as connection:
-        for site in others:
-            for table, columns in schemas[site].items():
-                if table.lower() in found:
-                    _unite(connection, table.lower(), found[table.lower()], seen[table.lower()], columns, site)
+    for site in others:
+        for table, columns in schemas[site].items():
+            if table.lower() in found:
+                _unite(table.lower(), found[table.lower()], seen[table.lower()], columns, site)
     for columns in found.values():
         columns |= {name: "INTEGER" for name, kind in columns.items() if kind == EMPTY}
     return Catalog(found)
 
 
-def _unite(connection: Any, table: str, known: dict[str, str], seen: dict[str, str], columns: Mapping[str, str], site: str) -> None:  # fmt: skip
+def _unite(table: str, known: dict[str, str], seen: dict[str, str], columns: Mapping[str, str], site: str) -> None:  # fmt: skip
     """Widen the types of a table's columns by those of another site."""
     here = {name.lower(): kind for name, kind in columns.items()}
     odd = {name.lower() for name in known} ^ set(here)
@@ -127,7 +126,8 @@ def _unite(connection: Any, table: str, known: dict[str, str], seen: dict[str, s
         if _family(kind) != _family(other):
             raise ConfigError(f"column {name} of {table} is {kind} at {seen[name]} and {other} at {site}", where="tables of the sites", remedy="give it one type everywhere, such as by a view with CAST")  # fmt: skip
         text = f"DESCRIBE SELECT CAST(NULL AS {kind}) AS x UNION ALL SELECT CAST(NULL AS {other})"
-        known[name] = str(connection.execute(text).fetchone()[1])
+        with shadow(Catalog({})) as connection:  # opened for types that differ alone: it takes as long as all else here
+            known[name] = str(connection.execute(text).fetchone()[1])
 
 
 def _family(kind: str) -> str:
