@@ -143,7 +143,7 @@ async def release_rows(plan: SecurePlan, tables: SecureTables) -> tuple[SharedTa
     return made, await outward_rows(made, ordered=plan.ordered), few
 
 
-def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None, keys: RehearsedKeys | None = None, noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None) -> SecureCost:  # fmt: skip
+def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], parties: Sequence[str], cuts: RehearsedCuts | None = None, keys: RehearsedKeys | None = None, noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None, orders: int = 4) -> SecureCost:  # fmt: skip
     """What a plan costs.
 
     Args:
@@ -155,6 +155,7 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
         keys: tables whose keys a party reads; ``None`` for none.
         noted: sizes that they opened on the way, by name; by default usual ones.
         slices: how many rows slices have; ``None`` for a plan without.
+        orders: how many orders of few rows are rehearsed: one is enough where the sizes are guesses.
     """
     run = _Rehearsals(plan, widths, cuts, keys, noted, slices)
     largest = run.largest([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)])
@@ -165,7 +166,7 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
     totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
     if largest <= _LARGEST:
         # Few rows are sorted in a number of steps that varies: the mean of several orders is nearer.
-        drawn = [run.play(totals, seed) for seed in range(4 if largest <= _LARGEST // 4 and keys is None else 1)]
+        drawn = [run.play(totals, seed) for seed in range(orders if largest <= _LARGEST // 4 and keys is None else 1)]
         sent, messages = (sum(values) / len(drawn) for values in zip(*((one.nbytes, one.messages) for one in drawn), strict=True))  # fmt: skip
         return SecureCost(sent + shared, messages, drawn[0].outward)
     runs = []

@@ -663,7 +663,7 @@ class Smcql(Strategy):
         sizes, sliced = self.guess_sizes(plan, sites), sliced_rows(plan)
         slices = None if sliced is None else SliceSizes.guess(sliced, list(sizes))
         sizes = sizes if slices is None else slices.with_rows(sizes)
-        return self._cost(plan, sizes, {}, self.cuts_before(plan, sizes), slices=slices)
+        return self._cost(plan, sizes, {}, self.cuts_before(plan, sizes), slices=slices, orders=1)
 
     @staticmethod
     def guess_sizes(plan: SecurePlan, sites: int) -> dict[str, list[int]]:
@@ -681,11 +681,13 @@ class Smcql(Strategy):
         )
         return replace(answer, expected=expected, rounds=rounds)
 
-    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None) -> tuple[float, int]:  # fmt: skip
+    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None, orders: int = 4) -> tuple[float, int]:  # fmt: skip
         names = list(sizes)
         parties = self.choose_parties(plan, names)
         asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0], self)))
-        cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted, slices)
+        cost = predict_cost(
+            plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted, slices, orders
+        )
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths), **({} if slices is None else {"slices": slices.told()})}))  # fmt: skip
         agreed = roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(np.zeros(DIGEST, np.uint8)))
