@@ -16,8 +16,8 @@ import pytest
 
 from atoll.runtime.confinement.sandbox import UNCONFINED, Confinement, confinement
 from atoll.runtime.confinement.walls import OPEN, JobLimits
-from atoll.runtime.daemon import launch, ready
-from atoll.runtime.daemon.launch import Lines, Start, Started
+from atoll.runtime.daemon import job_start, ready
+from atoll.runtime.daemon.job_start import JobStart, Lines, StartedProcess
 from atoll.runtime.daemon.place import Place
 from atoll.runtime.daemon.ready import ReadyProcesses
 from atoll.runtime.worker.process import await_order
@@ -55,7 +55,7 @@ class Daemon:
         self.data.write_text("first")
         variables = {"PYTHONPATH": os.pathsep.join([str(folder / "modules"), *sys.path]), "DATA": str(self.data)}
         variables["OTHER"] = str(self.folder / "jobs" / "1" / "state" / "kept")  # what the first job leaves
-        self.start = Start(confined, OPEN, (folder / "modules", self.data), tuple(variables.items()))
+        self.start = JobStart(confined, OPEN, (folder / "modules", self.data), tuple(variables.items()))
         self.pool = ReadyProcesses(self.folder)
 
     def prepare(self, job: str) -> tuple[Place, Path]:
@@ -66,12 +66,12 @@ class Daemon:
         (code / "job.yaml").write_text(f"job {job}")
         return place, code
 
-    async def run(self, job: str, start: Start | None = None, kind: str = "query") -> dict[str, Any]:
+    async def run(self, job: str, start: JobStart | None = None, kind: str = "query") -> dict[str, Any]:
         """What a job's process has found, once it has ended."""
         place, code = self.prepare(job)
         return await self.serve(place, code, start or self.start, kind)
 
-    async def serve(self, place: Place, code: Path, start: Start, kind: str) -> dict[str, Any]:
+    async def serve(self, place: Place, code: Path, start: JobStart, kind: str) -> dict[str, Any]:
         found: list[str] = []
         started = await self.pool.take(start, kind, place, code)
         (code / "order.msg").write_text(f"order of {place.folder.name}")
@@ -87,15 +87,15 @@ class Daemon:
         return dict(json.loads(found[-1]))
 
     @staticmethod
-    async def end(started: Started) -> None:
+    async def end(started: StartedProcess) -> None:
         await started.process.wait()
         started.process.socket.close()
         await started.end()
 
-    def waiting(self) -> Started | None:
+    def waiting(self) -> StartedProcess | None:
         return None if self.pool._kept is None else self.pool._kept.started
 
-    async def until_ready(self) -> Started:
+    async def until_ready(self) -> StartedProcess:
         await until(self.waiting)
         found = self.waiting()
         assert found is not None
@@ -104,7 +104,7 @@ class Daemon:
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "MODULE", "piece")
+    monkeypatch.setattr(job_start, "MODULE", "piece")
     monkeypatch.setattr(ready, "ready_modules", lambda kind: ("json",) if kind == "query" else ())
 
 
@@ -153,7 +153,7 @@ def test_a_job_that_differs_gets_a_process_of_its_own(tmp_path: Path) -> None:
         await daemon.run("1")
         kept = await daemon.until_ready()
 
-        async def take(start: Start, kind: str = "query", *, source: bool = False, state: bool = False) -> bool:
+        async def take(start: JobStart, kind: str = "query", *, source: bool = False, state: bool = False) -> bool:
             place, code = daemon.prepare(os.urandom(4).hex())
             for there, folder in ((source, code / "source"), (state, place.state)):
                 if there:
@@ -208,7 +208,7 @@ def test_none_is_kept_where_none_is_of_use_or_after_a_while(tmp_path: Path, monk
 
 @pytest.mark.network
 def test_a_daemon_that_stops_leaves_no_process_and_one_that_was_killed_no_folder(tmp_path: Path) -> None:
-    async def body(daemon: Daemon) -> Started:
+    async def body(daemon: Daemon) -> StartedProcess:
         await daemon.run("1")
         return await daemon.until_ready()
 

@@ -13,7 +13,7 @@ from atoll.core.errors import BundleError, IdentityError, MessageError
 from atoll.runtime.bundle import Manifest, make_bundle
 from atoll.runtime.confinement.walls import JobLimits
 from atoll.runtime.daemon.control import text, whole
-from atoll.runtime.daemon.launch import MOST, Lines
+from atoll.runtime.daemon.job_start import MOST, Lines
 from atoll.runtime.daemon.place import LEDGER, Place
 from atoll.runtime.daemon.processes import Process
 from atoll.runtime.provision import Kit, ProjectConfig, provision

@@ -229,8 +229,8 @@ class GarbledSmcql(Smcql):
         del plan
         return list(names)
 
-    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None) -> tuple[float, int]:  # fmt: skip
-        del cuts, joins, noted, slices
+    def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None, orders: int = 4) -> tuple[float, int]:  # fmt: skip
+        del cuts, joins, noted, slices, orders
         return self._cost_of(plan, sizes, widths, self.count(plan, sizes, widths, {}))
 
     def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> Sequence[GateCounter]:  # fmt: skip

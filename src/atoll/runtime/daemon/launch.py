@@ -4,86 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atoll.core import message
-from atoll.core.errors import AtollError, JobError, TaskError
+from atoll.core.errors import AtollError, TaskError
 from atoll.core.requests.wire import pack_error
 from atoll.core.sealing.hpke import KEY
 from atoll.engines.link import LinkClosed
 
 from ..bundle import JOB_FILE
 from ..confinement.folders import HeldFolder, remove_tree
-from ..confinement.sandbox import UNCONFINED, Confinement, JobGroup, delegated_group
-from ..confinement.walls import JobLimits, Walls
+from ..confinement.sandbox import UNCONFINED, Confinement
 from ..confinement.watching import WatchOrder
 from ..identity import Peer
 from ..line import Channel, Line, Settings, local_line
 from ..resources import Grant
 from ..transport import local_pipe
 from ..worker.letters import KEY_FILE, pulsing
+from .job_start import JobStart, JobWatch, Lines, StartedProcess, error_of
 from .place import Place
 from .processes import Process, keeper_signal
+from .ready import ReadyProcesses
 
-if TYPE_CHECKING:
-    from .ready import ReadyProcesses
-
-__all__ = ["JobProcess", "JobWatch", "Lines", "ProcessDiedEarly", "Start", "Started", "launch"]
+__all__ = ["JobProcess", "ProcessDiedEarly", "launch"]
 
 
-# ------------------------------------------------------------------ lines of output for a log: in batches, and no more than a person could read
-
-
-EVERY = 0.1
-"""Seconds that a line waits for more lines."""
-MOST = 500
-"""Lines of one batch; lines beyond that are counted and left out."""
-
-
-class Lines:
-    """Collects lines, and sends them in batches.
-
-    Attributes:
-        send: takes a batch.
-    """
-
-    def __init__(self, send: Callable[[list[str]], None]) -> None:
-        self.send = send
-        self._lines: list[str] = []
-        self._left_out = 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, line: str) -> None:
-        """Add one line."""
-        if len(self._lines) >= MOST:
-            self._left_out += 1
-            return
-        self._lines.append(line)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(EVERY, self.flush)
-
-    def flush(self) -> None:
-        """Send the collected lines now."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._left_out:
-            self._lines.append(f"[{self._left_out} more lines within {EVERY:g} s, left out]")
-        lines, self._lines, self._left_out = self._lines, [], 0
-        if lines:
-            self.send(lines)
-
-
-# ------------------------------------------------------------------ how a daemon starts the process of a job: what it hands down, and what it gets back
-
-
-MODULE = "atoll.runtime.worker"
 ORDER = "order.msg"
 _START = 120.0
 """Seconds for a process to start."""
@@ -110,89 +58,6 @@ class ProcessDiedEarly(LinkClosed):
         self.code = code
 
 
-class JobWatch:
-    """The process that watches what a job takes, see `atoll.runtime.confinement.watching`.
-
-    Args:
-        running: the process.
-    """
-
-    def __init__(self, running: asyncio.subprocess.Process) -> None:
-        self._running = running
-        self._saying = asyncio.create_task(self._read_report())
-
-    @classmethod
-    async def start(cls) -> JobWatch:
-        """Start the process, which waits to be told what to watch.
-
-        Raises:
-            TaskError: the system cannot start the process.
-        """
-        words = [sys.executable, "-m", "atoll.runtime.confinement.watching"]
-        quiet, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
-        try:
-            return cls(
-                await asyncio.create_subprocess_exec(
-                    *words, stdin=pipe, stdout=pipe, stderr=quiet, start_new_session=True
-                )
-            )
-        except OSError as error:
-            raise TaskError(
-                f"a job cannot be watched: {error.strerror or error}",
-                where="the job's process",
-                remedy="free memory or processes on this machine, then submit again",
-            ) from error
-
-    def begin(self, order: WatchOrder) -> None:
-        """Tell it what to watch."""
-        if self._running.stdin is not None:
-            self._running.stdin.write(f"{json.dumps(asdict(order))}\n".encode())
-
-    async def wait_for_end(self) -> AtollError | None:
-        """Wait for its end; return why it has ended the job, or None if the job ended by itself."""
-        return await asyncio.shield(self._saying)
-
-    async def _read_report(self) -> AtollError | None:
-        out = b"" if self._running.stdout is None else await self._running.stdout.read()
-        await self._running.wait()
-        said = out.partition(b"\n")[0]
-        if said:
-            return _error_of(json.loads(said))
-        if self._running.returncode:
-            return TaskError(
-                f"the process that watches what the job takes has ended, with exit code {self._running.returncode}",
-                where="the job's process",
-                remedy="see what ended it on this machine, then resume the job",
-            )
-        return None
-
-    def stop(self) -> None:
-        """End it."""
-        with contextlib.suppress(ProcessLookupError):
-            self._running.kill()
-
-
-def _error_of(said: Mapping[str, Any]) -> AtollError:
-    """Return the error of a job that was ended."""
-    if said["of"] == "scratch":
-        return TaskError(
-            f"the job has written {said['found']:,} bytes, more than the {said['most']:,} that jobs may write here",
-            where="the job's process",
-            remedy="let the job write less, or start the server or site with --scratch and a larger size",
-        )
-    if said["of"] == "memory":
-        return JobError(
-            f"the job has taken {max(said['found'], said['most'] + 1):,} bytes of memory in all its processes, more than the {said['most']:,} that it may",
-            where="the job's process",
-            remedy="ask for more (resources: {memory: ...}), or use fewer processes, smaller batches or models",
-        )
-    return TaskError(
-        f"what the job takes of this machine cannot be measured: {said['why']}",
-        where="the job's process",
-        remedy="look at the job's own code, and at who has signed it",
-    )
-
-
 class JobProcess:
     """A job's process with its line.
 
@@ -203,7 +68,7 @@ class JobProcess:
         memory: bytes that it may take.
     """
 
-    def __init__(self, started: Started, line: Line, told: Path, memory: int = 0) -> None:
+    def __init__(self, started: StartedProcess, line: Line, told: Path, memory: int = 0) -> None:
         self._group, self._memory = started.group, memory
         self._over: AtollError | None = None
         self._watch = started.watch
@@ -221,7 +86,7 @@ class JobProcess:
             self._watch.stop()
         if self._group is not None:
             if self._over is None and self._group.ran_out():
-                self._over = _error_of({"of": "memory", "found": self._memory, "most": self._memory})
+                self._over = error_of({"of": "memory", "found": self._memory, "most": self._memory})
             self._group.remove()
         self._lines.flush()
         return code
@@ -294,82 +159,6 @@ class JobProcess:
         return await self.wait()
 
 
-@dataclass(frozen=True)
-class Start:
-    """How the process of a job starts, as far as it does not depend on the job: what two jobs have in common if one process could serve either.
-
-    Attributes:
-        confinement: how jobs are confined.
-        limits: what it may take.
-        reads: files and folders that it may read, beside its own.
-        environment: its further variables.
-        devices: whether it may use the machine's accelerators.
-    """
-
-    confinement: Confinement
-    limits: JobLimits
-    reads: tuple[Path, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-    devices: bool = False
-
-    async def begin(self, arguments: Callable[[int], Sequence[str]], code: Path, state: Path, lines: Lines) -> Started:
-        """Start the process.
-
-        Args:
-            arguments: of the worker, given the number of its end of the socket.
-            code: the folder of an attempt, with ``scratch`` in it.
-            state: what it may write that outlives the attempt.
-            lines: takes its output.
-
-        Raises:
-            TaskError: the system cannot start it.
-        """
-        group, home = _make_group(self.limits) if self.limits.memory else None, code / "scratch"
-        walls = Walls(home, (*self.reads, code), (state,), devices=self.devices, shared=self.limits.memory // 2)
-        try:
-            process = await Process.start(
-                MODULE, arguments, folder=home, on_line=lines.add, environment=dict(self.environment),
-                confinement=self.confinement, limits=self.limits, walls=walls, group=group,
-            )  # fmt: skip
-        except BaseException:
-            if group is not None:
-                group.remove()
-            raise
-        return Started(process, group, lines, code, state)
-
-
-@dataclass(frozen=True)
-class Started:
-    """A process of a job that has been started, and has no line yet.
-
-    Attributes:
-        process: the process.
-        group: its control group, if it has one.
-        lines: its output, for the log.
-        code: the folder of the attempt as the process has it.
-        state: the same of what outlives the attempt.
-        watch: the process that will watch it, if that is started too.
-    """
-
-    process: Process
-    group: JobGroup | None
-    lines: Lines
-    code: Path
-    state: Path
-    watch: JobWatch | None = None
-
-    async def end(self) -> None:
-        """End it, and what belongs to it."""
-        if self.process.alive:
-            await asyncio.shield(self.process.stop(0.0))
-        if self.watch is not None:
-            self.watch.stop()
-            await self.watch.wait_for_end()
-        self.lines.flush()
-        if self.group is not None:
-            self.group.remove()
-
-
 async def launch(
     place: Place,
     code: Path,
@@ -425,7 +214,7 @@ async def launch(
     limits = confinement.limits(0 if grant is None else grant.need.memory, devices)
     shown = (*reads, *(() if socket is None else (socket,)), *((place.results,) if site else ()))
     variables = () if grant is None else tuple(grant.environment().items())
-    start = Start(confinement, limits, shown, variables, devices)
+    start = JobStart(confinement, limits, shown, variables, devices)
     started = None if ready is None else await ready.take(start, kind, place, code)
     seen_code, seen_state = (code, place.state) if started is None else (started.code, started.state)
     home, source = seen_code / "scratch", code / "source"
@@ -457,14 +246,6 @@ async def launch(
     if ready is not None:
         ready.follow(start, kind, started)
     return made
-
-
-def _make_group(limits: JobLimits) -> JobGroup | None:
-    """Return a control group for a job, where this daemon may make one."""
-    above = delegated_group()
-    with contextlib.suppress(OSError):
-        return None if above is None else JobGroup.make(above, limits.memory, limits.processes)
-    return None
 
 
 def _prepare(place: Place, code: Path, order: bytes, site: bool, keyed: bool) -> None:

@@ -26,7 +26,7 @@ from atoll.core.rooms import ready_modules
 
 from ..bundle import SOURCE
 from ..confinement.folders import remove_tree
-from .launch import JobWatch, Lines, Start, Started
+from .job_start import JobStart, JobWatch, Lines, StartedProcess
 from .place import Place
 
 __all__ = ["ReadyProcesses"]
@@ -40,11 +40,11 @@ _IDLE = 600.0
 class _Kept:
     """A process that waits for a job: how it started, for which kind, in which folder, which files its data were then, and whether it has come so far that its folders may move."""
 
-    start: Start
+    start: JobStart
     kind: str
     folder: Path
     seen: tuple[Any, ...]
-    started: Started
+    started: StartedProcess
     there: asyncio.Task[bool]
 
 
@@ -65,7 +65,7 @@ class ReadyProcesses:
         with contextlib.suppress(OSError):  # of a daemon that was killed
             remove_tree(self._folder)
 
-    async def take(self, start: Start, kind: str, place: Place, code: Path) -> Started | None:
+    async def take(self, start: JobStart, kind: str, place: Place, code: Path) -> StartedProcess | None:
         """Return the process that is ready, if the job could have started it; its folders are the job's from now on.
 
         Args:
@@ -97,7 +97,7 @@ class ReadyProcesses:
         # A sandbox has the folders where they were; without one, the process finds them where they are.
         return kept.started if start.confinement.confined else replace(kept.started, code=code, state=place.state)
 
-    def follow(self, start: Start, kind: str, started: Started) -> None:
+    def follow(self, start: JobStart, kind: str, started: StartedProcess) -> None:
         """Start a process for the next job of the kind once this one's has ended.
 
         Args:
@@ -121,7 +121,7 @@ class ReadyProcesses:
             await asyncio.to_thread(remove_tree, self._folder)
 
     async def _replace(
-        self, start: Start, kind: str, modules: Sequence[str], seen: tuple[Any, ...], before: Started
+        self, start: JobStart, kind: str, modules: Sequence[str], seen: tuple[Any, ...], before: StartedProcess
     ) -> None:
         await before.process.wait()
         # What comes and goes with a job, such as the socket to its database, is not there for a process that waits.
@@ -179,7 +179,7 @@ def _identify(paths: Sequence[Path]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-async def _is_there(started: Started) -> bool:
+async def _is_there(started: StartedProcess) -> bool:
     """Wait until a process says that it runs; before, its sandbox may still look for its folders."""
     with contextlib.suppress(OSError):
         started.process.socket.setblocking(False)
@@ -202,7 +202,7 @@ def _move(folder: Path, place: Place, code: Path) -> None:
     folder.rmdir()
 
 
-async def _discard(started: Started | None, folder: Path, there: asyncio.Task[bool] | None = None) -> None:
+async def _discard(started: StartedProcess | None, folder: Path, there: asyncio.Task[bool] | None = None) -> None:
     if started is not None:
         await asyncio.shield(started.end())
         if there is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from atoll.cli import main
-from atoll.runtime.daemon import launch
+from atoll.runtime.daemon import job_start
 
-launch.MODULE = "atoll.testing.hostile.worker"
+job_start.MODULE = "atoll.testing.hostile.worker"
 
 if __name__ == "__main__":
     main()
