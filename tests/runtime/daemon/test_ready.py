@@ -44,6 +44,10 @@ print(json.dumps(said), flush=True)
 """What a process of a job finds, in its own words; it waits for its order as the worker does, and loads nothing."""
 
 
+async def nothing() -> None:
+    """Nobody waits for a sign of life."""
+
+
 class Daemon:
     """A daemon's folder in which jobs run one after the other, as `launch` runs them."""
 
@@ -73,7 +77,7 @@ class Daemon:
 
     async def serve(self, place: Place, code: Path, start: JobStart, kind: str) -> dict[str, Any]:
         found: list[str] = []
-        started = await self.pool.take(start, kind, place, code)
+        started = await self.pool.take(start, kind, place, code, nothing)
         (code / "order.msg").write_text(f"order of {place.folder.name}")
         if started is None:
             (code / "scratch").mkdir()
@@ -158,7 +162,7 @@ def test_a_job_that_differs_gets_a_process_of_its_own(tmp_path: Path) -> None:
             for there, folder in ((source, code / "source"), (state, place.state)):
                 if there:
                     folder.mkdir()
-            return await daemon.pool.take(start, kind, place, code) is not None
+            return await daemon.pool.take(start, kind, place, code, nothing) is not None
 
         assert not await take(daemon.start, "train")
         assert not await take(daemon.start, source=True)

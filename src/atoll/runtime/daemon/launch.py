@@ -215,7 +215,8 @@ async def launch(
     shown = (*reads, *(() if socket is None else (socket,)), *((place.results,) if site else ()))
     variables = () if grant is None else tuple(grant.environment().items())
     start = JobStart(confinement, limits, shown, variables, devices)
-    started = None if ready is None else await ready.take(start, kind, place, code)
+    alive = _telling(on_life)
+    started = None if ready is None else await ready.take(start, kind, place, code, alive)
     seen_code, seen_state = (code, place.state) if started is None else (started.code, started.state)
     home, source = seen_code / "scratch", code / "source"
     said = message.encode(
@@ -235,7 +236,7 @@ async def launch(
             started.lines.send = on_lines
             with contextlib.suppress(OSError):  # it has died since: its line says so
                 started.process.give(str(seen_code / ORDER))
-        async with pulsing(_telling(on_life), spent=started.process.cpu):
+        async with pulsing(alive, spent=started.process.cpu):
             line = await _line(started.process, role, name, place.folder / "spool")
             made = JobProcess(started, line, code / "scratch" / "error.msg", limits.memory)
             await made.watch((code / "scratch", place.state), confinement.scratch, 0 if started.group else limits.memory)  # fmt: skip

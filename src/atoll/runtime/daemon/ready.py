@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from atoll.core.rooms import ready_modules
 
 from ..bundle import SOURCE
 from ..confinement.folders import remove_tree
+from ..worker.letters import pulsing
 from .job_start import JobStart, JobWatch, Lines, StartedProcess
 from .place import Place
 
@@ -65,7 +66,9 @@ class ReadyProcesses:
         with contextlib.suppress(OSError):  # of a daemon that was killed
             remove_tree(self._folder)
 
-    async def take(self, start: JobStart, kind: str, place: Place, code: Path) -> StartedProcess | None:
+    async def take(
+        self, start: JobStart, kind: str, place: Place, code: Path, alive: Callable[[], Awaitable[None]]
+    ) -> StartedProcess | None:
         """Return the process that is ready, if the job could have started it; its folders are the job's from now on.
 
         Args:
@@ -73,6 +76,7 @@ class ReadyProcesses:
             kind: the kind of job.
             place: the job's place.
             code: the unpacked bundle, whose files move.
+            alive: called now and then while a process that has just been started works.
 
         Raises:
             TaskError: the files cannot be moved.
@@ -82,7 +86,9 @@ class ReadyProcesses:
             return None  # modules that a job brings come before those that are installed
         self._forget()
         fits = kept.start == start and kept.seen == _identify(start.reads)
-        if not fits or not await asyncio.shield(kept.there) or not kept.started.process.alive:
+        async with pulsing(alive, spent=kept.started.process.cpu):
+            fits = fits and await asyncio.shield(kept.there)
+        if not fits or not kept.started.process.alive:
             self._spawn(_discard(kept.started, kept.folder, kept.there))
             return None
         try:
