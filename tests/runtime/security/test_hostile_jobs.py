@@ -112,7 +112,8 @@ def vandalise(island, message):
         file = site / "results" / "north" / f"{name}.msg"
         said[name] = [tried(lambda: file.write_bytes(b"gone")), tried(file.unlink), tried(lambda: file.read_bytes()[:0])]
     said["record file"] = tried(lambda: (site / "results" / "north" / "answered.record").unlink())
-    said["key"] = tried(lambda: next((site / "record").glob("*/letters.key")).write_bytes(bytes(32)))
+    said["key"] = tried(lambda: (Path.cwd().parent / "letters.key").write_bytes(bytes(32)))
+    said["kept keys"] = tried(lambda: list((site / "record").glob("*/letters.key")))
     said["planted"] = tried(lambda: plant(job, site, message["ledger"]))
     print("vandal", json.dumps(said), flush=True)
     return {"n": atoll.Sum(1.0)}
@@ -154,6 +155,7 @@ def test_a_job_that_plants_links_pipes_and_lines_harms_neither_its_site_nor_its_
                         assert [word.partition(":")[0] for word in got["answered"]] == ["OSError", "OSError", "b''"]
                         assert got["record file"].startswith("OSError")
                         assert got["key"].startswith("OSError")
+                        assert got["kept keys"] == "[]"  # the daemon's record is not there
                     await admin.resume(started["job"])
                     assert (await admin.wait(started["job"]))["state"] == "failed"
             await walled.fronts["north"].end()
