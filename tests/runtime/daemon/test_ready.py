@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable
@@ -151,7 +152,7 @@ def test_each_process_serves_one_job_and_finds_nothing_of_another(tmp_path: Path
 
 @pytest.mark.network
 def test_a_job_that_differs_gets_a_process_of_its_own(tmp_path: Path) -> None:
-    """Other limits or variables, data that have been replaced, code of its own, a later attempt, another kind."""
+    """Other limits or variables, data that have been replaced, code of its own, a later attempt, another kind, folders that somebody has removed."""
 
     async def body(daemon: Daemon) -> None:
         await daemon.run("1")
@@ -178,6 +179,9 @@ def test_a_job_that_differs_gets_a_process_of_its_own(tmp_path: Path) -> None:
         replaced.rename(daemon.data)
         assert not await take(daemon.start)
         assert (await daemon.run("5"))["data"] == "second"
+        await daemon.until_ready()
+        shutil.rmtree(daemon.folder / "ready")
+        assert (await daemon.run("6"))["order"] == "order of 6"
 
     play(tmp_path, body)
 

@@ -95,6 +95,8 @@ class ReadyProcesses:
             await asyncio.to_thread(_move, kept.folder, place, code)
         except OSError as error:
             self._spawn(_discard(kept.started, kept.folder, kept.there))
+            if not place.state.exists():  # the first to move: its folder has gone, and the job has all of its files
+                return None
             raise TaskError(
                 f"the job's folder cannot be made: {error.strerror or error}",
                 where=str(place.folder),
@@ -200,11 +202,11 @@ def _make(*folders: Path) -> None:
 
 def _move(folder: Path, place: Place, code: Path) -> None:
     """Give a job the folders of a process that waits: no job has had a part in either yet."""
+    (folder / "state").rename(place.state)
     for path in list(code.iterdir()):
         path.rename(folder / "attempt" / path.name)
     code.rmdir()
     (folder / "attempt").rename(code)
-    (folder / "state").rename(place.state)
     folder.rmdir()
 
 
