@@ -19,7 +19,7 @@ An estimate is the noised sum of the sample divided by q (Horvitz and Thompson 1
 what units contribute: the count itself for a count; ``(l + h) S - l h N`` for a sum S of N values in [l, h], since ``(x - l) (h - x) >= 0``.
 
 Source: the survey of federated computing, section 3.3: Bater et al. 2020, "SAQE: Practical Privacy-Preserving Approximate Query Processing for Data Federations". Two things differ: its sample is drawn
-obliviously in secure computation, since its owners share rows before they sample; and a join of samples is not sampled by us.
+obliviously in secure computation, since its owners share rows before they sample, which ours do with ``sampled_by=shares`` alone (`atoll.query.strategies.secret_sample`); and a join of samples is not sampled by us.
 """
 
 from __future__ import annotations

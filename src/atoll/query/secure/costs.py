@@ -34,6 +34,7 @@ __all__ = [
     "relayed_nbytes",
     "release_rows",
     "shared_layout",
+    "sharing_nbytes",
     "shown_columns",
     "sliced_layout",
 ]
@@ -159,10 +160,10 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
     """
     run = _Rehearsals(plan, widths, cuts, keys, noted, slices)
     largest = run.largest([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)])
-    shared = sum(_sharing(shared_layout(plan, place, widths), own[place], owner in parties) for place in range(len(plan.leaves)) for owner, own in sizes.items() if own[place])  # fmt: skip
+    shared = sum(sharing_nbytes(shared_layout(plan, place, widths), own[place], owner in parties) for place in range(len(plan.leaves)) for owner, own in sizes.items() if own[place])  # fmt: skip
     if slices is not None:
         layout = sliced_layout(plan, slices, widths)
-        shared += sum(_sharing(layout, slices.result_rows(owner), owner in parties) for owner in sizes if slices.result_rows(owner))  # fmt: skip
+        shared += sum(sharing_nbytes(layout, slices.result_rows(owner), owner in parties) for owner in sizes if slices.result_rows(owner))  # fmt: skip
     totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
     if largest <= _LARGEST:
         # Few rows are sorted in a number of steps that varies: the mean of several orders is nearer.
@@ -194,7 +195,7 @@ def relayed_nbytes(nbytes: int) -> int:
     return _RELAYED * sealed_nbytes(nbytes)
 
 
-def _sharing(layout: Layout, rows: int, among: bool) -> int:
+def sharing_nbytes(layout: Layout, rows: int, among: bool) -> int:
     """Bytes that an owner sends to share its rows: two seeds, and what is missing twice."""
     rest = rows * (1 + sum(word_dtype(64 if bits is None else bits).itemsize for bits in layout.values()))
     seed, whole = bytes(32), np.zeros(rest, np.uint8)

@@ -116,6 +116,41 @@ def _bounded_text(silo: Any, plan: NoisedPlan, draw: _Draw | None = None) -> str
     )
 
 
+def _units_text(silo: Any, plan: NoisedPlan, *, values: bool) -> str:
+    """Local SQL: keys and numbers of each unit in a group, or of each value, of the rows that count."""
+    text, by = _bounded_text(silo, plan), _any_value(len(plan.numbers)) if values else "u"
+    keys = [f"k{k}" for k in range(len(plan.keys))]
+    grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
+    there = f" AND {by} IS NOT NULL"
+    return f"{text.removesuffix(grouped) if grouped else text}{there} GROUP BY {', '.join([*keys, by])}"
+
+
+def _any_value(count: int) -> str:
+    """The value of a row of which numbers count different ones: a condition may leave it out of some."""
+    return f"coalesce({', '.join(f'v{k}' for k in range(count))})"
+
+
+@dataclass(frozen=True)
+class DrawnNumbers:
+    """What a site shares of a sample that is drawn under shares.
+
+    Attributes:
+        thresholds: of each unit or value in a group, ``(rows,)``: its rate times 2^32.
+        numbers: what it contributes to each sum, ``(rows, sums)``: 0 to those of other groups.
+        seed: the site's part of the draw.
+        noise: the site's noise on each sum, ``(sums,)``.
+    """
+
+    thresholds: Any
+    numbers: Any
+    seed: bytes = b""
+    noise: Any = None
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of the table that is shared."""
+        return {"threshold": self.thresholds, **{f"v{k}": x for k, x in enumerate(self.numbers.T)}}
+
+
 @dataclass(frozen=True)
 class _Draw:
     """A sample that a site draws.
@@ -124,17 +159,17 @@ class _Draw:
         key: fresh bytes of the site's secret.
         cells: the groups.
         rates: the rate of each.
-        values: whether values are drawn, in place of units.
+        values: of how many numbers values are drawn, in place of units; 0 for units.
     """
 
     key: bytes
     cells: tuple[tuple[Any, ...], ...]
     rates: tuple[float, ...]
-    values: bool
+    values: int
 
     def text(self, keys: Sequence[str]) -> tuple[str, str]:
         """Local SQL: what is joined with the rows, and a condition on them."""
-        parts = ["CAST(v0 AS VARCHAR)"] if self.values else ["CAST(u AS VARCHAR)", *keys]
+        parts = [f"CAST({_any_value(self.values)} AS VARCHAR)"] if self.values else ["CAST(u AS VARCHAR)", *keys]
         if len(set(self.rates)) == 1:
             return "", f" AND {draw_condition(self.key, parts, self.rates[0])}"
         rows = [f"({', '.join(['NULL' if one is None else quote_text(one) for one in cell] + [quote_text(rate_digits(rate))])})" for cell, rate in zip(self.cells, self.rates, strict=True)]  # fmt: skip
@@ -144,7 +179,7 @@ class _Draw:
         return joined, f" AND {draw_condition(self.key, parts, 'q')}"
 
 
-def _plan_here(island: Any, message: Any) -> NoisedPlan:
+def plan_here(island: Any, message: Any) -> NoisedPlan:
     """The plan that the site makes itself."""
     sampler = _asks(message).drawn
     plan: NoisedPlan = plan_of(silo_of(island.data), message, make_sampled_plan if sampler else make_noised_plan, "saqe")  # fmt: skip
@@ -186,10 +221,14 @@ def _release(island: Any, message: Any, plan: NoisedPlan, kind: str, bound: Any,
     failing = sum(event.delta for event in spent if isinstance(event, PrivateRelease))
     charged = {"epsilon": epsilon / plan.parts(_asks(message).drawn) * parts, "delta": failing}
     terms, sites = _digest_terms(message, plan), _sites_of(message)
-    tag = hash_parts("noised answer", terms, kind).hex()
-    held = hash_parts("released for", json.dumps([sites, bound])).hex()
+    tag, held = _name_release(terms, kind, sites, bound)
     about = {"kind": kind, "terms": terms, "sites": sites}
     return release_once(island, tag, plan.statement.text, analyst, charged, spent, make, held, about)
+
+
+def _name_release(terms: str, kind: str, sites: Sequence[str], bound: Any) -> tuple[str, str]:
+    """The tag of a release, and what it is released for."""
+    return hash_parts("noised answer", terms, kind).hex(), hash_parts("released for", json.dumps([sites, bound])).hex()
 
 
 def _sites_of(message: Any) -> list[str]:
@@ -204,6 +243,8 @@ def _digest_terms(message: Any, plan: NoisedPlan) -> str:
         del said["confidence"]
     if not plan.hidden_keys:
         del said["delta"]
+    if said["sampled_by"] == "owners":  # as records of before say it
+        del said["sampled_by"]
     return hash_parts("terms", json.dumps([plan.statement.sql, repr(plan.numbers), plan.bounds, said], sort_keys=True)).hex()  # fmt: skip
 
 
@@ -294,7 +335,7 @@ def require_budget(island: Any, analyst: str, charged: Mapping[str, float], *, g
 @task(discloses=promise_privacy)
 def require_room(island: Any, message: Any) -> Any:
     """Refuse an answer that exceeds this site's budget, or that it has given among other sites, before any site reads a row or is charged. What of it was charged already costs nothing."""
-    plan = _plan_here(island, message)
+    plan = plan_here(island, message)
     epsilon, delta, analyst = _terms(island, message)
     terms, sites = _digest_terms(message, plan), _sites_of(message)
     given = [one for one in _answers(island) if one.get("terms") == terms]
@@ -312,7 +353,7 @@ def _unit_of(plan: NoisedPlan) -> str:
 @task(discloses=promise_privacy)
 def list_noised(island: Any, message: Any) -> Any:
     """The groups of one site: all that public columns have, or those with many units after noise."""
-    silo, plan = silo_of(island.data), _plan_here(island, message)
+    silo, plan = silo_of(island.data), plan_here(island, message)
     if not plan.hidden_keys:
         keys = ", ".join(f"CAST({key.local} AS VARCHAR)" for key in plan.keys)
         text = f"{prefix_of(silo, plan, names_of(silo, plan))} SELECT DISTINCT {keys} {plan.key_body}"
@@ -344,7 +385,7 @@ def list_noised(island: Any, message: Any) -> Any:
     return {"keys": listed}
 
 
-def _cells_of(island: Any, message: Any) -> list[tuple[Any, ...]]:
+def read_cells(island: Any, message: Any) -> list[tuple[Any, ...]]:
     """The groups that a request names.
 
     Raises:
@@ -359,7 +400,7 @@ def _cells_of(island: Any, message: Any) -> list[tuple[Any, ...]]:
 @task(discloses=promise_privacy)
 def count_strata(island: Any, message: Any) -> Any:
     """The number of units of each group, with this site's noise: what a stratified sample has its rates from."""
-    plan, cells = _plan_here(island, message), _cells_of(island, message)
+    plan, cells = plan_here(island, message), read_cells(island, message)
     share = _terms(island, message)[0] / plan.parts("stratified")
 
     def add() -> Any:
@@ -376,10 +417,24 @@ def count_strata(island: Any, message: Any) -> Any:
 @task(discloses=promise_privacy)
 def add_noised(island: Any, message: Any) -> Any:
     """The numbers of each group, of all units or of a sample, with this site's noise."""
-    plan, cells = _plan_here(island, message), _cells_of(island, message)
+    plan, cells = plan_here(island, message), read_cells(island, message)
     rates = _rates_of(island, message, len(cells))
     words = _noised_words(island, message, plan, cells, rates, ())
     return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
+
+
+def _laws(message: Any, plan: NoisedPlan, part: float, rates: Sequence[float], parties: Sequence[str]) -> list[Any]:
+    """The noise on each number of each group."""
+    sampler = _asks(message).drawn
+    return [noise_rates(plan, part, rate, sampler) if not parties else shared_noise(plan, part, rate, sampler) for rate in rates]  # fmt: skip
+
+
+def _add_one(island: Any, exact: int, law: Any, parties: Sequence[str]) -> int:
+    """A number with this site's noise, or with its part of the noise of several parties."""
+    if not isinstance(law, SharedNoise):
+        return exact + int(discrete_laplace(law, island.secret, 1)[0])
+    rounded = (2 * exact + law.coarse) // (2 * law.coarse)
+    return rounded + int(draw_laplace_part(law.scale, len(parties), lambda count: island.secret.uint64((count,)), 1)[0])
 
 
 def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[tuple[Any, ...]], rates: tuple[float, ...], parties: Sequence[str]) -> Any:  # fmt: skip
@@ -390,36 +445,99 @@ def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[t
     sampler = _asks(message).drawn
     part = _terms(island, message)[0] / plan.parts(sampler)
     whole = all(rate == 1 for rate in rates)
-    # Refused before anything is charged.
-    laws: list[Any] = [noise_rates(plan, part, rate, sampler) if not parties else shared_noise(plan, part, rate, sampler) for rate in rates]  # fmt: skip
-
+    laws = _laws(message, plan, part, rates, parties)  # refused before anything is charged
     behind: dict[str, int] = {}
 
-    def source(count: int) -> Any:
-        return island.secret.uint64((count,))
-
     def add() -> Any:
-        draw = None if whole else _Draw(island.secret.bytes(32), tuple(cells), rates, sampler == "distinct")
+        draw = (
+            None
+            if whole
+            else _Draw(island.secret.bytes(32), tuple(cells), rates, len(plan.numbers) * (sampler == "distinct"))
+        )
         found = _exact(island, plan, draw)
         behind[plan.released.table] = sum(found[key][0] for key in cells if key in found)
         made = np.zeros((len(cells), len(plan.numbers)), np.int64)
         for row, cell in enumerate(cells):
             exact = found.get(cell, (0,) * (1 + len(plan.numbers)))[1:]
-            for k, law in enumerate(laws[row]):
-                if isinstance(law, SharedNoise):
-                    rounded = (2 * exact[k] + law.coarse) // (2 * law.coarse)
-                    made[row, k] = rounded + int(draw_laplace_part(law.scale, len(parties), source, 1)[0])
-                else:
-                    made[row, k] = exact[k] + int(discrete_laplace(law, island.secret, 1)[0])
+            made[row] = [_add_one(island, exact[k], law, parties) for k, law in enumerate(laws[row])]
         return made.reshape(-1)
 
-    unit, count = _unit_of(plan), len(plan.numbers)
-    # Accountants know no law of noise on a sample that all numbers share.
-    spent = Laplace(unit=unit, epsilon=part, count=count) if whole else PrivateRelease(unit=unit, epsilon=part * count)
-    kind, bound = "pilot" if _asks(message).error and message["pilot"] else "numbers", [list(parties), [list(key) for key in cells], rates]  # fmt: skip
-    words = _release(island, message, plan, kind, bound, count, [spent], add)
+    words = _release_numbers(island, message, plan, whole, list(parties), add)
     write_event(island, message, plan, f"the numbers of {len(cells)} groups, with noise and masked", behind)
     return words
+
+
+def _release_numbers(island: Any, message: Any, plan: NoisedPlan, whole: bool, parties: list[str], make: Callable[[], Any]) -> Any:  # fmt: skip
+    """The release of a statement's numbers; see `_release`."""
+    part, count, unit = _terms(island, message)[0] / plan.parts(_asks(message).drawn), len(plan.numbers), _unit_of(plan)
+    # Accountants know no law of noise on a sample that all numbers share.
+    spent = Laplace(unit=unit, epsilon=part, count=count) if whole else PrivateRelease(unit=unit, epsilon=part * count)
+    kind, bound = _bound_numbers(island, message, parties)
+    return _release(island, message, plan, kind, bound, count, [spent], make)
+
+
+def _bound_numbers(island: Any, message: Any, parties: list[str]) -> tuple[str, Any]:
+    """What a release of numbers is, and what it is for."""
+    cells = read_cells(island, message)
+    kind = "pilot" if _asks(message).error and message["pilot"] else "numbers"
+    return kind, [parties, [list(key) for key in cells], _rates_of(island, message, len(cells))]
+
+
+# ---------------------------------------------------------------- of a sample that nobody knows
+
+
+def wants_shares(message: Any) -> bool:
+    """Whether a statement asks for a sample under shares."""
+    return bool(_asks(message).sampled_by == "shares")
+
+
+def release_numbers(island: Any, message: Any, plan: NoisedPlan, make: Callable[[Callable[[], DrawnNumbers]], Any]) -> Any:  # fmt: skip
+    """What a site writes down of numbers that it will share; see `_release`.
+
+    Args:
+        island: the site.
+        message: the request.
+        plan: its plan.
+        make: makes the release, of a function that reads the numbers.
+    """
+    cells = read_cells(island, message)
+    rates = _rates_of(island, message, len(cells))
+    _laws(
+        message, plan, _terms(island, message)[0] / plan.parts(_asks(message).drawn), rates, ()
+    )  # refused before anything is charged
+    behind: dict[str, int] = {}
+
+    def read() -> DrawnNumbers:
+        silo, keys, count = silo_of(island.data), len(plan.keys), len(plan.numbers)
+        text = _units_text(silo, plan, values=_asks(message).drawn == "distinct")
+        (found,) = silo.run_all([text], list(names_of(silo, plan).values()))
+        places = {cell: k for k, cell in enumerate(cells)}
+        rows = [row for row in found if tuple(row[:keys]) in places]
+        behind[plan.released.table] = len(rows)
+        at = np.array([places[tuple(row[:keys])] for row in rows], np.int64)
+        made = np.zeros((len(rows), len(cells), count), np.int64)
+        made[np.arange(len(rows)), at] = np.array([[int(one) for one in row[keys + 1 :]] for row in rows], np.int64).reshape(len(rows), count)  # fmt: skip
+        thresholds = np.array([math.floor(rate * 2**32) for rate in rates], np.uint64)[at]
+        return DrawnNumbers(thresholds, made.reshape(len(rows), -1))
+
+    kept = _release_numbers(island, message, plan, False, ["shares"], lambda: make(read))
+    write_event(island, message, plan, "how many rows of a sample there are, up to the next power of two", behind)
+    return kept
+
+
+def find_noised(island: Any, message: Any, plan: NoisedPlan) -> Any:
+    """What `release_numbers` wrote down; ``None`` if there is none for these sites, groups and rates."""
+    kind, bound = _bound_numbers(island, message, ["shares"])
+    tag, held = _name_release(_digest_terms(message, plan), kind, _sites_of(message), bound)
+    _, known = find_release(island, tag)
+    return known["value"] if known is not None and known["bound"] == held else None
+
+
+def add_noise(island: Any, message: Any, plan: NoisedPlan) -> Any:
+    """This site's noise on each number of each group, alone."""
+    rates = _rates_of(island, message, len(message["cells"]))
+    part = _terms(island, message)[0] / plan.parts(_asks(message).drawn)
+    return np.array([_add_one(island, 0, law, ()) for row in _laws(message, plan, part, rates, ()) for law in row], np.int64)  # fmt: skip
 
 
 @task(discloses=promise_privacy)
@@ -428,7 +546,7 @@ async def share_noised(island: Island, peers: Peers, *, request: Any, parties: A
     message, names = request["message"], [str(name) for name in parties]
     if _asks(message).noise != "shares":
         raise PolicyError("noise in parts, and the statement asks for noise that suffices alone", where=island.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
-    plan, cells = _plan_here(island, message), _cells_of(island, message)
+    plan, cells = plan_here(island, message), read_cells(island, message)
     rates = _rates_of(island, message, len(cells))
     circle = await OwnerCircle.begin(island.secret, peers, names, me, digest_request(request, names))
     words = np.asarray(_noised_words(island, message, plan, cells, rates, sorted(names)), np.int64)
@@ -467,6 +585,7 @@ class Saqe(Strategy):
         confidence: with which probability numbers lie in their intervals.
         edition: what tells this answer from an earlier one to the same statement: an answer of another edition is made of the rows of its moment, and charged.
         noise: ``"own"``: each site's suffices alone; or ``"shares"``: that of all sites but one does.
+        sampled_by: ``"owners"``: each site draws its own sample, and knows it; or ``"shares"``: three parties draw one that nobody knows, see `atoll.query.strategies.secret_sample`.
         reducer: how sums are masked.
     """
 
@@ -484,6 +603,7 @@ class Saqe(Strategy):
     confidence: float = 0.95
     edition: str = ""
     noise: str = "own"
+    sampled_by: str = "owners"
     reducer: SecureAggregation = field(default_factory=SecureAggregation)
 
     def __post_init__(self) -> None:
@@ -491,6 +611,8 @@ class Saqe(Strategy):
             raise ConfigError(f"sample={self.sample}, sampler={self.sampler}", where="saqe", remedy=f"use a part of the rows above 0 and at most 1, and {', '.join(SAMPLERS)}")  # fmt: skip
         if self.noise not in ("own", "shares"):
             raise ConfigError(f"noise={self.noise!r}", where="saqe", remedy="use own or shares")
+        if self.sampled_by not in ("owners", "shares") or (self.sampled_by == "shares" and (not self.drawn or self.noise == "shares")):  # fmt: skip
+            raise ConfigError(f"sampled_by={self.sampled_by!r}, sample={self.sample:g}, noise={self.noise!r}", where="saqe", remedy="use owners; or shares, with a sample below 1 or an error, and noise=own")  # fmt: skip
         if self.error and self.sample < 1:
             raise ConfigError(f"sample={self.sample:g} with error={self.error:g}", where="saqe", remedy="leave sample out: the error says how many rows count")  # fmt: skip
 
@@ -499,9 +621,14 @@ class Saqe(Strategy):
         """The sampler, if there is a sample."""
         return self.sampler if self.sample < 1 or self.error else ""
 
+    def wants_helper(self, sites: int) -> bool:
+        """Whether three parties draw, and there are two sites."""
+        return self.sampled_by == "shares" and sites == 2
+
     def require_parties(self, sites: int, *, helper: bool) -> None:
-        """Refuse noise in parts of one site."""
-        del helper
+        """Refuse noise in parts of one site, and a sample that too few parties draw."""
+        if self.sampled_by == "shares" and (sites < 2 or (sites == 2 and not helper)):
+            raise CompositionError(f"{sites} site{'s' * (sites > 1)}, and three parties draw a sample that nobody knows", where=self.name, remedy="let a helper take part beside two sites: helper: true; or leave sampled_by out")  # fmt: skip
         if sites < 2 and self.noise == "shares":
             raise CompositionError("one site, which would know all noise", where=self.name, remedy="use noise=own")
 
@@ -518,6 +645,10 @@ class Saqe(Strategy):
             unknown = [one.alias_or_name for one, place in zip(*shown_places(made), strict=True) if place is None]
             if unknown:
                 raise CompositionError(f"the error of {', '.join(unknown)}: it is computed from several numbers", where=self.name, remedy="ask for COUNT, SUM and AVG by themselves")  # fmt: skip
+        if self.sampled_by == "shares":
+            from .secret_sample import require_open
+
+            require_open(made)
         if self.noise == "shares":  # noise that has no law is refused before groups or a pilot are paid for
             known = not self.error and self.drawn != "stratified"
             shared_noise(made, self._part(made, pilot=bool(self.error)), self.sample if known else 1.0, self.drawn)
@@ -538,8 +669,12 @@ class Saqe(Strategy):
         groups, rows = plan.bounds
         of = ""
         if self.drawn:
-            of = f", of a {self.drawn} sample{'' if self.error else f' of {self.sample:g}'} that the site alone knows"
-        found.append(PlanStep("each site, added up masked", "noised", f"{shown}: {groups} group{'s' * (groups > 1)} of a unit, {rows} row{'s' * (rows > 1)} in each{of}"))  # fmt: skip
+            who = "nobody knows" if self.sampled_by == "shares" else "the site alone knows"
+            of = f", of a {self.drawn} sample{'' if self.error else f' of {self.sample:g}'} that {who}"
+        if self.sampled_by == "shares":
+            found.append(PlanStep("each site", "shared", "share what each unit contributes, its noise, and random words, among three parties"))  # fmt: skip
+            found.append(PlanStep("three parties", "shared", "draw the sample by the words of all sites, and add up what is in it, and the noise"))  # fmt: skip
+        found.append(PlanStep("three parties" if self.sampled_by == "shares" else "each site, added up masked", "noised", f"{shown}: {groups} group{'s' * (groups > 1)} of a unit, {rows} row{'s' * (rows > 1)} in each{of}"))  # fmt: skip
         return [*found, PlanStep("coordinator", "plain", plan.finish)]
 
     def exposures(self, plan: NoisedPlan) -> Sequence[Exposure]:
@@ -547,14 +682,32 @@ class Saqe(Strategy):
         found = []
         if plan.keys and not plan.hidden_keys:
             found.append(Exposure("coordinator", f"the values of {', '.join(one.text for one in plan.keys)} at each site", "these columns are public", "keys"))  # fmt: skip
+        if self.sampled_by == "shares":
+            curious = "at most one of the three parties is curious, and none departs from the protocol"
+            found.append(Exposure("coordinator, three parties", f"how many units of {plan.released.table} in groups each site has, up to the next power of two", "policies say sizes: open", "sizes"))  # fmt: skip
+            found.append(Exposure("three parties, every site", "nothing else: nobody knows who is in the sample", f"{curious}; not all other sites put together what they know"))  # fmt: skip
         trust = "all sites but one do not put together what they know with the analyst or the coordinator" if self.noise == "shares" else ""  # fmt: skip
         where = "of all sites but any one" if self.noise == "shares" else "at each site"
         return [*found, Exposure("analyst", f"the answer, with noise for epsilon={self.epsilon:g} {where}", trust, "sum")]  # fmt: skip
 
     def predict_cost(self, plan: NoisedPlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
         """Bytes of all sites, for a coordinator that is honest."""
+        if self.sampled_by == "shares":
+            from .secret_sample import guess_session
+
+            return self._asked_cost(plan, sites, groups) + guess_session(plan, sites, len(groups) * len(plan.numbers))
+        return self._asked_cost(plan, sites, groups)
+
+    def predict_answer(self, plan: NoisedPlan, sites: int, answer: QueryAnswer) -> float:
+        """The same, with the sizes that the sites told."""
+        if answer.expected is None:
+            return self.predict_cost(plan, sites, answer.groups)
+        return self._asked_cost(plan, sites, answer.groups) + answer.expected
+
+    def _asked_cost(self, plan: NoisedPlan, sites: int, groups: Sequence[Sequence[str | None]]) -> float:
+        """Bytes of requests and masked sums."""
         asked = M.nbytes(plan.statement.sql) + 64.0
-        sums = 1 + bool(self.error) + (self.drawn == "stratified")
+        sums = (self.sampled_by == "owners") + bool(self.error) + (self.drawn == "stratified")
         return sites * (2 * asked + sums * (asked + _SUM + _NEIGHBOUR * sites + 8.0 * len(groups) * len(plan.numbers)))
 
     async def run(self, fed: Federation, plan: NoisedPlan, message: Mapping[str, Any]) -> QueryAnswer:
@@ -571,9 +724,15 @@ class Saqe(Strategy):
         cells: list[tuple[Any, ...]] = [tuple(key) for key in asked["cells"]]
         rates: list[float] = [self.sample] * len(cells)
         words: Any = np.zeros((len(cells), 0), np.int64)
+        expected = None
         if cells and plan.numbers:
             rates, more = await self._choose_rates(fed, plan, asked)
-            words = await self._add_noised(fed, plan, {**asked, "rates": rates})
+            if self.sampled_by == "shares":
+                from .secret_sample import open_sample
+
+                words, expected = await open_sample(fed, plan, {**asked, "rates": rates})
+            else:
+                words = await self._add_noised(fed, plan, {**asked, "rates": rates})
             rounds += 1 + more
         part = self._part(plan)
         spreads = {rate: self._spreads(plan, part, rate, sites) for rate in set(rates)}
@@ -584,7 +743,7 @@ class Saqe(Strategy):
         rows, intervals = finish_estimates(plan, shown, table, self.confidence)
         statement = plan.statement
         approximate = {"confidence": self.confidence, "sampler": self.drawn, "rate": min(rates, default=1.0), "intervals": intervals}  # fmt: skip
-        return QueryAnswer(statement.columns, statement.types, rows, 0, 0, rounds, asked["cells"], privacy=self.privacy(plan, sites, part, min(rates, default=1.0)), approximate=approximate)  # fmt: skip
+        return QueryAnswer(statement.columns, statement.types, rows, 0, 0, rounds, asked["cells"], privacy=self.privacy(plan, sites, part, min(rates, default=1.0)), approximate=approximate, expected=expected)  # fmt: skip
 
     async def _add(self, fed: Federation, plan: NoisedPlan, what: Any, message: Mapping[str, Any]) -> Any:
         found = await fed.sum(fed.parties, what, message, reducer=self.reducer, quorum=len(fed.parties))
