@@ -176,7 +176,7 @@ def test_an_ensemble_learns_what_segments_need_and_answers_raw_rows(tmp_path: Pa
     job = Federated(clusters=AttributeClusters("segment"), leaf=leaf(rounds=10), opt_in=["u0", "u3", "u7"])
     made = atoll.simulate(job, islands).outcome
     scores = {name: one["auc"] for name, one in made.scores.items()}
-    assert set(scores) == {"mean", "median", "max", "weights", "over_arch", "gate", "own_leaf"}
+    assert set(scores) == {"mean", "logits", "median", "max", "weights", "over_arch", "gate", "own_leaf"}
     assert scores["gate"] > scores["mean"] + 0.05
     assert scores["gate"] > scores["own_leaf"] - 0.01  # users of segment 2 gave no labels
     test = rows_of(islands)

@@ -5,9 +5,14 @@ from .clusters import AttributeClusters as AttributeClusters
 from .clusters import CentroidClusters as CentroidClusters
 from .clusters import ClusterRule as ClusterRule
 from .clusters import HashClusters as HashClusters
+from .clusters import IndividualClusters as IndividualClusters
 from .clusters import ListedClusters as ListedClusters
 from .clusters import MixtureClusters as MixtureClusters
 from .clusters import RandomClusters as RandomClusters
+from .distilling import Distillation as Distillation
+from .distilling import FedDF as FedDF
+from .distilling import average_models as average_models
+from .distilling import distil as distil
 from .job import Federated as Federated
 from .joining import JoinedLeaves as JoinedLeaves
 from .joining import OverArch as OverArch

@@ -134,7 +134,7 @@ class _EachLeaf(Selection):
     """The clients that the rule of each leaf invites among its members, as it would alone."""
 
     rule: Selection = field(kw_only=True)
-    members: tuple[tuple[int, ...], ...] = field(kw_only=True, repr=False)
+    members: tuple[tuple[str, ...], ...] = field(kw_only=True, repr=False)
 
     @property
     def offers(self) -> frozenset[Any]:
@@ -145,7 +145,9 @@ class _EachLeaf(Selection):
         return self.rule.needs
 
     def init(self, parties: Any) -> Tree:
-        return [self.rule.init(self._of(parties, own)[0]) for own in self.members]
+        there = dict(zip(map(str, parties.names), parties.positions.tolist(), strict=True))
+        found = [np.array([there[name] for name in own if name in there], np.int64) for own in self.members]
+        return {"places": found, "rules": [self.rule.init(self._of(parties, own)[0]) for own in found]}
 
     def cohort_size(self, population: int) -> int:
         return sum(self.rule.cohort_size(len(own)) for own in self.members)
@@ -155,13 +157,13 @@ class _EachLeaf(Selection):
         return None if None in each else sum(one for one in each if one is not None)
 
     @staticmethod
-    def _of(parties: Any, own: Sequence[int]) -> tuple[Any, NDArray[np.int64]]:
+    def _of(parties: Any, own: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         places = np.flatnonzero(np.isin(parties.positions, own))
         return parties[places], places
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         chosen = []
-        for own, memory in zip(self.members, state, strict=True):
+        for own, memory in zip(state["places"], state["rules"], strict=True):
             parties, places = self._of(candidates.parties, own)
             if len(places):
                 mine = replace(candidates, parties=parties)
@@ -185,16 +187,16 @@ class _LeafRounds(WrappedCourse):
         return {f"{_LEAF}{place}": {**own["params"], **shared} for place, own in enumerate(models)}, {}
 
 
-def block_of(leaf: Training, members: Sequence[Sequence[int]]) -> Training:
+def block_of(leaf: Training, members: Sequence[Sequence[str]]) -> Training:
     """Return the training of all leaves at once.
 
     Args:
         leaf: the training of one, without an obstacle (`find_obstacle`).
-        members: positions of each leaf's clients.
+        members: names of each leaf's clients.
     """
     if why := find_obstacle(leaf):
         raise ConfigError(f"{why}={getattr(leaf, why)!r}", where="block_of", remedy="train each leaf with fed.run")
-    rule = _EachLeaf(rule=leaf.selection, members=tuple(tuple(map(int, own)) for own in members))
+    rule = _EachLeaf(rule=leaf.selection, members=tuple(tuple(map(str, own)) for own in members))
     return leaf.replace(
         algorithm=OwnLeaf(base=leaf.algorithm, clusters=len(members)),
         selection=rule,

@@ -19,7 +19,7 @@ from atoll.core.extras import need
 from atoll.core.validation import Checked
 
 __all__ = [
-    "AttributeClusters", "CentroidClusters", "ClusterRule", "Clusters", "HashClusters", "ListedClusters", "MixtureClusters", "RandomClusters", "column_of",
+    "AttributeClusters", "CentroidClusters", "ClusterRule", "Clusters", "HashClusters", "IndividualClusters", "ListedClusters", "MixtureClusters", "RandomClusters", "column_of",
     "form_clusters", "USER",
 ]  # fmt: skip
 
@@ -389,6 +389,18 @@ class ListedClusters(ClusterRule):
                 remedy="list every user once",
             )
         return [*self.leaves], np.array([known[user] for user in users]), {"kind": "listed"}
+
+
+@dataclass(frozen=True)
+class IndividualClusters(ClusterRule):
+    """A leaf for every user: with one round, one-shot federated learning (Guha, Talwalkar, Smith 2019), in which everybody trains alone and the models are joined."""
+
+    def form(
+        self, users: Sequence[str], found: Mapping[str, Sequence[NDArray[Any]]]
+    ) -> tuple[list[str], Any, dict[str, Any]]:
+        """Give every user a leaf of its own name."""
+        del found
+        return list(users), np.arange(len(users)), {"kind": "individual"}
 
 
 def _numbered(count: int) -> list[str]:

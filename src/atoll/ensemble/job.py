@@ -292,9 +292,7 @@ class _PreparedEnsemble(Prepared):
         if self._alone:
             self.block = leaf.prepare(self.data)
         elif not self.obstacle:
-            places = {str(name): place for place, name in enumerate(self.data.names)}
-            members = [[places[one] for one in own] for own in self.members]
-            self.block = block_of(leaf, members).prepare(self.data)
+            self.block = block_of(leaf, self.members).prepare(self.data)
         else:
             self.each = [prepared(self.leaf, members_of(self.data, own)) for own in self.members]
             inner = zip(self.each, self.members, strict=True)

@@ -22,13 +22,14 @@ __all__ = [
     "AGGREGATES",
     "JoinedLeaves",
     "OverArch",
+    "descend",
     "fit_gate",
     "fit_over_arch",
     "log_probabilities",
     "over_arch_inputs",
 ]
 
-AGGREGATES = ("mean", "median", "max", "weights", "over_arch", "gate", "own_leaf")
+AGGREGATES = ("mean", "logits", "median", "max", "weights", "over_arch", "gate", "own_leaf")
 _TINY = 1e-12
 
 
@@ -115,6 +116,7 @@ class JoinedLeaves(nn.Module):
     aggregate  probability
     ========== =====================================================================
     mean       ``mean_c p_c(x)``
+    logits     ``softmax(mean_c z_c(x))``: the geometric mean, scaled to sum 1
     weights    ``sum_c w_c p_c(x)``, with weights that fit labels of opt-in users
     median     the median of each class's probability, scaled to sum 1
     max        the largest one of class 1; of several classes, scaled to sum 1
@@ -182,6 +184,8 @@ def join_logs(logs: torch.Tensor, aggregate: str, weights: Any = None) -> torch.
     if aggregate in ("mean", "weights"):
         given = torch.full((len(logs),), 1.0 / len(logs)) if weights is None else weights
         return (logs + given.to(logs.dtype).log().reshape(-1, 1, 1)).logsumexp(0)
+    if aggregate == "logits":
+        return logs.mean(0).log_softmax(-1)
     chances = logs.exp()
     if aggregate == "median":
         joined = chances.quantile(0.5, dim=0)
@@ -229,11 +233,11 @@ def fit_gate(
         return -(chances + fits).logsumexp(-1).mean() + 0.001 * (moved**2).sum()
 
     if len(y):
-        _descend([moved], loss, steps, 0.05, 0.0)
+        descend([moved], loss, steps, 0.05, 0.0)
     return (begin + moved).softmax(-1).detach()
 
 
-def _descend(
+def descend(
     parameters: Sequence[torch.Tensor], loss: Callable[[], torch.Tensor], steps: int, lr: float, decay: float
 ) -> None:
     """Move parameters by Adam with decoupled weight decay (Loshchilov, Hutter 2019); ``torch.optim`` takes seconds to load, longer than this takes."""
@@ -289,7 +293,7 @@ def fit_over_arch(
     network: Any = seeded(lambda: over_arch_network(inputs, classes, settings), seed)
     labels = torch.as_tensor(y)
     parameters = list(network.parameters())
-    _descend(
+    descend(
         parameters,
         lambda: nn.functional.cross_entropy(network(inputs), labels),
         settings.epochs,

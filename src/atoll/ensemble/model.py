@@ -383,7 +383,7 @@ def join_leaves(
         head: an over-arch that federated learning has trained.
     """
     frozen = [one.eval().requires_grad_(False) for one in members]
-    heads: dict[str, Any] = {"mean": None, "median": None, "max": None, "own_leaf": None}
+    heads: dict[str, Any] = {"mean": None, "logits": None, "median": None, "max": None, "own_leaf": None}
     if rows is not None:
         with torch.no_grad():
             x = torch.tensor(rows.x)

@@ -1,0 +1,101 @@
+"""Distillation: a student imitates what it is shown, models are averaged by their rows, and FedDF is one-shot learning, an average and a student in every round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import atoll
+from atoll.core.errors import ConfigError, DataError
+from atoll.ensemble import Distillation, FedDF, Federated, IndividualClusters, average_models, distil
+from atoll.ensemble.joining import JoinedLeaves
+from tests.ensemble.test_federated import leaf, nets, population, quiet, rows_of
+
+ROWS = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
+
+
+def test_the_mean_of_logits_follows_its_formula() -> None:
+    members, x = nets(outputs=3), torch.tensor(ROWS)
+    mean = torch.stack([one(x) for one in members]).mean(0).log_softmax(-1)
+    assert torch.allclose(JoinedLeaves(members, "logits")(x), mean, atol=1e-6)
+
+
+def test_a_student_of_the_teachers_form_becomes_the_teacher_where_it_looks() -> None:
+    teacher, student = nets(2)
+    before = {name: value.clone() for name, value in student.state_dict().items()}
+    made = distil(teacher, ROWS, student, Distillation(steps=250, lr=0.05, batch=None))
+    gap = (made(torch.tensor(ROWS)).softmax(-1) - teacher(torch.tensor(ROWS)).softmax(-1)).abs().max()
+    assert gap < 0.03
+    assert all(torch.equal(before[name], value) for name, value in student.state_dict().items())
+    again = distil(teacher, ROWS, student, Distillation(steps=250, lr=0.05, batch=None))
+    assert all(torch.equal(a, b) for a, b in zip(made.parameters(), again.parameters(), strict=True))
+
+
+def test_one_step_is_the_gradient_of_the_divergence() -> None:
+    """Adam's first step has the sign of the gradient and the length of the rate."""
+    teacher, student = nets(2)
+    made = distil(teacher, ROWS, student, Distillation(steps=1, lr=0.01, batch=None, temperature=2.0))
+    x = torch.tensor(ROWS)
+    told = (teacher(x).detach() / 2).softmax(-1)
+    loss = 4 * (told * (told.log() - (student(x) / 2).log_softmax(-1))).sum(-1).mean()
+    slopes = torch.autograd.grad(loss, list(student.parameters()))
+    for one, before, slope in zip(made.parameters(), student.parameters(), slopes, strict=True):
+        sure = slope.abs() > 1e-5
+        assert torch.allclose((one - before)[sure], -0.01 * slope.sign()[sure], atol=1e-5)
+
+
+def test_the_mean_of_models_is_weighted_and_keeps_counters() -> None:
+    models = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2)]
+    mean = average_models(models, [1.0, 3.0])
+    both = [one.state_dict() for one in models]
+    assert torch.allclose(mean.state_dict()["0.weight"], 0.25 * both[0]["0.weight"] + 0.75 * both[1]["0.weight"])
+    assert mean.state_dict()["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_everybody_alone_once_is_training_by_oneself() -> None:
+    islands, job = population(users=4, rows=8), leaf(rounds=1)
+    found = atoll.simulate(Federated(clusters=IndividualClusters(), leaf=job, aggregate="logits", smallest=1), islands)
+    assert found.outcome.clusters.names == ("u0", "u1", "u2", "u3")
+    alone = atoll.simulate(quiet(job), islands.subset([2])).params
+    for name, value in found.outcome.leaves[2].state_dict().items():
+        assert np.allclose(value, alone[name], atol=1e-6)
+
+
+def test_a_round_of_feddf_is_an_average_that_imitates_the_clients() -> None:
+    islands = population(users=4, rows=8)
+    how = Distillation(steps=5)
+    job = leaf(model=nets(1)[0])
+    made: Any = atoll.simulate(FedDF(training=job, rows=ROWS, rounds=1, distillation=how), islands, seed=2)
+    once = Federated(clusters=IndividualClusters(), leaf=job.replace(rounds=1), aggregate="logits", smallest=1)
+
+    async def by_hand(fed: Any) -> Any:
+        return await fed.run(once, scope="round-1")
+
+    found: Any = atoll.simulate(by_hand, islands, seed=2)
+    wanted = distil(JoinedLeaves(found.leaves, "logits"), ROWS, average_models(found.leaves, [8.0] * 4), how)
+    assert all(torch.allclose(a, b) for a, b in zip(made.parameters(), wanted.parameters(), strict=True))
+
+
+def test_feddf_draws_clients_and_learns() -> None:
+    islands = population(users=6, rows=12)
+    job = leaf(algorithm=atoll.FedAvg(lr=0.3, batch_size=4, epochs=3))
+    made: Any = atoll.simulate(FedDF(training=job, rows=rows_of(islands).x, rounds=2, clients=3), islands)
+    right = (made(torch.tensor(rows_of(islands).x)).argmax(-1).numpy() == rows_of(islands).y).mean()
+    assert right > 0.5
+
+
+def test_what_teaches_nothing_is_refused() -> None:
+    teacher, student = nets(2)
+    with pytest.raises(DataError, match="no row to learn from"):
+        distil(teacher, ROWS[:0], student)
+    with pytest.raises(DataError, match="a student of 3 classes for a teacher of 2"):
+        distil(teacher, ROWS, nets(outputs=3)[0])
+    for bad in ({"steps": 0}, {"lr": 0.0}, {"batch": 0}, {"temperature": 0.0}):
+        with pytest.raises(ConfigError):
+            Distillation(**bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="rounds=0"):
+        FedDF(training=leaf(), rows=ROWS, rounds=0)
