@@ -24,6 +24,7 @@ from atoll.ensemble import (
     MixtureClusters,
     OverArch,
     RandomClusters,
+    shrinking_widths,
 )
 from atoll.ensemble.clusters import form_clusters
 from atoll.ensemble.joining import fit_gate, over_arch_inputs
@@ -277,3 +278,14 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         Federated(clusters=RandomClusters(2), leaf=leaf(), opt_in=["u99"]).prepare(population())
     with pytest.raises(ConfigError, match="aggregate='mode'"):
         Federated(clusters=RandomClusters(2), leaf=leaf(), aggregate="mode")
+
+
+def test_a_size_budget_solves_the_widths() -> None:
+    """512 inputs that shrink by 4: 128, 32, 8 and one output have 70,065 numbers (Hejazinia et al. 2022, section 5.1, and arithmetic)."""
+    widths = shrinking_widths(512, 1, 4 * 70_065)
+    assert widths == (128, 32, 8)
+    assert sum(p.numel() for p in atoll.models.mlp(512, 1, widths)().parameters()) == 70_065
+    assert shrinking_widths(512, 1, 4 * 70_064) == (102, 20, 4)
+    assert shrinking_widths(512, 1, 10**9) == (512, 512, 512)
+    with pytest.raises(ConfigError, match="the narrowest leaf has 2076 bytes"):
+        shrinking_widths(512, 1, 100)

@@ -52,6 +52,7 @@ def test_all_papers_are_there():
         "Federated learning without full labels: beyond the papers": 12,
         "NVIDIA FLARE: capabilities": 40,
         "FedTruthFinder": 13,
+        "Federated ensemble learning": 11,
     }
 
 

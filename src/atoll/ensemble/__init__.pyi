@@ -17,6 +17,7 @@ from .job import Federated as Federated
 from .joining import JoinedLeaves as JoinedLeaves
 from .joining import OverArch as OverArch
 from .model import FederatedEnsemble as FederatedEnsemble
+from .model import shrinking_widths as shrinking_widths
 from .private_leaf import DeviceEnsemble as DeviceEnsemble
 from .private_leaf import PrivateLeaf as PrivateLeaf
 from .submodels import DeviceWidths as DeviceWidths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -46,6 +47,7 @@ __all__ = [
     "score_arms",
     "score_population",
     "score_probabilities",
+    "shrinking_widths",
 ]
 
 _FORM = "atoll.ensemble/1"
@@ -341,6 +343,35 @@ def _require_alike(members: Sequence[Any], names: Sequence[str], x: NDArray[Any]
             where="Federated.of",
             remedy="join models of the same classes",
         )
+
+
+def shrinking_widths(inputs: int, outputs: int, most_bytes: int, layers: int = 3) -> tuple[int, ...]:
+    """Return widths of hidden layers for a leaf that a device has room for: each ``K`` times as narrow as the one before, ``inputs // K**i``, for the smallest whole ``K`` that fits.
+
+    Example::
+
+        leaf = Training(model=mlp(512, 2, shrinking_widths(512, 2, 300_000)))
+
+    Args:
+        inputs: features of a row.
+        outputs: of the model.
+        most_bytes: of its weights and biases, four bytes each.
+        layers: hidden layers.
+
+    Raises:
+        ConfigError: even one unit a layer is too large.
+    """
+    for factor in range(1, inputs + 1):
+        widths = tuple(max(1, inputs // factor**place) for place in range(1, layers + 1))
+        every = [inputs, *widths, outputs]
+        size = 4 * sum((before + 1) * after for before, after in itertools.pairwise(every))
+        if size <= most_bytes:
+            return widths
+    raise ConfigError(
+        f"most_bytes={most_bytes} for {inputs} inputs, and the narrowest leaf has {size} bytes",
+        where="shrinking_widths",
+        remedy="allow more bytes, or use fewer inputs",
+    )
 
 
 def require_fitted(aggregate: str, joined: Mapping[str, Any]) -> None:
