@@ -68,8 +68,18 @@ class ClientTraining:
         self.singly = singly
 
     def _train_one(
-        self, pool: Pool, at: int, broadcast: Tree, client: Tree, key: int, noise: Rng | None = None
+        self,
+        pool: Pool,
+        at: int,
+        broadcast: Tree,
+        client: Tree,
+        key: int,
+        noise: Rng | None = None,
+        *,
+        drawn: bool = False,
     ) -> ReferenceUpdate:
+        """Train one client; ``drawn`` says that its state came through `Drawing.hand_state`, as those of a block do. The same numbers are drawn again here."""
+        client = client.get("client") if drawn and isinstance(self.algorithm, Drawing) else client
         rows = slice(int(pool.offsets[at]), int(pool.offsets[at + 1]))
         columns = {name: column[rows] for name, column in pool.columns.items()}
         x = columns["x"]

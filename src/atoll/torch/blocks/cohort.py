@@ -360,14 +360,14 @@ class Runner:
     ) -> Exception | None:
         """Return what a client raises when trained alone, if anything."""
         try:
-            self.training._train_one(pool, at, broadcast, states[at], int(keys[at]))
+            self.training._train_one(pool, at, broadcast, states[at], int(keys[at]), drawn=True)
         except Exception as error:
             return error
         return None
 
     def _single(self, position: Any, at: int, pool: Pool, broadcast: Tree, state: Tree, key: int) -> TrainedBatch:
         secret = None if self.trying or pool.secrets is None else pool.secrets[at]
-        made = self.training._train_one(pool, at, broadcast, state, key, secret)
+        made = self.training._train_one(pool, at, broadcast, state, key, secret, drawn=True)
         positions = np.array([position], dtype=np.int64)
         reply = {
             name: type(a)(**{f: T.map(_with_axis, getattr(a, f)) for f in _data_fields(a)}, role=a.role)

@@ -408,7 +408,7 @@ def _apart(
     for at, got, summed in _run_alone(runner, chosen, pool, broadcast, states, keys, members):
 
         def reference(sent: Tree, at: int = at, summed: bool = summed) -> dict[str, Tree]:
-            reply = runner.training._train_one(pool, at, sent, states[at], int(keys[at])).reply
+            reply = runner.training._train_one(pool, at, sent, states[at], int(keys[at]), drawn=True).reply
             return {name: (a.total() if summed else a).value for name, a in reply.items()}
 
         try:
