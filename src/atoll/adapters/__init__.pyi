@@ -6,6 +6,11 @@ from .lora import mixing_error as mixing_error
 from .lora import residual_of_mean as residual_of_mean
 from .lora import stack_factors as stack_factors
 from .lora import truncate_product as truncate_product
+from .lora_mean import AverageFactors as AverageFactors
+from .lora_mean import FedExLoRA as FedExLoRA
+from .lora_mean import FFALoRA as FFALoRA
+from .lora_mean import FlexLoRA as FlexLoRA
+from .lora_mean import FLoRA as FLoRA
 from .methods import AttAI as AttAI
 from .methods import BitFit as BitFit
 from .methods import Bottleneck as Bottleneck

@@ -15,13 +15,15 @@ import numpy as np
 from atoll.core.algebra.form import safetensors_of
 from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.core.extras import need
+from atoll.core.facets import facet
 from atoll.core.rooms import Named
 from atoll.learn.local.own_loss import LOSS_NAMES
 from atoll.learn.prepared import PreparedTraining, Trained
 from atoll.learn.training import Training
 
 from .encoded_rows import EncodedRows
-from .encoder import Encoder, prompts_of
+from .encoder import Encoder, prompts_of, quiet
+from .lora_mean import RESIDUAL, FactorRules
 from .methods import AttAI, EncoderTarget, Peft, TuningMethod, method_of
 from .saved import ABOUT, ADAPTER, HEAD
 
@@ -234,7 +236,12 @@ class TunedModel:
         losses = {"class": "auto", "batch": layers.in_batch_loss}
         if isinstance(settings.loss, str) and settings.loss in losses:
             settings = dataclasses.replace(settings, loss=losses[settings.loss])
-        build = functools.partial(self.method.build, encoder, target)
+        rules = facet(settings.algorithm, FactorRules)
+        asked = {"residual": rules.residual, "frozen": rules.frozen}
+
+        def build() -> Any:
+            return layers.follow_rules(self.method.build(encoder, target), **asked)
+
         made = layers.TunedLearner(build, self.rows, settings, "tokens" if self.causal else data.about.task)
         made.check(data)
         learner: Learner = made
@@ -268,7 +275,7 @@ class TunedOutcome(Trained):
         for name, value in self.params.items():
             (head if inside and name.startswith("head.") else own)[name] = value
         if isinstance(self.job.method, Peft):
-            self.model.body.save_pretrained(str(place), save_embedding_layers=False)  # "auto" asks a hub
+            self._save_peft(place)
         else:
             (place / ADAPTER).write_bytes(safetensors_of(own, {}))
         if head:
@@ -280,6 +287,17 @@ class TunedOutcome(Trained):
         }  # fmt: skip
         (place / ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
         return place
+
+    def _save_peft(self, place: Path) -> None:
+        """Let peft write its adapter; residuals of an aggregation go into factors of a higher rank."""
+        body = self.model.body
+        if any(name.endswith(f".{RESIDUAL}") for name in self.params):
+            layers = need("atoll.adapters.layers", "torch", "save")
+            settings, factors = layers.merge_residuals(body, self.job.method.settings)
+            with quiet():
+                encoder = self.job.model.rows.encoder
+                body = layers.copy_with_peft(encoder, Peft("LORA", settings).config(encoder), factors)
+        body.save_pretrained(str(place), save_embedding_layers=False)  # "auto" asks a hub
 
 
 class PreparedTuning(PreparedTraining):

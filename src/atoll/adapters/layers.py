@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from atoll.core.extras import need
 from atoll.torch import TorchLearner
 
 from .encoder import copy_sharing, quiet
+from .lora_mean import RESIDUAL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,8 +36,11 @@ __all__ = [
     "TokenClassifier",
     "TunedLearner",
     "copy_trainable",
+    "copy_with_peft",
+    "follow_rules",
     "in_batch_loss",
     "linear_head",
+    "merge_residuals",
     "tokens_of",
     "wrap_with_peft",
 ]
@@ -162,9 +166,7 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
             where=where,
             remedy=f"give the configuration target_modules of this encoder, such as {', '.join(names[:12])}, and a rank of at least 1",
         ) from error
-    configs: Any = made.peft_config
-    for one in configs.values():
-        one.base_model_name_or_path = Path(encoder.folder).name  # a saved adapter tells no place of this machine
+    _tell_no_place(made, encoder)
     for name, p in made.named_parameters():
         if ".lora_A." in name and p.dim() == 2:
             out = made.get_parameter(name.replace(".lora_A.", ".lora_B."))
@@ -175,6 +177,61 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
                     remedy=f"use r={min(p.shape[1], out.shape[0])} or less",
                 )
     return made
+
+
+def follow_rules(module: nn.Module, *, residual: bool, frozen: bool) -> nn.Module:
+    """Return the module with what an aggregation asks of the layers that LoRA changes; see `atoll.adapters.lora_mean.FactorRules`.
+
+    A residual ``R``, ``(out, in)``, adds ``scaling * R x`` to what the layer makes. It has no gradient: the server alone moves it.
+    """
+    changed: list[Any] = [one for one in module.modules() if "default" in getattr(one, "lora_A", {})]
+    for layer in changed:
+        a, b = layer.lora_A["default"], layer.lora_B["default"]
+        if frozen:
+            a.requires_grad_(False)
+        if residual and isinstance(a, nn.Linear):
+            layer.register_parameter(RESIDUAL, nn.Parameter(torch.zeros(b.out_features, a.in_features)))
+            layer.register_forward_hook(_add_residual)
+    return module
+
+
+def _add_residual(layer: Any, given: tuple[Any, ...], made: torch.Tensor) -> torch.Tensor:
+    added = functional.linear(given[0], layer.residual.detach()).to(made.dtype)
+    total: torch.Tensor = made + layer.scaling["default"] * added
+    return total
+
+
+def copy_with_peft(encoder: Encoder, config: Any, values: Mapping[str, NDArray[np.float32]]) -> nn.Module:
+    """Return peft's model over the encoder's shared weights with some values, by name."""
+    made: nn.Module = need("peft", "encoders", "Peft").get_peft_model(copy_sharing(encoder.model), config)
+    _tell_no_place(made, encoder)
+    with torch.no_grad():
+        for name, value in values.items():
+            made.get_parameter(name).copy_(torch.from_numpy(value))
+    return made
+
+
+def _tell_no_place(made: Any, encoder: Encoder) -> None:
+    """Let a saved adapter name its encoder, and no place of this machine."""
+    for one in made.peft_config.values():
+        one.base_model_name_or_path = Path(encoder.folder).name
+
+
+def merge_residuals(module: Any, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+    """Return the settings of a LoRA whose factors alone do what factors and residual did, of a rank that is enough for each layer, and its factors by name."""
+    made, ranks, alphas = dict[str, "NDArray[np.float32]"](), dict[str, int](), dict[str, float]()
+    for name, layer in module.named_modules():
+        if RESIDUAL in getattr(layer, "_parameters", {}):
+            a, b = (getattr(layer, one)["default"].weight.detach().double() for one in ("lora_A", "lora_B"))
+            u, s, v = np.linalg.svd((layer.residual.detach().double() + b @ a).numpy(), full_matrices=False)
+            rank = max(1, int((s > s[0] * 1e-7).sum()))
+            plain = name.partition("base_model.model.")[2]
+            ranks[plain] = rank
+            alphas[plain] = layer.scaling["default"] * (rank**0.5 if config.get("use_rslora") else rank)
+            root = np.sqrt(s[:rank])
+            made[f"{name}.lora_B.default.weight"] = (u[:, :rank] * root).astype(np.float32)
+            made[f"{name}.lora_A.default.weight"] = (root[:, None] * v[:rank]).astype(np.float32)
+    return {**config, "rank_pattern": ranks, "alpha_pattern": alphas}, made
 
 
 def in_batch_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

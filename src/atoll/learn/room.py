@@ -52,7 +52,7 @@ PARTS = (
     ),
     PartKind(
         "aggregation", ("atoll.aggregation",), is_class("atoll.learn:Aggregation"),
-        "How the replies of a cohort represent the whole population.", "Aggregation",
+        "How the replies of a cohort represent the whole population.", "Aggregation", further=("atoll.adapters",),
     ),
     PartKind(
         "pacing", ("atoll.pacing",), is_class("atoll.pacing:Pacing"), "When a round ends.", "Pacing"
