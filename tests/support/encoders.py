@@ -42,13 +42,16 @@ def make_encoder(folder: Path, *, width: int = 16, seed: int = 0, kind: str = "b
     return folder
 
 
-def make_reviews(folder: Path, sites: int = 2, rows: int = 24, seed: int = 0) -> Path:
-    """Write a CSV file of texts and their labels for each site; "good" and "kind" are of one class, "bad" and "rude" of the other."""
+def make_reviews(folder: Path, sites: int = 2, rows: int | tuple[int, ...] = 24, seed: int = 0) -> Path:
+    """Write a CSV file of texts and their labels for each site; "good" and "kind" are of one class, "bad" and "rude" of the other.
+
+    ``rows`` is their number at each site, or at all sites.
+    """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     for site in range(sites):
         lines = ["text,label"]
-        for _ in range(rows):
+        for _ in range(rows if isinstance(rows, int) else rows[site]):
             label = int(rng.integers(2))
             key = (("bad", "rude"), ("good", "kind"))[label][int(rng.integers(2))]
             others = rng.choice(["so", "late", "crew", "seat", "flight", "ok"], size=int(rng.integers(1, 4)))
