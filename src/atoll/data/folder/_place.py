@@ -16,6 +16,7 @@ Folder = str | Path | None
 _MNIST = tuple(f"mnist/{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
 CROWDS = ("bluebirds", "dog", "ducks", "emotion_numeric", "snow_rte", "snow_temp", "weather_sentiment")
 FILES: dict[str, tuple[str, ...]] = {
+    "airline_tweets": ("airline_tweets/airline_tweets.csv.gz",),
     "airfoil": ("airfoil/airfoil_self_noise.csv.gz",),
     "celeba_attributes": ("celeba_attr/celeba_attr.npz",),
     "boston_housing": ("boston_housing/boston_housing.csv.gz",),
