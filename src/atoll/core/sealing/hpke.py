@@ -77,8 +77,17 @@ class HpkeContext:
 
 def public_of(private: bytes) -> bytes:
     """The public key of a private key."""
-    public: bytes = _library().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-    return public
+    return _raw_public(_load(private))
+
+
+def _load(private: bytes) -> Any:
+    """The library's key. It works out the public key, which takes as long as an agreement: load a key once."""
+    return _library().X25519PrivateKey.from_private_bytes(private)
+
+
+def _raw_public(key: Any) -> bytes:
+    raw: bytes = key.public_key().public_bytes_raw()
+    return raw
 
 
 def send(recipient: bytes, sender: bytes, ephemeral: bytes, info: bytes) -> tuple[bytes, HpkeContext]:
@@ -96,9 +105,10 @@ def send(recipient: bytes, sender: bytes, ephemeral: bytes, info: bytes) -> tupl
     Raises:
         LetterError: the recipient's key is not a usable point.
     """
-    enc = public_of(ephemeral)
-    shared = _agree_secret(ephemeral, recipient) + _agree_secret(sender, recipient)
-    return enc, _context(shared, enc + recipient + public_of(sender), info)
+    new, own = _load(ephemeral), _load(sender)
+    enc = _raw_public(new)
+    shared = _agree_secret(new, recipient) + _agree_secret(own, recipient)
+    return enc, _context(shared, enc + recipient + _raw_public(own), info)
 
 
 def receive(enc: bytes, sender: bytes, recipient: bytes, info: bytes) -> HpkeContext:
@@ -113,16 +123,14 @@ def receive(enc: bytes, sender: bytes, recipient: bytes, info: bytes) -> HpkeCon
     Raises:
         LetterError: ``enc`` or the sender's key is not a usable point.
     """
-    shared = _agree_secret(recipient, enc) + _agree_secret(recipient, sender)
-    return _context(shared, enc + public_of(recipient) + sender, info)
+    own = _load(recipient)
+    shared = _agree_secret(own, enc) + _agree_secret(own, sender)
+    return _context(shared, enc + _raw_public(own) + sender, info)
 
 
-def _agree_secret(private: bytes, public: bytes) -> bytes:
-    x25519 = _library()
+def _agree_secret(private: Any, public: bytes) -> bytes:
     try:
-        shared: bytes = x25519.X25519PrivateKey.from_private_bytes(private).exchange(
-            x25519.X25519PublicKey.from_public_bytes(public)
-        )
+        shared: bytes = private.exchange(_library().X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
         raise LetterError(f"a public key is not usable: {error}") from error
     return shared

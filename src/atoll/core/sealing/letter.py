@@ -170,6 +170,7 @@ class DerivedKeys:
 
     def __init__(self, root: bytes) -> None:
         self._root = root
+        self._public: dict[str, bytes] = {}
 
     def private(self, party: str) -> bytes:
         """A party's private key."""
@@ -177,7 +178,9 @@ class DerivedKeys:
 
     def public(self, party: str) -> bytes:
         """A party's public key."""
-        return hpke.public_of(self.private(party))
+        if party not in self._public:
+            self._public[party] = hpke.public_of(self.private(party))
+        return self._public[party]
 
     def organisation(self, party: str) -> str:
         """In a simulation a party is an organisation."""
