@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import itertools
 import json
 from dataclasses import replace
 
@@ -23,10 +24,12 @@ from atoll.secure import checked_sums
 from atoll.testing import killed_and_resumed
 from atoll.truth import (
     CRH,
+    GLAD,
     TDH,
     Additive,
     DawidSkene,
     Logistic,
+    MajorityVote,
     Masks,
     OneCoin,
     PlainReplies,
@@ -201,9 +204,35 @@ def test_what_is_known_of_a_worker_stays_at_its_party(tmp_path):
     assert result.fit.state == {}
 
 
+@pytest.mark.parametrize("model", [OneCoin(iterations=2), GLAD(iterations=2), DawidSkene(iterations=2)], ids=lambda model: type(model).__name__)  # fmt: skip
+def test_a_leader_board_has_the_order_of_the_parties_and_no_number(model, tmp_path):
+    """Of sites it is the order of the means of their workers; lost parties are in no place."""
+    result = simulated(Truth(model=model, ranking=2, label=""), results=tmp_path)
+    skills = model.fit(drawn()).skills_
+    assert sorted(result.ranking) == sorted(skills.keys())
+    assert_falls([skills[name] for name in result.ranking])
+    assert result.prepared.facts(result.outcome)["result"]["ranking"] == list(result.ranking)
+    assert not list(tmp_path.rglob("*.msg"))
+    places = {"east": ("w0", "w1"), "north": ("w2", "w3"), "south": ("w4", "w5", "w6")}
+    sites = {place: [row for row in drawn() if row[1] in names] for place, names in places.items()}
+    ranked = simulated(Truth(model=model, ranking=1), sites).ranking
+    assert_falls([np.mean([skills[name] for name in places[place]]) for place in ranked])
+
+
+def assert_falls(numbers):
+    """Equal numbers come in an order of chance."""
+    assert all(late < early + 1e-6 for early, late in itertools.pairwise(numbers))
+
+
+def test_a_leader_board_goes_on_without_whoever_is_lost():
+    result = simulated(Truth(model=OneCoin(iterations=3, tolerance=0), protocol=Shamir(threshold=0.3), ranking=1, loss=0.15, returns=0.0))  # fmt: skip
+    assert len(result.ranking) == 7 - len(result.lost) < 7
+    assert not set(result.ranking) & set(result.lost)
+
+
 @pytest.mark.parametrize("protocol", [Shamir(committee=3), Shamir(threshold=2, checks=True)], ids=["lot", "checks"])
 def test_a_run_goes_on_after_a_crash_at_any_step(tmp_path, protocol):
-    job = Truth(model=DawidSkene(iterations=2), protocol=protocol, loss=0.1)
+    job = Truth(model=DawidSkene(iterations=2), protocol=protocol, loss=0.1, ranking=int(not protocol.checks))
     few = {name: PARTS[name] for name in list(PARTS)[:4]}
 
     def world(folder, resume):
@@ -495,6 +524,9 @@ def test_letters_have_one_size_whoever_reported_on_what():
             "a threshold of 4 of 7 holders against an active server",
         ),
         (lambda: simulated(Truth(model=CRH())), "is no number"),
+        (lambda: Truth(model=MajorityVote(), ranking=1), "MajorityVote, which does not say how reliable"),
+        (lambda: Truth(model=OneCoin(), ranking=-1), "ranking=-1"),
+        (lambda: simulated(Truth(model=OneCoin(), ranking=4)), "threshold=4 of 7 parties"),
         (lambda: simulated(Truth(model=DawidSkene(), classes=["c0", "c1"])), "is not one that it may have"),
     ],
 )

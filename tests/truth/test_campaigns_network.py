@@ -96,6 +96,15 @@ def test_between_sites_every_protocol_finds_what_a_simulation_finds(bridge: Brid
     assert (found.holders, found.lost, found.wrong) == (alone.holders, (), ())
 
 
+def test_sites_make_a_leader_board(bridge: Bridge) -> None:
+    job = replace(campaign(Shamir()), ranking=2)
+    assert lived(bridge, job).ranking == simulated(job).ranking
+    gone = lived(bridge, job, killing(":mix_powers", served=False), errors="drop")
+    assert gone.ranking == ()
+    assert "group 5 has nobody who is left to mix: w4" in gone.unranked
+    assert gone.compare_plain().agreement == 1.0  # the truth was known before
+
+
 # ---------------------------------------------------------------------- a site that is killed
 
 

@@ -20,6 +20,7 @@ from atoll.core.job import Job, Prepared, name_of
 from atoll.core.rooms import part_names
 from atoll.core.validation import Checked, require_parts
 from atoll.secure.lot import draw_lot
+from atoll.secure.ranking import RankingTerms, rank_parties
 
 from .models.model import Arrays, TruthFit, TruthModel, blend_broadcast
 from .parties import PartySteps, layout_message, own_reports, read_layout
@@ -60,6 +61,7 @@ class Truth(Checked, Job):
         loss: probability that a party's connection is lost in an iteration, for a simulation. A party is lost before it contributes or before it adds up, each equally likely.
         returns: probability that a lost party is there again in the next iteration: 1 loses parties for a while, 0 for good.
         label: the name of what stays at the parties; empty for nothing.
+        ranking: colluding parties that a leader-board of parties bears, at the end; 0 makes none. It has the order of the parties by the mean of their workers' skills, and nobody learns these (`atoll.secure.rank_parties`).
     """
 
     kind: ClassVar[str] = "truth"
@@ -78,6 +80,7 @@ class Truth(Checked, Job):
     loss: float = 0.0
     returns: float = 1.0
     label: str = "truth"
+    ranking: int = 0
 
     def __post_init__(self) -> None:
         require_parts(
@@ -94,6 +97,10 @@ class Truth(Checked, Job):
             raise ConfigError(f"alpha={self.alpha}", remedy="use a number from 0 to 100; 3 serves well")
         if not 0 <= self.loss < 1 or not 0 <= self.returns <= 1:
             raise ConfigError(f"loss={self.loss}, returns={self.returns}", remedy="use probabilities, loss below 1")
+        if self.ranking < 0:
+            raise ConfigError(f"ranking={self.ranking}", remedy="use 1 or more colluders that the leader-board bears, or 0 for none")  # fmt: skip
+        if self.ranking and type(self.model).skills is TruthModel.skills:
+            raise ConfigError(f"ranking={self.ranking} with {type(self.model).__name__}, which does not say how reliable workers are", remedy="use a model of workers, such as OneCoin or CRH")  # fmt: skip
         if (self.low is None) != (self.high is None):
             raise ConfigError(f"low={self.low}, high={self.high}", remedy="give both, or leave both out")
 
@@ -141,6 +148,8 @@ class Truth(Checked, Job):
                 "there are three parties or more: of two, each learns the other's sum",
             )
         )
+        if self.ranking:
+            seen.append(Exposure("server", "the order of the parties by how reliable their workers are, and bounds of the ratios of their numbers", f"fewer than {2 * self.ranking + 1} parties collude with it"))  # fmt: skip
         notes = [
             f"each worker's state in {type(self.model).__name__} stays at its party",
             "if a party is lost between two iterations in which nothing else changes, the difference of the sums is near to what it contributed",
@@ -159,13 +168,15 @@ class Truth(Checked, Job):
         """Make the tasks for these parties.
 
         Raises:
-            ConfigError: the protocol does not serve so many parties, or losses are to be simulated between organisations.
+            ConfigError: the protocol or the leader-board does not serve so many parties, or losses are to be simulated between organisations.
             DataError: two sites claim one worker.
         """
         live = not _are_here(data)
         self.protocol.require_parties(len(data), live=live)
         if live and self.loss:
             raise ConfigError(f"loss={self.loss} between organisations", where="Truth", remedy="leave loss out: real connections are lost by themselves")  # fmt: skip
+        if self.ranking:
+            RankingTerms(tuple(map(str, data.names)), self.ranking)
         return PreparedTruth(self, data)
 
 
@@ -221,6 +232,8 @@ class TruthResult:
         workers: how many workers.
         alpha: the exponent of the weights of steps with losses.
         data: the reports by party, where the result was made from them.
+        ranking: the parties by how reliable their workers are, the best first, where the job makes a leader-board; those that were lost are not in it.
+        unranked: why there is no leader-board, although the job makes one; too many were lost at its end.
     """
 
     fit: TruthFit
@@ -237,6 +250,8 @@ class TruthResult:
     workers: Mapping[str, int]
     alpha: float
     data: Any = field(default=None, repr=False)
+    ranking: tuple[str, ...] = ()
+    unranked: str = ""
 
     @cached_property
     def truth(self) -> dict[str, Any]:
@@ -263,7 +278,7 @@ class TruthResult:
             "tasks": len(self.fit.layout.tasks), "workers": sum(self.workers.values()), "parties": len(self.parties),
             "reports": self.reports, "repeated": self.repeated, "iterations": self.iterations, "lost": len(self.lost),
             "wrong": list(self.wrong), "cheats": list(self.cheats), "holders": self.holders[0], "threshold": self.holders[1],
-            "bytes_up": self.bytes_up, "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, **({"ranking": list(self.ranking)} if self.ranking else {}), **({"unranked": self.unranked} if self.unranked else {}),
         }  # fmt: skip
 
     def csv(self) -> str:
@@ -390,7 +405,7 @@ class PreparedTruth(Prepared):
         cheats = tuple(map(str, value["cheats"]))
         lost = tuple(name for name in parties if name not in cheats and (any(name not in one.senders for one in steps) or name in value["gone"]))  # fmt: skip
         up, down = int(value["bytes_up"]), int(value["bytes_down"])
-        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data)  # fmt: skip
+        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]))  # fmt: skip
 
     def most(self, rows: int) -> Sequence[Event]:
         """Return one release without noise."""
@@ -465,7 +480,7 @@ async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict
         "layout": encoded, "broadcast": job.model.start(layout), "before": job.model.start(layout)["truth"],
         "workers": {name: count for name, count in workers.items() if name in began}, "gone": [], "steps": [], "done": 0, "learn": "",
         "holders_now": [] if size < len(steps.parties) else list(steps.parties), "threshold_now": threshold, "lots": 0, "lot": {}, "told": [], "same": 0, "decided": None,
-        "iterations": 0, "over": False, "wrong": [], "cheats": [], "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
+        "iterations": 0, "over": False, "wrong": [], "cheats": [], "ranking": [], "unranked": "", "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
         "repeated": sum(int(one["repeated"]) for one in told.values()), "reports": sum(int(one["reports"]) for one in told.values()),
     }  # fmt: skip
 
@@ -529,10 +544,16 @@ class _Loop:
         while self.state["done"] < len(self.order) and not self.state["over"] and self.fed.ending is None:
             await self._step()
             await self.fed.checkpoint(self.state)
-        if self.job.label:
-            message = {**self._message(self.state["done"] + 1), "label": self.job.label}
-            here = self.fed.parties.named(*(n for n in self.state["workers"] if n not in set(self.state["gone"])))
+        job, here = self.job, self.fed.parties.named(*(n for n in self.state["workers"] if n not in set(self.state["gone"])))  # fmt: skip
+        if job.label or job.ranking:
+            message = {**self._message(self.state["done"] + 1), "label": job.label}
             await self.fed.exchange(here, self.steps.close, message, quorum=0, at="close")
+        if job.ranking:
+            try:
+                board = await rank_parties(self.fed, here, job.ranking, at="ranking", share=self.steps.rank)
+            except QuorumError as error:  # the truth is known, whoever is lost now
+                return {**self.state, "unranked": error.what}
+            self.state = {**self.state, "ranking": list(board.order), "wrong": sorted({*self.state["wrong"], *board.wrong})}  # fmt: skip
         return self.state
 
     def _message(self, number: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import CompositionError, DataError, PolicyError
 from atoll.core.requests.task import Task
 from atoll.secure.lot import accept_lot
+from atoll.secure.ranking import share_number
 
 from .models.model import Arrays, TruthModel
 from .protocols import (  # fmt: skip
@@ -88,6 +90,7 @@ class PartySteps:
         self.open = Task("atoll.truth.parties:open", self._open)
         self.accept = Task("atoll.truth.parties:accept", self._accept)
         self.close = Task("atoll.truth.parties:close", self._close)
+        self.rank = Task("atoll.truth.parties:rank", self._rank)
         self.half = PartyHalf(
             Task("atoll.truth.parties:give", self._give), Task("atoll.truth.parties:share", self._share), Task("atoll.truth.parties:add", self._add)
         )  # fmt: skip
@@ -98,6 +101,7 @@ class PartySteps:
             self.open,
             self.accept,
             self.close,
+            self.rank,
             self.half.give,
             self.half.share,
             self.half.add,
@@ -243,19 +247,27 @@ class PartySteps:
     # ------------------------------------------------------------------ after the last sum
 
     def _close(self, island: Any, message: Any) -> None:
-        """Learn from the last sums, and leave what is known of the own workers here, under a name."""
+        """Learn from the last sums, and leave what is known of the own workers here, under a name if there is one."""
         state = self._own_state(island)
         reports, model = self._reports(state), _arrays(state["model"])
         broadcast, layout = _arrays(message["broadcast"]), reports.layout
         if message["learn"] and state["learned"] < int(message["number"]):
             model = self.model.learn(message["learn"], model, reports, broadcast)
             island.state = {**state, "model": model, "learned": int(message["number"])}
+        if not message["label"]:
+            return
         kept: dict[str, Any] = {"workers": list(reports.workers), "classes": list(layout.classes)}
         for name, find in (("errors", self.model.confusions), ("skills", self.model.skills)):
             found = _known(find, layout, model)
             if found is not None:
                 kept[name] = found
         island.leave(str(message["label"]), kept)
+
+    def _rank(self, island: Any, message: Any) -> None:
+        """Share how reliable the own workers are, on average, for a leader-board: ``1/2 + arctan(skill) / pi``, since a model's skills may be any numbers and a leader-board takes those from 0 to 1."""
+        state = self._own_state(island)
+        skills = self.model.skills(read_layout(state["layout"]), _arrays(state["model"]))
+        share_number(island, 0.5 + math.atan(float(np.mean(skills))) / math.pi, message)
 
 
 def _letter_context(state: Any, message: Any) -> bytes:
