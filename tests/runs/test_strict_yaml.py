@@ -53,6 +53,17 @@ def test_what_is_written_is_read_back(tree: Any) -> None:
     assert yaml.parse(yaml.dump({"tree": tree}), "here") == {"tree": tree}
 
 
+def test_a_text_is_parsed_once_and_each_reader_has_a_tree_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = yaml.parse("a: [1, {b: 2}]  # once", "here")
+    first["a"][1]["b"] = "changed"
+    with monkeypatch.context() as patch:
+        patch.setattr(yaml, "_yaml", lambda: pytest.fail("it is parsed again"))
+        assert yaml.parse("a: [1, {b: 2}]  # once", "here") == {"a": [1, {"b": 2}]}
+    for _ in range(2):  # what is wrong is said each time, and where
+        with pytest.raises(ConfigError, match="there"):
+            yaml.parse("a: [", "there")
+
+
 def test_a_key_that_stands_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"the key 'lr' occurs twice \(in mine\.yaml, line 3\)"):
         yaml.parse("algorithm:\n  lr: 0.1\n  lr: 0.2\n", "mine.yaml")

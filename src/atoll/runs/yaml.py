@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import io
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from atoll.core.errors import ConfigError
 __all__ = ["dump", "override", "parse", "read"]
 
 _MOST = 1_000_000
+_REMEMBERED = 1 << 16
+"""Characters of the longest text whose tree is remembered."""
 _DEEPEST = 200
 
 
@@ -162,6 +166,18 @@ def parse(text: str, where: str, most: int = _MOST) -> Any:
         ConfigError: the text is not YAML, a key occurs twice, it has too many values, also by its aliases, or they are
             nested more than 200 deep.
     """
+    if len(text) > _REMEMBERED:
+        return _parse(text, where, most)
+    return copy.deepcopy(_parse_once(text, where, most))
+
+
+@functools.lru_cache(maxsize=16)
+def _parse_once(text: str, where: str, most: int) -> Any:
+    """The tree of a short text: a run's settings are read five times while its results are written."""
+    return _parse(text, where, most)
+
+
+def _parse(text: str, where: str, most: int) -> Any:
     try:
         reader = _yaml()
         reader.composer.most, reader.composer.where = most, where
