@@ -149,7 +149,7 @@ def measure(work: str, n: int, count: int, engine: str) -> dict[str, float]:
 def measure_divided(rows: int, owners: int) -> dict[str, float]:
     """A statement of the strategy `senate` whose unions go up by groups of owners, and the same in which all compute all."""
     import atoll.query
-    from atoll.query.secure.subplans import Division
+    from atoll.query.circuits.subplans import Division
     from atoll.query.strategies import senate
 
     rng, usual, found = np.random.default_rng(0), senate._DIVISIONS, {}

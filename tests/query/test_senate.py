@@ -133,7 +133,7 @@ def alter_rows(change: Any) -> Any:
 
 def keep_order(patch: pytest.MonkeyPatch) -> None:
     """The one who has A and B lets them fall."""
-    from atoll.query.secure import owner_rows
+    from atoll.query.circuits import owner_rows
 
     plain = owner_rows.sort_own
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import LetterError
-from atoll.query.secure.subplans import Division
+from atoll.query.circuits.subplans import Division
 from atoll.query.strategies import senate
 from atoll.query.strategies.senate import OwnerChecks
 from atoll.secure.shares import AuthenticatedBits

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from atoll.query import SqlConnection
+from atoll.query.circuits.owner_rows import measure_bits, read_wires, release_wires, share_leaves
+from atoll.query.circuits.subplans import Division, PartRunner, PlanPart, divide_plan, measure_parts
 from atoll.query.local import message_of
 from atoll.query.secure.costs import measure_extents
-from atoll.query.secure.owner_rows import measure_bits, read_wires, release_wires, share_leaves
-from atoll.query.secure.subplans import Division, PartRunner, PlanPart, divide_plan, measure_parts
 from atoll.query.statement import parse_statement
 from atoll.query.strategies.smcql import LocalRows, Smcql, read_answer
 from tests.support.plain_gates import PlainGates

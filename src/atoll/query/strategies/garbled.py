@@ -1,7 +1,7 @@
 """`Smcql` of two owners without a helper: the plan of smcql as one garbled circuit, as SMCQL had it (Bater et al. 2017).
 
 What sites compute by themselves, what they tell beforehand and what they write down is that of `atoll.query.strategies.smcql`. In place of sharing rows among three parties, the first site garbles the circuit of the
-plan (`atoll.query.secure.wires`) and the second one evaluates it (`atoll.secure.garbled`). Rows are sorted by networks, in place of SMCQL's oblivious memory. Nobody but the coordinator reads the
+plan (`atoll.query.circuits.wires`) and the second one evaluates it (`atoll.secure.garbled`). Rows are sorted by networks, in place of SMCQL's oblivious memory. Nobody but the coordinator reads the
 result: the garbler gives it a word of both labels of each bit, the evaluator one of the label that it has.
 """
 
@@ -20,12 +20,12 @@ from atoll.core.requests.task import task
 from atoll.secure.garbled import GateCounter, Gates, begin_garbling, message_sizes
 from atoll.secure.garbled.garbling import Garbler
 
+from ..circuits.owner_rows import count_gates, measure_bits, read_wires, release_wires, share_leaves
 from ..local import message_of, plan_of, silo_of
 from ..secure.costs import RehearsedCuts, measure_extents, relayed_nbytes
 from ..secure.extents import Extents, too_many_rows
 from ..secure.near import refuse_near
 from ..secure.operators import MatchedRows, SecurePlan, walk_operators
-from ..secure.owner_rows import count_gates, measure_bits, read_wires, release_wires, share_leaves
 from ..secure.plan import make_secure_plan
 from .smcql import (
     DIGEST,

@@ -1,6 +1,6 @@
 """``senate``: the plan of smcql among 2 to 16 owners, of whom all but one may cheat (after Poddar et al. 2021, "Senate: A Maliciously-Secure MPC Platform for Collaborative Analytics").
 
-The circuit is that of `atoll.query.secure.wires`, on authenticated bits in place of Senate's garbled circuits (`atoll.secure.shares.AuthenticatedBits`): whoever alters a bit is found out before a result leaves. What
+The circuit is that of `atoll.query.circuits.wires`, on authenticated bits in place of Senate's garbled circuits (`atoll.secure.shares.AuthenticatedBits`): whoever alters a bit is found out before a result leaves. What
 an owner does by itself nobody sees, so that it is checked where it comes in:
 
 * An owner commits to its rows before any owner shows something, and the commitments are compared: nobody changes its rows afterwards, or chooses them by those of others.
@@ -8,7 +8,7 @@ an owner does by itself nobody sees, so that it is checked where it comes in:
 * Numbers that are added up must lie in the range from which no sum leaves 64 bits; the number of a row must be one of its own site; a missing value must be empty.
 
 Who has no row of the statement's tables takes no part. Where it is less to send, fewer owners compute *parts* of the plan among themselves: unions of their sorted rows, joins of what only they have rows of
-(`atoll.query.secure.subplans`). Their result stays secret, and the others check it like rows of one owner.
+(`atoll.query.circuits.subplans`). Their result stays secret, and the others check it like rows of one owner.
 
 One bit for each kind and owner is opened, and a wrong one names the owner and ends the computation. What an owner says of the world outside it may invent: rows that it does not have are rows for the circuit.
 
@@ -43,14 +43,14 @@ from atoll.secure.shares import AuthenticatedBits, PartyDealer
 from atoll.secure.shares.authenticated_bits import LEAST_ORDER, MOST_ORDER, PENDING
 from atoll.secure.shares.dealer import serve_groups
 
+from ..circuits.owner_rows import leaf_orders
+from ..circuits.subplans import Division, PartCounter, PartRunner, PlanPart, divide_plan, measure_parts
+from ..circuits.wire_values import WORD, WireTable, WireValues, lengthen, one_bit, turn_top
+from ..circuits.wires import turn_bits
 from ..local import plan_of, silo_of
 from ..secure.costs import measure_extents, relayed_nbytes
 from ..secure.operators import SecurePlan
-from ..secure.owner_rows import leaf_orders
 from ..secure.plan import make_secure_plan
-from ..secure.subplans import Division, PartCounter, PartRunner, PlanPart, divide_plan, measure_parts
-from ..secure.wire_values import WORD, WireTable, WireValues, lengthen, one_bit, turn_top
-from ..secure.wires import turn_bits
 from .garbled import MOST_ROWS, GarbledSmcql, measure_local
 from .smcql import ROW_BITS, compare_requests, local_rows, own_rows, promised_of
 from .strategy import HELPER, PlanStep, promise_min_count

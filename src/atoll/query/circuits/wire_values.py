@@ -29,7 +29,7 @@ from atoll.secure.garbled import (
 )
 
 from ..column_codes import ColumnCode
-from .operators import (
+from ..secure.operators import (
     ChosenValue,
     Compared,
     Computed,

@@ -14,8 +14,8 @@ import numpy as np
 from atoll.core.errors import DataError, SessionError
 from atoll.secure.garbled import GateCounter, Gates, Wires, blank_rows, compact_rows, join_wires, read_numbers
 
-from .costs import WITHHELD, leaf_layout
-from .operators import (
+from ..secure.costs import WITHHELD, leaf_layout
+from ..secure.operators import (
     Expanded,
     Filtered,
     GroupedRows,

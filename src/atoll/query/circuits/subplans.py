@@ -24,7 +24,7 @@ import numpy as np
 from atoll.core.errors import SessionError
 from atoll.secure.garbled import GateCounter, Gates, Wires, all_wires, join_wires
 
-from .operators import Expanded, Filtered, JoinedRows, LeafRows, Operator, SecurePlan, walk_operators
+from ..secure.operators import Expanded, Filtered, JoinedRows, LeafRows, Operator, SecurePlan, walk_operators
 from .owner_rows import Own, RowChecks, leaf_orders, release_wires, share_leaves
 from .wire_values import WireTable, one_bit
 from .wires import WireTables

@@ -10,7 +10,7 @@ Rows of equal keys are neighbours after a sort. A row then takes over what stand
 * a join of rows that may have one key k times is one with unique pairs (key, place 0 to k - 1 in its group), of which each row of the other table asks for all k;
 * a join without a bound compares all pairs.
 
-Rows go in and leave as `atoll.query.secure.owner_rows` says.
+Rows go in and leave as `atoll.query.circuits.owner_rows` says.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from atoll.secure.garbled import (
     sum_rows,
 )
 
-from .extents import bound_pairs
-from .operators import (
+from ..secure.extents import bound_pairs
+from ..secure.operators import (
     Expanded,
     Filtered,
     GroupColumn,
@@ -61,7 +61,7 @@ from .operators import (
     Value,
     WindowColumn,
 )
-from .tables import REPEATED_KEY, SEVERAL_ROWS, refuse_claim
+from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, refuse_claim
 from .wire_values import WORD, WireTable, WireValues, lengthen, one_bit, stack_tables, turn_top
 
 __all__ = ["UNSIGNED", "VALID", "Turned", "WireTables", "order_terms", "turn_bits"]
