@@ -14,8 +14,8 @@ from atoll.core.persistence.named_results import NamedResults
 from atoll.privacy.discrete import DiscreteLaplaceLaw, LaplacePartLaw
 from atoll.query import QueryPolicy, Silo, SqlConnection
 from atoll.query.sampling import count_error, sample_epsilon
-from atoll.query.strategies import saqe
-from atoll.query.strategies.saqe import RECORD
+from atoll.query.strategies import releases, saqe
+from atoll.query.strategies.releases import RECORD
 from atoll.secure.noise import draw_laplace_part
 from tests.support.silos import TableSource, connected
 
@@ -136,7 +136,8 @@ def test_a_unit_at_two_sites_or_a_site_without_a_budget_is_refused() -> None:
 def test_a_site_takes_no_coordinators_word_for_bounds_and_budgets(tmp_path: Path) -> None:
     """A coordinator that sends wider bounds and a narrower range gets the site's own; one that names nobody gets nothing."""
     from atoll.query.local import plan_of
-    from atoll.query.strategies.saqe import Saqe, make_noised_plan
+    from atoll.query.noised_plan import make_noised_plan
+    from atoll.query.strategies.saqe import Saqe
 
     own = QueryPolicy.of(policy_of())
     with_site = Silo(TableSource({"v": (TYPES, MANY)}), own, "north")
@@ -288,7 +289,8 @@ def test_noise_in_parts_is_of_one_choice_of_sites(tmp_path: Path, monkeypatch: p
     with opened(0, 1, 3) as db, pytest.raises(AtollError, match="answered among other sites than s0, s1, s3"):
         ask(db, "SELECT count(*) FROM v", **terms)
     with monkeypatch.context() as patch, opened(0, 1, 3) as db:
-        patch.setattr(saqe, "_sites_of", lambda message: ["s0", "s1", "s2"])
+        for module in (saqe, releases):
+            patch.setattr(module, "sites_of", lambda message: ["s0", "s1", "s2"])
         with pytest.raises(AtollError, match="left for other groups, rates or sites"):
             ask(db, "SELECT count(*) FROM v", **terms)
     with opened(0, 1, 3) as db, pytest.raises(AtollError, match="1 is spent, and this answer takes 1"):

@@ -163,16 +163,16 @@ def test_samples_without_a_meaning_are_refused(silos: dict[str, str], text: str,
 def test_a_sample_is_drawn_once_and_by_the_site_alone(silos: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys of two statements and of two sites differ, a repeated statement draws none, and no message has any."""
     from atoll.core.requests.island import Secret
-    from atoll.query.strategies import saqe
+    from atoll.query.strategies import releases
 
     keys: list[bytes] = []
-    made = saqe._Draw
+    made = releases._Draw
 
     def seen(key: bytes, *more: Any) -> Any:
         keys.append(key)
         return made(key, *more)
 
-    monkeypatch.setattr(saqe, "_Draw", seen)
+    monkeypatch.setattr(releases, "_Draw", seen)
     assert Secret().bytes(32) != Secret().bytes(32)
     with connect(silos=silos, policy=POLICY) as db:
         for text in ("SELECT count(*) FROM v", "SELECT count(*) FROM v", "SELECT count(*) FROM v WHERE cost > 30"):

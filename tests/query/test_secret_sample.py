@@ -16,7 +16,8 @@ from atoll.query import SqlConnection
 from atoll.query.databases.silo import Silo
 from atoll.query.policy import QueryPolicy
 from atoll.query.strategies import secret_sample
-from atoll.query.strategies.saqe import DrawnNumbers, Saqe
+from atoll.query.strategies.releases import DrawnNumbers
+from atoll.query.strategies.saqe import Saqe
 from atoll.query.strategies.secret_sample import draw_sums, expand_seed
 from atoll.secure.tables import SharedTable, outward_rows
 from tests.query.test_noised_answers import TYPES, ask, policy_of

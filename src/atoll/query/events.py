@@ -38,7 +38,7 @@ def write_event(island: Any, message: Mapping[str, Any], plan: Any, left: str, b
         plan: the site's plan.
         left: what leaves, in words.
         behind: how many units, or rows, of each table of this site stand behind it.
-        charged: what it costs: ``epsilon``, and what else there is to say of it; by default what `atoll.query.strategies.saqe.release_once` has charged since the last event.
+        charged: what it costs: ``epsilon``, and what else there is to say of it; by default what `atoll.query.strategies.releases.release_once` has charged since the last event.
 
     Raises:
         PolicyError: nothing may stay at the site, so that nothing can be written down.

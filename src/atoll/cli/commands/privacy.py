@@ -218,7 +218,7 @@ def _give_entries(output: Any, entries: Any, account: Any, heads: dict[str, Any]
 def _give_by_analyst(output: Any, folder: Path, by: str) -> None:
     """Show what each analyst's answers with noise have spent at each site, from the sites' own records."""
     from atoll.core.persistence.named_results import NamedResults
-    from atoll.query.strategies.saqe import RECORD
+    from atoll.query.strategies.releases import RECORD
 
     if by != "analyst":
         raise ConfigError(f"--by {by}", remedy="write --by analyst")

@@ -27,9 +27,8 @@ meets the error is drawn for the rest.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,316 +37,74 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
-from atoll.core.event import Covered, Event, Laplace
+from atoll.core.event import Covered, Laplace
 from atoll.core.exposure import Exposure
 from atoll.core.requests.task import task
-from atoll.core.sealing.record import hash_parts
 from atoll.privacy import PrivateRelease
 from atoll.secure.masking import SecureAggregation
-from atoll.secure.noise import draw_laplace_part
 from atoll.secure.owners import FIELD, OwnerCircle
 from atoll.statistics.disclosure import discrete_laplace, rate_of
 
-from ..databases.silo import quote, quote_text
-from ..events import NOISED, write_event
-from ..local import digest_request, names_of, plan_of, plan_once, prefix_of, silo_of
+from ..events import write_event
+from ..local import digest_request, names_of, plan_once, prefix_of, silo_of
 from ..noised_plan import (
     NoisedPlan,
-    SharedNoise,
     estimate_aggregate,
     finish_estimates,
     make_noised_plan,
     make_sampled_plan,
-    noise_rates,
     noise_spreads,
     shared_noise,
     show_number,
     shown_places,
 )
 from ..policy import QueryPolicy
-from ..sampling import SAMPLERS, Estimate, draw_condition, find_rate, rate_digits, stratify_rates
+from ..sampling import SAMPLERS, Estimate, find_rate, stratify_rates
 from ..statement import Catalog, SqlStatement
-from .strategy import PlanStep, QueryAnswer, Strategy, promise_privacy, read_strategy
+from .releases import (
+    PILOT,
+    asks_of,
+    count_exactly,
+    digest_terms,
+    list_answers,
+    noise_words,
+    plan_here,
+    rates_of,
+    read_cells,
+    release_answer,
+    require_budget,
+    sites_of,
+    terms_of,
+    unit_of,
+)
+from .secret_sample import guess_session, open_sample, require_open
+from .strategy import PlanStep, QueryAnswer, Strategy, promise_privacy
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-__all__ = [
-    "RECORD",
-    "Saqe",
-    "add_noised",
-    "count_strata",
-    "find_release",
-    "list_noised",
-    "release_once",
-    "require_budget",
-    "require_room",
-    "share_noised",
-]
+__all__ = ["Saqe", "add_noised", "count_strata", "list_noised", "require_room", "share_noised"]
 
-RECORD = NOISED
-"""Name of the record of answers with noise, among the results that stay at a site."""
 _SUM, _NEIGHBOUR = 721.0, 1657.0
-_NOTHING: Mapping[str, Any] = {}
 
 
 # ---------------------------------------------------------------- what a site does
-
-
-def _bounded_text(silo: Any, plan: NoisedPlan, draw: _Draw | None = None) -> str:
-    """Local SQL: keys, units and numbers of each group, of the rows that count and are in the sample."""
-    keys = [f"k{k}" for k in range(len(plan.keys))]
-    groups, rows = plan.bounds
-    shown = [f"{plan.released.entity} AS u", *(f"CAST({key.local} AS VARCHAR) AS {name}" for key, name in zip(plan.keys, keys, strict=True))]  # fmt: skip
-    shown += [f"{one.local} AS v{k}" for k, one in enumerate(plan.numbers)]
-    order = "md5(concat_ws('|,', u, " + ", ".join(f"coalesce(replace({name}, '|', '||'), '|n')" for name in keys or ["'x'"]) + "))"  # fmt: skip
-    values = ", ".join(f"v{k}" for k in range(len(plan.numbers))) or "u"
-    ranks = f"dense_rank() OVER (PARTITION BY u ORDER BY {order}) AS g, row_number() OVER (PARTITION BY {', '.join(['u', *keys])} ORDER BY {values}) AS r"  # fmt: skip
-    prefix = prefix_of(silo, plan, names_of(silo, plan))
-    added = ("CAST(count(DISTINCT v{k}) AS HUGEINT)" if one.distinct else "CAST(coalesce(sum(v{k}), 0) AS HUGEINT)" for one in plan.numbers)  # fmt: skip
-    sums = ", ".join([*keys, "count(DISTINCT u)", *(one.format(k=k) for k, one in enumerate(added))])
-    by = f" GROUP BY {', '.join(keys)}" if keys else ""
-    joined, drawn = ("", "") if draw is None else draw.text(keys)
-    return (
-        f"{prefix}, {quote('@rows')} AS (SELECT {', '.join(shown)} {plan.body}), {quote('@counted')} AS (SELECT *, {ranks} FROM {quote('@rows')} WHERE u IS NOT NULL)"
-        f" SELECT {sums} FROM {quote('@counted')}{joined} WHERE g <= {groups} AND r <= {rows}{drawn}{by}"
-    )
-
-
-def _units_text(silo: Any, plan: NoisedPlan, *, values: bool) -> str:
-    """Local SQL: keys and numbers of each unit in a group, or of each value, of the rows that count."""
-    text, by = _bounded_text(silo, plan), _any_value(len(plan.numbers)) if values else "u"
-    keys = [f"k{k}" for k in range(len(plan.keys))]
-    grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
-    there = f" AND {by} IS NOT NULL"
-    return f"{text.removesuffix(grouped) if grouped else text}{there} GROUP BY {', '.join([*keys, by])}"
-
-
-def _any_value(count: int) -> str:
-    """The value of a row of which numbers count different ones: a condition may leave it out of some."""
-    return f"coalesce({', '.join(f'v{k}' for k in range(count))})"
-
-
-@dataclass(frozen=True)
-class DrawnNumbers:
-    """What a site shares of a sample that is drawn under shares.
-
-    Attributes:
-        thresholds: of each unit or value in a group, ``(rows,)``: its rate times 2^32.
-        numbers: what it contributes to each sum, ``(rows, sums)``: 0 to those of other groups.
-        seed: the site's part of the draw.
-        noise: the site's noise on each sum, ``(sums,)``.
-    """
-
-    thresholds: Any
-    numbers: Any
-    seed: bytes = b""
-    noise: Any = None
-
-    def columns(self) -> dict[str, Any]:
-        """The columns of the table that is shared."""
-        return {"threshold": self.thresholds, **{f"v{k}": x for k, x in enumerate(self.numbers.T)}}
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """A sample that a site draws.
-
-    Attributes:
-        key: fresh bytes of the site's secret.
-        cells: the groups.
-        rates: the rate of each.
-        values: of how many numbers values are drawn, in place of units; 0 for units.
-    """
-
-    key: bytes
-    cells: tuple[tuple[Any, ...], ...]
-    rates: tuple[float, ...]
-    values: int
-
-    def text(self, keys: Sequence[str]) -> tuple[str, str]:
-        """Local SQL: what is joined with the rows, and a condition on them."""
-        parts = [f"CAST({_any_value(self.values)} AS VARCHAR)"] if self.values else ["CAST(u AS VARCHAR)", *keys]
-        if len(set(self.rates)) == 1:
-            return "", f" AND {draw_condition(self.key, parts, self.rates[0])}"
-        rows = [f"({', '.join(['NULL' if one is None else quote_text(one) for one in cell] + [quote_text(rate_digits(rate))])})" for cell, rate in zip(self.cells, self.rates, strict=True)]  # fmt: skip
-        names = [f"s{k}" for k in range(len(keys))]
-        same = " AND ".join(f"CAST({name} AS VARCHAR) IS NOT DISTINCT FROM {key}" for name, key in zip(names, keys, strict=True))  # fmt: skip
-        joined = f" JOIN (VALUES {', '.join(rows)}) AS drawn({', '.join([*names, 'q'])}) ON {same}"
-        return joined, f" AND {draw_condition(self.key, parts, 'q')}"
-
-
-def plan_here(island: Any, message: Any) -> NoisedPlan:
-    """The plan that the site makes itself."""
-    sampler = _asks(message).drawn
-    plan: NoisedPlan = plan_of(silo_of(island.data), message, make_sampled_plan if sampler else make_noised_plan, "saqe")  # fmt: skip
-    if sampler:
-        plan.require_sampler(sampler)
-    return plan
-
-
-def _asks(message: Any) -> Any:
-    """The strategy with its settings, as the signed job has them."""
-    return read_strategy(message)
-
-
-def _exact(island: Any, plan: NoisedPlan, draw: _Draw | None = None) -> dict[tuple[Any, ...], tuple[int, ...]]:
-    """Key -> units and numbers."""
-    silo = silo_of(island.data)
-    (found,) = silo.run_all([_bounded_text(silo, plan, draw)], list(names_of(silo, plan).values()))
-    keys = len(plan.keys)
-    return {tuple(row[:keys]): tuple(int(one) for one in row[keys:]) for row in found}
-
-
-def _release(island: Any, message: Any, plan: NoisedPlan, kind: str, bound: Any, parts: int, spent: Sequence[Event], make: Callable[[], Any]) -> Any:  # fmt: skip
-    """Noise once for the same statement and terms, charged and written down before it leaves.
-
-    Args:
-        island: the site.
-        message: the request.
-        plan: its plan.
-        kind: what is released: of the same statement and terms there is one of each kind.
-        bound: what it is released for, as plain values: which sites, which groups, and at which rates. It cannot be released for others.
-        parts: parts of epsilon that this release takes.
-        spent: the same for the ledger.
-        make: makes the release from the rows of this moment.
-
-    Raises:
-        PolicyError: the analyst's budget is spent, or the analyst has none; or it was released for something else.
-    """
-    epsilon, _, analyst = _terms(island, message)
-    failing = sum(event.delta for event in spent if isinstance(event, PrivateRelease))
-    charged = {"epsilon": epsilon / plan.parts(_asks(message).drawn) * parts, "delta": failing}
-    terms, sites = _digest_terms(message, plan), _sites_of(message)
-    tag, held = _name_release(terms, kind, sites, bound)
-    about = {"kind": kind, "terms": terms, "sites": sites}
-    return release_once(island, tag, plan.statement.text, analyst, charged, spent, make, held, about)
-
-
-def _name_release(terms: str, kind: str, sites: Sequence[str], bound: Any) -> tuple[str, str]:
-    """The tag of a release, and what it is released for."""
-    return hash_parts("noised answer", terms, kind).hex(), hash_parts("released for", json.dumps([sites, bound])).hex()
-
-
-def _sites_of(message: Any) -> list[str]:
-    """The sites whose answer it is, as the request names them."""
-    return sorted(str(name) for name in message["sites"])
-
-
-def _digest_terms(message: Any, plan: NoisedPlan) -> str:
-    """What an answer with noise belongs to: the statement, the plan, and all settings that change the noise."""
-    said = _asks(message).told()
-    if not said["error"]:  # then it is a matter of intervals alone
-        del said["confidence"]
-    if not plan.hidden_keys:
-        del said["delta"]
-    if said["sampled_by"] == "owners":  # as records of before say it
-        del said["sampled_by"]
-    return hash_parts("terms", json.dumps([plan.statement.sql, repr(plan.numbers), plan.bounds, said], sort_keys=True)).hex()  # fmt: skip
-
-
-def find_release(island: Any, tag: str) -> tuple[list[Any], Any]:
-    """The record of a site's releases with noise, and of it the one of a tag; ``None`` if there is none."""
-    answers = _answers(island)
-    return answers, next((one for one in answers if one["tag"] == tag), None)
-
-
-def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mapping[str, float], events: Sequence[Event], make: Callable[[], Any], bound: str = "", about: Mapping[str, Any] = _NOTHING) -> Any:  # fmt: skip
-    """A release that is made once for a tag: charged to an analyst's budget and the site's ledger, and written down before it leaves; later it is read.
-
-    Args:
-        island: the site.
-        tag: names the statement and all settings that the release depends on.
-        text: the statement.
-        analyst: who asks.
-        charged: ``epsilon`` and ``delta``.
-        events: the same for the ledger.
-        make: makes the release.
-        bound: what it is released for, such as groups and rates; the same tag is never released for anything else.
-        about: what else the record says of it.
-
-    Raises:
-        PolicyError: the analyst's budget is spent, or the analyst has none; or it was released for something else.
-    """
-    answers, known = find_release(island, tag)
-    if known is not None and known["bound"] != bound:
-        raise PolicyError(f"the {known.get('kind', 'noise')} of this statement left for other groups, rates or sites, and leaves once", where=island.name, remedy="name another edition, strategy=saqe:edition=monday, which is charged; if neither the sites nor Atoll's version has changed, look at the coordinator")  # fmt: skip
-    silo_of(island.data).charged = {"epsilon": 0.0, "release": tag} if known is not None else {**charged, "analyst": analyst, "release": tag}  # fmt: skip
-    if known is not None:
-        island.spend(Covered(what=f"the {known.get('kind', 'noise')} of an answer that was counted before"))
-        return known["value"]
-    require_budget(island, analyst, charged)
-    value = make()
-    for event in events:
-        island.spend(event)
-    entry = {"tag": tag, "analyst": analyst, "text": text, "bound": bound, "value": value, **about, **charged}
-    island.leave(RECORD, {"answers": [*answers, entry]}, at_once=True)
-    return value
-
-
-def _terms(island: Any, message: Any) -> tuple[float, float, str]:
-    """Epsilon, delta and the analyst of a request."""
-    said = _asks(message)
-    epsilon, delta, analyst = said.epsilon, said.delta, said.analyst
-    if said.error and "pilot" in message:
-        epsilon *= _PILOT if message["pilot"] else 1 - _PILOT
-    if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
-        raise ConfigError(f"epsilon={epsilon}, delta={delta}", where=island.name, remedy="use an epsilon above 0, and a delta in (0, 1)")  # fmt: skip
-    return epsilon, delta, analyst
-
-
-def _answers(island: Any) -> list[Any]:
-    """What the site has answered with noise."""
-    try:
-        return list(island.left(RECORD)["answers"])
-    except ConfigError:
-        return []
-
-
-def require_budget(island: Any, analyst: str, charged: Mapping[str, float], *, given: Sequence[Any] = ()) -> None:
-    """Refuse what an analyst's budget has no room for.
-
-    Args:
-        island: the site.
-        analyst: who asks.
-        charged: ``epsilon`` and ``delta`` of the answer.
-        given: records of what of it was charged already.
-
-    Raises:
-        PolicyError: the budget is spent, or the analyst has none.
-    """
-    answers = _answers(island)
-    privacy = silo_of(island.data).policy.privacy
-    budget = None if privacy is None else privacy.people.get(analyst)
-    if budget is None:
-        raise PolicyError(f"{analyst or 'nobody by name'} has no budget for answers with noise", where=island.name, remedy="ask under the name of an analyst that the policy has in privacy: people")  # fmt: skip
-    for name, limit in zip(("epsilon", "delta"), budget, strict=True):
-        more = charged[name] - sum(float(one[name]) for one in given)
-        if more <= 1e-9 * limit:  # a repeated answer is free, also after the budget was made smaller
-            continue
-        spent = sum(float(one[name]) for one in answers if one["analyst"] == analyst)
-        if spent + more > limit * (1 + 1e-9):
-            raise PolicyError(f"the {name} of {analyst} is {limit:g} here: {spent:.4g} is spent, and this answer takes {more:.4g}", where=island.name, remedy=f"ask again what was answered, which costs nothing, ask with a smaller {name}, or let the site raise the budget")  # fmt: skip
 
 
 @task(discloses=promise_privacy)
 def require_room(island: Any, message: Any) -> Any:
     """Refuse an answer that exceeds this site's budget, or that it has given among other sites, before any site reads a row or is charged. What of it was charged already costs nothing."""
     plan = plan_here(island, message)
-    epsilon, delta, analyst = _terms(island, message)
-    terms, sites = _digest_terms(message, plan), _sites_of(message)
-    given = [one for one in _answers(island) if one.get("terms") == terms]
+    epsilon, delta, analyst = terms_of(island, message)
+    terms, sites = digest_terms(message, plan), sites_of(message)
+    given = [one for one in list_answers(island) if one.get("terms") == terms]
     if any(one["sites"] != sites for one in given):
         raise PolicyError(f"this statement was answered among other sites than {', '.join(sites)}", where=island.name, remedy="name another edition, strategy=saqe:edition=monday, which is charged")  # fmt: skip
     require_budget(island, analyst, {"epsilon": epsilon, "delta": delta if plan.hidden_keys else 0.0}, given=given)
     island.spend(Covered(what="whether there is room in a budget: nothing of a row"))
     return {}
-
-
-def _unit_of(plan: NoisedPlan) -> str:
-    return "user" if plan.released.unit else "example"
 
 
 @task(discloses=promise_privacy)
@@ -363,15 +120,15 @@ def list_noised(island: Any, message: Any) -> Any:
             return [list(row) for row in silo.run_all([text], list(names_of(silo, plan).values()), stable={text})[0]]
 
         # The same groups for a repeated statement, so that it gets its answer also after a group was added.
-        keys_told: list[Any] = _release(island, message, plan, "groups", [], 0, [], read)
+        keys_told: list[Any] = release_answer(island, message, plan, "groups", [], 0, [], read)
         write_event(island, message, plan, f"{len(keys_told)} keys of groups, of public columns", {})
         return {"keys": keys_told}
-    epsilon, delta, _ = _terms(island, message)
+    epsilon, delta, _ = terms_of(island, message)
     behind: dict[str, int] = {}
-    groups, share = plan.bounds[0], epsilon / plan.parts(_asks(message).drawn)
+    groups, share = plan.bounds[0], epsilon / plan.parts(asks_of(message).drawn)
 
     def choose() -> list[list[Any]]:
-        found = _exact(island, plan)
+        found = count_exactly(island, plan)
         behind[plan.released.table] = sum(row[0] for row in found.values())
         ordered = sorted(found, key=repr)
         rate = rate_of(share, 1) / groups
@@ -379,37 +136,25 @@ def list_noised(island: Any, message: Any) -> Any:
         noise = discrete_laplace(rate, island.secret, len(ordered))
         return [list(key) for key, extra in zip(ordered, noise.tolist(), strict=True) if found[key][0] + extra > least]
 
-    spent = PrivateRelease(unit=_unit_of(plan), epsilon=share, delta=delta)
-    listed = _release(island, message, plan, "groups", [], 1, [spent], choose)
+    spent = PrivateRelease(unit=unit_of(plan), epsilon=share, delta=delta)
+    listed = release_answer(island, message, plan, "groups", [], 1, [spent], choose)
     write_event(island, message, plan, f"{len(listed)} keys of groups, by numbers of units with noise", behind)
     return {"keys": listed}
-
-
-def read_cells(island: Any, message: Any) -> list[tuple[Any, ...]]:
-    """The groups that a request names.
-
-    Raises:
-        PolicyError: one is named twice.
-    """
-    cells = [tuple(key) for key in message["cells"]]
-    if len(set(cells)) < len(cells):
-        raise PolicyError("a group is asked twice in one request, and would get noise twice", where=island.name, remedy="look at the coordinator: it does not follow the protocol")  # fmt: skip
-    return cells
 
 
 @task(discloses=promise_privacy)
 def count_strata(island: Any, message: Any) -> Any:
     """The number of units of each group, with this site's noise: what a stratified sample has its rates from."""
     plan, cells = plan_here(island, message), read_cells(island, message)
-    share = _terms(island, message)[0] / plan.parts("stratified")
+    share = terms_of(island, message)[0] / plan.parts("stratified")
 
     def add() -> Any:
-        found = _exact(island, plan)
+        found = count_exactly(island, plan)
         noise = discrete_laplace(rate_of(share, 1) / plan.bounds[0], island.secret, len(cells))
         return np.array([found.get(cell, (0,))[0] for cell in cells], np.int64) + noise
 
     bound = [list(cell) for cell in cells]
-    words = _release(island, message, plan, "strata", bound, 1, [Laplace(unit=_unit_of(plan), epsilon=share)], add)
+    words = release_answer(island, message, plan, "strata", bound, 1, [Laplace(unit=unit_of(plan), epsilon=share)], add)
     write_event(island, message, plan, f"the units of {len(cells)} groups, with noise and masked", {})
     return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
 
@@ -418,154 +163,27 @@ def count_strata(island: Any, message: Any) -> Any:
 def add_noised(island: Any, message: Any) -> Any:
     """The numbers of each group, of all units or of a sample, with this site's noise."""
     plan, cells = plan_here(island, message), read_cells(island, message)
-    rates = _rates_of(island, message, len(cells))
-    words = _noised_words(island, message, plan, cells, rates, ())
+    rates = rates_of(island, message, len(cells))
+    words = noise_words(island, message, plan, cells, rates, ())
     return {"words": Sum(np.asarray(words, dtype=np.int64), role="side")}
 
 
-def _laws(message: Any, plan: NoisedPlan, part: float, rates: Sequence[float], parties: Sequence[str]) -> list[Any]:
-    """The noise on each number of each group."""
-    sampler = _asks(message).drawn
-    return [noise_rates(plan, part, rate, sampler) if not parties else shared_noise(plan, part, rate, sampler) for rate in rates]  # fmt: skip
-
-
-def _add_one(island: Any, exact: int, law: Any, parties: Sequence[str]) -> int:
-    """A number with this site's noise, or with its part of the noise of several parties."""
-    if not isinstance(law, SharedNoise):
-        return exact + int(discrete_laplace(law, island.secret, 1)[0])
-    rounded = (2 * exact + law.coarse) // (2 * law.coarse)
-    return rounded + int(draw_laplace_part(law.scale, len(parties), lambda count: island.secret.uint64((count,)), 1)[0])
-
-
-def _noised_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[tuple[Any, ...]], rates: tuple[float, ...], parties: Sequence[str]) -> Any:  # fmt: skip
-    """The numbers of each group with this site's noise, or with its part of the noise of several parties.
-
-    A part is for the sum of these parties alone. Else sums of several choices of parties would differ by one site's numbers, with its part of the noise in place of the whole.
-    """
-    sampler = _asks(message).drawn
-    part = _terms(island, message)[0] / plan.parts(sampler)
-    whole = all(rate == 1 for rate in rates)
-    laws = _laws(message, plan, part, rates, parties)  # refused before anything is charged
-    behind: dict[str, int] = {}
-
-    def add() -> Any:
-        draw = (
-            None
-            if whole
-            else _Draw(island.secret.bytes(32), tuple(cells), rates, len(plan.numbers) * (sampler == "distinct"))
-        )
-        found = _exact(island, plan, draw)
-        behind[plan.released.table] = sum(found[key][0] for key in cells if key in found)
-        made = np.zeros((len(cells), len(plan.numbers)), np.int64)
-        for row, cell in enumerate(cells):
-            exact = found.get(cell, (0,) * (1 + len(plan.numbers)))[1:]
-            made[row] = [_add_one(island, exact[k], law, parties) for k, law in enumerate(laws[row])]
-        return made.reshape(-1)
-
-    words = _release_numbers(island, message, plan, whole, list(parties), add)
-    write_event(island, message, plan, f"the numbers of {len(cells)} groups, with noise and masked", behind)
-    return words
-
-
-def _release_numbers(island: Any, message: Any, plan: NoisedPlan, whole: bool, parties: list[str], make: Callable[[], Any]) -> Any:  # fmt: skip
-    """The release of a statement's numbers; see `_release`."""
-    part, count, unit = _terms(island, message)[0] / plan.parts(_asks(message).drawn), len(plan.numbers), _unit_of(plan)
-    # Accountants know no law of noise on a sample that all numbers share.
-    spent = Laplace(unit=unit, epsilon=part, count=count) if whole else PrivateRelease(unit=unit, epsilon=part * count)
-    kind, bound = _bound_numbers(island, message, parties)
-    return _release(island, message, plan, kind, bound, count, [spent], make)
-
-
-def _bound_numbers(island: Any, message: Any, parties: list[str]) -> tuple[str, Any]:
-    """What a release of numbers is, and what it is for."""
-    cells = read_cells(island, message)
-    kind = "pilot" if _asks(message).error and message["pilot"] else "numbers"
-    return kind, [parties, [list(key) for key in cells], _rates_of(island, message, len(cells))]
-
-
 # ---------------------------------------------------------------- of a sample that nobody knows
-
-
-def wants_shares(message: Any) -> bool:
-    """Whether a statement asks for a sample under shares."""
-    return bool(_asks(message).sampled_by == "shares")
-
-
-def release_numbers(island: Any, message: Any, plan: NoisedPlan, make: Callable[[Callable[[], DrawnNumbers]], Any]) -> Any:  # fmt: skip
-    """What a site writes down of numbers that it will share; see `_release`.
-
-    Args:
-        island: the site.
-        message: the request.
-        plan: its plan.
-        make: makes the release, of a function that reads the numbers.
-    """
-    cells = read_cells(island, message)
-    rates = _rates_of(island, message, len(cells))
-    _laws(
-        message, plan, _terms(island, message)[0] / plan.parts(_asks(message).drawn), rates, ()
-    )  # refused before anything is charged
-    behind: dict[str, int] = {}
-
-    def read() -> DrawnNumbers:
-        silo, keys, count = silo_of(island.data), len(plan.keys), len(plan.numbers)
-        text = _units_text(silo, plan, values=_asks(message).drawn == "distinct")
-        (found,) = silo.run_all([text], list(names_of(silo, plan).values()))
-        places = {cell: k for k, cell in enumerate(cells)}
-        rows = [row for row in found if tuple(row[:keys]) in places]
-        behind[plan.released.table] = len(rows)
-        at = np.array([places[tuple(row[:keys])] for row in rows], np.int64)
-        made = np.zeros((len(rows), len(cells), count), np.int64)
-        made[np.arange(len(rows)), at] = np.array([[int(one) for one in row[keys + 1 :]] for row in rows], np.int64).reshape(len(rows), count)  # fmt: skip
-        thresholds = np.array([math.floor(rate * 2**32) for rate in rates], np.uint64)[at]
-        return DrawnNumbers(thresholds, made.reshape(len(rows), -1))
-
-    kept = _release_numbers(island, message, plan, False, ["shares"], lambda: make(read))
-    write_event(island, message, plan, "how many rows of a sample there are, up to the next power of two", behind)
-    return kept
-
-
-def find_noised(island: Any, message: Any, plan: NoisedPlan) -> Any:
-    """What `release_numbers` wrote down; ``None`` if there is none for these sites, groups and rates."""
-    kind, bound = _bound_numbers(island, message, ["shares"])
-    tag, held = _name_release(_digest_terms(message, plan), kind, _sites_of(message), bound)
-    _, known = find_release(island, tag)
-    return known["value"] if known is not None and known["bound"] == held else None
-
-
-def add_noise(island: Any, message: Any, plan: NoisedPlan) -> Any:
-    """This site's noise on each number of each group, alone."""
-    rates = _rates_of(island, message, len(message["cells"]))
-    part = _terms(island, message)[0] / plan.parts(_asks(message).drawn)
-    return np.array([_add_one(island, 0, law, ()) for row in _laws(message, plan, part, rates, ()) for law in row], np.int64)  # fmt: skip
 
 
 @task(discloses=promise_privacy)
 async def share_noised(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """The numbers of each group with this site's part of the noise, under masks that cancel in the sum over all sites."""
     message, names = request["message"], [str(name) for name in parties]
-    if _asks(message).noise != "shares":
+    if asks_of(message).noise != "shares":
         raise PolicyError("noise in parts, and the statement asks for noise that suffices alone", where=island.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
     plan, cells = plan_here(island, message), read_cells(island, message)
-    rates = _rates_of(island, message, len(cells))
+    rates = rates_of(island, message, len(cells))
     circle = await OwnerCircle.begin(island.secret, peers, names, me, digest_request(request, names))
-    words = np.asarray(_noised_words(island, message, plan, cells, rates, sorted(names)), np.int64)
+    words = np.asarray(noise_words(island, message, plan, cells, rates, sorted(names)), np.int64)
     if abs(words).max(initial=0) >= 1 << 59:
         raise DataError("a sum leaves the range of 2^59", where=island.name, remedy="scale the values down in the statement: SUM(x / 1e6), or use noise=own")  # fmt: skip
     return {"part": circle.mask(FIELD.of(words))}
-
-
-def _rates_of(island: Any, message: Any, cells: int) -> tuple[float, ...]:
-    """The rate of each group's sample.
-
-    Raises:
-        ConfigError: they are none.
-    """
-    rates, said = tuple(float(one) for one in message["rates"]), _asks(message)
-    free = said.error or said.drawn == "stratified"  # what the coordinator chooses, and noise follows
-    if len(rates) != cells or not all(0 < rate <= 1 and (free or rate == said.sample) for rate in rates):
-        raise ConfigError(f"rates {rates[:3]} of {cells} groups", where=island.name, remedy="use a rate above 0 and at most 1 for each, or that of the signed job")  # fmt: skip
-    return rates
 
 
 # ---------------------------------------------------------------- the strategy
@@ -646,8 +264,6 @@ class Saqe(Strategy):
             if unknown:
                 raise CompositionError(f"the error of {', '.join(unknown)}: it is computed from several numbers", where=self.name, remedy="ask for COUNT, SUM and AVG by themselves")  # fmt: skip
         if self.sampled_by == "shares":
-            from .secret_sample import require_open
-
             require_open(made)
         if self.noise == "shares":  # noise that has no law is refused before groups or a pilot are paid for
             known = not self.error and self.drawn != "stratified"
@@ -662,7 +278,7 @@ class Saqe(Strategy):
             found.append(PlanStep("each site", "noised" if plan.hidden_keys else "plain", f"name the values of {keys}"))
         shown = ", ".join(one.text for one in plan.aggregates) or "the groups"
         if self.error:
-            found.append(PlanStep("each site, added up masked", "noised", f"{shown}, for {_PILOT:.0%} of epsilon"))
+            found.append(PlanStep("each site, added up masked", "noised", f"{shown}, for {PILOT:.0%} of epsilon"))
             found.append(PlanStep("coordinator", "plain", f"the smallest sample with an error of {self.error:g} at confidence {self.confidence:g}"))  # fmt: skip
         if self.drawn == "stratified":
             found.append(PlanStep("each site, added up masked", "noised", "units of each group, for the rates"))
@@ -693,8 +309,6 @@ class Saqe(Strategy):
     def predict_cost(self, plan: NoisedPlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
         """Bytes of all sites, for a coordinator that is honest."""
         if self.sampled_by == "shares":
-            from .secret_sample import guess_session
-
             return self._asked_cost(plan, sites, groups) + guess_session(plan, sites, len(groups) * len(plan.numbers))
         return self._asked_cost(plan, sites, groups)
 
@@ -728,8 +342,6 @@ class Saqe(Strategy):
         if cells and plan.numbers:
             rates, more = await self._choose_rates(fed, plan, asked)
             if self.sampled_by == "shares":
-                from .secret_sample import open_sample
-
                 words, expected = await open_sample(fed, plan, {**asked, "rates": rates})
             else:
                 words = await self._add_noised(fed, plan, {**asked, "rates": rates})
@@ -751,7 +363,7 @@ class Saqe(Strategy):
 
     def _part(self, plan: NoisedPlan, *, pilot: bool = False) -> float:
         """Epsilon of one number."""
-        share = 1.0 if not self.error else _PILOT if pilot else 1 - _PILOT
+        share = 1.0 if not self.error else PILOT if pilot else 1 - PILOT
         return self.epsilon * share / plan.parts(self.drawn)
 
     def _spreads(self, plan: NoisedPlan, part: float, rate: float, sites: int) -> list[tuple[float, float]]:
@@ -823,7 +435,7 @@ class Saqe(Strategy):
         error = self._expect_error(plan, pilot, [1.0] * len(pilot), sites)
         if error > self.error:
             numbers, parts = len(plan.numbers), plan.parts(self.drawn)
-            cost = self.epsilon / parts * (_PILOT * numbers + (1 - _PILOT) * plan.hidden_keys)
+            cost = self.epsilon / parts * (PILOT * numbers + (1 - PILOT) * plan.hidden_keys)
             what = "The groups and the pilot have" if plan.hidden_keys else "The pilot has"
             raise DataError(f"an error of {self.error:g} at confidence {self.confidence:g}: with all rows it may be {error:.2g} for epsilon={self.epsilon:g}. {what} cost {cost:g} of it", where=self.name, remedy="ask with a larger error or epsilon, or for larger groups")  # fmt: skip
 
@@ -847,8 +459,8 @@ class Saqe(Strategy):
         }  # fmt: skip
 
 
-_PILOT, _FAILS = 0.1, 0.02
-"""The part of epsilon that a pilot takes; and how often a sample that it has chosen may miss the error, as a part of ``1 - confidence``."""
+_FAILS = 0.02
+"""How often a sample that a pilot has chosen may miss the error, as a part of ``1 - confidence``."""
 
 
 async def _ask_all(fed: Federation, what: Any, message: Mapping[str, Any]) -> Any:

@@ -41,7 +41,7 @@ from ..events import write_event
 from ..local import digest_request
 from ..secure.costs import relayed_nbytes, sharing_nbytes
 from ..slices import empty_table
-from .saqe import DrawnNumbers, add_noise, find_noised, plan_here, read_cells, release_numbers, wants_shares
+from .releases import DrawnNumbers, add_noise, find_noised, plan_here, read_cells, release_numbers, wants_shares
 from .smcql import promised_of
 from .strategy import CONTACT_NBYTES, HELPER, ROLE_NBYTES, promise_min_count
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from ..noised_plan import NoisedPlan
 
-__all__ = ["charge_sample", "draw_sums", "guess_session", "open_sample", "share_numbers", "sum_sample"]
+__all__ = ["charge_sample", "draw_sums", "guess_session", "open_sample", "require_open", "share_numbers", "sum_sample"]
 
 _BITS = 33
 """Bits of a threshold: a rate of 1 is 2^32, which no word of 32 bits reaches."""

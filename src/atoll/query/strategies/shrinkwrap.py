@@ -45,7 +45,7 @@ from ..secure.plan import make_row_plan
 from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
 from ..secure.work import expect_rows, measure_work
-from .saqe import find_release, release_once, require_budget
+from .releases import find_release, release_once, require_budget
 from .smcql import (
     LocalRows,
     Smcql,
