@@ -6,7 +6,7 @@ each training gives alone, with the same selection, mini-batches and weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.facets import facet
 from atoll.core.federation.reducer import Plain
-from atoll.core.requests.task import task
+from atoll.core.requests.task import Batch, task
 from atoll.learn.aggregation.base import Renormalised
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, Phased
 from atoll.learn.algorithms.ifca import IFCA
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.federation.federation import Federation
+    from atoll.core.requests.cohort import Cohort
     from atoll.core.requests.island import Island
     from atoll.learn.context import Context
 
@@ -64,7 +65,21 @@ def find_obstacle(leaf: Training) -> str:
     return next((name for name, known in plain.items() if not known), "")
 
 
-@task
+def _enrol_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
+    """Tell a block of clients their leaves."""
+    count, places = len(cohort), np.array([int(message["leaf"][str(name)]) for name in cohort.parties.names])
+    choice = np.zeros((count, int(message["leaves"])), np.float32)
+    choice[np.arange(count), places] = 1.0
+    reply: dict[str, Aggregate] = {"enrolled": Sum(np.ones(count, np.int64))}
+    if cohort.stateless:
+        yield Batch(np.arange(count), reply, {"choice": choice})
+    else:
+        known = (cohort.state(place) for place in range(count))
+        kept = {place: {"choice": choice[place]} if state is None else state for place, state in enumerate(known)}
+        yield Batch(np.arange(count), reply, singles=kept)
+
+
+@task(many=_enrol_many)
 def enrol(island: Island, message: Tree) -> dict[str, Aggregate]:
     """Tell a client its leaf; a client that knows it keeps what it has."""
     if island.state is None:
