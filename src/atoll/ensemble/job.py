@@ -447,10 +447,10 @@ class _PreparedEnsemble(Prepared):
         )
 
     def _record(self, fed: Federation, scores: Mapping[str, Mapping[str, float]], chosen: str) -> None:
-        """Record what the ensemble scores, under the names that a training's scores have, and every other way to join."""
-        if chosen in scores:
+        """Record what the ensemble scores, under the names that a training's scores have, and every other way to join; the way itself may need users that test rows do not name."""
+        if scores:
             told = {f"{arm}/{name}": value for arm, found in scores.items() for name, value in found.items()}
-            mine = {f"test/{name}": value for name, value in scores[chosen].items()}
+            mine = {f"test/{name}": value for name, value in scores.get(chosen, {}).items()}
             fed.record({"round": self.leaf.rounds, **mine, **told})
 
     async def _train_leaves(self, fed: Federation) -> tuple[list[Any], Trained | None]:
