@@ -94,8 +94,8 @@ def test_what_teaches_nothing_is_refused() -> None:
         distil(teacher, ROWS[:0], student)
     with pytest.raises(DataError, match="a student of 3 classes for a teacher of 2"):
         distil(teacher, ROWS, nets(outputs=3)[0])
-    for bad in ({"steps": 0}, {"lr": 0.0}, {"batch": 0}, {"temperature": 0.0}):
-        with pytest.raises(ConfigError):
-            Distillation(**bad)  # type: ignore[arg-type]
+    for name, value in (("steps", 0), ("lr", 0.0), ("batch", 0), ("temperature", 0.0)):
+        with pytest.raises(ConfigError, match=f"{name}={value}"):
+            Distillation(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="rounds=0"):
         FedDF(training=leaf(), rows=ROWS, rounds=0)

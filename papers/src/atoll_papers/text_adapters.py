@@ -47,7 +47,7 @@ _OF_EACH, _BAND = 400, 0.05
 
 def make_tiny_encoder(folder: Path) -> Path:
     """Write an encoder of one layer with random weights, and a tokeniser of the words of `make_texts`."""
-    torch, library, tokenizers = (need(name, "encoders", "--quick") for name in ("torch", "transformers", "tokenizers"))
+    library, tokenizers = (need(name, "encoders", "--quick") for name in ("transformers", "tokenizers"))
     words = ["[PAD]", "[UNK]", *_WORDS["negative"], *_WORDS["positive"], *_OTHERS, *PROMPT.split()]
     words = list(dict.fromkeys(words))
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, "[UNK]"))
@@ -57,9 +57,9 @@ def make_tiny_encoder(folder: Path) -> Path:
         max_position_embeddings=32, initializer_range=0.2,
     )  # fmt: skip
     from atoll.adapters.encoder import quiet
+    from atoll.torch.own_state import seed_generators
 
-    with quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with quiet(), seed_generators(0):
         library.BertModel(config).save_pretrained(folder)
         marks = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
         library.PreTrainedTokenizerFast(tokenizer_object=made, **marks).save_pretrained(folder)

@@ -108,13 +108,7 @@ def command(
         parallel=1 if seeds == 1 else None,
         tell=lambda line: None,
     )
-    told: dict[str, Any] = {name: found.scores[name] for name in _ARMS if name in found.scores}
-    told["epsilon"] = dict(found.epsilon)
-    if seeds > 1:
-        told["differences"] = {
-            one.group: {"auc": one.mean, "low": one.low, "high": one.high, "p": one.p} for one in found.differences()
-        }
-    told |= {
+    told = _scores_of(found, several=seeds > 1) | {
         "parameters": found.parameters,
         "leaves": leaves,
         "users": len(islands),
@@ -123,6 +117,17 @@ def command(
     }
     output_of(context).give(told, _table(found, told["left_out"]))
     return 0
+
+
+def _scores_of(found: Any, *, several: bool) -> dict[str, Any]:
+    """Return the scores of all arms, the epsilon, and differences with intervals if there are several seeds."""
+    told: dict[str, Any] = {name: found.scores[name] for name in _ARMS if name in found.scores}
+    told["epsilon"] = dict(found.epsilon)
+    if several:
+        told["differences"] = {
+            one.group: {"auc": one.mean, "low": one.low, "high": one.high, "p": one.p} for one in found.differences()
+        }
+    return told
 
 
 def _rule_of(said: str, table: DataTable, besides: tuple[str, str], seed: int) -> tuple[ClusterRule, tuple[str, ...]]:
