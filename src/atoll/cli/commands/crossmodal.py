@@ -1,0 +1,86 @@
+"""``atoll crossmodal``: play on this machine how a folder of speech and a file of texts help each other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from atoll.cli.app import ANALYSE, app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.output import PlainTable
+
+if TYPE_CHECKING:
+    from atoll.crossmodal import Crossmodal, Utterances
+
+__all__: list[str] = []
+
+
+@app.command("crossmodal", rich_help_panel=ANALYSE)
+def crossmodal(
+    context: typer.Context,
+    speech: Annotated[Path, typer.Option("--speech", help="A folder of WAV files with labels.csv: file,label.", exists=True, file_okay=False)],
+    text: Annotated[Path, typer.Option("--text", help="A CSV file: text,label.", exists=True, dir_okay=False)],
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Promise for each utterance; without it no noise.")] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Its delta.")] = 1e-5,
+    rounds: Annotated[int, typer.Option("--rounds", help="Exchanges.", min=1)] = 10,
+    iterations: Annotated[int, typer.Option("--iterations", help="Steps of a round.", min=1)] = 50,
+    lexicon: Annotated[
+        Path | None, typer.Option("--lexicon", help="A dictionary in CMU's form; by default that of PocketSphinx.", exists=True, dir_okay=False)
+    ] = None,
+    fused: Annotated[bool, typer.Option("--fused", help="Train the shared part on the fused decision, as the paper does; no epsilon is claimed then.")] = False,
+    share_fusion: Annotated[bool, typer.Option("--share-fusion", help="Share the fusion too.")] = False,
+    seeds: Annotated[int, typer.Option("--seeds", help="Trainings to take the mean of.", min=1)] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="The first seed.", min=0)] = 0,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Compare what each side reaches alone, with the other side's help, and with all rows in one place."""
+    from atoll.crossmodal import Crossmodal, TextToPhone, read_speech, read_texts
+
+    begin = time.perf_counter()
+    words = None if lexicon is None else TextToPhone.read(lexicon)
+    parties = {"speech": read_speech(speech), "text": read_texts(text, phones=words)}
+    job = Crossmodal(
+        epsilon=epsilon, delta=delta, rounds=rounds, iterations=iterations, shared_loss="fused" if fused else "auto", share_fusion=share_fusion
+    )  # fmt: skip
+    runs = [_compare(job, parties, number) for number in range(seed, seed + seeds)]
+    arms = {arm: {side: float(np.mean([run[arm][side] for run in runs])) for side in parties} for arm in ("mono", "federated", "oracle")}  # fmt: skip
+    last: Any = runs[-1]["result"]
+    claimed = job.promised
+    found = {
+        **arms, "rounds": last["rounds"], "epsilon": job.epsilon if claimed else None, "delta": delta if claimed else None,
+        "bytes": last["bytes"], "parameters": last["parameters"], "classes": last["classes"],
+        "utterances": {name: len(rows) for name, rows in parties.items()},
+        "unknown_words": parties["text"].unknown, "words": parties["text"].words, "seeds": seeds, "seconds": round(time.perf_counter() - begin, 2),
+    }  # fmt: skip
+    output_of(context).give(found, _table(arms))
+
+
+def _compare(job: Crossmodal, parties: dict[str, Utterances], seed: int) -> dict[str, Any]:
+    """The three arms of one seed, each an F1 a side."""
+    from atoll.crossmodal import train_alone, train_together
+    from atoll.simulation import simulate
+
+    classes = tuple(sorted({name for rows in parties.values() for name in rows.counts}))
+    agreed = replace(job, classes=classes)
+    outcome = simulate(agreed, parties, seed=seed, engine="inline").outcome
+    together = train_together(agreed, parties, seed)
+    return {
+        "mono": {side: train_alone(agreed, rows, seed)["f1"] for side, rows in parties.items()},
+        "federated": {side: float(outcome.sides[side]["f1"]) for side in parties},
+        "oracle": {side: together[side]["f1"] for side in parties},
+        "result": outcome.plain(),
+    }
+
+
+def _table(arms: dict[str, dict[str, float]]) -> PlainTable:
+    table = PlainTable(header_style="bold")
+    for column in ("F1", *arms):
+        table.add_column(column, justify="left" if column == "F1" else "right")
+    for side in ("speech", "text"):
+        table.add_row(side, *(f"{values[side]:.3f}" for values in arms.values()))
+    return table

@@ -1,0 +1,95 @@
+"""What the two sides can do without each other, and what they could do in one place: the arms beside a federated result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.rng import Rng
+
+from .parties import SideTraining, average_copies, split_rows, vocabulary_of
+from .table import TablePlan, join_table
+from .utterances import Utterances
+
+if TYPE_CHECKING:
+    from .job import Crossmodal
+
+__all__ = ["train_alone", "train_together"]
+
+
+def _side(job: Crossmodal, rows: Utterances, classes: tuple[str, ...], width: int, seed: int, place: int) -> SideTraining:  # fmt: skip
+    own = Rng(seed).child("side", place).key
+    training, valid, held_out = split_rows(job, rows, own)
+    vocabulary = {word: number + 2 for number, word in enumerate(vocabulary_of(training))}
+    return SideTraining(job, training, valid, held_out, classes, vocabulary, width, seed, own)
+
+
+class _Best:
+    """The measures on held-out rows at the round that rows for choosing it liked best."""
+
+    def __init__(self) -> None:
+        self._valid, self.found = -np.inf, dict[str, float]()
+
+    def look(self, side: SideTraining, nets: Any, *, alone: bool = False) -> None:
+        valid = side.measure(nets, alone=alone, valid=True)["f1"]
+        if not valid <= self._valid:
+            self._valid, self.found = valid, side.measure(nets, alone=alone)
+
+
+def train_alone(job: Crossmodal, rows: Utterances, seed: int = 0) -> dict[str, float]:
+    """Return F1 and accuracy of a party's own network alone, trained with as many steps as in the job: the mono-modal baseline.
+
+    Args:
+        job: the settings.
+        rows: the party's rows.
+        seed: of the weights, the rows held out and the mini-batches.
+    """
+    side = _side(job, rows, tuple(job.classes) or tuple(rows.counts), 1, seed, 0)
+    nets, best = side.networks(join_table([], len(rows.phone_names), 1)), _Best()
+    first = job.pretrain if rows.modality == "speech" else 0
+    for number in range(job.rounds):
+        rng = Rng(seed).child("alone", number)
+        count = job.iterations + (first if number == 0 else 0)
+        nets.train_own(side.train_rows, side.batches(count, rng), job.training_plan, int(rng.child("steps").key) % 2**31)  # fmt: skip
+        best.look(side, nets, alone=True)
+    return best.found
+
+
+def train_together(job: Crossmodal, parties: Mapping[str, Utterances], seed: int = 0) -> dict[str, dict[str, float]]:
+    """Return F1 and accuracy of each party if all rows were in one place: copies are averaged after every step, nothing has noise, and the table is exact.
+
+    Where each utterance is there as speech and as text, the paper's oracle also joins both decisions; parties whose rows are not aligned have no such utterances.
+
+    Args:
+        job: the settings.
+        parties: party -> its rows.
+        seed: of the weights, the rows held out and the mini-batches.
+    """
+    plain = replace(job, epsilon=None, shared_loss="fused", table="exact")
+    classes = tuple(plain.classes) or tuple(sorted({name for rows in parties.values() for name in rows.counts}))
+    speech = [name for name in sorted(parties) if parties[name].modality == "speech"]
+    width = parties[speech[0]].width if speech else 1
+    sides = {name: _side(plain, parties[name], classes, width, seed, place) for place, name in enumerate(sorted(parties))}  # fmt: skip
+    plan = TablePlan(plain.least, plain.table_clip, 0.0)
+    phones = len(next(iter(parties.values())).phone_names)
+    table = join_table([plan.build(sides[name].rows) for name in speech], phones, width)
+    nets, best = {name: side.networks(table) for name, side in sides.items()}, {name: _Best() for name in sides}
+    for name in speech:
+        if plain.pretrain:
+            rng = Rng(seed).child("first", name)
+            nets[name].train_own(sides[name].train_rows, sides[name].batches(plain.pretrain, rng), plain.training_plan, int(rng.child("steps").key) % 2**31)  # fmt: skip
+    for number in range(plain.rounds):
+        batches = {name: side.batches(plain.iterations, Rng(seed).child("together", name, number)) for name, side in sides.items()}  # fmt: skip
+        movers = {name: net.movers(plain.training_plan) for name, net in nets.items()}
+        for step in range(plain.iterations):
+            for name, side in sides.items():
+                nets[name].train(side.train_rows, [batches[name][step]], plain.training_plan, None, int(Rng(seed).child("step", name, number, step).key) % 2**31, mover=movers[name])  # fmt: skip
+            mixed = average_copies({name: (len(side.rows), nets[name].pack_shared()) for name, side in sides.items()})
+            for net in nets.values():
+                net.load_shared(mixed)
+        for name, side in sides.items():
+            best[name].look(side, nets[name])
+    return {name: one.found for name, one in best.items()}

@@ -1,0 +1,111 @@
+"""The own networks of parties, as descriptions; `layers` makes modules of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import ConfigError
+from atoll.core.extras import need
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["BiGRU", "FrameCNN", "OwnNetwork", "SequenceTransformer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNetwork:
+    """A party's own network: a description, of which `build` makes a module. Derive from it for a network of your own.
+
+    A module takes a batch of sequences and their lengths, ``(rows, longest)`` numbers of words or ``(rows, longest, width)`` numbers of frames, and returns
+    logits ``(rows, classes)``. Number 0 is padding, 1 is a word that training did not have.
+    """
+
+    def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
+        """Make the module.
+
+        Args:
+            inputs: of text the words of the vocabulary, of speech the width of a frame.
+            classes: outputs.
+            words: whether it reads words.
+
+        Raises:
+            NotImplementedError: the class does not say how.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameCNN(OwnNetwork):
+    """A convolutional network (Kim 2014): filters of several widths over the sequence, their largest values, a linear layer.
+
+    Attributes:
+        filters: filters of each width.
+        widths: steps that a filter sees.
+        dropout: share of the values that a step leaves out.
+    """
+
+    filters: int = 32
+    widths: tuple[int, ...] = (3, 4, 5)
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.filters < 1 or not self.widths or min(self.widths) < 1:
+            raise ConfigError(f"filters={self.filters}, widths={self.widths}", where="FrameCNN", remedy="use whole numbers of at least 1")  # fmt: skip
+
+    def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
+        """Make the module."""
+        return _layers().Convolutions(self, inputs, classes, words=words)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiGRU(OwnNetwork):
+    """Gated recurrent units in both directions, in layers; the mean of their states; a linear layer.
+
+    Attributes:
+        width: units of each direction.
+        layers: layers.
+        dropout: share of the values that a step leaves out.
+    """
+
+    width: int = 32
+    layers: int = 2
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.layers < 1:
+            raise ConfigError(f"width={self.width}, layers={self.layers}", where="BiGRU", remedy="use whole numbers of at least 1")  # fmt: skip
+
+    def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
+        """Make the module."""
+        return _layers().Recurrent(self, inputs, classes, words=words)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceTransformer(OwnNetwork):
+    """A transformer encoder with sinusoidal positions; the mean over the sequence; a linear layer.
+
+    Attributes:
+        width: numbers of a position.
+        heads: heads of attention.
+        layers: layers.
+        dropout: share of the values that a step leaves out.
+    """
+
+    width: int = 32
+    heads: int = 4
+    layers: int = 2
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.width < 2 or self.width % 2 or self.heads < 1 or self.width % self.heads or self.layers < 1:
+            raise ConfigError(f"width={self.width}, heads={self.heads}, layers={self.layers}", where="SequenceTransformer", remedy="use an even width that the number of heads divides, and at least one layer")  # fmt: skip
+
+    def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
+        """Make the module."""
+        return _layers().Attentive(self, inputs, classes, words=words)  # type: ignore[no-any-return]
+
+
+def _layers() -> Any:
+    return need("atoll.crossmodal.layers", "torch", "a network of atoll.crossmodal")

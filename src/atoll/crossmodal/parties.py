@@ -1,0 +1,342 @@
+"""What a party does: it says what it has, sends or takes the acoustic table, and in each round trains, posts its copy of the shared network, and takes the mean of all copies."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.algebra.rng import Rng
+from atoll.core.errors import DataError, PolicyError
+from atoll.core.event import NonPrivate
+from atoll.core.extras import need
+from atoll.core.requests.task import Task
+from atoll.learn.local.examples import ExampleSteps, SecretStream, StepSecrets
+from atoll.secure.keystream import NoiseStream
+
+from .table import TableShare, join_table
+from .utterances import Utterances, score_f1
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .job import Crossmodal
+    from .training import SideNetworks
+
+__all__ = ["SideSteps", "SideTraining", "average_copies", "own_utterances", "read_copy"]
+
+_RESTART = "begin the job anew: this party was not there when it was opened"
+_MOST_ROWS = 2**31
+"""Rows that a peer may claim to have: its copy counts by them."""
+
+
+def own_utterances(data: Any) -> Utterances:
+    """Return a party's data as utterances.
+
+    Raises:
+        DataError: they are something else.
+    """
+    if isinstance(data, Utterances):
+        return data
+    raise DataError(f"a {type(data).__name__} is no Utterances", where="crossmodal", remedy="give atoll.crossmodal.read_speech(folder) or read_texts(file); a site names one of them as its factory")  # fmt: skip
+
+
+# ------------------------------------------------------------------ letters
+
+
+def read_copy(told: Any, shapes: Mapping[str, tuple[int, ...]], sender: str) -> tuple[int, dict[str, NDArray[np.float32]]]:  # fmt: skip
+    """Return the rows and the copy of the shared network in a letter.
+
+    Raises:
+        DataError: the letter has anything else in it, another form, or numbers that are not finite.
+    """
+    fields = dict(told) if isinstance(told, Mapping) else {}
+    rows, values = fields.pop("rows", None), fields.pop("values", None)
+    problem = ""
+    if fields or not isinstance(values, Mapping):
+        problem = f"also holds {sorted(map(str, fields))[0]!r}" if fields else "holds no copy"
+    elif not isinstance(rows, int | np.integer) or isinstance(rows, bool) or not 0 < rows < _MOST_ROWS:
+        problem = f"claims {rows!r} rows"
+    elif set(values) != set(shapes):
+        strange = sorted(set(map(str, values)) ^ set(shapes))[0]
+        problem = f"has {strange!r} too much" if strange in values else f"lacks {strange!r}"
+    else:
+        wrong = next((n for n, shape in shapes.items() if np.shape(values[n]) != shape or not np.isfinite(np.asarray(values[n], np.float64)).all()), None)  # fmt: skip
+        problem = f"has another shape of {wrong!r}, or numbers that are not finite" if wrong else ""
+    if problem:
+        raise DataError(f"the copy of {sender!r} {problem}", where="crossmodal", remedy="let all parties run the same job; only the shared network travels")  # fmt: skip
+    return int(rows), {name: np.asarray(values[name], dtype=np.float32) for name in shapes}
+
+
+def average_copies(copies: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, NDArray[np.float32]]:
+    """Return ``sum_k N_k theta_k / sum_k N_k`` (equation 42), the same bits at all parties: added up in order of name, in float64.
+
+    Args:
+        copies: party -> its rows, and its copy by name of the array.
+    """
+    order = sorted(copies)
+    total = sum(copies[name][0] for name in order)
+    first = copies[order[0]][1]
+    found = {}
+    for leaf in first:
+        mixed = np.zeros(np.shape(first[leaf]))
+        for name in order:
+            rows, values = copies[name]
+            mixed += rows / total * np.asarray(values[leaf], dtype=np.float64)
+        found[leaf] = mixed.astype(np.float32)
+    return found
+
+
+# ------------------------------------------------------------------ one party's training, here or in a comparison
+
+
+def split_rows(job: Crossmodal, rows: Utterances, seed: int) -> tuple[Utterances, Utterances, Utterances]:
+    """Rows to train on, those that choose the round, and those held out: the job's shares of each class."""
+    rng = Rng(seed)
+    rest, held_out = rows.split(job.test, rng.child("test"))
+    training, valid = rest.split(job.valid, rng.child("valid"))
+    if not len(training):
+        raise DataError(f"no rows of {len(rows)} are left to train on", where="crossmodal", remedy="hold fewer out: a smaller test= or valid=")  # fmt: skip
+    return training, valid, held_out
+
+
+def vocabulary_of(rows: Utterances) -> list[str]:
+    """The words of rows of text, in order."""
+    return sorted({word for text in rows.inputs for word in text}) if rows.modality == "text" else []
+
+
+@dataclass
+class SideTraining:
+    """One party's rows, coded, and its networks.
+
+    Args:
+        job: the settings.
+        rows: rows to train on.
+        valid: rows on which the round is chosen; may be none.
+        held_out: rows to measure on.
+        classes: the classes of all parties.
+        vocabulary: word -> its number, of text.
+        width: numbers of a vector of the table.
+        seed: of the shared network, at all parties.
+        own_seed: of the own one.
+    """
+
+    job: Crossmodal
+    rows: Utterances
+    valid: Utterances
+    held_out: Utterances
+    classes: tuple[str, ...]
+    vocabulary: Mapping[str, int]
+    width: int
+    seed: int
+    own_seed: int
+
+    def __post_init__(self) -> None:
+        coded = need("atoll.crossmodal.layers", "torch", "Crossmodal").CodedRows
+        self.train_rows = coded.of(self.rows, self.classes, self.vocabulary)
+        self.valid_rows = coded.of(self.valid, self.classes, self.vocabulary)
+        self.test_rows = coded.of(self.held_out, self.classes, self.vocabulary)
+
+    def networks(self, table: NDArray[np.float32]) -> SideNetworks:
+        """The networks with their first weights."""
+        module = need("atoll.crossmodal.training", "torch", "Crossmodal")
+        words = self.rows.modality == "text"
+        own, inputs = (self.job.text, len(self.vocabulary) + 2) if words else (self.job.speech, self.rows.width)
+        made: SideNetworks = module.SideNetworks(
+            self.job, own, inputs, words=words, classes=len(self.classes), phones=len(self.rows.phone_names), table=table, seeds=(self.seed, self.own_seed)
+        )  # fmt: skip
+        made.fit_scales(self.train_rows)
+        return made
+
+    def batches(self, count: int, rng: Rng) -> list[NDArray[Any]]:
+        """Mini-batches for so many steps: each row once, then each again."""
+        draw, size, n = rng.generator(), min(self.job.batch, len(self.rows)), len(self.rows)
+        order = np.concatenate([draw.permutation(n) for _ in range(-(-count * size // n) + 1)])
+        return [order[i * size : (i + 1) * size] for i in range(count)]
+
+    def measure(self, nets: SideNetworks, *, alone: bool = False, valid: bool = False) -> dict[str, float]:
+        """F1 and accuracy on the rows held out, or on those that choose the round; of the fused decision or of the own network alone."""
+        rows = self.valid_rows if valid else self.test_rows
+        true = rows.labels.numpy()
+        if not len(true):
+            return {"f1": math.nan, "accuracy": math.nan}
+        said = nets.logits(rows, alone=alone).argmax(axis=1)
+        return {"f1": score_f1(said, true, len(self.classes)), "accuracy": float((said == true).mean())}
+
+
+# ------------------------------------------------------------------ the tasks
+
+
+class SideSteps:
+    """The tasks of one job. Both ends make them of its settings; no code travels.
+
+    Args:
+        job: the settings.
+        parties: the names of all parties.
+    """
+
+    def __init__(self, job: Crossmodal, parties: Sequence[str]) -> None:
+        self.job, self.parties = job, tuple(parties)
+        where = "atoll.crossmodal.parties:"
+        self.describe = Task(f"{where}describe", self._describe)
+        self.open = Task(f"{where}open", self._open)
+        self.begin = Task(f"{where}begin", self._begin)
+        self.train = Task(f"{where}train", self._train)
+        self.mix = Task(f"{where}mix", self._mix)
+        self.close = Task(f"{where}close", self._close)
+        self.tasks = (self.describe, self.open, self.begin, self.train, self.mix, self.close)
+
+    def _describe(self, island: Any, message: Any) -> dict[str, Any]:
+        """The modality, the width of frames, the phones, and the classes where they are not agreed."""
+        rows = own_utterances(island.data)
+        if len(rows) < 2:
+            raise DataError(f"{len(rows)} utterances", where=f"crossmodal at {island.name}", remedy="give a party at least two")  # fmt: skip
+        told: dict[str, Any] = {"modality": rows.modality, "width": rows.width, "phones": list(rows.phone_names)}
+        return {**told, "classes": sorted(rows.counts)} if message["classes"] else told
+
+    def _split(self, island: Any) -> tuple[Utterances, Utterances, Utterances]:
+        """Rows to train on, those that choose the round, and those held out; the same at each request."""
+        return split_rows(self.job, own_utterances(island.data), int(island.state["split"]))
+
+    def _training(self, island: Any) -> SideTraining:
+        state = island.state
+        rows, valid, held_out = self._split(island)
+        vocabulary = {word: place + 2 for place, word in enumerate(state["vocabulary"])}
+        return SideTraining(self.job, rows, valid, held_out, tuple(map(str, state["classes"])), vocabulary, int(state["width"]), int(state["seed"]), int(state["split"]))  # fmt: skip
+
+    def _open(self, island: Any, message: Any) -> None:
+        """Hold rows out; a speech side trains its own network first, and posts its share of the table."""
+        classes = [str(name) for name in message["classes"]]
+        rows = own_utterances(island.data)
+        strange = sorted(set(rows.labels) - set(classes))
+        if strange:
+            raise DataError(f"a label that is none of the {len(classes)} classes", where=f"crossmodal at {island.name}", remedy="name all classes in classes=, or leave it out")  # fmt: skip
+        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": int(island.rng.key), "vocabulary": [], "round": 0}  # fmt: skip
+        island.state = start
+        training, _, _ = self._split(island)
+        if rows.modality == "text":
+            island.state = {**start, "vocabulary": vocabulary_of(training)}
+            return
+        plan = self.job.table_plan
+        share = plan.build(training, NoiseStream(island.secret.bytes(32)) if plan.noise else None)
+        island.spend(plan.event)
+        island.bind_letters(self._context(message))
+        for name in self.parties:
+            if name != island.name:
+                island.post(name, share.message())
+        # What is noisy is read back as it was sent, so that all parties have one table.
+        island.state = {**start, "share": share.message()}
+
+    def _begin(self, island: Any, message: Any) -> int:
+        """Take the table, and make the networks; return the numbers of the shared one."""
+        state = self._own_state(island)
+        training = self._training(island)
+        island.bind_letters(self._context(message), self.open.name)
+        phones, width = len(training.rows.phone_names), training.width
+        speaking = [str(name) for name in message["senders"]]
+        told = {name: TableShare.read(island.inbox[name], phones, width, name) for name in speaking if name != island.name}  # fmt: skip
+        if island.name in speaking:
+            told[island.name] = TableShare.read(state["share"], phones, width, island.name)
+        table = join_table([told[name] for name in sorted(told)], phones, width)
+        nets = training.networks(table)
+        if self.job.pretrain and training.rows.modality == "speech":
+            nets.train_own(training.train_rows, training.batches(self.job.pretrain, island.rng.child("first")), self.job.training_plan, int(island.rng.child("steps").key) % 2**31)  # fmt: skip
+        kept = {name: value for name, value in state.items() if name != "share"}
+        island.state = {**kept, "table": table, "own": nets.pack_own(), "shared": nets.pack_shared(), "best": {}}
+        return sum(value.size for value in nets.pack_shared().values())
+
+    # ------------------------------------------------------------------ a round
+
+    def _own_state(self, island: Any) -> Any:
+        state = island.state
+        if not isinstance(state, Mapping) or "classes" not in state:
+            raise PolicyError(f"{island.name} has not opened this job", where="crossmodal", remedy=_RESTART)
+        return state
+
+    def _loaded(self, island: Any) -> tuple[SideTraining, SideNetworks]:
+        """The party's training as its state has it."""
+        state, training = self._own_state(island), self._training(island)
+        if "shared" not in state:
+            raise PolicyError(f"{island.name} has no table yet", where="crossmodal", remedy=_RESTART)
+        nets = training.networks(np.asarray(state["table"]))
+        nets.load_own(state["own"])
+        nets.load_shared(state["shared"])
+        return training, nets
+
+    def _context(self, message: Any) -> bytes:
+        """What letters are bound to: they open in no other round and no other job."""
+        said = ["atoll crossmodal", int(message["round"]), list(self.parties), str(message["agreed"])]
+        return hashlib.sha256(M.encode(said)).digest()
+
+    def _train(self, island: Any, message: Any) -> None:
+        """Make the steps of a round, and post the copy of the shared network."""
+        state, number = self._own_state(island), int(message["round"])
+        if number != state["round"] + 1:
+            raise PolicyError(f"round {number} after round {state['round']}", where="crossmodal", remedy="look at the server: it repeats or leaves out a round")  # fmt: skip
+        training, nets = self._loaded(island)
+        job, count = self.job, self.job.iterations
+        noise = None
+        if job.epsilon is not None:
+            plan, multiplier = self._steps(len(training.rows))
+            noise = StepSecrets(plan, len(training.rows), count, SecretStream(island.secret))
+            batches = noise.rows
+            island.spend(job.step_event(len(training.rows), multiplier, training.rows.modality))
+        else:
+            batches = training.batches(count, island.rng.child("rows"))
+            island.spend(NonPrivate(unit="example", what="a copy of the shared network"))
+        nets.train(training.train_rows, batches, job.training_plan, noise, int(island.rng.child("steps").key) % 2**31)
+        shared = nets.pack_shared()
+        if any(not np.isfinite(value).all() for value in shared.values()):
+            raise DataError("the shared network's weights are not finite", where=f"crossmodal at {island.name}", remedy="use a smaller lr or shared_lr")  # fmt: skip
+        island.state = {**state, "own": nets.pack_own(), "shared": shared}
+        island.bind_letters(self._context(message))
+        for name in self.parties:
+            if name != island.name:
+                island.post(name, {"rows": self._weight(training), "values": shared})
+
+    def _weight(self, training: SideTraining) -> int:
+        """How much the copy counts."""
+        return len(training.rows) if self.job.weights == "rows" else 1
+
+    def _steps(self, rows: int) -> tuple[ExampleSteps, float]:
+        """How mini-batches and noise are drawn, and the noise multiplier."""
+        multiplier, moved = self.job.noise_multiplier(rows), self.job.clip / self.job.batch
+        return ExampleSteps(self.job.batch, deviation=multiplier * moved, sensitivity=moved), multiplier
+
+    def _mix(self, island: Any, message: Any) -> dict[str, Any]:
+        """Take the mean of the announced copies, and measure it here."""
+        state, number = self._own_state(island), int(message["round"])
+        island.bind_letters(self._context(message), self.train.name)
+        training, nets = self._loaded(island)
+        shapes = {name: np.shape(value) for name, value in state["shared"].items()}
+        senders = [str(name) for name in message["senders"]]
+        copies: dict[str, tuple[int, Mapping[str, Any]]] = {name: read_copy(island.inbox[name], shapes, name) for name in senders if name != island.name}  # fmt: skip
+        if island.name in senders:
+            copies[island.name] = (self._weight(training), state["shared"])
+        mixed = average_copies(copies)
+        nets.load_shared(mixed)
+        found = training.measure(nets, valid=True)
+        best = state["best"]
+        if not best or not found["f1"] <= best["f1"]:  # without rows to choose by, the last round counts
+            best = {"f1": found["f1"], "round": number, "own": state["own"], "shared": mixed}
+        island.state = {**state, "shared": mixed, "round": number, "best": best}
+        return found
+
+    def _close(self, island: Any, message: Any) -> dict[str, Any]:
+        """Measure, say what was spent, and leave the networks here under a name."""
+        training, nets = self._loaded(island)
+        state = island.state
+        best = state["best"] or {"round": 0, "own": state["own"], "shared": state["shared"]}
+        nets.load_own(best["own"])
+        nets.load_shared(best["shared"])
+        if message["label"]:
+            kept = {**{name: state[name] for name in ("classes", "vocabulary", "width", "seed", "split", "table")}, "own": best["own"], "shared": best["shared"]}  # fmt: skip
+            island.leave(str(message["label"]), {**kept, "modality": training.rows.modality})
+        rows = own_utterances(island.data)
+        spent = self.job.spent(len(training.rows), training.rows.modality, int(state["round"]))
+        return {**training.measure(nets), "alone": training.measure(nets, alone=True)["f1"], "modality": training.rows.modality, "epsilon": spent, "best_round": int(best["round"]), "unknown": rows.unknown, "words": rows.words}  # fmt: skip
