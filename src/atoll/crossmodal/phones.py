@@ -166,7 +166,6 @@ class SpeechToPhone:
         folder = _model_folder()
         return library.Decoder(
             hmm=str(folder / "en-us"), allphone=str(folder / "en-us-phone.lm.bin"), lm=None, dict=None,
-            # Means over the utterance itself: by default those of the utterances before it count too, and their order would decide phones.
             lw=self.weight, beam=self.beam, pbeam=self.beam, cmn="batch", loglevel="FATAL",
         )  # fmt: skip
 
@@ -178,6 +177,7 @@ class SpeechToPhone:
             decoder: of `decoder`; by default a new one.
         """
         machine = decoder or self.decoder()
+        machine.reinit_feat()  # it remembers the level and the noise of the utterances before, and their order would decide phones
         machine.start_utt()
         machine.process_raw(np.ascontiguousarray(sound, dtype="<i2").tobytes(), full_utt=True)
         machine.end_utt()
