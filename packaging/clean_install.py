@@ -47,6 +47,7 @@ USES = {
     "monai": "import monai; from atoll.bridges import monai_bundle",
     "ray": "import ray",
     "net": "import subprocess, sys; from atoll.runtime.provision import Kit; import cryptography",
+    "speech": "from atoll.crossmodal import TextToPhone; assert len(TextToPhone.installed()('good bye').phones) == 5",
     "nvflare": "import nvflare.client",
     "duckdb": "import duckdb; assert duckdb.connect().execute('select 1').fetchone() == (1,)",
     "sql": "from pathlib import Path; import atoll.query; [(Path(n).mkdir(), Path(n, 't.csv').write_text('x\\n1\\n')) for n in 'ab']; db = atoll.query.connect(silos={'a': 'a', 'b': 'b'}, policy={'tables': {'t': {'columns': 'public'}}}); assert db.sql('select sum(x) from t').rows == [(2,)]",

@@ -40,6 +40,7 @@ ROOMS: dict[str, set[str] | None] = {
     "fitting": {"core", "data", "statistics"},
     "truth": {"core", "data", "secure"},
     "ensemble": {"core", "data", "labels", "learn", "privacy", "rounds", "torch", "trees"},
+    "crossmodal": {"core", "data", "learn", "native", "privacy", "secure"},
     "vertical": {"core", "data", "privacy", "secure", "trees"},
     "query": {
         "core",
@@ -68,6 +69,7 @@ EAGER: dict[str, set[str]] = {
     "adapters": {"torch"},
     "labels": {"torch"},
     "ensemble": {"torch"},
+    "crossmodal": {"torch"},
     "bridges": {"flwr"},
     "testing": {"hypothesis", "pytest"},
     "cli": {"typer", "click", "rich"},
@@ -136,7 +138,7 @@ def test_some_rooms_never_name_pytorch(room: str) -> None:
 
 def test_only_rooms_that_build_on_torch_load_it_at_once() -> None:
     loads = {item.module.room for item in every_import() if item.eager and _library(item) == "torch"}
-    assert loads <= {"adapters", "ensemble", "labels", "torch"}
+    assert loads <= {"adapters", "crossmodal", "ensemble", "labels", "torch"}
 
 
 def test_the_scanner_sees_what_it_must_see() -> None:

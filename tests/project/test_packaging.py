@@ -34,6 +34,7 @@ OPTIONAL = {
     "nvflare",
     "postgres",
     "ray",
+    "speech",
 }  # the comments in pyproject.toml say why they are not part of `all`
 
 

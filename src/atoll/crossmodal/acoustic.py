@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import math
 import wave
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from atoll.core.errors import ConfigError, DataError
-from atoll.core.extras import need
+from atoll.core.errors import ConfigError, DataError, MissingExtraError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,7 +169,12 @@ def _cosines() -> Floats:
 
 @functools.cache
 def _smile() -> Any:
-    library = need("opensmile", "speech", "features='is09'", where="Acoustic")
+    try:
+        library = importlib.import_module("opensmile")
+    except (
+        ImportError
+    ) as error:  # no extra installs it: its licence allows research alone, which the user has to decide
+        raise MissingExtraError("features='is09' needs opensmile", where="Acoustic", remedy="pip install opensmile, whose licence allows research alone, or use features='own'") from error  # fmt: skip
     return library.Smile(library.FeatureSet.IS09, library.FeatureLevel.Functionals)
 
 

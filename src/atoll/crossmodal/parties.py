@@ -182,13 +182,12 @@ class SideSteps:
 
     def __init__(self, job: Crossmodal, parties: Sequence[str]) -> None:
         self.job, self.parties = job, tuple(parties)
-        where = "atoll.crossmodal.parties:"
-        self.describe = Task(f"{where}describe", self._describe)
-        self.open = Task(f"{where}open", self._open)
-        self.begin = Task(f"{where}begin", self._begin)
-        self.train = Task(f"{where}train", self._train)
-        self.mix = Task(f"{where}mix", self._mix)
-        self.close = Task(f"{where}close", self._close)
+        self.describe = Task("atoll.crossmodal.parties:describe", self._describe)
+        self.open = Task("atoll.crossmodal.parties:open", self._open)
+        self.begin = Task("atoll.crossmodal.parties:begin", self._begin)
+        self.train = Task("atoll.crossmodal.parties:train", self._train)
+        self.mix = Task("atoll.crossmodal.parties:mix", self._mix)
+        self.close = Task("atoll.crossmodal.parties:close", self._close)
         self.tasks = (self.describe, self.open, self.begin, self.train, self.mix, self.close)
 
     def _describe(self, island: Any, message: Any) -> dict[str, Any]:
