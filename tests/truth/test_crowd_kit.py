@@ -63,6 +63,15 @@ def test_the_series_has_crowd_kits_index_name_and_values(aggregation: Any, frame
             np.testing.assert_allclose(ours.errors_.loc[matrix.index, matrix.columns], matrix, atol=1e-8)
 
 
+def test_a_fit_ends_where_crowd_kit_ends(aggregation: Any) -> None:
+    ours, theirs = DawidSkene(), aggregation.DawidSkene(n_iter=100)
+    assert ours.fit_predict(FRAME).to_dict() == theirs.fit_predict(FRAME).to_dict()
+    assert ours.n_iter_ == len(theirs.loss_history_) + 1
+    np.testing.assert_allclose(
+        ours.probas_.loc[theirs.probas_.index, theirs.probas_.columns], theirs.probas_, atol=1e-8
+    )
+
+
 def test_votes_and_models_that_search_otherwise_find_as_much(aggregation: Any) -> None:
     """Of a tie, crowd-kit's vote takes a label by chance, so only the index is compared; GLAD and MACE climb by other ways."""
     for ours, theirs in ((MajorityVote(), aggregation.MajorityVote()), (GLAD(), aggregation.GLAD(n_iter=30)), (MACE(), aggregation.MACE(n_restarts=1, random_state=0))):  # fmt: skip

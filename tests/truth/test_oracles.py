@@ -273,3 +273,46 @@ def test_a_hierarchy_is_read_from_lines(tmp_path) -> None:
     path.write_text("ID,name\n1,a\n")
     with pytest.raises(ValueError, match=r"no column 'parentID'"):
         read_hierarchy(path)
+
+
+# ------------------------------------------------------------------ when Dawid and Skene's fit ends
+
+
+def _fit_by_bound(said: np.ndarray, classes: int, floor: float = 1e-10) -> tuple[np.ndarray, int]:
+    """crowd-kit's loops of ``DawidSkene(n_iter=100, tol=1e-5)``, where every worker reports on every task: ``said`` is ``(tasks, workers)``."""
+    votes = np.stack([(said == c).mean(axis=1) for c in range(classes)], axis=1)
+
+    def learn(truth: np.ndarray) -> np.ndarray:
+        counts = np.array([[truth[said[:, w] == label].sum(axis=0) for label in range(classes)] for w in range(said.shape[1])])  # fmt: skip
+        counts = np.maximum(counts, floor)
+        return counts / counts.sum(axis=1, keepdims=True)
+
+    truth, priors, errors, before = votes, votes.mean(axis=0), learn(votes), -np.inf
+    made = 0
+    while made < 100:
+        made += 1
+        logs = np.log(priors) + sum(np.log(errors[w, said[:, w]]) for w in range(said.shape[1]))
+        truth = np.exp(logs - logs.max(axis=1, keepdims=True))
+        truth /= truth.sum(axis=1, keepdims=True)
+        priors, errors = truth.mean(axis=0), learn(truth)
+        reports = sum(np.log(errors[w, said[:, w]]) + np.log(priors) for w in range(said.shape[1]))
+        bound = (np.sum(truth * reports) - np.sum(truth * np.log(np.maximum(truth, 1e-10)))) / said.size
+        if bound - before < 1e-5:
+            break
+        before = bound
+    return truth, made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dawid_skene_ends_where_crowd_kit_does(seed: int) -> None:
+    """On crowds of which little is known, further iterations would move many tasks; the iteration that finds the end keeps the truth."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, 3, 60)
+    skill = rng.uniform(0.1, 0.6, 9)
+    said = np.where(rng.random((60, 9)) < skill, true[:, None], rng.integers(0, 3, (60, 9)))
+    table = [(f"t{t:02}", f"w{w}", f"c{said[t, w]}") for t in range(60) for w in range(9)]
+    model = DawidSkene().fit(table)
+    wanted, made = _fit_by_bound(said, 3)
+    assert model.n_iter_ == made + 1
+    np.testing.assert_allclose(model.fitted.shares.reshape(60, 3), wanted, atol=1e-6)
+    assert DawidSkene(tolerance=0).fit(table).n_iter_ == 100

@@ -15,6 +15,12 @@ from .voting import count_votes, share_votes
 
 __all__ = ["DawidSkene", "OneCoin", "add_coin_logs", "share_likelihoods"]
 
+_NO_BOUND = -1e300
+"""Below any evidence lower bound; finite, since broadcasts are blended."""
+
+_SAME_REPORTS = 2.0**-20
+"""Reports a task that two iterations may differ by, because of rounding."""
+
 _RAREST = 1e-10  # part of the rarest class, as in crowd-kit
 
 
@@ -76,6 +82,9 @@ class DawidSkene(TruthModel):
     The log-likelihoods add up over workers; the matrix stays with its worker. The opening step counts votes. As in crowd-kit, an iteration is an E-step and an M-step, counts are at least ``floor``, and a
     worker's matrix has rows for the labels that it gave.
 
+    As there too, a fit ends when the evidence lower bound rises by less than ``tolerance`` a report: further iterations hardly explain the reports better, and may move tasks on which little is known. The bound of an iteration follows
+    from the sums of the next one, which then keeps the truth. Iterations with other numbers of reports are not compared.
+
     Source: Dawid and Skene, "Maximum Likelihood Estimation of Observer Error-Rates Using the EM Algorithm", Applied Statistics 28 (1979).
 
     Args:
@@ -98,11 +107,12 @@ class DawidSkene(TruthModel):
         if step == "votes":
             return {"votes": Term((layout.cells,), 1.0)}
         most = np.log((len(layout.tasks) + len(layout.classes) * self.floor) / self.floor)
-        return {"logs": Term((layout.cells,), max(float(most), EVIDENCE))}
+        return {"logs": Term((layout.cells,), max(float(most), EVIDENCE)), "reports": Term((1,), 1.0)}
 
     def start(self, layout: TaskLayout) -> Arrays:
-        """Even parts of the classes."""
-        return {**super().start(layout), **_count_priors(layout, super().start(layout)["truth"])}
+        """Even parts of the classes, and no bound yet."""
+        even = super().start(layout)
+        return {**even, **_count_priors(layout, even["truth"]), "bound": np.array([_NO_BOUND]), "reports": np.zeros(1)}
 
     def start_workers(self, layout: TaskLayout, workers: int) -> Arrays:
         """Matrices that say nothing."""
@@ -118,11 +128,27 @@ class DawidSkene(TruthModel):
         errors = state["errors"]
         logs = np.minimum(np.log(np.where(errors > 0, errors, 1.0)), -EVIDENCE).reshape(-1, classes)
         rows = reports.worker * classes + reports.label
-        return {"logs": np.stack([reports.by_task(logs[rows, c]) for c in range(classes)], axis=1).ravel()}
+        there = np.array([len(reports.task) / len(layout.tasks)])
+        return {"logs": np.stack([reports.by_task(logs[rows, c]) for c in range(classes)], axis=1).ravel(), "reports": there}  # fmt: skip
 
     def combine(self, step: str, layout: TaskLayout, sums: Arrays, broadcast: Arrays) -> Arrays:
-        """The E-step, and the parts of the classes."""
-        return _expect_truth(step, layout, sums, broadcast)
+        """The E-step, and the parts of the classes; what was there, if the evidence lower bound has settled."""
+        if step == "votes":
+            return {**broadcast, **_expect_truth(step, layout, sums, broadcast)}
+        bound = np.array([_NO_BOUND])
+        if abs(float(sums["reports"][0] - broadcast["reports"][0])) < _SAME_REPORTS:
+            bound = self._bound_evidence(layout, sums, broadcast)
+            if self.tolerance > 0 and bound[0] - broadcast["bound"][0] < self.tolerance:
+                return broadcast
+        return {**_expect_truth(step, layout, sums, broadcast), "bound": bound, "reports": sums["reports"]}
+
+    @staticmethod
+    def _bound_evidence(layout: TaskLayout, sums: Arrays, broadcast: Arrays) -> Floats:
+        """The evidence lower bound of the broadcast, a report: of the matrices that were learned from it. crowd-kit counts a prior for each report."""
+        truth, each = broadcast["truth"], float(sums["reports"][0])
+        said = float(truth @ sums["logs"]) + each * float(truth @ _prior_logs(layout, broadcast))
+        known = np.maximum(truth, _RAREST)
+        return np.array([(said - float(known @ np.log(known))) / max(each * len(layout.tasks), 1.0)])
 
     def learn(self, step: str, state: Arrays, reports: CodedReports, broadcast: Arrays) -> Arrays:
         """The M-step: the matrix stays here."""
@@ -179,8 +205,9 @@ class OneCoin(TruthModel):
         return {"logs": Term((layout.cells,), float(np.log(others / self.delta)))}
 
     def start(self, layout: TaskLayout) -> Arrays:
-        """Even parts of the classes."""
-        return {**super().start(layout), **_count_priors(layout, super().start(layout)["truth"])}
+        """Even parts of the classes, and no bound yet."""
+        even = super().start(layout)
+        return {**even, **_count_priors(layout, even["truth"]), "bound": np.array([_NO_BOUND]), "reports": np.zeros(1)}
 
     def start_workers(self, layout: TaskLayout, workers: int) -> Arrays:
         """Workers who are nearly always right."""
