@@ -233,6 +233,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "confidence": 0.9,
         "edition": "later",
         "noise": "shares",
+        "sampled_by": "shares",
     },
     "hufu": {
         "comparison": "masked",
@@ -275,7 +276,7 @@ def test_a_setting_that_was_not_signed_is_refused(name: str, setting: str, monke
     """Whether the request alone says so, or the coordinator does all of it; the job as it was signed is answered."""
     sql, noise = ASKED[name]
     asked = Query(sql=sql, strategy=name, **noise)
-    lie = {setting: SETTINGS[name][setting]}
+    lie = {setting: SETTINGS[name][setting], **({"sample": 0.5} if setting == "sampled_by" else {})}
     refuses(asked, name, lie=lambda told: {**told, "strategy": {**told["strategy"], **lie}}, monkeypatch=monkeypatch, **noise)  # fmt: skip
     if setting in ("analyst", "comparison"):
         done = (name, {**noise, **lie}) if setting in noise else (f"{name}:{setting}={lie[setting]}", noise)
