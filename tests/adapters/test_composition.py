@@ -34,6 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.quick("masked", "product*", "central")
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_act_on_a_tuning_as_on_a_training(
     name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
