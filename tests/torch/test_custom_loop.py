@@ -230,3 +230,57 @@ def test_a_loop_leaves_no_switch_to_the_next_client() -> None:
     assert len(seen) == 4
     assert len(set(seen)) == 1
     assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
+
+
+def _masked(model: nn.Module) -> nn.Module:
+    """Let half of a layer's weights have no gradient, and the bias a small one: hooks of both kinds."""
+    keep = torch.arange(model.weight.numel()).view_as(model.weight) % 2
+    model.weight.register_hook(lambda slope: slope * keep)
+
+    def bound(bias: Any) -> None:
+        bias.grad.clamp_(-0.01, 0.01)
+
+    model.bias.register_post_accumulate_grad_hook(bound)
+    return model
+
+
+def _masked_descent(model: nn.Module, shard: Any, config: dict[str, Any], rng: Any) -> None:
+    _descent(_masked(model), shard, config, rng)
+
+
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("given", ["a model", "a loop"])
+def test_a_hook_on_a_parameter_is_refused_and_its_remedy_is_plain_pytorch(hook: str, given: str) -> None:
+    data = ISLANDS.subset([0])
+    model = seeded(lambda: nn.Linear(64, 10))
+    hooked = copy.deepcopy(model)
+    getattr(hooked.weight, hook)(lambda held: None)
+    made: Any = hooked if given == "a model" else CustomLoop(hooked, _never)
+    job = atoll.Training(model=made, selection=Everyone(), rounds=1)
+    with pytest.raises(
+        CompositionError, match=r"the parameter 'weight' has a hook on its gradient.*loop of a CustomLoop"
+    ):
+        atoll.simulate(job, data, engine="inline")
+    if hook == "register_hook" and given == "a model":
+        result = atoll.simulate(job.replace(model=CustomLoop(model, _masked_descent)), data, engine="inline")
+        plain = _masked(copy.deepcopy(model))
+        _descent(plain, data.shard(0), {}, None)
+        for name, value in plain.named_parameters():
+            np.testing.assert_allclose(result.params[name], value.detach(), atol=1e-6)
+
+
+def test_marks_of_parameters_are_there_in_the_loop() -> None:
+    model = seeded(lambda: nn.Linear(64, 10))
+    model.bias.frozen_for = "good"  # type: ignore[attr-defined]
+
+    def descent(own: nn.Module, shard: Any, config: dict[str, Any], rng: Any) -> None:
+        chosen = [p for p in own.parameters() if getattr(p, "frozen_for", "") != "good"]
+        optimiser = torch.optim.SGD(chosen, lr=0.1)
+        x, y = torch.tensor(shard.x, dtype=torch.float32), torch.tensor(shard.y)
+        nn.functional.cross_entropy(own(x), y).backward()
+        optimiser.step()
+
+    job = atoll.Training(model=CustomLoop(model, descent), selection=Everyone(), rounds=1)
+    made = atoll.simulate(job, ISLANDS.subset([0]), engine="inline")
+    np.testing.assert_array_equal(made.params["bias"], model.bias.detach().numpy())
+    assert np.abs(made.params["weight"] - model.weight.detach().numpy()).max() > 0

@@ -12,10 +12,11 @@ from torch import nn
 
 import atoll
 from atoll.algorithms import FedAvg
-from atoll.core.errors import DataError
+from atoll.core.errors import CompositionError, DataError
 from atoll.data import Dataset
 from atoll.selection import Everyone
 from atoll.torch.learner import seeded
+from atoll.torch.shared_state import reaches
 
 ROWS = 9
 RNG = np.random.default_rng(3)
@@ -257,3 +258,80 @@ def test_a_loss_with_labels_first_by_its_names_gets_them_first() -> None:
     pinball(columns["y"], first(columns["x"])).mean().backward()
     expected = first.weight.detach() - 0.01 * first.weight.grad
     np.testing.assert_allclose(made.params["weight"], expected.numpy(), atol=1e-6)
+
+
+class Coded(nn.Module):
+    """Keeps a penalty of its codes in an attribute, or returns it beside the outputs while it trains."""
+
+    def __init__(self, *, beside: bool) -> None:
+        super().__init__()
+        self.code, self.last, self.beside, self.penalty = nn.Linear(4, 5), nn.Linear(5, 3), beside, 0.0
+
+    def forward(self, x: Any) -> Any:
+        """Return the outputs."""
+        codes = torch.tanh(self.code(x))
+        penalty = codes.pow(2).mean() + self.last.weight.pow(2).sum()
+        if self.beside:
+            return (self.last(codes), penalty) if self.training else self.last(codes)
+        self.penalty = penalty
+        return self.last(codes)
+
+
+def of_codes(model: Any, x: Any, target: Any) -> Any:
+    output, penalty = model(x)
+    return F.cross_entropy(output, target) + penalty
+
+
+@pytest.mark.parametrize("way", ["a closure", "a default", "an attribute", "a method"])
+def test_a_loss_that_reads_the_given_model_is_named_and_its_remedy_is_plain_pytorch(way: str) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, free = Coded(beside=False), Coded(beside=True)
+    free.load_state_dict(model.state_dict())
+
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = [model]
+
+        def forward(self, output: Any, target: Any) -> Any:
+            return F.cross_entropy(output, target) + self.held[0].penalty
+
+        def decay(self, output: Any, target: Any) -> Any:
+            return F.cross_entropy(output, target) + self.held[0].last.weight.pow(2).sum()
+
+    def penalised(output: Any, target: Any) -> Any:
+        return F.cross_entropy(output, target) + model.penalty
+
+    def defaulted(output: Any, target: Any, last: Any = model.last) -> Any:
+        return F.cross_entropy(output, target) + last.weight.pow(2).sum()
+
+    loss = {"a closure": penalised, "a default": defaulted, "an attribute": Holder(), "a method": Holder().decay}[way]
+    if way in ("a default", "a method"):
+        with pytest.raises(CompositionError, match=r"reads the model object.*would be lost.*write loss\(model, x, tar"):
+            train(loss, y=CLASSES, model=model)
+    else:
+        made, *_ = train(loss, y=CLASSES, model=model)
+        assert any("reads the model object that was given" in n and "first values" in n for n in made.notices)
+    made, first, data = train(of_codes, y=CLASSES, model=free)
+    assert not any("reads the model object" in n for n in made.notices)
+    of_codes(first.train(), data["x"], data["y"]).backward()
+    for name, value in first.named_parameters():
+        np.testing.assert_allclose(made.params[name], (value - 0.01 * value.grad).detach(), atol=1e-6)
+
+
+last = seeded(lambda: nn.Linear(1, 1), 0)  # what a script may have
+
+
+def of_an_attribute(output: Any, target: Any) -> Any:
+    return F.cross_entropy(output, target) if target.dim() else output.last
+
+
+def of_a_global(output: Any, target: Any) -> Any:
+    return F.cross_entropy(output, target) + last.bias.sum()
+
+
+def test_a_name_that_is_no_global_of_a_loss_is_no_reading_of_the_model() -> None:
+    assert not reaches(of_an_attribute, [last])
+    assert not reaches(of_a_global, [nn.Identity()])
+    assert reaches(of_a_global, [last])

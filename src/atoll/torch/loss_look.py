@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from atoll.core.errors import AtollError, DataError
+from atoll.core.errors import AtollError, CompositionError, DataError
 from atoll.learn.local.own_loss import LABELLED
 
 from .losses import LossInputs, Objective, form_of, means_of_rows
@@ -32,6 +32,7 @@ _ONE_SHAPE = (
     "give both one shape, as in output.squeeze(1), or use loss='mse', 'l1' or 'bce', which do; if every output is to meet every target, write both axes: "
     "output.squeeze(1)[:, None] - target[None, :]"
 )
+_CURRENT = "write loss(model, x, target), where model(x) is the current model, and let forward return (output, what the loss needs) while self.training"
 _SHAPES = re.compile("arget size|must match|broadcast|same size|incorrect size|size mismatch|shape")
 _TYPES = re.compile(
     "expected (target )?dtype|dtype \\w+ but expected|expected scalar type|result type \\w+ can't be cast"
@@ -64,6 +65,7 @@ class LossLook:
         columns: of some rows.
         restore: puts what the model and the loss own back to its first values.
         list_changes: names what of that the last call changed.
+        reads_model: whether the loss holds the model that was given, of which training changes copies.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class LossLook:
         columns: Mapping[str, Tensor],
         restore: Callable[[], None],
         list_changes: Callable[[], list[str]],
+        reads_model: bool = False,
     ) -> None:
         self.loss = loss
         self._inputs = inputs
         self._columns = columns
         self._restore = restore
         self._list_changes = list_changes
+        self._reads_model = reads_model
         self._changes = list[str]()
         self._of_model: Exception | None = None
         self._outputs: Any = None  # of `_choose_rows`, which many calls take
@@ -88,6 +92,7 @@ class LossLook:
 
         Raises:
             DataError: it returns neither a number nor a loss for each row, pairs every row with every other, or cannot take these shapes.
+            CompositionError: it has a gradient by parameters of the given model, where training would leave them.
         """
         tried = list[RowPairs]()
         seen = LossSeen(self.loss)
@@ -114,12 +119,29 @@ class LossLook:
                 f"The loss {self.loss.name!r} is the same whichever row a target belongs to: from it a model learns how targets are distributed, and no row's own."
             )
         names = self._find_untrained()
-        if names:
+        if self._reads_model:
+            seen.notices.append(self._name_model(moves=bool(names)))
+        elif names:
             seen.notices.append(
                 f"The loss {self.loss.name!r} uses trainable parameters that are not the model's, and training leaves them as they are: {', '.join(names)}. "
                 "To train them, make them parameters of the model, whose forward uses them; requires_grad_(False) says that they stay."
             )
         return seen
+
+    def _name_model(self, *, moves: bool) -> str:
+        """Say that the loss holds the given model.
+
+        Raises:
+            CompositionError: it has a gradient by its parameters.
+        """
+        what = f"the loss {self.loss.name!r} reads the model object that was given, and training changes copies of it"
+        if moves:
+            raise CompositionError(
+                f"{what}: the gradient by the object's parameters would be lost",
+                where="Training.loss",
+                remedy=_CURRENT,
+            )
+        return f"{what[0].upper()}{what[1:]}: the loss sees its first values. To see the current ones, {_CURRENT}."
 
     def _refuse_pairs(self, found: Sequence[Met | None]) -> None:
         """Refuse a pairing that calls on all numbers of rows show.

@@ -215,6 +215,10 @@ def copy_owned(module: nn.Module) -> tuple[nn.Module, list[Any]]:
     own = (value for layer in module.modules() for value in vars(layer).values())
     known |= {id(t): t.detach().clone() for t in own if isinstance(t, torch.Tensor) and not t.is_leaf}
     made = deepcopy(module, known)
+    for (_, given), (_, copied) in zip(module.named_parameters(), made.named_parameters(), strict=True):
+        vars(copied).update(
+            deepcopy(vars(given), known)
+        )  # marks such as ``_no_weight_decay``, which PyTorch's copy leaves out
     known.pop(id(known), None)  # the originals, which `deepcopy` keeps alive
     return made, [*known.values()]
 

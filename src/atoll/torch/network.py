@@ -20,7 +20,7 @@ from .loss_look import LossLook
 from .losses import LossInputs, Objective, objective_of
 from .models import copy_owned, keep_activations, params_of, shape_module, spectral_layers, spectral_units
 from .own_state import OwnState, generator_states, seed_generators
-from .shared_state import SharedState
+from .shared_state import SharedState, reaches
 
 if TYPE_CHECKING:
     from .blocks.pool import Pool
@@ -70,6 +70,13 @@ def _require_python(module: nn.Module) -> None:
         else:
             continue
         raise CompositionError(f"{whose} is {what}, so Atoll cannot train it", where="Training.model", remedy=remedy)
+    for name, value in module.named_parameters():
+        if value._backward_hooks or getattr(value, "_post_accumulate_grad_hooks", None):
+            raise CompositionError(
+                f"the parameter {name!r} has a hook on its gradient, which no copy of the parameter keeps: clients would train without it",
+                where="Training.model",
+                remedy="register it in the loop of a CustomLoop, on the model that the loop is given, and remove it here",
+            )
 
 
 class Held(dict[str, Tensor]):
@@ -168,7 +175,9 @@ class FunctionalModule:
         self.loss_shared: list[str] = []
         self.measured_changes: list[str] = []
         self.loss_own = OwnState(nn.Module(), ())
+        self._loss_reads = False  # the model that was given, of which training changes copies
         if not isinstance(loss, str | Objective | OwnLoss):
+            self._loss_reads = reaches(loss, [*module.modules(), *module.parameters()])
             loss, self.loss_own = OwnState.of_loss(loss)
         self._measured = measured
         self.loss: Objective = objective_of(loss)
@@ -421,7 +430,7 @@ class FunctionalModule:
             changed.update(shared.list_changes())
             shared.restore()
 
-        seen = LossLook(self.loss, inputs, pool.columns, restore, self.loss_own.list_changes).look()
+        seen = LossLook(self.loss, inputs, pool.columns, restore, self.loss_own.list_changes, self._loss_reads).look()
         if seen is not None:
             self.loss, self.loss_changes, self.loss_notices = seen.loss, seen.changes, seen.notices
         if changed:

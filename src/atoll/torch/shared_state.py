@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from dis import get_instructions, opmap
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from .own_state import (
     write_keys,
 )
 
-__all__ = ["SharedState"]
+__all__ = ["SharedState", "reaches"]
 
 Tensor = torch.Tensor
 
@@ -212,3 +212,48 @@ class _Cursor:
             warnings.simplefilter("ignore")  # later versions of Python warn of it
             return cls(repr(held.__reduce__()))
         return cls("")
+
+
+def reaches(root: Any, wanted: Collection[Any]) -> bool:
+    """Tell whether a function or an object of the user's holds one of some objects: by a closure, a default, an attribute, or a global that it reads.
+
+    Args:
+        root: the function or object.
+        wanted: the objects, found by identity.
+    """
+    places, seen, waiting = {id(held) for held in wanted}, dict[int, Any](), [root]
+    while waiting and len(seen) < _MANY:
+        held = waiting.pop()
+        if id(held) in places:
+            return True
+        if id(held) not in seen:
+            seen[id(held)] = held  # what is kept has no other's place
+            waiting += _parts_of(held)
+    return False
+
+
+def _parts_of(held: Any) -> list[Any]:
+    """Return what an object of the user's holds, and what a function of theirs can read."""
+    if isinstance(held, MethodType):
+        return [held.__func__, held.__self__]
+    if isinstance(held, partial):
+        return [held.func, *held.args, *held.keywords.values()]
+    if isinstance(held, FunctionType):
+        if not is_foreign(held):
+            return []
+        cells = [_cell_of(cell) for cell in held.__closure__ or ()]
+        read = [held.__globals__.get(name) for name in _read_globals(held.__code__)]
+        return [*cells, *read, *(held.__defaults__ or ()), *(held.__kwdefaults__ or {}).values()]
+    if isinstance(held, dict | list | tuple | set | deque):
+        return [*(held.values() if isinstance(held, dict) else held)]
+    foreign = is_foreign(type(held))
+    if isinstance(held, type | ModuleType | Tensor) or not (foreign or isinstance(held, nn.Module)):
+        return []
+    methods = [value for value in vars(type(held)).values() if isinstance(value, FunctionType)] if foreign else []
+    return [*getattr(held, "__dict__", {}).values(), *methods]
+
+
+def _read_globals(code: CodeType) -> set[str]:
+    """Return the globals that a function, and functions inside it, read: exactly, since a name of an attribute may be that of a global."""
+    inner = (_read_globals(part) for part in code.co_consts if isinstance(part, CodeType))
+    return {step.argval for step in get_instructions(code) if step.opname == "LOAD_GLOBAL"}.union(*inner)
