@@ -244,3 +244,20 @@ def test_the_area_is_scikit_learns(seed):
     rng = np.random.default_rng(seed)
     y, predicted = rng.integers(0, 2, 200), rng.integers(0, 20, 200) / 20
     assert auc(y, predicted) == pytest.approx(metrics.roc_auc_score(y, predicted), abs=1e-12)
+
+
+@pytest.mark.parametrize("scheme", ["bagging", "forest", "lightgbm"])
+def test_no_order_of_columns_and_clients_changes_trees_of_sampled_columns(scheme):
+    if scheme == "lightgbm":
+        pytest.importorskip("lightgbm")
+    names, made = ("age", "weight", "f10", "f2", "dose"), []
+    for order, turn in (([0, 1, 2, 3, 4], 1), ([3, 1, 4, 0, 2], -1)):
+        placed = tuple(names[k] for k in order)
+        parts = {f"site-{i}": Dataset({"x": X[i::3][:, order], "y": BINARY[i::3]}, features=placed) for i in range(3)}
+        data = Islands.from_datasets(dict([*parts.items()][::turn]))
+        found = grow(data, scheme=scheme, columns=0.4, rounds=2).outcome
+        assert found.features == placed
+        made.append((found.predict(X[:, order]), {tree.feature[0] for tree in found.trees}, found.importance()))
+    np.testing.assert_allclose(made[1][0], made[0][0], rtol=1e-5)
+    assert made[0][2] == pytest.approx(made[1][2], rel=1e-5)
+    assert len(made[0][1]) > 1  # roots split by several columns: they are sampled

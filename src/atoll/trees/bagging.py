@@ -7,12 +7,14 @@ party this is ordinary boosting, to the bit. ``scheme="lightgbm"`` does the same
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.algebra.aggregate import Parts
+from atoll.core.algebra.rng import name_order
 from atoll.core.extras import need
 from atoll.core.requests.task import task
 from atoll.data.missing import known_rows
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from .job import Trees
     from .tree import Scores
 
-__all__ = ["grow_apart", "grow_trees", "margins_of"]
+__all__ = ["grow_apart", "grow_trees", "margins_of", "place_features"]
 
 
 @task
@@ -42,13 +44,28 @@ def grow_trees(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     data = known_rows(island.data, "trees")
     x, y = features_of(data), np.asarray(data["y"])
     objective = TreeLoss(message["objective"], int(message["outputs"]))
-    rows = xgboost.DMatrix(x, objective.targets(y), base_margin=margins_of(data, x, message, _start(message)))
+    order = np.asarray(message["order"])
+    margins = margins_of(data, x, message, _start(message))
+    rows = xgboost.DMatrix(x[:, order], objective.targets(y), base_margin=margins)
     settings = {**message["settings"], "objective": objective.name, "seed": int(island.rng.generator().integers(2**31))}
     if objective.outputs > 1:
         settings["num_class"] = objective.outputs
     booster = xgboost.train({**settings, "tree_method": "hist", "nthread": 1}, rows, 1)
-    made = C.appended(C.empty(), trees_of(bytes(booster.save_raw("json"))))
+    made = C.appended(C.empty(), place_features(trees_of(bytes(booster.save_raw("json"))), order))
     return {"trees": Parts(made, examples=float(len(x)))}
+
+
+def place_features(trees: Iterable[Tree], order: NDArray[np.int64]) -> list[Tree]:
+    """Return trees of a table whose columns were put into an order as trees of the table as it is.
+
+    Args:
+        trees: the trees.
+        order: column ``k`` of theirs is column ``order[k]`` of the table.
+    """
+    return [
+        replace(tree, feature=np.where(tree.feature < 0, -1, order[tree.feature]).astype(tree.feature.dtype))
+        for tree in trees
+    ]
 
 
 async def grow_apart(
@@ -67,7 +84,7 @@ async def grow_apart(
             break
         message = {
             "objective": objective.name, "outputs": objective.outputs, "base": state["base"],
-            "trees": state["trees"],
+            "trees": state["trees"], "order": name_order(features),
             **({"settings": job.lightgbm_settings(), "one_side": job.one_side, "round": number} if leafwise else {"settings": job.xgboost_settings()}),
         }  # fmt: skip
         found = await fed.sum(fed.parties, asked, message, quorum=job.least, at=number)

@@ -16,7 +16,7 @@ from atoll.core.requests.task import task
 from atoll.data.missing import known_rows
 
 from . import columns as C
-from .bagging import margins_of
+from .bagging import margins_of, place_features
 from .model_files import OBJECTIVES, lightgbm_trees
 from .objectives import SOFTMAX, TreeLoss
 from .parties import features_of
@@ -45,13 +45,14 @@ def grow_leafwise(island: Any, message: dict[str, Any]) -> dict[str, Parts]:
     shares = tuple(float(share) for share in message["one_side"])
     if shares and int(message["round"]) >= 1 / settings["learning_rate"]:  # LightGBM begins to sample then, too
         kept, weights = one_side_sample(objective, margin, targets, shares, random)
+    order = np.asarray(message["order"])
     rows = lightgbm.Dataset(
-        x, targets, weight=weights, init_score=margin.squeeze(axis=1) if objective.outputs == 1 else margin,
+        x[:, order], targets, weight=weights, init_score=margin.squeeze(axis=1) if objective.outputs == 1 else margin,
         params={"verbosity": -1, "max_bin": settings["max_bin"]}, free_raw_data=False,
     )  # fmt: skip
     booster = lightgbm.train(settings, rows if kept is None else rows.subset(kept), 1)
     grown = lightgbm_trees(booster.model_to_string(), objective.outputs)
-    made = C.appended(C.empty(exact=True), grown[: objective.outputs])
+    made = C.appended(C.empty(exact=True), place_features(grown[: objective.outputs], order))
     return {"trees": Parts(made, examples=float(len(x)))}
 
 
