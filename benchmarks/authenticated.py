@@ -180,8 +180,8 @@ def main() -> None:
     args = parser.parse_args()
     for work in args.works.split(","):
         if work == "divided":
-            made = measure_divided(args.rows or 64, max(args.parties, 16))
-            print(json.dumps({"work": work, "rows": args.rows or 64, "parties": max(args.parties, 16)} | {name: round(value, 2) for name, value in made.items()}), flush=True)  # fmt: skip
+            made = measure_divided(args.rows or 64, args.parties if args.parties > 2 else 16)
+            print(json.dumps({"work": work, "rows": args.rows or 64, "parties": args.parties if args.parties > 2 else 16} | {name: round(value, 2) for name, value in made.items()}), flush=True)  # fmt: skip
             continue
         n = args.rows or (1024 if work == "sort" else 100_000)
         best = min((measure(work, n, args.parties, args.engine) for _ in range(args.repeats)), key=lambda one: one["processor"])  # fmt: skip
