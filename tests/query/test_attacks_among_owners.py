@@ -1,4 +1,4 @@
-"""Owners who compute alone, by garbled circuits or among cheats: a coordinator that asks them different things, leaves one out, replays or opens twice gets no row; one that dies ends it with a name; no message tells of a cell."""
+"""Owners who compute alone, by garbled circuits or among cheats: a coordinator that asks them different things, leaves one out or replays a request gets no row; one that dies ends it with a name; no message tells of a cell."""
 
 from __future__ import annotations
 
