@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CheckpointError, ConfigError, DataError
+from atoll.core.persistence.named_results import NamedResults
 from atoll.crossmodal import (
     BiGRU,
     Crossmodal,
     FrameCNN,
     SequenceTransformer,
+    SideModel,
     Utterances,
     read_texts,
     train_alone,
     train_together,
 )
 from atoll.crossmodal.parties import SideTraining, average_copies, read_copy, split_rows, vocabulary_of
+from atoll.crossmodal.utterances import score_f1
 from atoll.privacy import epsilon_of
 from tests.crossmodal.helpers import made_side
 
@@ -290,3 +293,41 @@ def test_a_file_of_texts_is_read(tmp_path):
     path.write_text("text,labl\na,1\n", "utf-8")
     with pytest.raises(DataError, match="Did you mean 'labl'"):
         read_texts(path, phones=TextToPhone({"a": ["AH"]}))
+
+
+def test_a_trained_side_predicts_from_its_own_modality_and_comes_back_from_a_file(tmp_path):
+    outcome = play(SMALL, sides(), results=tmp_path)
+    for name, rows in sides().items():
+        model = SideModel.of(SMALL, name, tmp_path)
+        model.save(tmp_path / "side.msg")
+        again = SideModel.load(tmp_path / "side.msg", SMALL)
+        found = model.predict_proba(rows)
+        assert np.array_equal(found, again.predict_proba(rows))
+        assert np.allclose(found.sum(1), 1)
+        assert model.predict(rows) == [model.classes[i] for i in found.argmax(1)]
+        assert np.allclose(found[3], model.predict_proba(rows.take([3]))[0], atol=1e-6)
+        assert not np.allclose(found, model.predict_proba(rows, alone=True))
+        split = int(NamedResults(tmp_path).get(name, "crossmodal")["split"])
+        _, _, held_out = split_rows(SMALL, rows, split)
+        true = np.array([model.classes.index(label) for label in held_out.labels])
+        assert score_f1(model.predict_proba(held_out).argmax(1), true, 2) == outcome.sides[name]["f1"]
+        assert model.predict_proba(rows.take([])).shape == (0, 2)
+
+
+def test_a_side_refuses_rows_and_files_that_are_not_its_own(tmp_path):
+    play(SMALL, sides(), results=tmp_path)
+    model = SideModel.of(SMALL, "south", tmp_path)
+    with pytest.raises(DataError, match="text at a side that knows speech"):
+        model.predict(made_side("text", 3, 0))
+    with pytest.raises(DataError, match="frames of 3 numbers instead of 6"):
+        model.predict(made_side("speech", 3, 0, width=3))
+    with pytest.raises(DataError, match="other phones"):
+        model.predict(Utterances("speech", [np.zeros((2, 6))], [[0]], ["positive"], phone_names=("X",)))
+    with pytest.raises(CheckpointError, match="no side of such a job"):
+        SideModel.of(replace(SMALL, hidden=5), "south", tmp_path)
+    with pytest.raises(ConfigError, match="no result named"):
+        SideModel.of(SMALL, "west", tmp_path)
+    for content in (b"", b"\x80\x04]"):
+        (tmp_path / "other").write_bytes(content)
+        with pytest.raises(CheckpointError, match="damaged"):
+            SideModel.load(tmp_path / "other", SMALL)

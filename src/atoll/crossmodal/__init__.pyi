@@ -5,6 +5,7 @@ from .comparison import train_together as train_together
 from .job import Crossmodal as Crossmodal
 from .job import CrossmodalResult as CrossmodalResult
 from .layers import PhoneNetwork as PhoneNetwork
+from .model import SideModel as SideModel
 from .networks import BiGRU as BiGRU
 from .networks import FrameCNN as FrameCNN
 from .networks import OwnNetwork as OwnNetwork

@@ -335,7 +335,7 @@ class SideSteps:
         nets.load_shared(best["shared"])
         if message["label"]:
             kept = {**{name: state[name] for name in ("classes", "vocabulary", "width", "seed", "split", "table")}, "own": best["own"], "shared": best["shared"]}  # fmt: skip
-            island.leave(str(message["label"]), {**kept, "modality": training.rows.modality})
+            island.leave(str(message["label"]), {**kept, "modality": training.rows.modality, "phone_names": list(training.rows.phone_names)})  # fmt: skip
         rows = own_utterances(island.data)
         spent = self.job.spent(len(training.rows), training.rows.modality, int(state["round"]))
         return {**training.measure(nets), "alone": training.measure(nets, alone=True)["f1"], "modality": training.rows.modality, "epsilon": spent, "best_round": int(best["round"]), "unknown": rows.unknown, "words": rows.words}  # fmt: skip

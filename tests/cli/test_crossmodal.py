@@ -1,0 +1,102 @@
+"""``atoll crossmodal``: the arms of a folder of speech and a file of texts, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll.cli.app import run
+
+LEXICON = "good G UH D\nbad B AE D\nfilm F IH L M\nbye B AY\n"
+QUICK = ("--rounds", "1", "--iterations", "2")
+
+
+def write_files(folder: Path, *, one_class: bool = False) -> tuple[str, str, str]:
+    """Twelve tones of two heights, twelve texts, and a dictionary."""
+    calls, draw = folder / "calls", np.random.default_rng(0)
+    calls.mkdir()
+    lines = ["file,label"]
+    for i in range(12):
+        positive = one_class or i % 2 == 0
+        time = np.arange(3200) / 16_000
+        sound = 6000 * np.sin(2 * np.pi * (300 if positive else 150) * time) + draw.normal(0, 500, 3200)
+        with wave.open(str(calls / f"{i}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(16_000)
+            file.writeframes(sound.astype("<i2").tobytes())
+        lines.append(f"{i}.wav,{1.5 if positive else -0.5}")
+    (calls / "labels.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    rows = [
+        f'"{"good" if one_class or i % 2 else "bad"} film, xq",{1 if one_class or i % 2 else -1}' for i in range(12)
+    ]
+    (folder / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n", "utf-8")
+    (folder / "words.dict").write_text(LEXICON, "utf-8")
+    return str(calls), str(folder / "texts.csv"), str(folder / "words.dict")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """The JSON that the command prints."""
+    assert run(["crossmodal", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command_compares_each_side_alone_with_the_other_and_in_one_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pocketsphinx")
+    calls, texts, words = write_files(tmp_path)
+    base = ("--speech", calls, "--text", texts, "--lexicon", words, *QUICK)
+    found = asked(capsys, *base, "--epsilon", "5")
+    assert list(found)[:6] == ["mono", "federated", "oracle", "rounds", "epsilon", "delta"]
+    for arm in ("mono", "federated", "oracle"):
+        assert set(found[arm]) == {"speech", "text"}
+        assert all(0 <= value <= 1 for value in found[arm].values())
+    assert (found["rounds"], found["epsilon"], found["classes"]) == (1, 5.0, ["negative", "positive"])
+    assert found["bytes"] > 4 * found["parameters"] > 0
+    assert found["utterances"] == {"speech": 12, "text": 12}
+    assert (found["words"], found["unknown_words"]) == (36, 12)
+    fused = asked(capsys, *base, "--epsilon", "5", "--fused")
+    assert (fused["epsilon"], fused["delta"]) == (None, None)  # no promise holds then
+
+
+def test_what_the_command_cannot_use_is_refused_with_a_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, texts, words = write_files(tmp_path)
+    base = ["crossmodal", "--speech", calls, "--text", texts, "--lexicon", words, *QUICK]
+
+    def said(line: list[str]) -> str:
+        assert run(line) != 0
+        return " ".join(capsys.readouterr().err.split())
+
+    listed = Path(calls, "labels.csv")
+    lines = listed.read_text("utf-8")
+    listed.unlink()
+    assert "write one into the folder of WAV files" in said(base)
+    listed.write_text(lines.replace("file,", "name,"), "utf-8")
+    assert "no column 'file'" in said(base)
+    listed.write_text(lines.replace("3.wav", "33.wav"), "utf-8")
+    assert "is no file of the folder" in said(base)
+    listed.write_text(lines, "utf-8")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pocketsphinx", None)
+        assert 'pip install "atoll[speech]"' in said(base)
+
+
+def test_rows_of_one_class_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pocketsphinx")
+    calls, texts, words = write_files(tmp_path, one_class=True)
+    assert run(["crossmodal", "--speech", calls, "--text", texts, "--lexicon", words, *QUICK]) != 0
+    assert "give rows of two classes or more" in " ".join(capsys.readouterr().err.split())
