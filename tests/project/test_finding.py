@@ -106,7 +106,7 @@ def test_the_first_pages_link_trees_fits_statistics_and_sweeps(page: str) -> Non
 def test_the_help_has_them_in_a_group_of_their_own() -> None:
     register([])
     group = {str(one.name) for one in app.registered_commands if one.rich_help_panel == ANALYSE}
-    assert group == {"ensemble", "trees", "fit", "stats", "sweep", "predict", "psi", "sql", "vertical"}
+    assert group == {"crossmodal", "ensemble", "trees", "fit", "stats", "sweep", "predict", "psi", "sql", "vertical"}
 
 
 def test_installation_lines_work_from_a_clone() -> None:
