@@ -227,3 +227,17 @@ def test_silos_that_are_not_there_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(AtollError, match="no CSV or Parquet file"):
         open_silo(tmp_path / "empty").read_schema()
+
+
+def test_one_folder_under_two_names_is_said(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "p.csv").write_text("id,ward\n1,A\n2,B\n")
+    (tmp_path / "c").symlink_to(tmp_path / "a")
+    with connect(silos={"a": tmp_path / "a", "b": str(tmp_path / "b")}):
+        pass  # equal tables of two folders are no mistake that a path shows
+    with (
+        pytest.warns(RuntimeWarning, match=r"the silos 'a' and 'c' are both '.*c', and each row counts twice"),
+        connect(silos={"a": tmp_path / "a", "b": tmp_path / "b", "c": f"{tmp_path}/b/../c"}),
+    ):
+        pass

@@ -9,11 +9,13 @@ import math
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from atoll.core.calls import level_outside
 from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
 from atoll.core.extras import need
 from atoll.core.persistence.files import as_json
@@ -519,6 +521,8 @@ def connect(
 ) -> SqlConnection:
     """Open SQL over silos on this machine: ``connect(silos={"north": "north/", "south": "south.duckdb"}, policy="p.yaml")``.
 
+    It warns of a folder, file or database that is given under two names: each of its rows counts twice.
+
     Args:
         silos: name -> a folder of CSV and Parquet files, a file of DuckDB or SQLite, ``postgresql://role@/name``, or a `Silo`.
         policy: what all silos that are not a `Silo` allow: a YAML file, its content, or a `QueryPolicy`; by default all is private.
@@ -531,9 +535,14 @@ def connect(
     """
     if not isinstance(silos, Mapping) or not silos:
         raise ConfigError(f"silos={silos!r}", where="connect", remedy='name at least two: silos={"north": "north/", "south": "south.duckdb"}')  # fmt: skip
-    made: dict[str, Silo] = {}
+    made, first = dict[str, Silo](), dict[str, str]()
     with contextlib.ExitStack() as stack:
         for name, given in silos.items():
+            if not isinstance(given, Silo):
+                place = str(given) if is_postgres(str(given)) else str(Path(given).resolve())
+                if first.setdefault(place, str(name)) != str(name):
+                    what = f"the silos {first[place]!r} and {str(name)!r} are both {str(given)!r}, and each row counts twice"
+                    warnings.warn(what, RuntimeWarning, stacklevel=level_outside())
             made[str(name)] = given if isinstance(given, Silo) else open_silo(given, policy, str(name))
             stack.callback(made[str(name)].close)
         stack.pop_all()
