@@ -6,8 +6,8 @@ Parties release private embeddings, and the server chooses public points that ma
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.rng import Rng, name_order
 from atoll.core.algebra.tree import Tree
 from atoll.core.calls import checked_call
 from atoll.core.errors import ConfigError, DataError
@@ -57,11 +57,13 @@ class RandomFeatures:
         count: number of features, ``D``.
         width: width of the kernel, in units of the rows.
         seed: draws the hash.
+        columns: names of the rows' columns, if they have any: the numbers of a column are drawn in the order of the names, so that no order of columns changes features.
     """
 
     count: int = 200
     width: float = 1.0
     seed: int = 0
+    columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.count < 1 or not (math.isfinite(self.width) and self.width > 0):
@@ -81,6 +83,8 @@ class RandomFeatures:
         flat = np.asarray(rows, np.float64).reshape(len(rows), -1)
         draw = Rng(self.seed).child("random features").generator()
         turns = draw.normal(0.0, 1 / self.width, (flat.shape[1], self.count))
+        if len(self.columns) == len(turns):
+            turns[name_order(self.columns)] = turns.copy()
         found: Array = math.sqrt(2 / self.count) * np.cos(flat @ turns + draw.uniform(0, 2 * math.pi, self.count))
         return found
 
@@ -361,8 +365,8 @@ class DataSummary(Checked):
                 where="DataSummary",
                 remedy="give the federated data set public rows, with_public(...)",
             )
-        phi = self.features.of(public.x)
-        hashed = {"count": self.features.count, "width": self.features.width, "seed": self.features.seed}
+        given = replace(self.features, columns=list(self.features.columns or data.about.features))
+        phi, hashed = given.of(public.x), vars(given)
 
         async def program(fed: Federation) -> Points:
             if self.method == "features":

@@ -135,3 +135,16 @@ def test_bad_input_is_refused():
         choose_points(np.ones((3, 2)), np.ones(2), 9)
     with pytest.raises(ConfigError, match="width=0"):
         RandomFeatures(width=0)
+
+
+def test_no_order_of_columns_changes_random_features_and_chosen_points():
+    x, names, order = np.random.default_rng(3).normal(size=(60, 3)), ("dose", "age", "f2"), [2, 0, 1]
+    one, other = RandomFeatures(columns=names), RandomFeatures(columns=[names[k] for k in order])
+    np.testing.assert_allclose(one.of(x), other.of(x[:, order]), atol=1e-12)
+    found = []
+    for places in ([0, 1, 2], order):
+        rows = atoll.data.Dataset({"x": x[:, places]}, features=[names[k] for k in places])
+        islands = atoll.data.Islands.from_datasets({"a": rows.take(slice(20, 40)), "b": rows.take(slice(40, 60))})
+        job = DataSummary(size=4, epsilon=1e4, features=RandomFeatures(count=50))
+        found.append(run(job, islands.with_public(rows.take(slice(0, 20)))).chosen.points)
+    np.testing.assert_array_equal(*found)
