@@ -284,3 +284,17 @@ def test_marks_of_parameters_are_there_in_the_loop() -> None:
     made = atoll.simulate(job, ISLANDS.subset([0]), engine="inline")
     np.testing.assert_array_equal(made.params["bias"], model.bias.detach().numpy())
     assert np.abs(made.params["weight"] - model.weight.detach().numpy()).max() > 0
+
+
+@pytest.mark.parametrize("engine", ["inline", pytest.param("processes", marks=pytest.mark.slow)])
+def test_a_loop_that_trains_the_given_object_is_refused(engine: str) -> None:
+    model = seeded(lambda: nn.Linear(64, 10))
+    copied = copy.deepcopy(model)
+
+    def descent(own: nn.Module, shard: Any, config: dict[str, Any], rng: Any) -> None:
+        _descent(model, shard, config, rng)
+
+    job = atoll.Training(model=CustomLoop(model, descent), selection=Everyone(), rounds=1)
+    with pytest.raises(CompositionError, match=r"changes 'weight' of the model object.*first argument"):
+        atoll.simulate(job, ISLANDS.subset([0]), engine=engine)
+    atoll.simulate(job.replace(model=CustomLoop(copied, descent)), ISLANDS.subset([0]), engine="inline")  # another one

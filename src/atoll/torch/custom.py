@@ -248,11 +248,13 @@ class _CustomLearner(Holding, Reporting):
         trained, metrics = load(self.model, given).to(self.device), dict[str, float]()
         epochs = asked_epochs(self.algorithm, message)
         self._own.restore()
+        versions = {name: value._version for name, value in self.model.named_parameters()}
         changed = list[str]()
         with self.network.restoring():  # attributes of classes, which no copy has for itself
             for time in range(whole_times(self.algorithm, epochs)):
                 stream = island.rng.child("again", time) if time else island.rng
                 trained, metrics = self.loop.run(trained, island.data, stream.key, changed)
+        self._require_unchanged(versions)
         params = self._read_params(trained)
         if not self._findings.loop:
             self._findings.add({"loop": self._own.list_changes()})
@@ -286,6 +288,20 @@ class _CustomLearner(Holding, Reporting):
             )
         reply.update(as_metrics(metrics, n))
         return {**reply, **as_reports({name: told[name] for name in asked})}
+
+    def _require_unchanged(self, versions: Mapping[str, int]) -> None:
+        """Refuse a loop that trains the model object that `CustomLoop` was given, as a notebook's global: clients would return what they were sent.
+
+        Raises:
+            CompositionError: a parameter of the object has been written.
+        """
+        written = [name for name, value in self.model.named_parameters() if value._version != versions[name]]
+        if written:
+            raise CompositionError(
+                f"the training loop changes {written[0]!r} of the model object that CustomLoop was given, so that clients return the model that they were sent",
+                where="CustomLoop",
+                remedy="train the copy that the loop gets as its first argument",
+            )
 
     def _require_sent(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """Refuse a loop that changes what no rule lets travel.
