@@ -270,7 +270,7 @@ def test_what_cannot_work_is_refused_with_a_remedy():
         {"table": "private"},
         {"classes": "ab"},
     ):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
             replace(SMALL, **wrong)
 
 

@@ -25,7 +25,7 @@ from .utterances import Utterances, score_f1
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .job import Crossmodal
+    from .settings import CrossmodalSettings
     from .training import SideNetworks
 
 __all__ = ["SideSteps", "SideTraining", "average_copies", "own_utterances", "read_copy"]
@@ -95,7 +95,7 @@ def average_copies(copies: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[
 # ------------------------------------------------------------------ one party's training, here or in a comparison
 
 
-def split_rows(job: Crossmodal, rows: Utterances, seed: int) -> tuple[Utterances, Utterances, Utterances]:
+def split_rows(job: CrossmodalSettings, rows: Utterances, seed: int) -> tuple[Utterances, Utterances, Utterances]:
     """Rows to train on, those that choose the round, and those held out: the job's shares of each class."""
     rng = Rng(seed)
     rest, held_out = rows.split(job.test, rng.child("test"))
@@ -126,7 +126,7 @@ class SideTraining:
         own_seed: of the own one.
     """
 
-    job: Crossmodal
+    job: CrossmodalSettings
     rows: Utterances
     valid: Utterances
     held_out: Utterances
@@ -180,7 +180,7 @@ class SideSteps:
         parties: the names of all parties.
     """
 
-    def __init__(self, job: Crossmodal, parties: Sequence[str]) -> None:
+    def __init__(self, job: CrossmodalSettings, parties: Sequence[str]) -> None:
         self.job, self.parties = job, tuple(parties)
         self.describe = Task("atoll.crossmodal.parties:describe", self._describe)
         self.open = Task("atoll.crossmodal.parties:open", self._open)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
+
+from atoll.torch.own_state import seed_generators
 
 from .layers import CodedRows, Fusion, PhoneNetwork, Scaled
 
@@ -19,35 +20,12 @@ if TYPE_CHECKING:
 
     from atoll.learn.local.examples import StepSecrets
 
-    from .job import Crossmodal
     from .networks import OwnNetwork
+    from .settings import CrossmodalSettings, TrainingPlan
 
-__all__ = ["SideNetworks", "TrainingPlan"]
+__all__ = ["SideNetworks"]
 
 Arrays = dict[str, "NDArray[Any]"]
-
-
-@dataclass(frozen=True)
-class TrainingPlan:
-    """The numbers of a round.
-
-    Attributes:
-        lr: step size of the own network.
-        shared_lr: step size of the shared one.
-        optimizer: ``"sgd"`` or ``"adam"``, for the own network.
-        clip: largest norm of one example's gradient of the shared network; infinite for plain gradients.
-        fused: whether the shared network's loss is that of the fused decision, or that of its own.
-        share_fusion: whether the fusion belongs to the shared part.
-        batch: expected size of a mini-batch, by which noisy sums are divided.
-    """
-
-    lr: float
-    shared_lr: float
-    optimizer: str
-    clip: float
-    fused: bool
-    share_fusion: bool
-    batch: int
 
 
 class SideNetworks:
@@ -65,13 +43,12 @@ class SideNetworks:
     """
 
     def __init__(
-        self, job: Crossmodal, own: OwnNetwork, inputs: int, *, words: bool, classes: int, phones: int, table: NDArray[np.float32], seeds: tuple[int, int]
+        self, job: CrossmodalSettings, own: OwnNetwork, inputs: int, *, words: bool, classes: int, phones: int, table: NDArray[np.float32], seeds: tuple[int, int]
     ) -> None:  # fmt: skip
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seeds[0])
+        with seed_generators(seeds[0]):
             self.phones = PhoneNetwork(phones, classes, table.shape[1], job.width, job.hidden, job.span)
             self.fusion = Fusion(classes)
-            torch.manual_seed(seeds[1])
+        with seed_generators(seeds[1]):
             self.own = own.build(inputs, classes, words=words)
         self.table = torch.from_numpy(np.ascontiguousarray(table))
         self.share_fusion = job.share_fusion
@@ -120,8 +97,7 @@ class SideNetworks:
         """Train the own network alone: what a side can do without the other."""
         mover = _mover(plan, self.own.parameters())
         self.own.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seed_generators(seed):
             for at in batches:
                 if len(at):
                     part = rows.take(at)
@@ -144,8 +120,7 @@ class SideNetworks:
         mover = mover or self.movers(plan)
         for module in (self.own, self.phones, self.fusion):
             module.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seed_generators(seed):
             for at in batches:
                 part = rows.take(at)
                 mover.zero_grad()

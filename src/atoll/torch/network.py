@@ -166,8 +166,7 @@ class FunctionalModule:
             **{n: p.detach() for n, p in self.training.named_parameters() if not p.requires_grad},
             **dict(self.training.named_buffers()),
         }
-        self.looks_up = False
-        self.looks_back = False
+        self.looks_up = self.looks_back = False
         self.ways: dict[Any, ExampleWay] = {}
         self._given_loss = loss
         self.loss_changes: list[str] = []

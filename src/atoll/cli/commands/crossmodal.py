@@ -15,7 +15,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
 
 if TYPE_CHECKING:
-    from atoll.crossmodal import Crossmodal, Utterances
+    from atoll.crossmodal import Utterances
 
 __all__: list[str] = []
 
@@ -39,12 +39,14 @@ def crossmodal(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Compare what each side reaches alone, with the other side's help, and with all rows in one place."""
-    from atoll.crossmodal import Crossmodal, TextToPhone, read_speech, read_texts
+    from atoll.crossmodal import TextToPhone, read_speech, read_texts
+    from atoll.runs.config import job_class
 
     begin = time.perf_counter()
     words = None if lexicon is None else TextToPhone.read(lexicon)
     parties = {"speech": read_speech(speech), "text": read_texts(text, phones=words)}
-    job = Crossmodal(
+    kind: Any = job_class("crossmodal")
+    job = kind(
         epsilon=epsilon, delta=delta, rounds=rounds, iterations=iterations, shared_loss="fused" if fused else "auto", share_fusion=share_fusion
     )  # fmt: skip
     runs = [_compare(job, parties, number) for number in range(seed, seed + seeds)]
@@ -60,7 +62,7 @@ def crossmodal(
     output_of(context).give(found, _table(arms))
 
 
-def _compare(job: Crossmodal, parties: dict[str, Utterances], seed: int) -> dict[str, Any]:
+def _compare(job: Any, parties: dict[str, Utterances], seed: int) -> dict[str, Any]:
     """The three arms of one seed, each an F1 a side."""
     from atoll.crossmodal import train_alone, train_together
     from atoll.simulation import simulate

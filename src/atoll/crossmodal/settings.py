@@ -1,0 +1,196 @@
+"""The settings of a `Crossmodal`, and what follows from them: noise, events, and what has been spent."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from atoll.core.errors import ConfigError
+from atoll.core.event import Event, Gaussian, NonPrivate
+from atoll.core.rooms import Named
+from atoll.core.validation import Checked, require_parts
+from atoll.privacy.accountant import epsilon_of
+from atoll.privacy.calculator import smallest_noise
+
+from .networks import BiGRU, FrameCNN, OwnNetwork
+from .table import TablePlan
+
+__all__ = ["CrossmodalSettings", "TrainingPlan"]
+
+_TABLE_SHARE = 0.2
+"""Of an epsilon, what the table alone may cost."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The numbers of a round.
+
+    Attributes:
+        lr: step size of the own network.
+        shared_lr: step size of the shared one.
+        optimizer: ``"sgd"`` or ``"adam"``, for the own network.
+        clip: largest norm of one example's gradient of the shared network; infinite for plain gradients.
+        fused: whether the shared network's loss is that of the fused decision, or that of its own.
+        share_fusion: whether the fusion belongs to the shared part.
+        batch: expected size of a mini-batch, by which noisy sums are divided.
+    """
+
+    lr: float
+    shared_lr: float
+    optimizer: str
+    clip: float
+    fused: bool
+    share_fusion: bool
+    batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossmodalSettings(Checked):
+    """How parties of two modalities train.
+
+    Attributes:
+        speech: the own network of speech sides.
+        text: the own network of text sides.
+        rounds: exchanges.
+        iterations: steps of a round.
+        batch: mini-batch; with an epsilon, its expected size.
+        lr: step size of what stays.
+        shared_lr: step size of what is shared.
+        optimizer: for what stays.
+        pretrain: steps in which speech sides train their own network first.
+        width: numbers of a phone's trained vector.
+        hidden: units of the phone classifier.
+        span: phones that a unit sees at a time.
+        epsilon: the promise for each example of a party, over the whole job; ``None`` is no noise and no bound.
+        delta: its delta.
+        clip: largest norm of an example's gradient.
+        shared_loss: ``"phones"`` or ``"fused"``; ``"auto"`` is ``"phones"`` with an epsilon and ``"fused"`` without.
+        share_fusion: whether ``f_m`` is shared too (the paper's Algorithm 3 shares it, its Algorithms 4 and 5 do not).
+        table: ``"exact"`` or ``"private"``; ``"auto"`` is private with an epsilon and exact without. A private table may cost a fifth of epsilon alone.
+        least: utterances that a phone must be in to have a vector in an exact table.
+        table_clip: the largest norm of an utterance's vector that counts in a private one.
+        weights: ``"rows"``: copies count by rows, which peers learn; ``"equal"``: they count alike.
+        test: share of each class that a party holds out, to measure.
+        valid: share of each class of the rest by which a party chooses the round whose networks it keeps; 0 keeps the last.
+        classes: the classes, where they are agreed; by default parties tell those that they have.
+        label: the name of what stays at the parties; empty for nothing.
+    """
+
+    speech: Annotated[OwnNetwork, Named("own network")] = field(default_factory=FrameCNN)
+    text: Annotated[OwnNetwork, Named("own network")] = field(default_factory=BiGRU)
+    rounds: int = 10
+    iterations: int = 50
+    batch: int = 32
+    lr: float = 0.003
+    shared_lr: float = 0.3
+    optimizer: Literal["adam", "sgd"] = "adam"
+    pretrain: int = 100
+    width: int = 16
+    hidden: int = 32
+    span: int = 5
+    epsilon: float | None = None
+    delta: float = 1e-5
+    clip: float = 1.0
+    shared_loss: Literal["auto", "phones", "fused"] = "auto"
+    share_fusion: bool = False
+    table: Literal["auto", "exact", "private"] = "auto"
+    least: int = 5
+    table_clip: float = 4.0
+    weights: Literal["rows", "equal"] = "rows"
+    test: float = 0.25
+    valid: float = 0.15
+    classes: Sequence[str] = ()
+    label: str = "crossmodal"
+
+    def __post_init__(self) -> None:
+        require_parts(self, {"speech": (OwnNetwork, "atoll.crossmodal.FrameCNN()"), "text": (OwnNetwork, "atoll.crossmodal.BiGRU()")})  # fmt: skip
+        for name in ("rounds", "iterations", "batch", "width", "hidden", "span", "least"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}", where="Crossmodal", remedy="use a whole number of at least 1")  # fmt: skip
+        for name in ("lr", "shared_lr", "clip", "table_clip"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ConfigError(f"{name}={getattr(self, name)}", where="Crossmodal", remedy="use a positive, finite number")  # fmt: skip
+        if self.pretrain < 0 or not 0 <= self.test < 1 or not 0 <= self.valid < 1:
+            raise ConfigError(f"pretrain={self.pretrain}, test={self.test}, valid={self.valid}", where="Crossmodal", remedy="use steps of at least 0, and shares below 1")  # fmt: skip
+        if isinstance(self.classes, str):
+            raise ConfigError(f"classes={self.classes!r}", where="Crossmodal", remedy="give a list of names")
+        self._require_privacy()
+
+    def _require_privacy(self) -> None:
+        """Refuse settings of a promise that do not fit together."""
+        if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ConfigError(f"epsilon={self.epsilon}", where="Crossmodal", remedy="use a finite number > 0, or None for no noise")  # fmt: skip
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"delta={self.delta}", where="Crossmodal", remedy="use a number in (0, 1), such as 1e-5")
+        if self.table == "private" and self.epsilon is None:
+            raise ConfigError("a private table without an epsilon", where="Crossmodal.table", remedy="set epsilon=..., of which it takes a fifth")  # fmt: skip
+        if self.share_fusion and self.epsilon is not None and not self.fused:
+            raise ConfigError("a shared fusion with an epsilon", where="Crossmodal.share_fusion", remedy="leave f_m at the parties: its gradients depend on networks that were trained without noise. shared_loss='fused' shares it and claims no epsilon")  # fmt: skip
+
+    # ------------------------------------------------------------------ what follows from the settings
+
+    @property
+    def fused(self) -> bool:
+        """Whether the shared part is trained on the fused decision."""
+        return self.shared_loss == "fused" or (self.shared_loss == "auto" and self.epsilon is None)
+
+    @property
+    def promised(self) -> bool:
+        """Whether an epsilon is claimed for all that a party sends."""
+        return self.epsilon is not None and not self.fused and self.table != "exact"
+
+    @property
+    def table_plan(self) -> TablePlan:
+        """How speech sides build the table."""
+        private = self.epsilon is not None and self.table != "exact"
+        return TablePlan(self.least, self.table_clip, _table_noise(self.epsilon or 1.0, self.delta) if private else 0.0)
+
+    @property
+    def training_plan(self) -> TrainingPlan:
+        """The numbers of a round."""
+        clip = math.inf if self.epsilon is None else self.clip
+        return TrainingPlan(self.lr, self.shared_lr, self.optimizer, clip, self.fused, self.share_fusion, self.batch)  # fmt: skip
+
+    def noise_multiplier(self, rows: int) -> float:
+        """The noise of a party's steps, over ``clip``: the least with which all that the party may send costs ``epsilon``. Text sides have the same as speech sides, which pay for the table too."""
+        if self.epsilon is None:
+            return 0.0
+        rate = min(1.0, self.batch / max(rows, 1))
+        return _step_noise(self.epsilon, self.delta, rate, self.rounds * self.iterations, self.table_plan.noise)
+
+    def step_event(self, rows: int, noise: float, modality: str) -> Event:
+        """What the steps of one round release: Poisson-sampled Gaussians whose draw the party keeps to itself; without a promise, a copy without noise."""
+        del modality
+        if not noise or self.fused:
+            return NonPrivate(unit="example", what="a copy of the shared network")
+        rate = min(1.0, self.batch / max(rows, 1))
+        return Gaussian(unit="example", noise_multiplier=noise, count=self.iterations, sampling=rate, drawn_by="party", between="add-remove")  # fmt: skip
+
+    def spent(self, rows: int, modality: str, rounds: int) -> float:
+        """Return the epsilon of all that a party has sent in so many rounds; infinite without a promise."""
+        if not self.promised:
+            return math.inf
+        table = [(self.table_plan.event, 1)] if modality == "speech" else []
+        steps = self.step_event(rows, self.noise_multiplier(rows), modality)
+        return epsilon_of((*table, (steps, rounds)), self.delta, "rdp")
+
+
+@functools.lru_cache(maxsize=256)
+def _table_noise(epsilon: float, delta: float) -> float:
+    """The noise with which the table alone costs its part of epsilon."""
+    return smallest_noise(lambda z: epsilon_of(((Gaussian(unit="example", noise_multiplier=z, between="add-remove"), 1),), delta, "rdp"), _TABLE_SHARE * epsilon)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _step_noise(epsilon: float, delta: float, rate: float, steps: int, table: float) -> float:
+    """The noise with which all steps and the table cost epsilon."""
+    first = [(Gaussian(unit="example", noise_multiplier=table, between="add-remove"), 1)] if table else []
+
+    def cost(z: float) -> float:
+        event = Gaussian(unit="example", noise_multiplier=z, count=steps, sampling=rate, drawn_by="party", between="add-remove")  # fmt: skip
+        return epsilon_of((*first, (event, 1)), delta, "rdp")
+
+    return smallest_noise(cost, epsilon)
