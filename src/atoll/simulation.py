@@ -416,6 +416,21 @@ def simulated(
     result = result_of_run(job, islands, prepared, value, fed, time.perf_counter() - begin)
     if job.one_form or job.reads == "table":  # a program of one's own may have clients of any kind
         told = [*name_other_units(islands), *name_other_codings(islands)]
+        told += _name_order(job, islands)
         told += [] if job.key_columns else name_repeated_rows(islands)  # parties that match keys shall have the same
         result = replace(result, notices=(*result.notices, *told))
     return (result if shown is None else replace(result, folder=shown)), value
+
+
+def _name_order(job: Job, islands: Any) -> list[str]:
+    """Say in which order a network of the user's own, which may tell columns by their places, read them, where tables have several orders."""
+    model, about = getattr(job, "model", None), getattr(islands, "about", None)
+    given = getattr(model, "model", model)  # what a `CustomLoop` trains
+    theirs = hasattr(given, "named_parameters") or (callable(given) and not hasattr(given, "for_columns"))
+    if not theirs or not getattr(about, "reordered", False):
+        return []
+    names = about.features
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return [
+        f"The clients' tables have their columns in different orders, and the model reads them in alphabetical order: {shown}. If it tells columns by their places, name them in its order: features=[...]"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -342,3 +343,32 @@ def test_no_order_of_clients_changes_what_is_drawn_of_their_rows(draw: str) -> N
     for key, data in told[0].items():
         for column in data.columns:
             np.testing.assert_array_equal(told[1][key][column], data[column], err_msg=f"{key} {column}")
+
+
+@pytest.mark.parametrize("given", ["a network", "a factory", "a loop", "ours", "listed"])
+@pytest.mark.parametrize("reader", ["from_dataframes", "from_datasets"])
+def test_the_order_of_columns_is_said_where_a_network_may_read_places(reader: str, given: str) -> None:
+    import torch
+
+    from atoll.torch.learner import seeded
+
+    r, names = np.random.default_rng(5), ["dose", "age", "visits"]
+    rows = {name: {**dict(zip(names, r.normal(size=(3, 8)), strict=True)), "y": np.arange(8) % 2} for name in "abc"}
+
+    def read(turned: str) -> Islands:
+        orders = {name: names[::-1] if name in turned else names for name in rows}
+        if reader == "from_dataframes":
+            frames = {name: pd.DataFrame({c: rows[name][c] for c in [*order, "y"]}) for name, order in orders.items()}
+            listed = {"features": ["visits", "dose", "age"]} if given == "listed" else {}
+            return from_dataframes(frames, target="y", **listed)
+        known = {name: np.stack([rows[name][c] for c in order], 1) for name, order in orders.items()}
+        parts = {name: Dataset({"x": x, "y": rows[name]["y"]}, features=orders[name]) for name, x in known.items()}
+        return Islands.from_datasets(parts)
+
+    net = seeded(lambda: torch.nn.Linear(3, 2), 0)
+    models = {"a factory": lambda: copy.deepcopy(net), "a loop": atoll.torch.CustomLoop(net, lambda *_: None), "ours": atoll.models.mlp(3, 2)}  # fmt: skip
+    job = atoll.Training(model=models.get(given, net), rounds=1)
+    for turned in ("", "b"):
+        said = [n for n in _run(job, read(turned)).notices if "in alphabetical order: age, dose, visits." in n]
+        wanted = turned and given != "ours" and (given, reader) != ("listed", "from_dataframes")
+        assert len(said) == bool(wanted)

@@ -38,6 +38,7 @@ class About:
         features: names of the features in ``x``, if known.
         missing_features: whether features may be missing: NaN in ``x``.
         categories: of features that were text, the values in the order of their codes.
+        reordered: whether tables had the features in different orders, so that these are alphabetical and nobody's own.
     """
 
     name: str = "data"
@@ -48,6 +49,7 @@ class About:
     features: tuple[str, ...] = ()
     missing_features: bool = False
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False, repr=False)
+    reordered: bool = field(default=False, compare=False, repr=False)
 
 
 # Class names of data sets that meet: one code means one class, even if the rows were read separately.
@@ -497,7 +499,8 @@ class Dataset:
             x[there, k] = codes
         x.flags.writeable = False
         columns = {name: x if name == "x" else self[name] for name in self._base}
-        changed = replace(own, features=tuple(about.features), categories=words)
+        turned = own.reordered or own.features != tuple(about.features)
+        changed = replace(own, features=tuple(about.features), categories=words, reordered=turned)
         return self._of(columns, None, self._length, changed, self._test)
 
     def __repr__(self) -> str:

@@ -42,7 +42,11 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     base = {name: np.concatenate([p[name] for p in parts]) for name in first.columns}
     for array in base.values():
         array.flags.writeable = False
-    about = replace(first.about, missing_features=any(part.about.missing_features for part in parts))
+    about = replace(
+        first.about,
+        missing_features=any(part.about.missing_features for part in parts),
+        reordered=any(part.about.reordered for part in parts),
+    )
     return Dataset._of(base, None, sum(map(len, parts)), about, test)
 
 

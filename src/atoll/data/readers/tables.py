@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,8 @@ def islands_of_tables(
         everyone = {name: empty_as_numbers(table, targets) for name, table in everyone.items()}
     labels, listed = _labels(everyone, targets, missing), categories or {}
     features = [one for one in _used(next(iter(everyone.values())), targets, options) if one not in targets]
+    free = options.get("features") is None
+    mixed = free and any([c for c in table if c in {*features}] != features for table in tables.values())
     fixed = {
         **_texts(everyone, features, listed, row_offset, scheme),
         # The numbers of a regression have no codes, and `from_table` refuses text there.
@@ -315,10 +318,12 @@ def islands_of_tables(
 
     def made(name: str) -> Dataset:
         known = {column: words for column, words in fixed.items() if column in everyone[name]}
-        return from_table(
+        part = from_table(
             everyone[name], target=target, task=task, categories=known, missing=missing, name=name,
             row_offset=row_offset, **options,
         )  # fmt: skip
+        about = replace(part.about, reordered=mixed)
+        return Dataset._of(part._base, part._rows, len(part), about, part.test)
 
     return Islands.from_datasets(
         {name: made(name) for name in tables}, test=None if test is None else made("test"), scheme=scheme
