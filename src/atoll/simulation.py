@@ -427,7 +427,7 @@ def _name_order(job: Job, islands: Any) -> list[str]:
     model, about = getattr(job, "model", None), getattr(islands, "about", None)
     given = getattr(model, "model", model)  # what a `CustomLoop` trains
     theirs = hasattr(given, "named_parameters") or (callable(given) and not hasattr(given, "for_columns"))
-    if not theirs or not getattr(about, "reordered", False):
+    if not theirs or about is None or not getattr(about, "reordered", False):
         return []
     names = about.features
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
