@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import atoll
 from atoll.algorithms import FedAvg
 from atoll.core.errors import ConfigError, DataError
 from atoll.torch import LocalTraining
@@ -126,3 +127,31 @@ def test_a_client_whose_update_is_not_finite_is_left_out_and_named(mode: str) ->
         p: why for batch in training.many(shards, broadcast_of(model), None, keys) for p, why in batch.rejected.items()
     }
     assert rejected == summed.rejected
+
+
+class _Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 2), nn.Linear(5, 2)
+
+    def forward(self, a: Any, b: Any) -> Any:
+        return self.one(a) + self.two(b)
+
+
+class _Parted(_Pair):
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        a, b = x.split([3, 5], dim=1)
+        return super().forward(a, b)
+
+
+def test_a_model_of_two_inputs_is_told_where_they_come_from() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    data = {"only": atoll.data.Dataset({"x": x, "y": np.arange(6) % 2})}
+    pair, parted = seeded(_Pair), seeded(_Parted)
+    with pytest.raises(DataError, match=r"argument: 'b'.*put all inputs side by side there, and part them in forward"):
+        atoll.simulate(atoll.Training(model=pair, rounds=1), data, engine="inline", progress=False)
+    job = atoll.Training(model=parted, algorithm=atoll.FedAvg(lr=0.1, batch_size=None), rounds=1)
+    made = atoll.simulate(job, data, engine="inline", progress=False)
+    loss = nn.functional.cross_entropy(parted(torch.tensor(x)), torch.arange(6) % 2)
+    (slope,) = torch.autograd.grad(loss, parted.one.weight)
+    np.testing.assert_allclose(made.params["one.weight"], (parted.one.weight - 0.1 * slope).detach(), atol=1e-6)

@@ -79,6 +79,13 @@ def _require_python(module: nn.Module) -> None:
             )
 
 
+def _remedy_of_inputs(x: Tensor, error: Exception) -> str:
+    if isinstance(error, TypeError) and "required positional argument" in str(error):
+        return "a model gets one input, the column 'x': put all inputs side by side there, and part them in forward, as in a, b = x.split([3, 5], dim=1)"
+    amounts = "" if x.is_floating_point() else "; amounts are floating-point numbers: x.astype(np.float32)"
+    return f"reshape the column 'x', or give the model a first layer that fits{amounts}"
+
+
 class Held(dict[str, Tensor]):
     """Fixed tensors of one client's training; `FunctionalModule.outputs` puts the buffers that ``forward`` re-assigns back into it.
 
@@ -457,8 +464,7 @@ class FunctionalModule:
                 f"the model {self.title} cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
                 f"{str(error).splitlines()[0]}",
                 where=where,
-                remedy="reshape the column 'x', or give the model a first layer that fits"
-                + ("" if x.is_floating_point() else "; amounts are floating-point numbers: x.astype(np.float32)"),
+                remedy=_remedy_of_inputs(x, error),
             ) from error
         if not isinstance(made, torch.Tensor):
             raise DataError(
