@@ -283,15 +283,9 @@ def islands_of_tables(
             remedy="give every client a table and a name other than 'test'",
         )
     targets = targets_of(target, scheme)
-    everyone = dict(
-        _align_tables(
-            everyone,
-            targets,
-            {**options, "categories": categories, "missing": missing},
-            {name: f"table {name!r}" for name in everyone} | dict(places or {}),
-            row_offset,
-        )
-    )
+    spots = {name: f"table {name!r}" for name in everyone} | dict(places or {})
+    settings = {**options, "categories": categories, "missing": missing}
+    everyone = dict(_align_tables(everyone, targets, settings, spots, row_offset))
     options = {**options, "drop": ()}
     if options.get("missing_features"):
         everyone = {name: empty_as_numbers(table, targets) for name, table in everyone.items()}

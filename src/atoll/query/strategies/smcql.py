@@ -14,6 +14,7 @@ that it has for masked sums too, and refuses units that differ from those of an 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -585,7 +586,11 @@ class Smcql(Strategy):
     def for_parties(self, sites: int, *, helper: bool) -> Strategy:
         """The way of the mode: shares, or a garbled circuit."""
         garbled = self.mode == "garbled" or (self.mode == "auto" and sites == 2 and not helper)
-        return self.ways["garbled"](self.mode, self.slices, self.joins) if garbled and type(self) is Smcql else self
+        if not garbled or type(self) is not Smcql:
+            return self
+        if "garbled" not in self.ways:  # a way registers itself; like a strategy, its module is found by its name alone
+            importlib.import_module(f"{__package__}.garbled")
+        return self.ways["garbled"](self.mode, self.slices, self.joins)
 
     def wants_helper(self, sites: int) -> bool:
         """Two sites that garble need none."""
