@@ -181,9 +181,8 @@ class FunctionalModule:
         self.loss_shared: list[str] = []
         self.measured_changes: list[str] = []
         self.loss_own = OwnState(nn.Module(), ())
-        self._loss_reads = False  # the model that was given, of which training changes copies
+        self._loss_reads = reaches(loss, [*module.modules(), *module.parameters()])
         if not isinstance(loss, str | Objective | OwnLoss):
-            self._loss_reads = reaches(loss, [*module.modules(), *module.parameters()])
             loss, self.loss_own = OwnState.of_loss(loss)
         self._measured = measured
         self.loss: Objective = objective_of(loss)

@@ -291,8 +291,6 @@ def islands_of_tables(
         everyone = {name: empty_as_numbers(table, targets) for name, table in everyone.items()}
     labels, listed = _labels(everyone, targets, missing), categories or {}
     features = [one for one in _used(next(iter(everyone.values())), targets, options) if one not in targets]
-    free = options.get("features") is None
-    mixed = free and any([c for c in table if c in {*features}] != features for table in tables.values())
     fixed = {
         **_texts(everyone, features, listed, row_offset, scheme),
         # The numbers of a regression have no codes, and `from_table` refuses text there.
@@ -312,16 +310,26 @@ def islands_of_tables(
 
     def made(name: str) -> Dataset:
         known = {column: words for column, words in fixed.items() if column in everyone[name]}
-        part = from_table(
+        return from_table(
             everyone[name], target=target, task=task, categories=known, missing=missing, name=name,
             row_offset=row_offset, **options,
         )  # fmt: skip
-        about = replace(part.about, reordered=mixed)
-        return Dataset._of(part._base, part._rows, len(part), about, part.test)
 
-    return Islands.from_datasets(
-        {name: made(name) for name in tables}, test=None if test is None else made("test"), scheme=scheme
-    )
+    parts = {name: made(name) for name in tables}
+    if options.get("features") is None:
+        parts = _mark_reordered(parts, tables, features)
+    return Islands.from_datasets(parts, test=None if test is None else made("test"), scheme=scheme)
+
+
+def _mark_reordered(parts: dict[str, Dataset], tables: Tables, features: Sequence[str]) -> dict[str, Dataset]:
+    """Mark the data if a table had its features in another order."""
+    chosen = {*features}
+    if all([column for column in table if column in chosen] == [*features] for table in tables.values()):
+        return parts
+    return {
+        name: Dataset._of(part._base, part._rows, len(part), replace(part.about, reordered=True), part.test)
+        for name, part in parts.items()
+    }
 
 
 def _require_one_coding(labels: Mapping[str, Mapping[str, Array]], target: str, where: str) -> None:
