@@ -68,7 +68,7 @@ CASES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         {"algorithm": {"name": "FedAvg", "lr": 1e308}},
         7,
         "0 of 3 replies can be used, fewer than the quorum of 1",
-        "is not finite; lower the learning rate or look at that party's data",
+        "is not finite; look at that party's data, or lower the learning rate of a training",
     ),
     "nobody answers before the deadline": (
         NEVER,

@@ -97,7 +97,7 @@ def test_replies_that_are_not_finite_are_kept_out_and_named():
     rejected = {"client-1": "x/w is not finite", "client-3": "x/w is not finite"}
     assert live(program) == (["client-0", "client-2"], rejected, [], [1.0, 0.0])
     with pytest.raises(
-        QuorumError, match=r"2 of 4 replies can be used.*first client-1: x/w is not finite; lower the learning rate"
+        QuorumError, match=r"2 of 4 replies can be used.*first client-1: x/w is not finite; look at that party's data"
     ):
         live(lambda fed: fed.sum(fed.parties, nan, [2.0, 4.0], quorum=3))
 
