@@ -112,10 +112,10 @@ def test_a_missing_category_does_not_pass_for_the_first_value(encode: str) -> No
     rows = pd.DataFrame({"age": [50.0, 60, 70, 80], "ward": ["eye", "heart", "eye", "heart"], "stay": [1.0, 2, 3, 5]})
     holes = rows.assign(ward=["eye", None, "eye", "heart"])
     how = {"model": Ridge(alpha=1.0), "label": "stay", "encode": encode, "impute": "", "scale": ""}
-    with pytest.raises(DataError, match=r"1 values of column 'ward' are missing.*give impute='median'"):
+    with pytest.raises(DataError, match=r"1 value of column 'ward' is missing.*give impute='median'"):
         fit(data={"a": rows, "b": holes}, **how)
     found = fit(data={"a": rows, "b": rows}, **how)
-    with pytest.raises(DataError, match=r"1 values of column 'ward' are missing.*fitted without impute"):
+    with pytest.raises(DataError, match=r"1 value of column 'ward' is missing.*fitted without impute"):
         found.predict(holes)
 
 
@@ -226,7 +226,7 @@ def test_a_saved_fit_predicts_raw_rows_as_scikit_learn_does(impute: str, tmp_pat
     with pytest.raises(DataError, match=r"no column 'age'.* Did you mean 'aged'"):
         model.predict(turned.rename(columns={"age": "aged"}))
     if not impute:
-        with pytest.raises(DataError, match="1 values of column 'age' are missing"):
+        with pytest.raises(DataError, match="1 value of column 'age' is missing"):
             model.predict(turned[:5].assign(age=[41.0, 42.0, np.nan, 43.0, 44.0]))
     with pytest.raises(CompositionError, match="SVM has no probabilities"):
         fit(SVM(), data, label="kind", impute=impute, columns=["age", "pressure"]).predict_proba(turned)

@@ -383,7 +383,7 @@ def test_no_client_begins_with_what_another_left_in_an_attribute(engine: str) ->
     two, one = (simulate(job(model), data, engine) for data in (both, {"a": island(rows())}))
     for name, value in one.params.items():
         np.testing.assert_allclose(two.params[name], value, atol=1e-6)
-    assert two.notices == (
+    assert two.notices[:-1] == (  # the last says that both have the same rows
         (
             "Training changes attributes that are no buffers, and every client begins with their first values, as the returned model does: calls. "
             "Use register_buffer for what must last."
