@@ -28,6 +28,7 @@ from atoll.algorithms import (
     FedNova,
     FedPAQ,
     FedProx,
+    FedSAM,
     FedSGD,
     FirstOrderResidual,
     LocalMomentum,
@@ -57,7 +58,7 @@ WHOLE = RandomK(1.0)  # a compressor that keeps everything
 PLAIN = FedAvg(**STEP)
 
 DESCENT: list[Algorithm] = [
-    PLAIN, FedProx(mu=0.0, **STEP), Scaffold(**STEP), VRLSGD(**STEP), MimeSVRG(**STEP), Mime(beta1=0.0, **STEP), MimeLite(beta1=0.0, **STEP),
+    PLAIN, FedProx(mu=0.0, **STEP), FedSAM(rho=0.0, **STEP), Scaffold(**STEP), VRLSGD(**STEP), MimeSVRG(**STEP), Mime(beta1=0.0, **STEP), MimeLite(beta1=0.0, **STEP),
     LocalSVRG(**STEP), FedNova(**STEP), FedMirror(**STEP), FedDualAvg(**STEP), Ditto(**STEP), FedAvgM(momentum=0.0, **STEP), LocalMomentum(gamma=0.0, **STEP),
     MFL(gamma=0.0, **STEP), FedPAQ(compressor=WHOLE, **STEP), MemSGD(compressor=WHOLE, **STEP), FedCOMGATE(compressor=WHOLE, **STEP),
     SparseTernary(compressor=WHOLE, down=WHOLE, **STEP), FedAC(alpha=1.0, beta=1.0, gamma=LR, **STEP),

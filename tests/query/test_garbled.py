@@ -152,7 +152,7 @@ def test_what_owners_cannot_compute_is_refused(sites: int, strategy: str, text: 
 def test_circuits_that_are_too_large_are_refused_before_a_row_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "SELECT a.who FROM bills a JOIN bills b ON a.who = b.who"
     with connected(TWO, OPEN) as db:
-        for name, match in (("_MOST_ROWS", "36 rows, filled up"), ("GarbledSmcql.most_gates", r"a circuit of [\d,]+ ANDs, and owners compute 20")):  # fmt: skip
+        for name, match in (("MOST_ROWS", "36 rows, filled up"), ("GarbledSmcql.most_gates", r"a circuit of [\d,]+ ANDs, and owners compute 20")):  # fmt: skip
             with monkeypatch.context() as patch:
                 patch.setattr(f"atoll.query.strategies.garbled.{name}", 20)
                 with pytest.raises(CompositionError, match=match):

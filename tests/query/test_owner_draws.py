@@ -179,7 +179,9 @@ def test_an_error_that_draws_do_not_meet_lets_all_owners_count(silos: dict[str, 
         auto = db.sql(COUNT, error=1e-4)  # between four sites the exact count is cheaper, between twelve the grid
         assert (auto.approximate, db.check(auto)) == (None, True)
     many = {f"{name}{copy}": path for name, path in silos.items() for copy in range(3)}
-    with connect(silos=many, policy=POLICY) as db:
+    with pytest.warns(RuntimeWarning, match="are both"):
+        among = connect(silos=many, policy=POLICY)
+    with among as db:
         found = db.sql(f"EXPLAIN {COUNT}", error=0.05)
         assert (found.strategy, "draw two sites for each cell" in found.plan[1]["what"]) == ("hufu", True)
         assert "draw" not in db.sql(f"EXPLAIN {COUNT}", strategy="hufu:owners=all", error=0.05).plan[1]["what"]
