@@ -73,3 +73,17 @@ def test_between_sites_the_counts_of_rows_tell(quorum: int | None, said: list[st
     prepared = job.prepare(RemoteIslands(["north", "south"], [60, 60], card))
     prepared.outcome(value)
     assert [line.partition(":")[0] for line in prepared.notices([])] == said
+
+
+def test_what_a_fit_notes_of_its_numbers_is_among_the_notices_of_its_result() -> None:
+    """The oracle of the rank is `numpy.linalg.matrix_rank` of the centred columns; the classes are separated by ``odd`` as they are made."""
+    draw = np.random.default_rng(0)
+    age, died = draw.normal(60, 9, 60).round(1), np.tile([0, 1], 30)
+    doubled = pd.DataFrame({"age": age, "again": age, "y": draw.integers(0, 2, 60)})
+    assert np.linalg.matrix_rank(doubled[["age", "again"]] - doubled[["age", "again"]].mean()) == 1
+    odd = pd.DataFrame({"age": age, "odd": died, "y": died})
+    for table, said in ((doubled, "age, again depend on each other"), (odd, "separates the rows")):
+        halves = {"north": table[:40], "south": table[40:]}
+        result = atoll.simulate(Fit(model=GLM(alpha=0.0), label="y"), halves, engine="inline", progress=False)
+        assert sum(said in notice for notice in result.notices) == 1
+        assert said in str(result)

@@ -200,6 +200,7 @@ class _PreparedFit(Prepared):
         self.contacts = Contacts(job.model)
         self.tasks = self.contacts.tasks
         self.lost: list[str] = []
+        self.noted: list[str] = []
 
     async def program(self, fed: Federation) -> FittedModel:
         """Agree on columns, prepare them, and fit."""
@@ -211,6 +212,7 @@ class _PreparedFit(Prepared):
         """Return the model, which knows the codes of text."""
         numbers = value.layout.numbers
         self.lost = [*self._name_lost_rows(value), *self._name_numbers_as_classes(value)]
+        self.noted = [str(note) for note in value.told.get("notes", ())]
         words = {name: words for name, words in self.codes.items() if name in numbers}
         return replace(
             value, codes=words, extents=self._measure_extents([name for name in numbers if name not in words])
@@ -224,8 +226,8 @@ class _PreparedFit(Prepared):
         return {name: extent for name, extent in measure_tables(tables, numbers).items() if extent.many}
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-        """Return which replies did not count, and once there is an outcome, which rows."""
-        return [*super().notices(rows), *self.lost]
+        """Return which replies did not count, and once there is an outcome, which rows, and what the method notes of its numbers, such as columns that depend on each other."""
+        return [*super().notices(rows), *self.lost, *self.noted]
 
     def _name_lost_rows(self, value: FittedModel) -> list[str]:
         """Say how many rows were left out, and how many have none of a column's values; between sites what the counts of rows tell, and nothing beside noise."""

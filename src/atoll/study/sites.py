@@ -135,10 +135,13 @@ def compare_fits(
         name: _score_alone(lambda table=table: fit_model({"one": table}, plain, min_count=1).score(rows), name, reasons)
         for name, table in tables.items()
     }
+    told = [
+        line for line in results[0].notices if line not in federated.told.get("notes", ())
+    ]  # these are shown below the coefficients
     found = {
         "method": type(model).__name__, "measure": model.measure, "alone": alone, "federated": federated.score(rows),
         **_fit_in_one_place(federated, whole, rows, settings), **federated.plain(short=True), **({"curves": curves} if (curves := federated.curves) else {}),
-        **({"notices": list(results[0].notices)} if results[0].notices else {}),
+        **({"notices": told} if told else {}),
     }  # fmt: skip
     more = [f"{name} alone: {reason}" for name, reason in reasons.items()] + (
         []
