@@ -248,3 +248,22 @@ def test_sites_read_their_files_as_they_are(tmp_path: Path) -> None:
     assert (tmp_path / "job" / "statistics.json").exists() or list((tmp_path / "job").rglob("statistics.json"))
     with pytest.raises(AtollError, match="min_count=5, but this site requires at least 10 rows"):
         held({**job, "min_count": 5}, sites, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [("age", "AGE", True), ("pressure", "presure", True), ("smoking status", "smoking_status", True), ("lab1", "lab2", False), ("systolic", "diastolic", False), ("age", "dose", False)],
+)  # fmt: skip
+def test_a_column_under_two_names_is_said(one: str, other: str, said: bool) -> None:
+    north = pd.DataFrame({"key": ["a", "b"] * 20, one: np.arange(40) % 7 + 0.5})
+    south, east = (north.iloc[::-1].rename(columns={one: name}) for name in (other, one))
+    result = atoll.simulate(
+        Statistics(), {"north": north, "south": south, "east": east}, engine="inline", progress=False
+    )
+    lines = [line for line in result.notices if "two names" in line and "column" in line]
+    assert len(lines) == said
+    assert all(repr(one) in line and repr(other) in line for line in lines)
+    both = {
+        site: pd.DataFrame({one: table.iloc[:, 1], other: 1.0}) for site, table in (("north", north), ("south", south))
+    }
+    assert not [line for line in atoll.simulate(Statistics(), both, engine="inline", progress=False).notices if "is at" in line]  # fmt: skip

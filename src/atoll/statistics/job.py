@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import ConfigError, DataError
@@ -296,6 +298,35 @@ def _name_codings(summary: Summary, agreed: Mapping[str, Sequence[str]]) -> list
     return found
 
 
+def _name_columns_apart(summary: Summary) -> list[str]:
+    """Say which column may be another site's under another name: each site lacks the other's, and they differ in capitals, signs or a letter."""
+    have = {site: list(columns) for site, columns in summary.sites.items()}
+    some = sorted(
+        {name for each in have.values() for name in each if any(name not in other for other in have.values())}
+    )
+    found = []
+    for place, one in enumerate(some):
+        for other in some[place + 1 :]:
+            first, second = ({site for site, each in have.items() if name in each} for name in (one, other))
+            if not first & second and _are_spellings(one, other):
+                here, there = (" and ".join(map(repr, sorted(sites)[:3])) for sites in (first, second))
+                found.append(
+                    f"column {one!r} is at {here} alone, and {other!r} at {there}: is it one column under two names?"
+                )
+    return found[:_APART]
+
+
+_APART, _CLOSE = 5, 0.85
+
+
+def _are_spellings(one: str, other: str) -> bool:
+    """Whether two names may be one: but for capitals and signs nearly the same letters, and the same numbers."""
+    plain, numbers = zip(
+        *((re.sub(r"[\W_]", "", name).casefold(), re.findall(r"\d+", name)) for name in (one, other)), strict=True
+    )
+    return numbers[0] == numbers[1] and SequenceMatcher(None, *plain).ratio() >= _CLOSE
+
+
 class _PreparedStatistics(Prepared):
     def __init__(self, job: Statistics) -> None:
         self.job = job
@@ -320,6 +351,7 @@ class _PreparedStatistics(Prepared):
         self.codings = _name_codings(value, self.job.categories)
         if self.job.epsilon is None:
             self.codings += _name_left_out(value, self.job)
+        self.codings += _name_columns_apart(value)
         return value
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
