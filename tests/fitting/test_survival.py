@@ -287,3 +287,13 @@ GOLD: dict[str, Any] = {
     "logrank": 0.0018825877200066862,
     "p_value": 0.9653916078544517,
 }
+
+
+def test_rows_without_an_event_are_refused_by_what_is_true_of_them() -> None:
+    """Nobody's count hides an event where none is: the remedy names the column, and not min_count."""
+    gone = pd.DataFrame({"time": [1.0, 2.0, 2.0, 5.0], "event": 0, "age": [50.0, 60.0, 55.0, 70.0]})
+    for model, columns in ((KaplanMeier(), None), (Cox(), ["age"])):
+        job = Fit(model=model) if columns is None else Fit(model=model, columns=columns)
+        with pytest.raises(DataError, match="column 'event' has no 1") as refused:
+            atoll.simulate(job, {"north": gone, "south": gone[:3]}, engine="inline", progress=False)
+        assert "min_count" not in refused.value.remedy

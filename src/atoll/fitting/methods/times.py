@@ -106,13 +106,17 @@ class SurvivalMethod(FitMethod):
 
     def gather(self, state: State, told: Sequence[Mapping[str, NDArray[Any]]], known: Known) -> State:
         """The union of the times."""
-        del state, known
+        del state
         grid = np.unique(np.concatenate([np.asarray(one["times"], dtype=np.float64) for one in told]))
         if not len(grid):
             raise DataError(
-                "no party tells of an event",
+                "no party tells of an event"
+                if known.least > 1
+                else f"no row has an event: column {self.event!r} has no 1",
                 where=type(self).__name__,
-                remedy="use a smaller min_count, or invite parties with events",
+                remedy="use a smaller min_count, or invite parties with events"
+                if known.least > 1
+                else "look whether 1 is an event there and 0 a row that leaves without one; without events survival stays 1, and there is no curve to fit",
             )
         return {"phase": self.first, "grid": grid}
 
