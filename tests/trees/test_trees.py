@@ -105,17 +105,25 @@ def leaves(node):
     return [leaf for child in node["children"] for leaf in leaves(child)]
 
 
+@pytest.mark.parametrize("rounds", [1, 4])
 @pytest.mark.parametrize("share", ["examples", "equal"])
-def test_a_round_adds_each_partys_tree_by_its_share(share):
-    found = grow(scheme="bagging", share=share, rounds=1).outcome
+def test_a_round_adds_each_partys_tree_by_its_share(share, rounds):
+    """The oracle is XGBoost on each site's rows: it goes on from the trees of all sites, which are added by their shares."""
+    found = grow(scheme="bagging", share=share, rounds=rounds).outcome
     data = islands()
     sizes = np.asarray(data.sizes, float)
     shares = sizes / sizes.sum() if share == "examples" else np.full(3, 1 / 3)
-    settings = {"objective": "binary:logistic", "tree_method": "hist", "max_depth": 3, "base_score": found.base_score}
-    expected = np.full(len(X), found.base[0])
-    for i, part in enumerate(shares):
-        alone = xgboost.train(settings, xgboost.DMatrix(data.shard(i).x, data.shard(i).y), 1)
-        expected += part * (alone.predict(xgboost.DMatrix(X), output_margin=True) - found.base[0])
+    settings = {"objective": "binary:logistic", "tree_method": "hist", "max_depth": 3}
+    tables = [X, *(np.asarray(data.shard(i).x) for i in range(3))]
+    expected, *margins = (np.full(len(x), found.base[0], np.float64) for x in tables)
+    for _ in range(rounds):
+        grown = [
+            xgboost.train(settings, xgboost.DMatrix(x, data.shard(i).y, base_margin=margins[i]), 1)
+            for i, x in enumerate(tables[1:])
+        ]
+        for x, made in zip(tables, (expected, *margins), strict=True):
+            rows = xgboost.DMatrix(x, base_margin=np.zeros(len(x)))
+            made += sum(part * one.predict(rows, output_margin=True) for part, one in zip(shares, grown, strict=True))
     np.testing.assert_allclose(found.margins(X)[:, 0], expected, rtol=1e-4, atol=1e-5)
 
 
