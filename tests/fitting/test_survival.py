@@ -297,3 +297,11 @@ def test_rows_without_an_event_are_refused_by_what_is_true_of_them() -> None:
         with pytest.raises(DataError, match="column 'event' has no 1") as refused:
             atoll.simulate(job, {"north": gone, "south": gone[:3]}, engine="inline", progress=False)
         assert "min_count" not in refused.value.remedy
+
+
+def test_a_grid_without_an_event_is_no_separation() -> None:
+    rows = pd.DataFrame({"time": [1.0, 2.0, 2.0, 5.0] * 3, "event": 0, "age": np.arange(12) * 1.3})
+    late = rows.assign(event=(rows.time == 5.0).astype(int))
+    for table, times in ((rows, [2.0, 6.0]), (late, [1.0, 2.0])):
+        with pytest.raises(DataError, match="no event is at a time of the grid"):
+            atoll.simulate(Fit(model=Cox(times=times), columns=["age"]), {"north": table, "south": table[:7]}, engine="inline", progress=False)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import ConfigError, DataError
 from atoll.fitting.method import OWN, AtParty, Known, State, Sums, positive
 from atoll.fitting.numerics import Design, add_up_products, add_up_rows, invert, scale
 from atoll.fitting.rows import PartyRows
@@ -129,6 +129,8 @@ class Cox(SurvivalMethod):
 
     def _at_risk(self, state: State, sums: Mapping[str, NDArray[Any]], design: Design) -> State:
         at, d = np.asarray(state["at"]), np.rint(sums["d"]).astype(np.int64)
+        if not d.any():
+            raise DataError("no event is at a time of the grid", where="Cox", remedy=f"give times= up to the last event, and look whether 1 is an event in the column {self.event!r}")  # fmt: skip
         s0, s1 = (np.cumsum(sums[name][::-1], axis=0)[::-1] for name in ("s0", "s1"))
         penalty = self.alpha * design.inverse**2
         loss = -float(sums["events"] @ at) + 0.5 * float(penalty @ at**2)
