@@ -87,3 +87,13 @@ def test_what_a_fit_notes_of_its_numbers_is_among_the_notices_of_its_result() ->
         result = atoll.simulate(Fit(model=GLM(alpha=0.0), label="y"), halves, engine="inline", progress=False)
         assert sum(said in notice for notice in result.notices) == 1
         assert said in str(result)
+
+
+def test_new_rows_without_a_column_are_told_what_the_model_was_trained_on() -> None:
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({"age": draw.normal(60, 9, 60), "dose": draw.normal(size=60), "y": np.tile([0, 1], 30)})
+    model = atoll.simulate(Fit(model=GLM(alpha=1.0), label="y"), {"a": table[:40], "b": table[40:]}, engine="inline", progress=False).outcome  # fmt: skip
+    for verb in (model.predict, model.predict_proba):
+        with pytest.raises(atoll.AtollError, match=r"no column 'age'. Did you mean 'AGE'\?") as refused:
+            verb(table.rename(columns={"age": "AGE"}))
+        assert "trained on age, dose" in refused.value.remedy
