@@ -178,7 +178,7 @@ FEDCLIP_ENTRY = Entry(
     title="FedCLIP's attention adapter, on tweets in place of images",
     source="Lu, Hu, Wang, Xie 2023, FedCLIP",
     run=_run_fedclip,
-    needs="MiniLM as the folder minilm below ATOLL_MODELS",
+    needs="tweets of airlines below ATOLL_DATA, and MiniLM as the folder minilm below ATOLL_MODELS; nothing with --quick",
     data=("airline_tweets",),
     quick_data=(),
 )
@@ -187,7 +187,7 @@ PEFT_ENTRY = Entry(
     title="Methods that tune a frozen encoder on tweets: accuracy and bytes",
     source="Lu, Hu, Wang, Xie 2023; Hu et al. 2022 (LoRA); Liu et al. 2022 (IA3); Ben Zaken et al. 2022 (BitFit)",
     run=_run_peft,
-    needs="MiniLM as the folder minilm below ATOLL_MODELS",
+    needs="tweets of airlines below ATOLL_DATA, and MiniLM as the folder minilm below ATOLL_MODELS; nothing with --quick",
     data=("airline_tweets",),
     quick_data=(),
 )

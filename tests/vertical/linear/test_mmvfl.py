@@ -107,8 +107,9 @@ def test_it_is_the_model_of_all_columns_and_each_party_predicts_alone(classes):
     for name, table in tables.items():
         part = result.replies[name]["half"]["part"]
         lengths = MMVFL.selected(part)
-        assert lengths[0] > 0
-        assert (lengths[1:] == 0).all(), "columns of noise are left out"
+        named = dict(zip(result.replies[name]["half"]["features"], lengths.tolist(), strict=True))
+        assert named.pop("signal") > 0
+        assert not any(named.values()), "columns of noise are left out"
         if name != "bank":
             made = result.predict_own(name, table)
             said = made.argmax(axis=1) if classes > 2 else made > 0.5
@@ -168,7 +169,7 @@ def test_with_labels_of_several_parties_it_is_the_sum_solved_centrally(seed, cla
     blocks, labels, found = [], [], []
     for name, table in tables.items():
         part, at = result.replies[name]["half"]["part"], np.argsort(table["id"])[ids]
-        x = np.stack([table[column][at] for column in ("signal", "noise", "more")], axis=1)
+        x = np.stack([table[column][at] for column in result.replies[name]["half"]["features"]], axis=1)
         blocks.append(ColumnScales.of(x).apply(x))
         codes = table[{"bank": "y", "shop-0": "seen"}.get(name, "id")][at].astype(float)
         if name == "shop-1":
@@ -213,7 +214,7 @@ def test_a_hosts_labels_are_no_feature_and_classes_of_the_guest():
     tables = several_labels(2, 200, 3)
     job = Vertical(model=MMVFL(labels={"shop-0": "seen"}), task="multiclass")
     result = atoll.simulate(job, tables, engine="inline", progress=False)
-    assert result.replies["shop-0"]["half"]["features"] == ["signal", "noise", "more"]
+    assert result.replies["shop-0"]["half"]["features"] == ["more", "noise", "signal"]
     assert any("labels of shop-0" in line for line in result.learns["bank"])
     assert result.predict_own("shop-0", {n: v for n, v in tables["shop-0"].items() if n != "seen"}).shape == (200, 3)
     tables["shop-0"]["y"] = tables["shop-0"].pop("seen")  # of the guest's name: refused unless it is said to be labels

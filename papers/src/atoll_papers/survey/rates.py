@@ -307,6 +307,7 @@ UNCLAIMED: dict[str, tuple[str, ...]] = {
     ),
     "the rate of FLECS-CGD, whose form for sampled cohorts it is": ("FLECSPP",),
     "one exact round": ("SufficientStatistics",),
+    "younger than the survey": ("FedSAM",),
     "named or used as a baseline, without a rate": (
         "ADIANA", "AndersonADMM", "CompactEstimate", "DANE", "DINGO", "DeepGradientCompression", "Ditto", "FedADMM", "FedAdagrad", "FedAdam", "FedAvgM",
         "FedDualAvg", "FedDyn", "FedMirror", "FedNova", "FedSGD", "FedYogi", "GIANT", "LocalAdaGrad", "LocalAdam", "LocalMomentum", "LocalRMSProp",
