@@ -98,7 +98,9 @@ def test_between_sites_every_protocol_finds_what_a_simulation_finds(bridge: Brid
 
 def test_sites_make_a_leader_board(bridge: Bridge) -> None:
     job = replace(campaign(Shamir()), ranking=2)
-    assert lived(bridge, job).ranking == simulated(job).ranking
+    for found in (lived(bridge, job).ranking, simulated(job).ranking):
+        assert set(found[:2]) == {"w4", "w5"}  # both are right as often as can be, so that noise decides
+        assert found[2:] == ("w2", "w1", "w0", "w6", "w3")
     gone = lived(bridge, job, killing(":mix_powers", served=False), errors="drop")
     assert gone.ranking == ()
     assert "group 5 has nobody who is left to mix: w4" in gone.unranked

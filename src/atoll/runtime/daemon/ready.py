@@ -212,10 +212,12 @@ def _move(folder: Path, place: Place, code: Path) -> None:
 
 async def _discard(started: StartedProcess | None, folder: Path, there: asyncio.Task[bool] | None = None) -> None:
     if started is not None:
-        await asyncio.shield(started.end())
-        if there is not None:
-            await there
-        started.process.socket.close()  # no line has it
+        try:
+            await asyncio.shield(started.end())
+            if there is not None:
+                await there
+        finally:  # also where the daemon stops meanwhile
+            started.process.socket.close()  # no line has it
     with contextlib.suppress(OSError):
         await asyncio.to_thread(remove_tree, folder)
 
