@@ -52,7 +52,7 @@ def play(job, parties, **options):
 
 def side_of(job, rows, seed=0, own=1, width=6):
     training, valid, held_out = split_rows(job, rows, own)
-    words = {word: place + 2 for place, word in enumerate(vocabulary_of(training))}
+    words = vocabulary_of(training)
     return SideTraining(job, training, valid, held_out, ("negative", "positive"), words, width, seed, own)
 
 
@@ -122,14 +122,10 @@ def test_without_noise_the_shared_part_is_averaged_plain_training():
         for layer in nets.own.modules():
             if isinstance(layer, torch.nn.Dropout):
                 layer.p = 0.0
-        nets.train(side.train_rows, [np.arange(10)], replace_plan(job, 10), None, 0)
+        nets.train(side.train_rows, [np.arange(10)], None, 0)
         steps.append((plain, nets.pack_shared()))
     for plain, made in steps:
         assert all(np.allclose(plain[name], made[name], atol=1e-6) for name in plain)
-
-
-def replace_plan(job, batch):
-    return replace(job, batch=batch).training_plan
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -139,9 +135,9 @@ def test_bounded_sums_are_those_of_single_examples(fused):
     table = np.random.default_rng(0).normal(0, 1, (40, 6)).astype(np.float32)
     nets = side.networks(table)
     nets.own.eval()
-    part, plan = side.train_rows.take(np.arange(8)), job.training_plan
+    part = side.train_rows.take(np.arange(8))
     own = nets.own(part.inputs, part.lengths).detach()
-    found = nets.bounded_sum(part, own, plan)
+    found = nets.bounded_sum(part, own)
     total = {name: np.zeros(value.shape, np.float64) for name, value in nets.shared.items()}
     clipped = 0
     for i in range(8):
@@ -165,8 +161,7 @@ def test_a_promise_is_kept_for_what_a_party_has_and_grows_with_rounds():
     assert not job.fused
     assert job.table_plan.noise > 0
     for rows in {len(split_rows(job, part, 1)[0]) for part in sides().values()}:
-        noise = job.noise_multiplier(rows)
-        events = ((job.table_plan.event, 1), (job.step_event(rows, noise, "speech"), job.rounds))
+        events = ((job.table_plan.event, 1), (job.step_event(rows), job.rounds))
         assert 1.99 < epsilon_of(events, job.delta, "rdp") <= 2.0
         spent = [job.spent(rows, "speech", number) for number in range(job.rounds + 1)]
         assert spent == sorted(spent)

@@ -11,20 +11,28 @@ import numpy as np
 from atoll.core.algebra.rng import Rng
 
 from .parties import SideTraining, average_copies, split_rows, vocabulary_of
-from .table import TablePlan, join_table
+from .table import join_table
 from .utterances import Utterances
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from .job import Crossmodal
+    from .training import SideNetworks
 
 __all__ = ["train_alone", "train_together"]
 
 
 def _side(job: Crossmodal, rows: Utterances, classes: tuple[str, ...], width: int, seed: int, place: int) -> SideTraining:  # fmt: skip
     own = Rng(seed).child("side", place).key
-    training, valid, held_out = split_rows(job, rows, own)
-    vocabulary = {word: number + 2 for number, word in enumerate(vocabulary_of(training))}
-    return SideTraining(job, training, valid, held_out, classes, vocabulary, width, seed, own)
+    parts = split_rows(job, rows, own)
+    return SideTraining(job, *parts, classes, vocabulary_of(parts[0]), width, seed, own)
+
+
+def _begin(side: SideTraining, table: NDArray[np.float32]) -> SideNetworks:
+    nets = side.networks(table)
+    nets.fit_scales(side.train_rows)
+    return nets
 
 
 class _Best:
@@ -48,12 +56,12 @@ def train_alone(job: Crossmodal, rows: Utterances, seed: int = 0) -> dict[str, f
         seed: of the weights, the rows held out and the mini-batches.
     """
     side = _side(job, rows, tuple(job.classes) or tuple(rows.counts), 1, seed, 0)
-    nets, best = side.networks(join_table([], len(rows.phone_names), 1)), _Best()
+    nets, best = _begin(side, join_table([], len(rows.phone_names), 1)), _Best()
     first = job.pretrain if rows.modality == "speech" else 0
     for number in range(job.rounds):
         rng = Rng(seed).child("alone", number)
         count = job.iterations + (first if number == 0 else 0)
-        nets.train_own(side.train_rows, side.batches(count, rng), job.training_plan, int(rng.child("steps").key) % 2**31)  # fmt: skip
+        nets.train_own(side.train_rows, side.batches(count, rng), int(rng.child("steps").key) % 2**31)  # fmt: skip
         best.look(side, nets, alone=True)
     return best.found
 
@@ -73,20 +81,19 @@ def train_together(job: Crossmodal, parties: Mapping[str, Utterances], seed: int
     speech = [name for name in sorted(parties) if parties[name].modality == "speech"]
     width = parties[speech[0]].width if speech else 1
     sides = {name: _side(plain, parties[name], classes, width, seed, place) for place, name in enumerate(sorted(parties))}  # fmt: skip
-    plan = TablePlan(plain.least, plain.table_clip, 0.0)
     phones = len(next(iter(parties.values())).phone_names)
-    table = join_table([plan.build(sides[name].rows) for name in speech], phones, width)
-    nets, best = {name: side.networks(table) for name, side in sides.items()}, {name: _Best() for name in sides}
+    table = join_table([plain.table_plan.build(sides[name].rows) for name in speech], phones, width)
+    nets, best = {name: _begin(side, table) for name, side in sides.items()}, {name: _Best() for name in sides}
     for name in speech:
         if plain.pretrain:
             rng = Rng(seed).child("first", name)
-            nets[name].train_own(sides[name].train_rows, sides[name].batches(plain.pretrain, rng), plain.training_plan, int(rng.child("steps").key) % 2**31)  # fmt: skip
+            nets[name].train_own(sides[name].train_rows, sides[name].batches(plain.pretrain, rng), int(rng.child("steps").key) % 2**31)  # fmt: skip
     for number in range(plain.rounds):
         batches = {name: side.batches(plain.iterations, Rng(seed).child("together", name, number)) for name, side in sides.items()}  # fmt: skip
-        movers = {name: net.movers(plain.training_plan) for name, net in nets.items()}
+        movers = {name: net.mover() for name, net in nets.items()}
         for step in range(plain.iterations):
             for name, side in sides.items():
-                nets[name].train(side.train_rows, [batches[name][step]], plain.training_plan, None, int(Rng(seed).child("step", name, number, step).key) % 2**31, mover=movers[name])  # fmt: skip
+                nets[name].train(side.train_rows, [batches[name][step]], None, int(Rng(seed).child("step", name, number, step).key) % 2**31, mover=movers[name])  # fmt: skip
             mixed = average_copies({name: (len(side.rows), nets[name].pack_shared()) for name, side in sides.items()})
             for net in nets.values():
                 net.load_shared(mixed)

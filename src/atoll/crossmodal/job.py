@@ -166,7 +166,7 @@ class PreparedCrossmodal(Prepared):
         job = self.job
         if not job.promised:
             return (NonPrivate(unit="example", what="copies of the shared network, and an acoustic table"),)
-        return (job.table_plan.event, *([job.step_event(rows, job.noise_multiplier(rows), "speech")] * job.rounds))
+        return (job.table_plan.event, *([job.step_event(rows)] * job.rounds))
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         """Return what holds for any job, and whether an epsilon that was asked for is not claimed."""

@@ -125,5 +125,4 @@ class SideModel:
         return Utterances(self.modality, [blank], [[0]], [self.classes[0]], phone_names=self._phones)  # type: ignore[arg-type]
 
     def _code(self, job: Crossmodal, rows: Utterances) -> SideTraining:
-        vocabulary = {str(word): place + 2 for place, word in enumerate(self._kept["vocabulary"])}
-        return SideTraining(job, rows, rows, rows, self.classes, vocabulary, int(self._kept["width"]), int(self._kept["seed"]), int(Rng(0).key))  # fmt: skip
+        return SideTraining(job, rows, rows, rows, self.classes, self._kept["vocabulary"], int(self._kept["width"]), int(self._kept["seed"]), int(Rng(0).key))  # fmt: skip

@@ -13,7 +13,6 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, PolicyError
-from atoll.core.event import NonPrivate
 from atoll.core.extras import need
 from atoll.core.requests.task import Task
 from atoll.learn.local.examples import ExampleSteps, SecretStream, StepSecrets
@@ -120,7 +119,7 @@ class SideTraining:
         valid: rows on which the round is chosen; may be none.
         held_out: rows to measure on.
         classes: the classes of all parties.
-        vocabulary: word -> its number, of text.
+        words: the vocabulary of a side of text.
         width: numbers of a vector of the table.
         seed: of the shared network, at all parties.
         own_seed: of the own one.
@@ -131,12 +130,13 @@ class SideTraining:
     valid: Utterances
     held_out: Utterances
     classes: tuple[str, ...]
-    vocabulary: Mapping[str, int]
+    words: Sequence[str]
     width: int
     seed: int
     own_seed: int
 
     def __post_init__(self) -> None:
+        self.vocabulary = {str(word): place + 2 for place, word in enumerate(self.words)}
         coded = need("atoll.crossmodal.layers", "torch", "Crossmodal").CodedRows
         self.train_rows = coded.of(self.rows, self.classes, self.vocabulary)
         self.valid_rows = coded.of(self.valid, self.classes, self.vocabulary)
@@ -150,7 +150,6 @@ class SideTraining:
         made: SideNetworks = module.SideNetworks(
             self.job, own, inputs, words=words, classes=len(self.classes), phones=len(self.rows.phone_names), table=table, seeds=(self.seed, self.own_seed)
         )  # fmt: skip
-        made.fit_scales(self.train_rows)
         return made
 
     def batches(self, count: int, rng: Rng) -> list[NDArray[Any]]:
@@ -198,26 +197,21 @@ class SideSteps:
         told: dict[str, Any] = {"modality": rows.modality, "width": rows.width, "phones": list(rows.phone_names)}
         return {**told, "classes": sorted(rows.counts)} if message["classes"] else told
 
-    def _split(self, island: Any) -> tuple[Utterances, Utterances, Utterances]:
-        """Rows to train on, those that choose the round, and those held out; the same at each request."""
-        return split_rows(self.job, own_utterances(island.data), int(island.state["split"]))
-
     def _training(self, island: Any) -> SideTraining:
         state = island.state
-        rows, valid, held_out = self._split(island)
-        vocabulary = {word: place + 2 for place, word in enumerate(state["vocabulary"])}
-        return SideTraining(self.job, rows, valid, held_out, tuple(map(str, state["classes"])), vocabulary, int(state["width"]), int(state["seed"]), int(state["split"]))  # fmt: skip
+        parts = split_rows(self.job, own_utterances(island.data), int(state["split"]))  # the same at each request
+        return SideTraining(self.job, *parts, tuple(map(str, state["classes"])), state["vocabulary"], int(state["width"]), int(state["seed"]), int(state["split"]))  # fmt: skip
 
     def _open(self, island: Any, message: Any) -> None:
-        """Hold rows out; a speech side trains its own network first, and posts its share of the table."""
+        """Hold rows out; a speech side posts its share of the table."""
         classes = [str(name) for name in message["classes"]]
         rows = own_utterances(island.data)
         strange = sorted(set(rows.labels) - set(classes))
         if strange:
             raise DataError(f"a label that is none of the {len(classes)} classes", where=f"crossmodal at {island.name}", remedy="name all classes in classes=, or leave it out")  # fmt: skip
-        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": int(island.rng.key), "vocabulary": [], "round": 0}  # fmt: skip
-        island.state = start
-        training, _, _ = self._split(island)
+        split = int(island.rng.key)
+        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": [], "round": 0}  # fmt: skip
+        training, _, _ = split_rows(self.job, rows, split)
         if rows.modality == "text":
             island.state = {**start, "vocabulary": vocabulary_of(training)}
             return
@@ -232,7 +226,7 @@ class SideSteps:
         island.state = {**start, "share": share.message()}
 
     def _begin(self, island: Any, message: Any) -> int:
-        """Take the table, and make the networks; return the numbers of the shared one."""
+        """Take the table, and make the networks, of which a speech side trains its own first; return the numbers of the shared one."""
         state = self._own_state(island)
         training = self._training(island)
         island.bind_letters(self._context(message), self.open.name)
@@ -243,11 +237,12 @@ class SideSteps:
             told[island.name] = TableShare.read(state["share"], phones, width, island.name)
         table = join_table([told[name] for name in sorted(told)], phones, width)
         nets = training.networks(table)
+        nets.fit_scales(training.train_rows)
         if self.job.pretrain and training.rows.modality == "speech":
-            nets.train_own(training.train_rows, training.batches(self.job.pretrain, island.rng.child("first")), self.job.training_plan, int(island.rng.child("steps").key) % 2**31)  # fmt: skip
-        kept = {name: value for name, value in state.items() if name != "share"}
-        island.state = {**kept, "table": table, "own": nets.pack_own(), "shared": nets.pack_shared(), "best": {}}
-        return sum(value.size for value in nets.pack_shared().values())
+            nets.train_own(training.train_rows, training.batches(self.job.pretrain, island.rng.child("first")), int(island.rng.child("steps").key) % 2**31)  # fmt: skip
+        kept, shared = {name: value for name, value in state.items() if name != "share"}, nets.pack_shared()
+        island.state = {**kept, "table": table, "own": nets.pack_own(), "shared": shared, "best": {}}
+        return sum(value.size for value in shared.values())
 
     # ------------------------------------------------------------------ a round
 
@@ -278,17 +273,12 @@ class SideSteps:
         if number != state["round"] + 1:
             raise PolicyError(f"round {number} after round {state['round']}", where="crossmodal", remedy="look at the server: it repeats or leaves out a round")  # fmt: skip
         training, nets = self._loaded(island)
-        job, count = self.job, self.job.iterations
-        noise = None
+        job, count, rows, noise = self.job, self.job.iterations, len(training.rows), None
         if job.epsilon is not None:
-            plan, multiplier = self._steps(len(training.rows))
-            noise = StepSecrets(plan, len(training.rows), count, SecretStream(island.secret))
-            batches = noise.rows
-            island.spend(job.step_event(len(training.rows), multiplier, training.rows.modality))
-        else:
-            batches = training.batches(count, island.rng.child("rows"))
-            island.spend(NonPrivate(unit="example", what="a copy of the shared network"))
-        nets.train(training.train_rows, batches, job.training_plan, noise, int(island.rng.child("steps").key) % 2**31)
+            noise = StepSecrets(self._steps(rows), rows, count, SecretStream(island.secret))
+        batches = training.batches(count, island.rng.child("rows")) if noise is None else noise.rows
+        island.spend(job.step_event(rows))
+        nets.train(training.train_rows, batches, noise, int(island.rng.child("steps").key) % 2**31)
         shared = nets.pack_shared()
         if any(not np.isfinite(value).all() for value in shared.values()):
             raise DataError("the shared network's weights are not finite", where=f"crossmodal at {island.name}", remedy="use a smaller lr or shared_lr")  # fmt: skip
@@ -302,10 +292,10 @@ class SideSteps:
         """How much the copy counts."""
         return len(training.rows) if self.job.weights == "rows" else 1
 
-    def _steps(self, rows: int) -> tuple[ExampleSteps, float]:
-        """How mini-batches and noise are drawn, and the noise multiplier."""
-        multiplier, moved = self.job.noise_multiplier(rows), self.job.clip / self.job.batch
-        return ExampleSteps(self.job.batch, deviation=multiplier * moved, sensitivity=moved), multiplier
+    def _steps(self, rows: int) -> ExampleSteps:
+        """How mini-batches and noise are drawn."""
+        moved = self.job.clip / self.job.batch
+        return ExampleSteps(self.job.batch, deviation=self.job.noise_multiplier(rows) * moved, sensitivity=moved)
 
     def _mix(self, island: Any, message: Any) -> dict[str, Any]:
         """Take the mean of the announced copies, and measure it here."""

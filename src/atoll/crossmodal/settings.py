@@ -12,39 +12,17 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, NonPrivate
 from atoll.core.rooms import Named
 from atoll.core.validation import Checked, require_parts
+from atoll.learn.local.examples import ExampleSteps
 from atoll.privacy.accountant import epsilon_of
 from atoll.privacy.calculator import smallest_noise
 
 from .networks import BiGRU, FrameCNN, OwnNetwork
-from .table import TablePlan
+from .table import TablePlan, table_gaussian
 
-__all__ = ["CrossmodalSettings", "TrainingPlan"]
+__all__ = ["CrossmodalSettings"]
 
 _TABLE_SHARE = 0.2
 """Of an epsilon, what the table alone may cost."""
-
-
-@dataclass(frozen=True)
-class TrainingPlan:
-    """The numbers of a round.
-
-    Attributes:
-        lr: step size of the own network.
-        shared_lr: step size of the shared one.
-        optimizer: ``"sgd"`` or ``"adam"``, for the own network.
-        clip: largest norm of one example's gradient of the shared network; infinite for plain gradients.
-        fused: whether the shared network's loss is that of the fused decision, or that of its own.
-        share_fusion: whether the fusion belongs to the shared part.
-        batch: expected size of a mini-batch, by which noisy sums are divided.
-    """
-
-    lr: float
-    shared_lr: float
-    optimizer: str
-    clip: float
-    fused: bool
-    share_fusion: bool
-    batch: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,49 +126,49 @@ class CrossmodalSettings(Checked):
         private = self.epsilon is not None and self.table != "exact"
         return TablePlan(self.least, self.table_clip, _table_noise(self.epsilon or 1.0, self.delta) if private else 0.0)
 
-    @property
-    def training_plan(self) -> TrainingPlan:
-        """The numbers of a round."""
-        clip = math.inf if self.epsilon is None else self.clip
-        return TrainingPlan(self.lr, self.shared_lr, self.optimizer, clip, self.fused, self.share_fusion, self.batch)  # fmt: skip
-
     def noise_multiplier(self, rows: int) -> float:
         """The noise of a party's steps, over ``clip``: the least with which all that the party may send costs ``epsilon``. Text sides have the same as speech sides, which pay for the table too."""
         if self.epsilon is None:
             return 0.0
-        rate = min(1.0, self.batch / max(rows, 1))
-        return _step_noise(self.epsilon, self.delta, rate, self.rounds * self.iterations, self.table_plan.noise)
+        return _step_noise(
+            self.epsilon, self.delta, self._rate(rows), self.rounds * self.iterations, self.table_plan.noise
+        )
 
-    def step_event(self, rows: int, noise: float, modality: str) -> Event:
+    def _rate(self, rows: int) -> float:
+        """The chance of an example to be in a mini-batch of a party of so many rows."""
+        return ExampleSteps(self.batch).rate_of(rows)
+
+    def step_event(self, rows: int) -> Event:
         """What the steps of one round release: Poisson-sampled Gaussians whose draw the party keeps to itself; without a promise, a copy without noise."""
-        del modality
+        noise = self.noise_multiplier(rows)
         if not noise or self.fused:
             return NonPrivate(unit="example", what="a copy of the shared network")
-        rate = min(1.0, self.batch / max(rows, 1))
-        return Gaussian(unit="example", noise_multiplier=noise, count=self.iterations, sampling=rate, drawn_by="party", between="add-remove")  # fmt: skip
+        return _step_gaussian(noise, self.iterations, self._rate(rows))
 
     def spent(self, rows: int, modality: str, rounds: int) -> float:
         """Return the epsilon of all that a party has sent in so many rounds; infinite without a promise."""
         if not self.promised:
             return math.inf
         table = [(self.table_plan.event, 1)] if modality == "speech" else []
-        steps = self.step_event(rows, self.noise_multiplier(rows), modality)
-        return epsilon_of((*table, (steps, rounds)), self.delta, "rdp")
+        return epsilon_of((*table, (self.step_event(rows), rounds)), self.delta, "rdp")
+
+
+def _step_gaussian(noise: float, steps: int, rate: float) -> Gaussian:
+    return Gaussian(unit="example", noise_multiplier=noise, count=steps, sampling=rate, drawn_by="party", between="add-remove")  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
 def _table_noise(epsilon: float, delta: float) -> float:
     """The noise with which the table alone costs its part of epsilon."""
-    return smallest_noise(lambda z: epsilon_of(((Gaussian(unit="example", noise_multiplier=z, between="add-remove"), 1),), delta, "rdp"), _TABLE_SHARE * epsilon)  # fmt: skip
+    return smallest_noise(lambda z: epsilon_of(((table_gaussian(z), 1),), delta, "rdp"), _TABLE_SHARE * epsilon)
 
 
 @functools.lru_cache(maxsize=256)
 def _step_noise(epsilon: float, delta: float, rate: float, steps: int, table: float) -> float:
     """The noise with which all steps and the table cost epsilon."""
-    first = [(Gaussian(unit="example", noise_multiplier=table, between="add-remove"), 1)] if table else []
+    first = [(table_gaussian(table), 1)] if table else []
 
     def cost(z: float) -> float:
-        event = Gaussian(unit="example", noise_multiplier=z, count=steps, sampling=rate, drawn_by="party", between="add-remove")  # fmt: skip
-        return epsilon_of((*first, (event, 1)), delta, "rdp")
+        return epsilon_of((*first, (_step_gaussian(z, steps, rate), 1)), delta, "rdp")
 
     return smallest_noise(cost, epsilon)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["TablePlan", "TableShare", "join_table"]
+__all__ = ["TablePlan", "TableShare", "join_table", "table_gaussian"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class TablePlan:
         """What the table releases."""
         if not self.noise:
             return NonPrivate(unit="example", what="the mean acoustic vector of each phone")
-        return Gaussian(unit="example", noise_multiplier=self.noise, between="add-remove")
+        return table_gaussian(self.noise)
 
     def build(self, rows: Utterances, stream: NoiseStream | None = None) -> TableShare:
         """Build the share of some rows of speech.
@@ -110,6 +110,11 @@ class TablePlan:
         deviation = self.noise * math.sqrt(2) * self.clip
         noisy = exact + stream.normal(exact.size, None, deviation).reshape(exact.shape).astype(np.float64)
         return TableShare(noisy[:, :-1], noisy[:, -1] / self.clip)
+
+
+def table_gaussian(noise: float) -> Gaussian:
+    """What a table with so much noise, over its sensitivity, releases of an example."""
+    return Gaussian(unit="example", noise_multiplier=noise, between="add-remove")
 
 
 def join_table(shares: Sequence[TableShare], phones: int, width: int) -> NDArray[np.float32]:

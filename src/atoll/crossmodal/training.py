@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from atoll.learn.local.examples import Clipping
 from atoll.torch.own_state import seed_generators
 
 from .layers import CodedRows, Fusion, PhoneNetwork, Scaled
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.learn.local.examples import StepSecrets
 
     from .networks import OwnNetwork
-    from .settings import CrossmodalSettings, TrainingPlan
+    from .settings import CrossmodalSettings
 
 __all__ = ["SideNetworks"]
 
@@ -51,7 +51,7 @@ class SideNetworks:
         with seed_generators(seeds[1]):
             self.own = own.build(inputs, classes, words=words)
         self.table = torch.from_numpy(np.ascontiguousarray(table))
-        self.share_fusion = job.share_fusion
+        self.job = job
 
     # ------------------------------------------------------------------ weights
 
@@ -59,7 +59,7 @@ class SideNetworks:
     def shared(self) -> dict[str, nn.Parameter]:
         """The parameters that travel, by name."""
         found = {f"phones.{name}": value for name, value in self.phones.named_parameters()}
-        if self.share_fusion:
+        if self.job.share_fusion:
             found |= {f"fusion.{name}": value for name, value in self.fusion.named_parameters()}
         return found
 
@@ -93,9 +93,9 @@ class SideNetworks:
 
     # ------------------------------------------------------------------ steps
 
-    def train_own(self, rows: CodedRows, batches: list[NDArray[Any]], plan: TrainingPlan, seed: int) -> None:
+    def train_own(self, rows: CodedRows, batches: list[NDArray[Any]], seed: int) -> None:
         """Train the own network alone: what a side can do without the other."""
-        mover = _mover(plan, self.own.parameters())
+        mover = self._mover(self.own.parameters())
         self.own.train()
         with seed_generators(seed):
             for at in batches:
@@ -107,37 +107,41 @@ class SideNetworks:
 
     @property
     def _stays(self) -> list[nn.Parameter]:
-        return [*self.own.parameters(), *([] if self.share_fusion else self.fusion.parameters())]
+        return [*self.own.parameters(), *([] if self.job.share_fusion else self.fusion.parameters())]
 
-    def movers(self, plan: TrainingPlan) -> torch.optim.Optimizer:
+    def mover(self) -> torch.optim.Optimizer:
         """What moves the weights that stay, for several calls of `train`."""
-        return _mover(plan, self._stays)
+        return self._mover(self._stays)
+
+    def _mover(self, values: Any) -> torch.optim.Optimizer:
+        kind = torch.optim.Adam if self.job.optimizer == "adam" else torch.optim.SGD
+        return kind(values, lr=self.job.lr)
 
     def train(
-        self, rows: CodedRows, batches: list[NDArray[Any]], plan: TrainingPlan, noise: StepSecrets | None, seed: int, *, mover: torch.optim.Optimizer | None = None
+        self, rows: CodedRows, batches: list[NDArray[Any]], noise: StepSecrets | None, seed: int, *, mover: torch.optim.Optimizer | None = None
     ) -> None:  # fmt: skip
         """Make the steps of a round, from one forward pass each: plain gradients for what stays, bounded and noisy ones for what is shared."""
-        mover = mover or self.movers(plan)
+        mover = mover or self.mover()
         for module in (self.own, self.phones, self.fusion):
             module.train()
         with seed_generators(seed):
             for at in batches:
                 part = rows.take(at)
                 mover.zero_grad()
-                if math.isinf(plan.clip):
-                    self._plain_step(part, plan)
+                if self.job.epsilon is None:
+                    self._plain_step(part)
                 else:
-                    self._private_step(part, plan, noise)
+                    self._private_step(part, noise)
                 mover.step()
 
-    def _plain_step(self, part: CodedRows, plan: TrainingPlan) -> None:
+    def _plain_step(self, part: CodedRows) -> None:
         """One backward pass for all networks, without bound or noise."""
         if not len(part):
             return
         told = self.phones(part.phones, self.table)
-        fused = self.fusion(self.own(part.inputs, part.lengths), told if plan.fused else told.detach())
+        fused = self.fusion(self.own(part.inputs, part.lengths), told if self.job.fused else told.detach())
         loss = nn.functional.cross_entropy(fused, part.labels)
-        if not plan.fused:
+        if not self.job.fused:
             loss = loss + nn.functional.cross_entropy(told, part.labels)
         shared = self.shared
         for value in shared.values():
@@ -146,27 +150,27 @@ class SideNetworks:
         with torch.no_grad():
             for value in shared.values():
                 if value.grad is not None:
-                    value.sub_(plan.shared_lr * value.grad)
+                    value.sub_(self.job.shared_lr * value.grad)
 
-    def _private_step(self, part: CodedRows, plan: TrainingPlan, noise: StepSecrets | None) -> None:
+    def _private_step(self, part: CodedRows, noise: StepSecrets | None) -> None:
         """A noisy sum of bounded gradients for what is shared; an empty mini-batch releases noise alone."""
         total = {name: torch.zeros_like(value) for name, value in self.shared.items()}
         if len(part):
             own = self.own(part.inputs, part.lengths)
             told = self.phones(part.phones, self.table).detach()
-            total = self.bounded_sum(part, own.detach(), plan)
+            total = self.bounded_sum(part, own.detach())
             fused = self.fusion(own, told)
             loss, stays = nn.functional.cross_entropy(fused, part.labels), self._stays
             for value, slope in zip(stays, torch.autograd.grad(loss, stays, allow_unused=True), strict=True):
                 value.grad = slope
         with torch.no_grad():
             for name, value in self.shared.items():
-                moved = total[name] / plan.batch
+                moved = total[name] / self.job.batch
                 if noise is not None:
                     moved = moved + torch.from_numpy(noise.normal(moved.numel())).reshape(moved.shape)
-                value.sub_(plan.shared_lr * moved)
+                value.sub_(self.job.shared_lr * moved)
 
-    def bounded_sum(self, part: CodedRows, own: torch.Tensor, plan: TrainingPlan) -> dict[str, torch.Tensor]:
+    def bounded_sum(self, part: CodedRows, own: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return ``sum_i g_i min(1, C / ||g_i||)`` over examples; one whose gradient is not finite counts as zero."""
         shared = {name: value.detach() for name, value in self.shared.items()}
         fixed = {f"fusion.{name}": value.detach() for name, value in self.fusion.named_parameters()} | shared
@@ -174,14 +178,14 @@ class SideNetworks:
         def loss(values: dict[str, torch.Tensor], phones: torch.Tensor, label: torch.Tensor, seen: torch.Tensor) -> Any:
             whole = fixed | values
             told = functional_call(self.phones, _under(whole, "phones."), (phones[None], self.table))
-            if plan.fused:
+            if self.job.fused:
                 told = functional_call(self.fusion, _under(whole, "fusion."), (seen[None], told))
             return nn.functional.cross_entropy(told, label[None])
 
         rows, _ = vmap(grad_and_value(loss), in_dims=(None, 0, 0, 0))(shared, part.phones, part.labels, own)
         squares = sum(value.flatten(1).pow(2).sum(1) for value in rows.values())
         lengths = torch.as_tensor(squares).sqrt()
-        limit = plan.clip * (1 - 1e-5)  # norms are rounded: a margin keeps every example within the bound
+        limit = Clipping(self.job.clip).limit(1)
         factors = torch.where(torch.isfinite(lengths), (limit / lengths.clamp(min=1e-30)).clamp(max=1.0), 0.0)
         return {name: torch.einsum("i,i...->...", factors, torch.nan_to_num(value, 0.0, 0.0, 0.0)) for name, value in rows.items()}  # fmt: skip
 
@@ -206,9 +210,3 @@ def _under(values: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.T
 
 def _walk_back(loss: torch.Tensor) -> None:
     loss.backward()  # type: ignore[no-untyped-call]
-
-
-def _mover(plan: TrainingPlan, values: Any) -> torch.optim.Optimizer:
-    if plan.optimizer == "adam":
-        return torch.optim.Adam(values, lr=plan.lr)
-    return torch.optim.SGD(values, lr=plan.lr)

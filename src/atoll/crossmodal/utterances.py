@@ -15,8 +15,10 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError, nearest
+from atoll.core.persistence.files import write_bytes
 from atoll.core.redaction import private
 from atoll.data.readers.csv import table_of_csv
+from atoll.learn.metrics import Confusion
 from atoll.native import cache_folder
 
 from .acoustic import Acoustic, read_wave
@@ -139,10 +141,7 @@ def utterances_of(
         MissingExtraError: PocketSphinx is not installed, and nothing else was given.
         DataError: a label is missing, or no phones were found.
     """
-    named = [label_sentiment(label) for label in labels]
-    absent = next((i for i, (name, raw) in enumerate(zip(named, labels, strict=True)) if not name or raw is None or raw != raw), None)  # fmt: skip
-    if absent is not None:
-        raise DataError(f"row {absent + 1} has no label", where=f"{modality} utterances", remedy="leave the row out")
+    named = _name_labels(labels, f"{modality} utterances")
     if modality == "speech":
         hear, tell = phones or _hearing(), acoustic or Acoustic()
         return Utterances("speech", [tell(sound) for sound in sources], [hear(sound) for sound in sources], named)
@@ -152,6 +151,15 @@ def utterances_of(
         "text", [str(text).lower().split() for text in sources], [getattr(one, "phones", one) for one in found], named,
         words=sum(getattr(one, "words", 0) for one in found), unknown=sum(getattr(one, "unknown", 0) for one in found),
     )  # fmt: skip
+
+
+def _name_labels(labels: Sequence[Any], where: str) -> list[str]:
+    """The class of each row; a row without one is refused."""
+    named = [label_sentiment(label) for label in labels]
+    absent = next((i for i, (name, raw) in enumerate(zip(named, labels, strict=True)) if not name or raw is None or raw != raw), None)  # fmt: skip
+    if absent is not None:
+        raise DataError(f"row {absent + 1} has no label", where=where, remedy="leave the row out")
+    return named
 
 
 def _hearing(heard: SpeechToPhone | None = None) -> Callable[[Any], tuple[int, ...]]:
@@ -219,17 +227,7 @@ def read_speech(
         heard, frames = _kept(path.read_bytes(), name, rule, tell, hear, cached=cached)
         inputs.append(frames)
         found.append(heard)
-    return utterances_of("speech", range(len(found)), list(map(str, table[label])), phones=found.__getitem__, acoustic=_Made(inputs))  # type: ignore[arg-type]  # fmt: skip
-
-
-class _Made:
-    """Frames that are there already, in place of `Acoustic`."""
-
-    def __init__(self, frames: Sequence[Any]) -> None:
-        self._frames = frames
-
-    def __call__(self, number: int) -> Any:
-        return self._frames[number]
+    return Utterances("speech", inputs, found, _name_labels(list(map(str, table[label])), "speech utterances"))
 
 
 def _kept(content: bytes, name: str, rule: SpeechToPhone, tell: Acoustic, hear: Callable[[Any], Any], *, cached: bool) -> tuple[Any, Any]:  # fmt: skip
@@ -245,9 +243,7 @@ def _kept(content: bytes, name: str, rule: SpeechToPhone, tell: Acoustic, hear: 
         place.parent.mkdir(parents=True, exist_ok=True)
         whole = io.BytesIO()
         np.savez(whole, phones=phones, frames=frames)
-        part = place.with_suffix(f".{hashlib.sha256(name.encode()).hexdigest()[:8]}.part")
-        part.write_bytes(whole.getvalue())
-        part.replace(place)  # at once: two readers never see half a file
+        write_bytes(place, whole.getvalue())
     return phones, frames
 
 
@@ -268,9 +264,5 @@ def score_f1(said: NDArray[Any], true: NDArray[Any], classes: int) -> float:
     """
     if not len(true):
         return math.nan
-    total = 0.0
-    for one in range(classes):
-        hits = float(((said == one) & (true == one)).sum())
-        both = float((said == one).sum() + (true == one).sum())
-        total += (2 * hits / both if both else 0.0) * float((true == one).mean())
-    return total
+    metric = Confusion(classes)
+    return metric.result(metric.of(np.eye(classes)[said], true))["f1_weighted"]
