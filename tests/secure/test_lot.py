@@ -180,6 +180,12 @@ def withhold(island, message):
 
 
 @task
+def reveal_a_list(island, message):
+    said = REVEAL(island, message)
+    return [1, 2] if island.name == LIAR else said
+
+
+@task
 def fail_to_reveal(island, message):
     if island.name == LIAR:
         raise ValueError("no")
@@ -192,6 +198,7 @@ def fail_to_reveal(island, message):
         (False, reveal_wrongly, "revealed other bytes than it committed to"),
         pytest.param(True, reveal_wrongly, "revealed other bytes than it committed to", marks=pytest.mark.network),
         (False, withhold, "revealed other bytes than it committed to"),
+        (False, reveal_a_list, "revealed other bytes than it committed to"),
         pytest.param(True, fail_to_reveal, "did not reveal (ValueError: no)", marks=pytest.mark.network),
     ],
 )

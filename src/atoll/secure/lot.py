@@ -168,10 +168,14 @@ def _name(at: Any) -> str:
 _LOOK = "look at the server: it asks for a lot that nobody agreed to"
 
 
-@functools.lru_cache(maxsize=4096)  # in a simulation every party verifies every other's
 def _opens(path: str, attempt: int, name: str, commitment: bytes, revealed: Any) -> bool:
     good = isinstance(revealed, bytes) and len(revealed) == 2 * _BYTES
-    return good and _digest("commitment", path, attempt, name, revealed) == commitment
+    return good and _commitment_to(path, attempt, name, revealed) == commitment
+
+
+@functools.lru_cache(maxsize=4096)  # in a simulation every party verifies every other's
+def _commitment_to(path: str, attempt: int, name: str, revealed: bytes) -> bytes:
+    return _digest("commitment", path, attempt, name, revealed)
 
 
 @functools.lru_cache(maxsize=4096)
