@@ -44,21 +44,29 @@ def name_repeated_rows(population: Any) -> list[str]:
     return _compare(clients, {} if test is None else {"test rows": test}, apart)
 
 
-def name_shared_rows(train: NDArray[Any], held: NDArray[Any], whose: str = "test rows") -> list[str]:
+def name_shared_rows(train: NDArray[Any], held: Mapping[str, NDArray[Any]]) -> list[str]:
     """Say that rows to score on are rows that the model was trained on, as with doubled rows in a file, or a test file among the sites'.
 
     Args:
         train: rows with their labels, ``(rows, numbers)``, or their digests, ``(rows,)``.
-        held: test rows, in the same form.
-        whose: the test rows in words.
+        held: rows to score on, by what they are called, in the same form.
     """
-    known, asked = ({row.tobytes() for row in np.ascontiguousarray(rows)} for rows in (train, held))
-    shared = sum(row.tobytes() in known for row in np.ascontiguousarray(held)) if known & asked else 0
-    if not shared or shared < _SAME * len(held) or len(known) < _DISTINCT * len(train):
+    rows = _as_digests(train)
+    known, told = np.unique(rows), list[str]()
+    if not len(known) or len(known) < _DISTINCT * len(rows):
         return []
-    return [
-        f"{shared} of {len(held)} {whose} equal rows of the training, label included: if these are the same people, the measures are too good"
-    ]
+    for whose, one in held.items():
+        own = _as_digests(one)
+        shared = int(np.isin(own, known).sum())
+        if shared and shared >= _SAME * len(own):
+            told.append(
+                f"{shared} of {len(own)} {whose} equal rows of the training, label included: if these are the same people, the measures are too good"
+            )
+    return told
+
+
+def _as_digests(rows: NDArray[Any]) -> Digests:
+    return rows if rows.ndim == 1 else _digest_rows({"row": rows}, len(rows))
 
 
 def _compare(clients: Mapping[str, Any], tests: Mapping[str, Any], held: Mapping[str, Any]) -> list[str]:
@@ -69,14 +77,11 @@ def _compare(clients: Mapping[str, Any], tests: Mapping[str, Any], held: Mapping
     if found is None:
         return []
     rows = dict(zip(clients, found, strict=False))
-    apart = dict(zip((*tests, *(f"rows held out by {name!r}" for name in held)), found[len(rows) :], strict=True))
-    whole = {
-        name: np.concatenate([own, apart.get(f"rows held out by {name!r}", own[:0])]) for name, own in rows.items()
-    }
-    known = np.concatenate(list(rows.values()))
-    return _name_equal(whole) + [
-        line for whose, own in apart.items() if len(own) for line in name_shared_rows(known, own, whose)
-    ]
+    others = found[len(rows) :]
+    kept = dict(zip(held, others[len(tests) :], strict=True))
+    apart = dict(zip((*tests, *(f"rows held out by {name!r}" for name in held)), others, strict=True))
+    whole = {name: np.concatenate([own, kept.get(name, own[:0])]) for name, own in rows.items()}
+    return _name_equal(whole) + name_shared_rows(np.concatenate(list(rows.values())), apart)
 
 
 def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
@@ -95,7 +100,11 @@ def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
     names = sorted(first, key=lambda name: (len(first[name]), name))
     values, counts = np.unique(np.concatenate([np.unique(own) for own in first.values()]), return_counts=True)
     shared = values[counts > 1]
-    parts = [name for name in names if len(shared) and _share_in(first[name], shared) is not None]
+    parts = [
+        name
+        for name in names
+        if len(shared) and _may_be_part(first[name]) and _share_in(first[name], shared) is not None
+    ]
     for name in parts[:_PARTS]:
         larger = ((other, _share_in(first[name], first[other])) for other in names[names.index(name) + 1 :])
         told += [
@@ -106,10 +115,13 @@ def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
     return told[:_SHOWN] + ([f"{len(told) - _SHOWN} more pairs of clients share rows"] if len(told) > _SHOWN else [])
 
 
+def _may_be_part(rows: Digests) -> bool:
+    """Whether a table has enough different rows: fewer are equal by chance."""
+    return len(np.unique(rows)) >= max(_PART, _DIFFERENT * len(rows))
+
+
 def _share_in(rows: Digests, others: Digests) -> str | None:
-    """How many rows stand among others, in words; ``None`` if that is not nearly all, or may be chance."""
-    if len(np.unique(rows)) < max(_PART, _DIFFERENT * len(rows)):
-        return None
+    """How many rows stand among others, in words; ``None`` if that is not nearly all."""
     there = int(np.isin(rows, others).sum())
     if there < _SHARE * len(rows):
         return None

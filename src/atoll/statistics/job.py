@@ -298,33 +298,44 @@ def _name_codings(summary: Summary, agreed: Mapping[str, Sequence[str]]) -> list
     return found
 
 
-def _name_columns_apart(summary: Summary) -> list[str]:
-    """Say which column may be another site's under another name: each site lacks the other's, and they differ in capitals, signs or a letter."""
-    have = {site: list(columns) for site, columns in summary.sites.items()}
-    some = sorted(
-        {name for each in have.values() for name in each if any(name not in other for other in have.values())}
-    )
-    found = []
-    for place, one in enumerate(some):
-        for other in some[place + 1 :]:
-            first, second = ({site for site, each in have.items() if name in each} for name in (one, other))
-            if not first & second and _are_spellings(one, other):
-                here, there = (" and ".join(map(repr, sorted(sites)[:3])) for sites in (first, second))
-                found.append(
-                    f"column {one!r} is at {here} alone, and {other!r} at {there}: is it one column under two names?"
-                )
-    return found[:_APART]
-
-
 _APART, _CLOSE = 5, 0.85
 
 
+def _name_columns_apart(summary: Summary) -> list[str]:
+    """Say which column may be another site's under another name: each site lacks the other's, and they differ in capitals, signs or a letter."""
+    at = dict[str, set[str]]()
+    for site, columns in summary.sites.items():
+        for name in columns:
+            at.setdefault(name, set()).add(site)
+    some = sorted(name for name, sites in at.items() if len(sites) < len(summary.sites))
+    alike = dict[tuple[str, ...], list[str]]()  # names with the same numbers, in order
+    for name in some:
+        alike.setdefault(_numbers_in(name), []).append(name)
+    found = list[str]()
+    for one in some:
+        later = alike[_numbers_in(one)]
+        later.pop(0)
+        for other in later:
+            if at[one].isdisjoint(at[other]) and _are_spellings(one, other):
+                here, there = (" and ".join(map(repr, sorted(at[name])[:3])) for name in (one, other))
+                found.append(
+                    f"column {one!r} is at {here} alone, and {other!r} at {there}: is it one column under two names?"
+                )
+                if len(found) == _APART:
+                    return found
+    return found
+
+
+def _numbers_in(name: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\d+", name))
+
+
 def _are_spellings(one: str, other: str) -> bool:
-    """Whether two names may be one: but for capitals and signs nearly the same letters, and the same numbers."""
-    plain, numbers = zip(
-        *((re.sub(r"[\W_]", "", name).casefold(), re.findall(r"\d+", name)) for name in (one, other)), strict=True
-    )
-    return numbers[0] == numbers[1] and SequenceMatcher(None, *plain).ratio() >= _CLOSE
+    """Whether two names with the same numbers may be one: but for capitals and signs nearly the same letters."""
+    first, second = (re.sub(r"[\W_]", "", name).casefold() for name in (one, other))
+    met = SequenceMatcher(None, first, second)
+    # The first two are bounds of the third, which takes time; `difflib.get_close_matches` asks so too.
+    return met.real_quick_ratio() >= _CLOSE and met.quick_ratio() >= _CLOSE and met.ratio() >= _CLOSE
 
 
 class _PreparedStatistics(Prepared):

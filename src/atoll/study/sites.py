@@ -191,7 +191,7 @@ def _compare_with_test(model: FittedModel, whole: DataTable, test: DataTable) ->
     if not model.layout.label or not model.method.featured:
         return []
     train, held = (rows_of(table, model.layout, "test") for table in (whole, test))
-    return name_shared_rows(np.column_stack([train.x, train.y]), np.column_stack([held.x, held.y]))
+    return name_shared_rows(np.column_stack([train.x, train.y]), {"test rows": np.column_stack([held.x, held.y])})
 
 
 def _fit_in_one_place(
