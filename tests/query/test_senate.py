@@ -118,15 +118,15 @@ def alter_rows(change: Any) -> Any:
     """What an owner does who gives other rows into the circuit than its site has computed."""
 
     def attack(patch: pytest.MonkeyPatch) -> None:
-        from atoll.query.strategies import senate
+        from atoll.query.strategies import garbled
 
-        plain = senate.own_rows
+        plain = garbled.own_rows
 
         def own_rows(island: Any, request: Any, place: int, **said: Any) -> Any:
             rows = plain(island, request, place, **said)
             return {name: change(name, np.array(values)) for name, values in rows.items()} if island.name == CHEAT else rows  # fmt: skip
 
-        patch.setattr(senate, "own_rows", own_rows)
+        patch.setattr(garbled, "own_rows", own_rows)
 
     return attack
 

@@ -144,18 +144,26 @@ class ModelColumns:
         """
         place, first = _place_of(rows, where)
         table = table_of_rows(rows, place)
+        self.require_all(table, place)
+        for name in self.features:
+            self._require_known(table[name], name, place, first)
+        return DataTable({name: self._rewritten(table[name], name) for name in self.features}, name=place)
+
+    def require_all(self, table: DataTable, where: str) -> None:
+        """Refuse a table that lacks a column of the training; other columns may be there.
+
+        Raises:
+            DataError: names the first such column and the nearest one.
+        """
         lacking = [name for name in self.features if name not in table]
         if lacking:
             more = f" ({len(lacking)} are missing: {', '.join(lacking[:8])})" if len(lacking) > 1 else ""
             unused = [name for name in table.columns if name not in self.features]
             raise DataError(
                 f"no column {lacking[0]!r}{more}.{nearest(lacking[0], unused or table.columns)}",
-                where=place,
+                where=where,
                 remedy=f"the model was trained on {_list_names(self.features)}: give all of these columns, in any order",
             )
-        for name in self.features:
-            self._require_known(table[name], name, place, first)
-        return DataTable({name: self._rewritten(table[name], name) for name in self.features}, name=place)
 
     def _rewritten(self, values: Array, name: str) -> Array:
         """Text as the model writes it: 1 for 1.0, and nothing where a value is missing."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.errors import ConfigError, DataError, nearest
+from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.core.persistence.files import as_json
 from atoll.data import Dataset, DataTable
@@ -173,16 +173,9 @@ class FittedModel:
         return self.method.probabilities(self.params, rows, self.layout.classes)
 
     def _new_rows(self, data: Any) -> PartyRows:
-        table = table_of(self._table(data))
-        trained = (*self.layout.numbers, *self.layout.levels)
-        for name in trained:
-            if name not in table:
-                raise DataError(
-                    f"no column {name!r}.{nearest(name, table.columns)}",
-                    where="predict",
-                    remedy=f"the model was trained on {', '.join(trained)}: give all of these columns, in any order",
-                )
-        self.columns.warn_of_far_rows({name: as_numbers(table[name], None) for name in self.extents if name in table})
+        table, columns = table_of(self._table(data)), self.columns
+        columns.require_all(table, "predict")
+        columns.warn_of_far_rows({name: as_numbers(table[name], None) for name in self.extents})
         return rows_of(table, self.layout, "predict", labelled=False)
 
     @property

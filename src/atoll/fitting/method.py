@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import name_order
-from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.validation import Checked
 
 from .numerics import describe_design
@@ -47,6 +47,19 @@ class Known:
     def features(self) -> int:
         """Number of features."""
         return len(self.layout.features)
+
+    def require_classes(self, where: str) -> None:
+        """Refuse a label of one class.
+
+        Raises:
+            DataError: names it.
+        """
+        if len(self.layout.classes) < 2:
+            raise DataError(
+                f"the label has one class, {', '.join(self.layout.classes)}",
+                where=where,
+                remedy="give a label of at least two classes",
+            )
 
     def draw_rows(self, count: int) -> NDArray[np.float64]:
         """Return standard normal numbers, ``(count, features)``, drawn in the order of the features' names: no order of columns changes them."""

@@ -183,12 +183,8 @@ def _letters(terms: CheckedTerms, masked: Array, seed: bytes) -> dict[str, tuple
     source = SeededWords(seed, "checked shares")
     made = split_seeded(masked, len(terms.holders), terms.threshold, terms.field, source)
     salts = (derived(seed, "checked salt", holder.encode()) for holder in terms.holders)
-    return {name: (_packed(share, terms), salt) for name, share, salt in zip(terms.holders, made, salts, strict=True)}
-
-
-def _packed(share: bytes | Array, terms: CheckedTerms) -> Any:
-    """A share as it travels: in 4 bytes an element where they fit."""
-    return share.astype(np.uint32) if isinstance(share, np.ndarray) and terms.field.bits <= 32 else share
+    packed = (share if isinstance(share, bytes) else terms.field.narrow(share) for share in made)
+    return {name: (share, salt) for name, share, salt in zip(terms.holders, packed, salts, strict=True)}
 
 
 def post_checked(island: Island, values: Any, message: Any) -> bytes:
@@ -341,7 +337,7 @@ def add_checked(island: Island, message: Any) -> Array:
     total = np.zeros(terms.width, dtype=np.uint64)
     for name in left:
         total = terms.field.add(total, expand_share(shares[senders.index(name)], terms.width, terms.field))
-    row = np.asarray(_packed(total[: terms.values], terms))
+    row = terms.field.narrow(total[: terms.values])
     island.state = {"terms": terms.digest, "own": {}, "total": row}
     return row
 

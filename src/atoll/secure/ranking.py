@@ -155,6 +155,10 @@ class RankingTerms:
         """The parties of a group."""
         return self.names[group :: self.groups]
 
+    def count_units(self, number: float) -> int:
+        """A number in units of ``most / scale``."""
+        return round(float(number) / self.most * self.scale)
+
     def encode(self, number: float) -> Array:
         """``round(scale (x / most)^k)`` for ``k`` from 1 to ``N``, of the number rounded to units; rounded alike at all parties.
 
@@ -163,7 +167,7 @@ class RankingTerms:
         """
         if not (isinstance(number, int | float | np.number) and 0 < number <= self.most):
             raise DataError(f"the number {number}", where="ranking", remedy=f"rank numbers above 0 and at most {self.most:g}, or set `most`")  # fmt: skip
-        unit = round(float(number) / self.most * self.scale)
+        unit = self.count_units(number)
         if unit < 1:
             raise DataError(f"the number {number:g} is below half of {self.most / self.scale:g}, the unit", where="ranking", remedy="use a smaller `most`, or a larger `scale`")  # fmt: skip
         powers = [(2 * unit**k + self.scale ** (k - 1)) // (2 * self.scale ** (k - 1)) for k in range(1, self.groups + 1)]  # fmt: skip

@@ -35,6 +35,7 @@ from atoll.core.requests.task import Task
 from atoll.core.sealing import VirtualSealing
 from atoll.core.validation import Checked
 from atoll.secure.checked_sums import CheckedTerms, post_checked, sum_checked
+from atoll.secure.keystream import SEED
 from atoll.secure.masking import SecureAggregation
 from atoll.secure.shares import (
     Field,
@@ -72,8 +73,6 @@ __all__ = [
 SMALL_PRIME = 2**32 - 5
 """The largest prime of 32 bits: shares of 4 bytes."""
 
-_SEED = 32
-"""Bytes of a seed."""
 _LOOK = "look at the server: it asks for a sum that nobody agreed to"
 
 
@@ -307,7 +306,7 @@ class TruthProtocol(Checked):
         holders, threshold = self.plan_holders(parties)
         seeds = self.count_seeds(threshold)
         word = 4 if self.whole and self.domain(codec).bits <= 32 else 8
-        return _SEED * seeds + word * codec.entries * max(holders - seeds, 1)
+        return SEED * seeds + word * codec.entries * max(holders - seeds, 1)
 
     async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
         """Add up the contributions of one step."""
@@ -700,16 +699,11 @@ class Virtual(TruthProtocol):
         return (Exposure("server", "what each party contributes to each task", "this is a simulation without letters: use Shamir() where parties are real"),)  # fmt: skip
 
 
-def pack_elements(row: Array, domain: Domain) -> NDArray[Any]:
-    """Elements as they travel: in 4 bytes where they fit."""
-    return row.astype(np.uint32) if domain.bits <= 32 else row
-
-
 def _count_virtual(
     asked: SumRequest, senders: Sequence[str], there: Collection[str], domain: Domain, path: str, seeds: int
 ) -> dict[str, tuple[int, int]]:
     """Bytes that each party would have sent and received: the request with its reply and letters, and at holders the letters that they would get, with their own sums."""
-    holders, row = asked.holders.names, pack_elements(np.zeros(asked.codec.entries, np.uint64), domain)
+    holders, row = asked.holders.names, domain.narrow(np.zeros(asked.codec.entries, np.uint64))
     message = M.nbytes({**asked.message, "holders": list(holders)})
     told, reply = M.nbytes(_announcement(asked, senders)), M.nbytes(row)
     sizes = {name: len(name.encode()) for name in (*senders, *holders)}
@@ -729,7 +723,7 @@ def _count_virtual(
 def _letter_bytes(path: int, names: int, number: int, entries: int, width: int) -> int:
     """Bytes of one letter between names of together so many bytes, whose number is so many bytes longer than a small one; without entries it holds a seed."""
     kind: Any = np.uint64 if width == 8 else np.uint32
-    content: Any = {"share": np.zeros(entries, kind)} if entries else {"seed": bytes(_SEED)}
+    content: Any = {"share": np.zeros(entries, kind)} if entries else {"seed": bytes(SEED)}
     sealed = VirtualSealing().seal("x" * (names // 2), "x" * (names - names // 2), "x" * path, 1 << (8 * number - 1) if number else 0, content, bytes)  # fmt: skip
     return int(sealed.nbytes)
 
@@ -741,7 +735,7 @@ def post_shares(island: Any, protocol: Additive, numbers: NDArray[np.int64], hol
     """Split a party's whole numbers, and post one letter to each holder."""
     shares = protocol.split(domain.of(numbers), len(holders.names), holders.threshold, domain, island.secret)
     for name, share in zip(holders.names, shares, strict=True):
-        island.post(name, {"seed": share} if isinstance(share, bytes) else {"share": pack_elements(share, domain)})
+        island.post(name, {"seed": share} if isinstance(share, bytes) else {"share": domain.narrow(share)})
 
 
 def post_checked_shares(
@@ -789,7 +783,7 @@ def add_letters(
         if row is None:
             raise DataError(f"{name} sent no shares of {entries} numbers", where=label, remedy=f"leave {name} out, and look at it")  # fmt: skip
         total = domain.add(total, row)
-    return pack_elements(total, domain)
+    return domain.narrow(total)
 
 
 def _read_share(letter: Any, entries: int, domain: Domain) -> Array | None:
@@ -797,7 +791,7 @@ def _read_share(letter: Any, entries: int, domain: Domain) -> Array | None:
     if not isinstance(letter, Mapping):
         return None
     seed, row = letter.get("seed"), letter.get("share")
-    if isinstance(seed, bytes) and len(seed) == _SEED and isinstance(domain, Field):
+    if isinstance(seed, bytes) and len(seed) == SEED and isinstance(domain, Field):
         return expand_share(seed, entries, domain)
     if isinstance(row, np.ndarray) and domain.are_elements(row, (entries,), packed=True):
         return row.astype(np.uint64)

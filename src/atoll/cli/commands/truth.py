@@ -149,11 +149,11 @@ def _require_apart(scores: Mapping[str, float], threshold: int, most: float) -> 
     from atoll.core.redaction import private
     from atoll.secure.ranking import RankingTerms
 
-    scale = RankingTerms(tuple(scores), threshold, most).scale
+    terms = RankingTerms(tuple(scores), threshold, most)
     best = sorted(scores, key=lambda worker: scores[worker])
     for low, high in itertools.pairwise(best):
-        if scores[low] != scores[high] and round(scores[low] / most * scale) == round(scores[high] / most * scale):
-            raise DataError(f"the scores of {private(low)} and {private(high)} differ by less than {most / scale:g}, the unit in which groups count", where="truth rank", remedy="use --by helpers, which compares numbers exactly, or subtract from all scores what they have in common")  # fmt: skip
+        if scores[low] != scores[high] and terms.count_units(scores[low]) == terms.count_units(scores[high]):
+            raise DataError(f"the scores of {private(low)} and {private(high)} differ by less than {most / terms.scale:g}, the unit in which groups count", where="truth rank", remedy="use --by helpers, which compares numbers exactly, or subtract from all scores what they have in common")  # fmt: skip
 
 
 def _rank(scores: list[float], threshold: int, most: float, by: Ranker, seed: int) -> LeaderBoard:

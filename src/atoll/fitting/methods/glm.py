@@ -131,12 +131,8 @@ class GLM(FitMethod):
 
     def check(self, known: Known) -> None:
         """There are classes to tell apart."""
-        if self.family == "binomial" and len(known.layout.classes) < 2:
-            raise DataError(
-                f"the label has one class, {', '.join(known.layout.classes)}",
-                where="GLM",
-                remedy="give a label of at least two classes",
-            )
+        if self.family == "binomial":
+            known.require_classes("GLM")
 
     def start(self, known: Known) -> State:
         """Ask for means first."""

@@ -57,12 +57,7 @@ class SVM(FitMethod):
                 where="SVM",
                 remedy="use GLM(), which needs sums alone",
             )
-        if len(known.layout.classes) < 2:
-            raise DataError(
-                f"the label has one class, {', '.join(known.layout.classes)}",
-                where="SVM",
-                remedy="give a label of at least two classes",
-            )
+        known.require_classes("SVM")
 
     def start(self, known: Known) -> State:
         """Ask for the variance first: means, then squares around them."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
@@ -37,6 +37,7 @@ __all__ = [
     "count_gates",
     "leaf_orders",
     "measure_bits",
+    "play_shapes",
     "read_wires",
     "release_wires",
     "share_leaves",
@@ -239,13 +240,22 @@ def count_gates(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Ma
         for records, _ in await release_wires(plan, counter, leaves):
             await counter.hand_out(records)
 
-    running = work()
+    play_shapes(work())
+    return counter
+
+
+def play_shapes(work: Coroutine[Any, Any, Any]) -> None:
+    """Run circuits on shapes to their end.
+
+    Raises:
+        SessionError: they wait for somebody; shapes have nobody to wait for.
+    """
     try:
-        running.send(None)  # shapes wait for nobody
+        work.send(None)
     except StopIteration:
-        return counter
-    running.close()
-    raise SessionError("circuits that wait", where="smcql", remedy="await nothing but the gates")
+        return
+    work.close()
+    raise SessionError("circuits that wait", where="circuit", remedy="await nothing but the gates")
 
 
 def _is_sorted(plan: SecurePlan) -> bool:

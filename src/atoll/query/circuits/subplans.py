@@ -21,11 +21,10 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from atoll.core.errors import SessionError
 from atoll.secure.garbled import GateCounter, Gates, Wires, all_wires, join_wires
 
-from ..secure.operators import Expanded, Filtered, JoinedRows, LeafRows, Operator, SecurePlan, walk_operators
-from .owner_rows import Own, RowChecks, leaf_orders, release_wires, share_leaves
+from ..secure.operators import Expanded, Filtered, JoinedRows, LeafRows, Operator, SecurePlan, inputs_of, walk_operators
+from .owner_rows import Own, RowChecks, leaf_orders, play_shapes, release_wires, share_leaves
 from .wire_values import WireTable, one_bit
 from .wires import WireTables
 
@@ -123,7 +122,7 @@ class _Divider:
             elif op is not join and self._is_apart(op, group):
                 parts.append(self._part(self._concerned(op), [op], op))
             else:
-                for inner in _inputs(op):
+                for inner in inputs_of(op):
                     visit(inner)
 
         for root in roots:
@@ -131,16 +130,14 @@ class _Divider:
         return PlanPart(group, join=join, parts=tuple(parts), held=held)
 
     def _concerned(self, op: Operator) -> tuple[str, ...]:
-        places = {one.place for one in walk_operators(op) if isinstance(one, LeafRows)}
-        return tuple(owner for owner in self._owners if any(owner in self._holders[place] for place in places))
+        return tuple(owner for owner in self._owners if any(owner in self._holders[place] for place in _places(op)))
 
     def _is_apart(self, op: Operator, group: tuple[str, ...]) -> bool:
         """Whether fewer owners can join it, whose rows nobody needs otherwise: rows that went in twice could differ."""
         if not (self._division.joins and isinstance(op, JoinedRows) and _is_checked_by_row(op)):
             return False
         used = {one.place for root in self._roots for one in _walk_outside(root, op) if isinstance(one, LeafRows)}
-        inside = {one.place for one in walk_operators(op) if isinstance(one, LeafRows)}
-        return not used & inside and 2 <= len(self._concerned(op)) < len(group)
+        return used.isdisjoint(_places(op)) and 2 <= len(self._concerned(op)) < len(group)
 
     def _union(self, place: int, group: tuple[str, ...], parts: list[PlanPart], held: dict[int, tuple[str, ...]]) -> None:  # fmt: skip
         own, fan = self._holders[place], self._division.fan
@@ -162,17 +159,16 @@ class _Divider:
         return PlanPart(own, place, parts=parts, held={place: tuple(chunk[0] for chunk in chunks if len(chunk) == 1)})
 
 
-def _inputs(op: Operator) -> list[Operator]:
-    """What an operator needs."""
-    values = (value for one in vars(op).values() for value in (one if isinstance(one, tuple) else (one,)))
-    return [value for value in values if isinstance(value, Operator)]
+def _places(op: Operator) -> list[int]:
+    """The leaves below an operator."""
+    return sorted({one.place for one in walk_operators(op) if isinstance(one, LeafRows)})
 
 
 def _walk_outside(op: Operator, part: Operator) -> Iterator[Operator]:
     """An operator and what it needs, without one part of it."""
     if op is not part:
         yield op
-        for inner in _inputs(op):
+        for inner in inputs_of(op):
             yield from _walk_outside(inner, part)
 
 
@@ -272,7 +268,7 @@ class PartRunner:
 
     async def _inspect_join(self, gates: Gates, checks: RowChecks, owners: Sequence[str], op: Operator, table: WireTable) -> WireTable:  # fmt: skip
         """Pairs of rows that other owners have made: each must be one, or not count."""
-        for place in sorted({one.place for one in walk_operators(op) if isinstance(one, LeafRows)}):
+        for place in _places(op):
             table = await checks.inspect(owners, place, table, ordered=False)
         tables, right = WireTables(gates, []), []
         for one in dict.fromkeys(walk_operators(op)):
@@ -290,8 +286,7 @@ class PartRunner:
 
 def _base_names(plan: SecurePlan, op: Operator) -> list[str]:
     """The columns of sites of the leaves below an operator, and the bits beside them."""
-    places = sorted({one.place for one in walk_operators(op) if isinstance(one, LeafRows)})
-    return [name for place in places for column in plan.leaves[place].columns for name in (column.name, f"{column.name}?")]  # fmt: skip
+    return [name for place in _places(op) for column in plan.leaves[place].columns for name in (column.name, f"{column.name}?")]  # fmt: skip
 
 
 # ---------------------------------------------------------------- what they cost
@@ -344,10 +339,5 @@ def measure_parts(plan: SecurePlan, whole: PlanPart, sizes: Mapping[str, Sequenc
     """
     counted = _CountedParts(block)
     runner = PartRunner(plan, sizes, widths, bits, lambda owner, place: None, counted, checking)
-    running = runner.run(whole)
-    try:
-        running.send(None)  # shapes wait for nobody
-    except StopIteration:
-        return counted.counters, runner.layouts
-    running.close()
-    raise SessionError("circuits that wait", where="senate", remedy="await nothing but the gates")
+    play_shapes(runner.run(whole))
+    return counted.counters, runner.layouts

@@ -22,7 +22,7 @@ from ..statement import Catalog, SqlStatement
 __all__ = [
     "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
     "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "TOLD", "ToldJoin", "TruthValue", "Value", "WindowColumn",
-    "number_operators", "rewrite_operators", "stored_names", "walk_operators",
+    "inputs_of", "number_operators", "rewrite_operators", "stored_names", "walk_operators",
 ]  # fmt: skip
 
 Base = tuple[str, str]
@@ -457,13 +457,21 @@ class Limited(Operator):
     skip: int = 0
 
 
+def inputs_of(operator: Operator) -> list[Operator]:
+    """What an operator needs."""
+    values = (getattr(operator, one.name) for one in fields(operator))
+    return [
+        inner
+        for value in values
+        for inner in (value if isinstance(value, tuple) else (value,))
+        if isinstance(inner, Operator)
+    ]
+
+
 def walk_operators(operator: Operator) -> Iterator[Operator]:
     """An operator, after those that it needs."""
-    for one in fields(operator):
-        value = getattr(operator, one.name)
-        for inner in value if isinstance(value, tuple) else (value,):
-            if isinstance(inner, Operator):
-                yield from walk_operators(inner)
+    for inner in inputs_of(operator):
+        yield from walk_operators(inner)
     yield operator
 
 

@@ -7,7 +7,7 @@ result: the garbler gives it a word of both labels of each bit, the evaluator on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,6 +55,7 @@ __all__ = [
     "OwnerAnswer",
     "answer_on_wires",
     "garble_answer",
+    "leaves_of",
     "measure_columns",
     "measure_local",
 ]
@@ -66,6 +67,18 @@ _HELP = "let a helper take part: helper: true"
 # ---------------------------------------------------------------- at an owner
 
 
+def leaves_of(island: Island, request: Any, by: str = "smcql") -> Callable[[str, int], tuple[int, Mapping[str, Any]] | None]:  # fmt: skip
+    """This site's rows of each leaf, and how many they are, as `share_leaves` takes them; nothing of other owners."""
+
+    def own(owner: str, place: int) -> tuple[int, Mapping[str, Any]] | None:
+        if owner != island.name:
+            return None
+        rows = own_rows(island, request, place, by=by)
+        return local_rows(island, request["message"], fresh=False, by=by).rows[place].num_rows, rows
+
+    return own
+
+
 async def answer_on_wires(plan: SecurePlan, gates: Gates, island: Island, request: Any) -> dict[str, Any]:
     """Compute the answer as one of the owners; return this owner's part of its rows.
 
@@ -75,14 +88,7 @@ async def answer_on_wires(plan: SecurePlan, gates: Gates, island: Island, reques
         island: its site.
         request: what is asked: the message, sizes, widths and bits.
     """
-
-    def own(owner: str, place: int) -> tuple[int, Mapping[str, Any]] | None:
-        if owner != island.name:
-            return None
-        rows = own_rows(island, request, place)
-        return local_rows(island, request["message"], fresh=False).rows[place].num_rows, rows
-
-    leaves = await share_leaves(gates, plan, request["sizes"], request["widths"], request["bits"], own)
+    leaves = await share_leaves(gates, plan, request["sizes"], request["widths"], request["bits"], leaves_of(island, request))  # fmt: skip
     released = await release_wires(plan, gates, leaves)
     parts = [await gates.hand_out(records) for records, _ in released]
     return {"parts": parts, "layouts": [dict(layout) for _, layout in released], "rows": [len(x[0]) for x, _ in released]}  # fmt: skip
@@ -231,11 +237,11 @@ class GarbledSmcql(Smcql):
 
     def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None, orders: int = 4) -> tuple[float, int]:  # fmt: skip
         del cuts, joins, noted, slices, orders
-        return self._cost_of(plan, sizes, widths, self.count(plan, sizes, widths, {}))
+        return self._cost_of(plan, sizes, widths, self.count(plan, sizes, widths, {})[0])
 
-    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> Sequence[GateCounter]:  # fmt: skip
-        """What each part of a plan takes, for the sizes of the leaves at each owner, the words of each column of text, and the bits of each one of whole numbers; one part, of all."""
-        return [count_gates(plan, sizes, widths, bits, self.block)]
+    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> tuple[Sequence[GateCounter], dict[str, Any]]:  # fmt: skip
+        """What each part of a plan takes, for the sizes of the leaves at each owner, the words of each column of text, and the bits of each one of whole numbers; one part, of all. And what else the request says: nothing."""
+        return [count_gates(plan, sizes, widths, bits, self.block)], {}
 
     def _cost_of(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], counted: Sequence[GateCounter]) -> tuple[float, int]:  # fmt: skip
         names = list(sizes)
@@ -259,25 +265,20 @@ class GarbledSmcql(Smcql):
         rounds = 4 + 2 * len(whole.shared) + len(whole.shown)
         return float(between), 24.0 * sum(whole.handed), rounds
 
-    def _require_size(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> Sequence[GateCounter]:  # fmt: skip
-        """What the parts of a plan take, refused if a table or the circuit is too large."""
+    def _require_size(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> tuple[Sequence[GateCounter], dict[str, Any]]:  # fmt: skip
+        """What `count` says, refused if a table or the circuit is too large."""
         largest = measure_extents(plan, sizes).largest
         if largest > MOST_ROWS:
             raise too_many_rows(largest, MOST_ROWS)
-        counted = self.count(plan, sizes, widths, bits)
+        counted, terms = self.count(plan, sizes, widths, bits)
         ands = sum(one.ands for one in counted)
         if ands > self.most_gates:
             raise CompositionError(f"a circuit of {ands:,} ANDs, and owners compute {self.most_gates:,}", where=self.name, remedy=self.smaller)  # fmt: skip
-        return counted
+        return counted, terms
 
     def concerned(self, sizes: dict[str, list[int]]) -> dict[str, list[int]]:
         """The sizes of those who compute; all."""
         return sizes
-
-    def terms(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> dict[str, Any]:  # fmt: skip
-        """What else the request says; nothing."""
-        del plan, sizes, widths, bits
-        return {}
 
     def roles(self, request: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str, Any]]:
         """Who does what in the session: role -> party and task, the owners first."""
@@ -291,8 +292,8 @@ class GarbledSmcql(Smcql):
         for one in told.values():
             for column, count in one["bits"].items():
                 bits[str(column)] = max(bits.get(str(column), 8), min(int(count), 64))
-        counted = self._require_size(plan, sizes, widths, bits)
-        request = {"message": dict(message), "sizes": sizes, "widths": widths, "bits": bits, **self.terms(plan, sizes, widths, bits)}  # fmt: skip
+        counted, terms = self._require_size(plan, sizes, widths, bits)
+        request = {"message": dict(message), "sizes": sizes, "widths": widths, "bits": bits, **terms}
         got = await fed.session(self.roles(request, list(sizes)))
         found = OwnerAnswer.of_replies([got[name] for name in sizes], self.name).read(plan, self.gates)
         rows, withheld, values = read_answer(plan, *found)

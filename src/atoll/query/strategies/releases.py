@@ -42,6 +42,7 @@ __all__ = [
     "find_noised",
     "find_release",
     "list_answers",
+    "part_of",
     "noise_laws",
     "noise_words",
     "plan_here",
@@ -185,9 +186,9 @@ def release_answer(island: Any, message: Any, plan: NoisedPlan, kind: str, bound
     Raises:
         PolicyError: the analyst's budget is spent, or the analyst has none; or it was released for something else.
     """
-    epsilon, _, analyst = terms_of(island, message)
+    _, _, analyst = terms_of(island, message)
     failing = sum(event.delta for event in spent if isinstance(event, PrivateRelease))
-    charged = {"epsilon": epsilon / plan.parts(asks_of(message).drawn) * parts, "delta": failing}
+    charged = {"epsilon": part_of(island, message, plan) * parts, "delta": failing}
     terms, sites = digest_terms(message, plan), sites_of(message)
     tag, held = _name_release(terms, kind, sites, bound)
     about = {"kind": kind, "terms": terms, "sites": sites}
@@ -266,6 +267,11 @@ def terms_of(island: Any, message: Any) -> tuple[float, float, str]:
     return epsilon, delta, analyst
 
 
+def part_of(island: Any, message: Any, plan: NoisedPlan) -> float:
+    """Epsilon of one part of an answer."""
+    return terms_of(island, message)[0] / plan.parts(asks_of(message).drawn)
+
+
 def list_answers(island: Any) -> list[Any]:
     """What the site has answered with noise."""
     try:
@@ -338,8 +344,7 @@ def noise_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[tup
 
     A part is for the sum of these parties alone. Else sums of several choices of parties would differ by one site's numbers, with its part of the noise in place of the whole.
     """
-    sampler = asks_of(message).drawn
-    part = terms_of(island, message)[0] / plan.parts(sampler)
+    sampler, part = asks_of(message).drawn, part_of(island, message, plan)
     whole = all(rate == 1 for rate in rates)
     laws = noise_laws(message, plan, part, rates, parties)  # refused before anything is charged
     behind: dict[str, int] = {}
@@ -364,12 +369,8 @@ def noise_words(island: Any, message: Any, plan: NoisedPlan, cells: Sequence[tup
 
 
 def _release_numbers(island: Any, message: Any, plan: NoisedPlan, whole: bool, parties: list[str], make: Callable[[], Any]) -> Any:  # fmt: skip
-    """The release of a statement's numbers; see `_release`."""
-    part, count, unit = (
-        terms_of(island, message)[0] / plan.parts(asks_of(message).drawn),
-        len(plan.numbers),
-        unit_of(plan),
-    )
+    """The release of a statement's numbers; see `release_answer`."""
+    part, count, unit = part_of(island, message, plan), len(plan.numbers), unit_of(plan)
     # Accountants know no law of noise on a sample that all numbers share.
     spent = Laplace(unit=unit, epsilon=part, count=count) if whole else PrivateRelease(unit=unit, epsilon=part * count)
     kind, bound = _bound_numbers(island, message, parties)
@@ -389,7 +390,7 @@ def wants_shares(message: Any) -> bool:
 
 
 def release_numbers(island: Any, message: Any, plan: NoisedPlan, make: Callable[[Callable[[], DrawnNumbers]], Any]) -> Any:  # fmt: skip
-    """What a site writes down of numbers that it will share; see `_release`.
+    """What a site writes down of numbers that it will share; see `release_answer`.
 
     Args:
         island: the site.
@@ -399,9 +400,7 @@ def release_numbers(island: Any, message: Any, plan: NoisedPlan, make: Callable[
     """
     cells = read_cells(island, message)
     rates = rates_of(island, message, len(cells))
-    noise_laws(
-        message, plan, terms_of(island, message)[0] / plan.parts(asks_of(message).drawn), rates, ()
-    )  # refused before anything is charged
+    noise_laws(message, plan, part_of(island, message, plan), rates, ())  # refused before anything is charged
     behind: dict[str, int] = {}
 
     def read() -> DrawnNumbers:
@@ -433,7 +432,7 @@ def find_noised(island: Any, message: Any, plan: NoisedPlan) -> Any:
 def add_noise(island: Any, message: Any, plan: NoisedPlan) -> Any:
     """This site's noise on each number of each group, alone."""
     rates = rates_of(island, message, len(message["cells"]))
-    part = terms_of(island, message)[0] / plan.parts(asks_of(message).drawn)
+    part = part_of(island, message, plan)
     return np.array([_add_one(island, 0, law, ()) for row in noise_laws(message, plan, part, rates, ()) for law in row], np.int64)  # fmt: skip
 
 

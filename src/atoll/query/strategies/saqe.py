@@ -68,6 +68,7 @@ from .releases import (
     digest_terms,
     list_answers,
     noise_words,
+    part_of,
     plan_here,
     rates_of,
     read_cells,
@@ -123,9 +124,9 @@ def list_noised(island: Any, message: Any) -> Any:
         keys_told: list[Any] = release_answer(island, message, plan, "groups", [], 0, [], read)
         write_event(island, message, plan, f"{len(keys_told)} keys of groups, of public columns", {})
         return {"keys": keys_told}
-    epsilon, delta, _ = terms_of(island, message)
+    _, delta, _ = terms_of(island, message)
     behind: dict[str, int] = {}
-    groups, share = plan.bounds[0], epsilon / plan.parts(asks_of(message).drawn)
+    groups, share = plan.bounds[0], part_of(island, message, plan)
 
     def choose() -> list[list[Any]]:
         found = count_exactly(island, plan)

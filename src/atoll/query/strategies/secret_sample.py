@@ -42,8 +42,8 @@ from ..local import digest_request
 from ..secure.costs import relayed_nbytes, sharing_nbytes
 from ..slices import empty_table
 from .releases import DrawnNumbers, add_noise, find_noised, plan_here, read_cells, release_numbers, wants_shares
-from .smcql import promised_of
-from .strategy import CONTACT_NBYTES, HELPER, ROLE_NBYTES, promise_min_count
+from .smcql import choose_three, fill_up, promised_of
+from .strategy import CONTACT_NBYTES, ROLE_NBYTES, promise_min_count
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -133,7 +133,7 @@ def charge_sample(island: Any, message: Any) -> Any:
         found: DrawnNumbers = read()
         name, seed = f"{_ROWS}-{island.secret.bytes(8).hex()}", island.secret.bytes(SEED)
         island.leave(name, {"thresholds": found.thresholds, "numbers": found.numbers}, at_once=True)
-        return {"rows": name, "seed": seed, "noise": add_noise(island, message, plan), "count": 1 << max(0, len(found.thresholds) - 1).bit_length()}  # fmt: skip
+        return {"rows": name, "seed": seed, "noise": add_noise(island, message, plan), "count": fill_up(len(found.thresholds))}  # fmt: skip
 
     kept = release_numbers(island, message, plan, make)
     return {"rows": int(kept["count"])}
@@ -190,11 +190,6 @@ async def _compare(peers: Peers, request: Any, parties: Sequence[str], me: str) 
     for other, told in (await peers.gather()).items():
         if apart or not isinstance(told, np.ndarray) or told.tobytes() != about:
             raise LetterError(f"{', '.join(sorted(apart)) or other} was asked for something else than {me}", where="saqe", remedy="ask all sites the same: the coordinator may be lying")  # fmt: skip
-
-
-def choose_three(sites: Sequence[str]) -> list[str]:
-    """The three parties: the first three sites, or two and a helper."""
-    return list(sites[:3]) if len(sites) > 2 else [*sites, HELPER]
 
 
 @task(discloses=promised_of)

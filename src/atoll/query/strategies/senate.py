@@ -51,8 +51,8 @@ from ..local import plan_of, silo_of
 from ..secure.costs import measure_extents, relayed_nbytes
 from ..secure.operators import SecurePlan
 from ..secure.plan import make_secure_plan
-from .garbled import MOST_ROWS, GarbledSmcql, measure_local
-from .smcql import ROW_BITS, compare_requests, local_rows, own_rows, promised_of
+from .garbled import MOST_ROWS, GarbledSmcql, leaves_of, measure_local
+from .smcql import ROW_BITS, compare_requests, local_rows, promised_of
 from .strategy import HELPER, PlanStep, promise_min_count
 
 if TYPE_CHECKING:
@@ -149,14 +149,14 @@ async def compute_checked(island: Island, peers: Peers, *, request: Any, parties
     def checking(gates: Gates) -> OwnerChecks:
         return OwnerChecks(gates, plan, sizes)
 
-    def own(owner: str, place: int) -> tuple[int, Mapping[str, Any]] | None:
-        if owner != island.name:
-            return None
-        rows = own_rows(island, request, place, by="senate")
-        return local_rows(island, message, fresh=False, by="senate").rows[place].num_rows, rows
-
     layouts = measure_parts(plan, whole, *terms[1:], AuthenticatedBits.block, checking)[1] if whole.parts else {}
-    runner = PartRunner(*terms, own, _OwnerParts(island, peers, me, str(parties[-1])), checking, layouts)
+    runner = PartRunner(
+        *terms,
+        leaves_of(island, request, "senate"),
+        _OwnerParts(island, peers, me, str(parties[-1])),
+        checking,
+        layouts,
+    )
     tables = await runner.run(whole)
     return {"parts": [part for part, _, _ in tables], "layouts": [layout for _, layout, _ in tables], "rows": [rows for _, _, rows in tables]}  # fmt: skip
 
@@ -296,14 +296,10 @@ class Senate(GarbledSmcql):
                 seen.append(whole)
                 yield division, measure_parts(plan, whole, sizes, widths, bits, self.block, lambda gates: OwnerChecks(gates, plan, sizes))[0]  # fmt: skip
 
-    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> list[PartCounter]:  # fmt: skip
-        """What a plan and the checks of rows take, in the division that sends least: of each part."""
-        return min((counted for _, counted in self._ways(plan, sizes, widths, bits)), key=self._nbytes)
-
-    def terms(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> dict[str, Any]:  # fmt: skip
-        """What the request says beside sizes: the division that sends least."""
-        found = min(self._ways(plan, sizes, widths, bits), key=lambda pair: self._nbytes(pair[1]))
-        return {"division": found[0].told()}
+    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> tuple[list[PartCounter], dict[str, Any]]:  # fmt: skip
+        """What each part of a plan and the checks of rows take, in the division that sends least; the request says which."""
+        division, counted = min(self._ways(plan, sizes, widths, bits), key=lambda pair: self._nbytes(pair[1]))
+        return counted, {"division": division.told()}
 
     def _nbytes(self, counted: Sequence[GateCounter]) -> float:
         return sum(self._sent(counted)[:2])

@@ -92,7 +92,9 @@ __all__ = [
     "LocalRows",
     "Smcql",
     "compare_requests",
+    "choose_three",
     "compute_answer",
+    "fill_up",
     "compute_shares",
     "local_rows",
     "measure_rows",
@@ -120,6 +122,16 @@ SLICES = ("public", "none")
 JOINS = ("hidden", "told")
 MOST_ROWS = 1 << 21
 """Most rows of a table that the parties make."""
+
+
+def choose_three(sites: Sequence[str]) -> list[str]:
+    """The three parties: the first three sites, or two and a helper."""
+    return list(sites[:3]) if len(sites) > 2 else [*sites, HELPER]
+
+
+def fill_up(count: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, count - 1).bit_length()
 
 
 def promised_of(args: Any) -> Disclosure:
@@ -186,7 +198,7 @@ class LocalRows:
                 self.rows.append(None)
                 continue
             self.counts.append(int(next(found).column(0)[0].as_py()))
-            self.sizes.append(1 << max(0, self.counts[-1] - 1).bit_length())
+            self.sizes.append(fill_up(self.counts[-1]))
             self.rows.append(next(found))
         for table, column, most in self.claims:
             rows = next(found)
@@ -712,7 +724,7 @@ class Smcql(Strategy):
     def choose_parties(self, plan: SecurePlan, names: Sequence[str]) -> list[str]:
         """The three parties: the first three sites, or two and a helper."""
         del plan
-        return list(names[:3]) if len(names) > 2 else [*names, HELPER]
+        return choose_three(names)
 
     def keys_read(self, plan: SecurePlan, parties: Sequence[str], joins: Sequence[float]) -> RehearsedKeys | None:
         """Tables whose keys a party reads; none. ``joins`` as in `QueryAnswer`."""

@@ -15,7 +15,7 @@ from atoll.core.requests.wire import pack_error
 from atoll.core.sealing.hpke import KEY
 from atoll.engines.link import LinkClosed
 
-from ..bundle import JOB_FILE
+from ..bundle import JOB_FILE, SOURCE
 from ..confinement.folders import HeldFolder, remove_tree
 from ..confinement.sandbox import UNCONFINED, Confinement
 from ..confinement.watching import WatchOrder
@@ -218,10 +218,10 @@ async def launch(
     alive = _telling(on_life)
     started = None if ready is None else await ready.take(start, kind, place, code, alive)
     seen_code, seen_state = (code, place.state) if started is None else (started.code, started.state)
-    home, source = seen_code / "scratch", code / "source"
+    home, source = seen_code / "scratch", code / SOURCE
     said = message.encode(
         {
-            "role": role, "name": name, "id": place.folder.name, "job": str(seen_code / JOB_FILE), "source": str(seen_code / "source") if source.is_dir() else None,
+            "role": role, "name": name, "id": place.folder.name, "job": str(seen_code / JOB_FILE), "source": str(seen_code / SOURCE) if source.is_dir() else None,
             "state": str(seen_state), "results": str(place.results), "key": str(seen_code / KEY_FILE), "error": str(home / "error.msg"), "spool": str(home / "spool"), "data": dict(data or {}),
             "confined": confinement.confined, "sites": list(sites), "plays": plays, "socket": "" if socket is None else str(socket), "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
             "allow": None if allow is None else list(allow), "signer": signer,

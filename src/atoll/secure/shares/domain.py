@@ -19,7 +19,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 
-from ..keystream import derived, opened
+from ..keystream import Keystream, derived
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,12 +50,11 @@ class SeededWords:
     """
 
     def __init__(self, seed: bytes, use: str) -> None:
-        self._stream = opened(derived(seed, use))
+        self._words = Keystream(derived(seed, use))
 
     def uint64(self, shape: int | tuple[int, ...]) -> Array:
         """The next words."""
-        raw = self._stream.update(bytes(8 * int(np.prod(shape, dtype=int))))
-        return np.frombuffer(raw, dtype="<u8").astype(np.uint64).reshape(shape)
+        return self._words(int(np.prod(shape, dtype=int))).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,10 @@ class Domain:
         fits = isinstance(found, np.ndarray) and found.shape == shape
         fits = fits and (found.dtype.kind == "u" if packed else found.dtype == np.uint64)
         return fits and int(found.max(initial=0)) < self.order
+
+    def narrow(self, row: Array) -> NDArray[Any]:
+        """Elements as they travel: in 4 bytes where they fit."""
+        return row.astype(np.uint32) if self.bits <= 32 else row
 
     def of(self, numbers: Any) -> Array:
         """Whole numbers, negative ones too, as elements.
