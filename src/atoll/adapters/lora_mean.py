@@ -81,34 +81,58 @@ def layers_in(params: Mapping[str, Any]) -> dict[str, Layer]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Products(Wrapped, FactorRules):
-    """The base, whose update has the change of each layer's product under the residual's name, ``B_k A_k - B A``."""
+class _Residual(Wrapped, FactorRules):
+    """The base on a model whose layers keep a residual."""
 
     installed: ClassVar[bool] = True
     residual: ClassVar[bool] = True
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Adding(Wrapped):
+    """The base, with more in its update."""
+
+    installed: ClassVar[bool] = True
+
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Return the base's reply with the changes of the products."""
+        """Return the base's reply with more in its update."""
         reply, state = self.base.finish(local, broadcast, client, work)
-        new, old = local["params"], broadcast["params"]
-        products = {r: new[b] @ new[a] - old[b] @ old[a] for b, a, r in layers_in(old).values()}
         update = reply["update"]
-        return {**reply, "update": update.with_value({**update.value, **products})}, state
+        more = self._more(local["params"], broadcast["params"])
+        return {**reply, "update": update.with_value({**update.value, **more})}, state
+
+    def _more(self, new: Tree, old: Tree) -> dict[str, Any]:
+        """What the update has too, by name, of the parameters after and before the client's steps."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ProductsAlone(_Products):
-    """The same for a model that keeps no residual."""
+class _Products(_Adding):
+    """The base, whose update has the change of each layer's product under the residual's name, ``B_k A_k - B A``."""
 
-    residual: ClassVar[bool] = False
+    def _more(self, new: Tree, old: Tree) -> dict[str, Any]:
+        return {r: new[b] @ new[a] - old[b] @ old[a] for b, a, r in layers_in(old).values()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SingleFactors(Wrapped, FactorRules):
+class _Probed(_Adding):
+    """The base, with each layer's ``(B_k A_k - B A) Z`` in the update, for a few public columns ``Z``."""
+
+    probes: int
+
+    def _more(self, new: Tree, old: Tree) -> dict[str, Any]:
+        seen = {}
+        for layer, (b, a, _) in layers_in(old).items():
+            z = _as_kind_of(new[a], _probes(layer, old[a].shape[-1], self.probes))
+            seen[_seen_by_probes(layer)] = new[b] @ (new[a] @ z) - old[b] @ (old[a] @ z)
+        return seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SingleFactors(Wrapped):
     """The base, whose update is a single reply without residuals."""
 
     installed: ClassVar[bool] = True
-    residual: ClassVar[bool] = True
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Return the base's reply with its update as a single reply."""
@@ -118,37 +142,11 @@ class _SingleFactors(Wrapped, FactorRules):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SingleFactorsAlone(_SingleFactors):
-    """The same for a model that keeps no residual."""
-
-    residual: ClassVar[bool] = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class _FrozenA(Wrapped, FactorRules):
     """The base on a model whose factor ``A`` stays."""
 
     installed: ClassVar[bool] = True
     frozen: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Probed(Wrapped):
-    """The base, with each layer's ``(B_k A_k - B A) Z`` in the update, for a few public columns ``Z``."""
-
-    installed: ClassVar[bool] = True
-    probes: int
-
-    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """Return the base's reply with what the probes see."""
-        reply, state = self.base.finish(local, broadcast, client, work)
-        new, old = local["params"], broadcast["params"]
-        seen = {}
-        for layer, (b, a, _) in layers_in(old).items():
-            z = _as_kind_of(new[a], _probes(layer, old[a].shape[-1], self.probes))
-            seen[_seen_by_probes(layer)] = new[b] @ (new[a] @ z) - old[b] @ (old[a] @ z)
-        update = reply["update"]
-        return {**reply, "update": update.with_value({**update.value, **seen})}, state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,14 +319,13 @@ class AverageFactors(_OfFactors):
             return combined.value, memory
         update = dict(combined.value["update"])
         off = size = 0.0
-        for layer, (b, a, r) in layers_in(params).items():
+        for layer, (b, a, _) in layers_in(params).items():
             z = _probes(layer, np.shape(params[a])[1], self.probes).astype(np.float64)
             seen = np.asarray(update.pop(_seen_by_probes(layer)), dtype=np.float64)
             old_b, old_a = _wide(params[b]), _wide(params[a])
             exact = seen + old_b @ (old_a @ z)
             mixed = (old_b + _wide(update[b])) @ ((old_a + _wide(update[a])) @ z)
             off, size = off + float(((mixed - exact) ** 2).sum()), size + float((exact**2).sum())
-            del r
         return {**combined.value, "update": update}, {"mixing_error": np.float64(_ratio(off, size))}
 
 
@@ -381,7 +378,8 @@ class _Exact(_OfFactors):
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """Return the base with products, or single factors, in its reply."""
-        return _Products(base=base) if self.share == "products" else _SingleFactors(base=base)
+        made: Algorithm = _Products(base=base) if self.share == "products" else _SingleFactors(base=base)
+        return _Residual(base=made) if self.needs_residual else made
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
         """Return the update that places the mean of the products, and its error."""
@@ -476,7 +474,7 @@ class FlexLoRA(_Exact):
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """Return the base with products, or single factors, of a client's rank."""
-        made = _ProductsAlone(base=base) if self.share == "products" else _SingleFactorsAlone(base=base)
+        made = super().algorithm(base)
         return _Ranked(base=made, ranks=tuple(self.ranks)) if self.ranks else made
 
     def check(self, base: Algorithm, params: Tree) -> None:

@@ -167,7 +167,7 @@ class SubModels(Wrapped, Stateful):
         """Draw where in the client's widths the round is, and the units of each width: ``(widths, units)`` zeros and ones for each hidden layer."""
         _, widths = _cuts(params)
         generator = rng.generator()
-        at = generator.random() if self.any_width else math.nextafter(1.0, 0.0)
+        at = generator.random() if self.any_width else 1.0
         units = {}
         for place, count in enumerate(widths):
             rank = generator.permutation(count) if self.any_units else np.arange(count)
@@ -201,20 +201,23 @@ class SubModels(Wrapped, Stateful):
         """Start with the base's local state, and the client's width."""
         return {**self.base.start(broadcast, None), "allowed": client["allowed"]}
 
-    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Take the base's step on the client's part."""
+    def _part(self, local: Tree, broadcast: Tree) -> tuple[Tree, Tree, Tree]:
+        """Return ones for what the client has, and the base's local state and broadcast of it."""
         mask = self._mask(local)
         inside = {name: value for name, value in local.items() if name not in ("allowed", "drawn")}
         part = {**inside, "params": T.mul(local["params"], mask)}
-        made = self.base.step(part, grad, {**broadcast, "params": T.mul(broadcast["params"], mask)})
+        return mask, part, {**broadcast, "params": T.mul(broadcast["params"], mask)}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Take the base's step on the client's part."""
+        mask, part, sent = self._part(local, broadcast)
+        made = self.base.step(part, grad, sent)
         return {**made, "params": T.mul(made["params"], mask), "allowed": local["allowed"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Return the base's reply of the part, and which entries the client has."""
-        mask = self._mask(local)
-        inside = {name: value for name, value in local.items() if name not in ("allowed", "drawn")}
-        part = {**inside, "params": T.mul(local["params"], mask)}
-        reply, _ = self.base.finish(part, {**broadcast, "params": T.mul(broadcast["params"], mask)}, None, work)
+        mask, part, sent = self._part(local, broadcast)
+        reply, _ = self.base.finish(part, sent, None, work)
         first = next(iter(reply.values()))
         made = {name: one.with_value(T.mul(one.value, mask)) for name, one in reply.items()}
         made[_HELD] = Mean(mask, examples=first.weight, role="side")
