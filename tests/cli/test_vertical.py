@@ -427,11 +427,16 @@ def test_a_kept_model_predicts_new_rows_in_the_order_asked(files, asked, tmp_pat
         assert run(["predict", str(kept), "--rows", new, "--out", str(out), *more, "--json"]) == code
         return json.loads(capsys.readouterr().out)
 
-    assert predict()["rows"] == 3
+    told_of_rows = predict()
+    assert (told_of_rows["rows"], "notices" in told_of_rows) == (3, False)
     with out.open(encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     assert [row["id"] for row in found] == names
     assert [row["probability_yes"] for row in found] == [told[name] for name in names]
+    write(tmp_path / "new.csv", {**rows, "a": [1000 * one for one in (-3.0, -4.0, -5.0)]})
+    assert predict()["notices"][0].startswith(
+        "table of 'bank': column 'a' of the rows lies around -4000, and nearly all"
+    )
     write(tmp_path / "new.csv", {**rows, "id": ["nobody", *names[1:]]})
     assert "1 of 3 rows are not at 'shop': «nobody»" in predict(3)["error"]["what"]
     assert predict(0, "--unknown", "guest")["rows"] == 3

@@ -156,3 +156,33 @@ def test_a_limit_below_one_is_refused():
     with pytest.raises(ConfigError, match="predictions_per_hour=0"):
         SitePolicy(predictions_per_hour=0)
     assert PolicyConfig(predictions_per_hour=5).build("policy").rules.predictions_per_hour == 5
+
+
+def test_rows_in_another_unit_and_codes_of_missing_values_are_said(tmp_path):
+    """What trees, fits and trainings say of rows to predict, said of columns at several parties too: each party's part knows where its own columns lay."""
+    rng = np.random.default_rng(8)
+    ids, height, weight = np.arange(300).astype(str), rng.normal(170, 8, 300), rng.normal(70, 9, 300)
+    word = np.where(rng.random(300) < 0.5, "yes", "no")
+    y = (height + weight + rng.normal(0, 5, 300) > 240).astype(int)
+    parties = {
+        "guest": {"id": ids, "height": height, "word": word, "y": y},
+        "host": {"id": ids, "weight": weight, "empty": np.full(300, np.nan)},
+    }
+    result = fitted(parties, tmp_path)
+    rows = {name: {key: values[:40] for key, values in table.items() if key != "y"} for name, table in parties.items()}
+    assert len(result.predict(rows)) == predict(rows, tmp_path).rows == 40  # in the training's units, nothing is said
+    metres = {**rows, "guest": {**rows["guest"], "height": rows["guest"]["height"] / 100}}
+    said = r"table of 'guest': column 'height' of the rows lies around 1\.\d+, and nearly all that the model was trained on between about 1.3e[+]02 and 2.6e[+]02: is it in another unit"
+    with pytest.warns(RuntimeWarning, match=said):
+        result.predict(metres)
+    with pytest.warns(RuntimeWarning, match=said):
+        predict(metres, tmp_path)
+    with pytest.warns(RuntimeWarning, match=said):
+        prediction.keep_rows(NamedResults(tmp_path), "guest", metres["guest"], "1")
+    missing = {**rows, "host": {**rows["host"], "weight": np.where(np.arange(40) < 9, -99, rows["host"]["weight"])}}
+    with pytest.warns(RuntimeWarning, match=r"table of 'host': column 'weight' .*-99"):
+        result.predict(missing)
+    with pytest.warns(RuntimeWarning, match=r"table of 'host': column 'weight' .*-99"):
+        predict(missing, tmp_path)
+    job = VerticalPrediction(rows=prediction.ROWS + "1")  # `keep_rows` said it of the rows that it kept
+    assert atoll.simulate(job, rows, engine="inline", results=tmp_path, progress=False).outcome.rows == 40

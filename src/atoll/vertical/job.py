@@ -26,7 +26,7 @@ from atoll.trees.objectives import POISSON, SQUARED, TreeLoss
 from atoll.trees.tree import score
 
 from .model import GuestRows, VerticalModel, require
-from .tables import PartyTable, read_class_names, read_labels
+from .tables import PartyTable, read_class_names, read_labels, warn_of_far_columns
 from .transcript import Role, keep_heard
 from .trees.secure_boost import SecureBoost
 
@@ -413,12 +413,14 @@ class VerticalResult:
         model, (guest, host) = self.job.model, (self._at_hand("half", name) for name in (self.parties[0], party))
         kept: dict[str, Any] = {"only": host["features"], "known": host.get("categories", {})}
         read = PartyTable.of(table, party, key=self.job.id, precision=model.precision, **kept)
+        warn_of_far_columns(host, read.columns, party)
         made = self.objective.predict(model.own_margins(host["part"], guest["part"], read.x))
         return made[:, 0] if self.objective.outputs == 1 else made
 
     def _rows(self, data: Any, party: str, half: Any) -> tuple[NDArray[Any], RowKeys]:
         kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
         table = PartyTable.of(data, party, key=self.job.id, precision=self.job.model.precision, **kept)
+        warn_of_far_columns(half, table.columns, party)
         return table.x, table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
 
     @property
@@ -716,9 +718,10 @@ class SharedRows:
 
 
 def _shape_of(table: PartyTable) -> dict[str, Any]:
-    """What a saved part must know of a party's columns."""
+    """What a saved part must know of a party's columns. It stays with the party."""
     categories = {name: list(each) for name, each in table.categories.items()}
-    return {"features": list(table.features), **({"categories": categories} if categories else {})}
+    told: dict[str, Any] = {"categories": categories, "extents": table.extents}
+    return {"features": list(table.features), **{name: each for name, each in told.items() if each}}
 
 
 def read_token(message: Any) -> NDArray[np.uint8]:

@@ -22,7 +22,7 @@ from atoll.trees.objectives import OBJECTIVES, TreeLoss
 
 from .job import MODEL, Vertical, read_token
 from .model import VerticalModel, model_named, require
-from .tables import PartyTable
+from .tables import PartyTable, warn_of_far_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -168,8 +168,12 @@ class _PreparedPrediction(Prepared):
     ) -> tuple[type[VerticalModel], NDArray[Any], RowKeys]:
         model = model_named(half["method"])
         kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
-        data = island.data if data is None else data
-        table = PartyTable.of(data, island.name, key=self.job.id, precision=model.precision, **kept)
+        given = island.data if data is None else data
+        table = PartyTable.of(given, island.name, key=self.job.id, precision=model.precision, **kept)
+        if (
+            data is None and not island.remote
+        ):  # `keep_rows` has said it of rows that were given; a site's log has no reader who asked
+            warn_of_far_columns(half, table.columns, island.name)
         return model, table.x, table.keys(self.job.id, 0, self.job.repeats, self.job.key)
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
@@ -288,6 +292,7 @@ def keep_rows(
     job = VerticalPrediction(guest=guest, unknown=unknown, rows=f"{ROWS}{token}", **told)
     kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
     read = PartyTable.of(table, guest, key=job.id, precision=model.precision, **kept)
+    warn_of_far_columns(half, read.columns, guest)
     asked = RowKeys.of(read.columns, job.id, key=job.key, row_offset=read.row_offset, where=f"table of {guest!r}")
     if (asked.rows < 0).any():
         line = int(np.flatnonzero(asked.rows < 0)[0]) + read.row_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from atoll.core.algebra.rng import name_order
+from atoll.core.calls import level_outside
 from atoll.core.errors import DataError, nearest
 from atoll.core.redaction import private
 from atoll.data.dataset import Dataset
 from atoll.data.missing import require_single_precision
 from atoll.data.readers._words import require_plain_numbers
 from atoll.data.readers.table import holes, require_no_key, without_holes
+from atoll.data.units import extents_in, measure_tables, name_far_rows
 from atoll.secure.psi import RowKeys
 from atoll.secure.psi.keys import offset_of
 from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
@@ -22,7 +25,7 @@ from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["GuestLabels", "PartyTable", "read_class_names", "read_labels"]
+__all__ = ["GuestLabels", "PartyTable", "read_class_names", "read_labels", "warn_of_far_columns"]
 
 Task = Literal["auto", "binary", "multiclass", "regression"]
 MOST_CATEGORIES = 64
@@ -136,6 +139,12 @@ class PartyTable:
         coded = {name: k for k, name in enumerate(self.categories)}
         return tuple(coded.get(name, -1) for name in self.features for _ in range(len(self.categories.get(name, "1"))))
 
+    @property
+    def extents(self) -> dict[str, list[int]]:
+        """Where nearly all numbers of each column with more than two of them lie, roughly: `ColumnExtent.pack` by name."""
+        measured = measure_tables([self.columns], [name for name in self.features if name not in self.categories])
+        return {name: extent.pack() for name, extent in measured.items() if extent.many}
+
     def keys(self, column: str, seed: int, repeats: Literal["first"] | None = None, reading: Any = None) -> RowKeys:
         """The distinct keys in the order of u; see `RowKeys`.
 
@@ -146,6 +155,18 @@ class PartyTable:
         made = RowKeys.of(self.columns, column, seed=seed, key=reading, where=where, row_offset=self.row_offset)
         made.require_distinct(repeats, where=where)
         return made
+
+
+def warn_of_far_columns(half: Mapping[str, Any], columns: Mapping[str, Any], party: str) -> None:
+    """Warn of columns of which most rows to predict lie outside nearly all rows of the training, or that have a number such as -99.
+
+    Args:
+        half: the party's saved part of the model, with `PartyTable.extents`; a part of before has none.
+        columns: the columns of the rows to predict.
+        party: whose they are.
+    """
+    for line in name_far_rows(extents_in(half.get("extents", {}), f"model of {party!r}"), columns):
+        warnings.warn(f"table of {party!r}: {line}", RuntimeWarning, stacklevel=level_outside())
 
 
 @dataclass(frozen=True)

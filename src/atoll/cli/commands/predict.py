@@ -19,7 +19,7 @@ import typer
 from atoll.cli.app import ANALYSE, INTERRUPT_CODE, app
 from atoll.cli.arguments import FileOptions, Json, Root, output_of, sharing
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_of, in_order, open_kit, telling
-from atoll.cli.output import Output
+from atoll.cli.output import Output, note_found, require_folder
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, JobError, nearest
 from atoll.core.persistence.files import write_bytes
 from atoll.core.persistence.named_results import NamedResults
@@ -76,7 +76,6 @@ def command(
 ) -> int:
     """Predict new rows with a saved model of trees, a fit or a training; columns are found by name. With the kit of a site: with a model over columns at several sites, whose hosts answer in one round trip."""
     from atoll.cli.commands.vertical import SAVED
-    from atoll.cli.output import require_folder
 
     require_folder(out)
     if unknown not in (None, "refuse", "guest"):
@@ -95,13 +94,28 @@ def command(
         _predict_alone(found, rows, options, out, output_of(context))
         return 0
     asks = _Asked(rows, options, unknown or "refuse", output_of(context))
-    told = asks.saved(place) if apart and place is not None else asks.site(opened, folder, model, server)
-    if told is None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", RuntimeWarning)
+        made = asks.saved(place) if apart and place is not None else asks.site(opened, folder, model, server)
+    if made is None:
         return INTERRUPT_CODE
-    write_bytes(out, _lines_of(told).encode())
-    said = {"model": "vertical", "rows": len(told["ids"]), "file": str(out), "classes": told["classes"]}
-    output_of(context).give(said, f"{len(told['ids']):,} predictions are in {out}")
+    write_bytes(out, _lines_of(made).encode())
+    told = {
+        "model": "vertical",
+        "rows": len(made["ids"]),
+        "file": str(out),
+        "classes": made["classes"],
+        **_notices_of(said),
+    }
+    note_found(output_of(context), told, None)
+    output_of(context).give(told, f"{len(made['ids']):,} predictions are in {out}")
     return 0
+
+
+def _notices_of(said: list[warnings.WarningMessage]) -> dict[str, Any]:
+    """What Atoll warned of, once each, for a person and for JSON."""
+    lines = dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning))
+    return {"notices": list(lines)} if lines else {}
 
 
 def _load(
@@ -134,7 +148,6 @@ def _load(
 
 
 def _predict_alone(found: TableModel, rows: Path, options: FileOptions, out: Path, output: Output) -> None:
-    from atoll.cli.output import note_found
     from atoll.data import DataTable
 
     # A file in the usual form is read by the model, whose errors name its lines.
@@ -150,7 +163,7 @@ def _predict_alone(found: TableModel, rows: Path, options: FileOptions, out: Pat
         "file": str(out),
         "columns": list(found.columns.features),
         "classes": list(found.columns.classes),
-        **({"notices": [str(one.message) for one in said]} if said else {}),
+        **_notices_of(said),
     }
     note_found(output, told, None)
     output.give(told, f"{count:,} predictions of {found.title} are in {out}")
