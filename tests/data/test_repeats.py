@@ -137,3 +137,16 @@ def test_rows_of_one_data_set_are_not_looked_at() -> None:
     """A partition gives each row to one client; rows that are alike there are alike in the data."""
     rows = Dataset({"x": np.repeat(np.arange(40.0), 2)[:, None], "y": np.zeros(80, np.int64)})
     assert name_repeated_rows(Islands.from_owner(rows, np.tile([0, 1], 40), 2)) == []
+
+
+def test_a_file_joined_to_itself_is_said_and_single_equal_rows_are_not() -> None:
+    joined = {"north": pd.concat([NORTH, COPY]).sample(frac=1, random_state=1), "south": SOUTH}
+    said = "each of the 40 different rows of client 'north' stands 2 times, and counts as often: was a file joined to itself?"
+    assert merged(NORTH, joined["north"]) == 80
+    assert name_repeated_rows(from_dataframes(joined, target="y")) == [said]
+    assert said in name_repeated_rows(from_dataframes(joined, target="y", test=0.25))
+    assert name_repeated_rows(from_dataframes({"north": joined["north"]}, target="y")) == [said]
+    some = pd.concat([NORTH, NORTH.head(30)])
+    assert name_repeated_rows(from_dataframes({"north": some, "south": SOUTH}, target="y")) == []
+    few = pd.concat([NORTH.head(9)] * 2)
+    assert name_repeated_rows(from_dataframes({"north": few, "south": SOUTH}, target="y")) == []

@@ -1,4 +1,4 @@
-"""Rows that stand twice: one file given under two names, a client whose rows another client has too, test rows on which clients train.
+"""Rows that stand twice: one file given under two names, a client whose rows another client has too, a file joined to itself, test rows on which clients train.
 
 A repeated file counts twice in every sum, and a model scores well on test rows that it has seen. Rows are compared by digests: two rows are one if they have the same value
 in every column, by name. Only data that one process holds can be compared, so a simulation says it, and a federation of organisations does not: nobody sees the rows of two sites.
@@ -31,7 +31,7 @@ _BLOCK, _ODD = 1 << 17, np.uint64(0xBF58476D1CE4E5B9)
 
 
 def name_repeated_rows(population: Any) -> list[str]:
-    """Return in words which clients have the same rows, and whether test rows are training rows, where each client's rows came as a table of its own.
+    """Return in words which clients have the same rows, or each row several times, and whether test rows are training rows, where each client's rows came as a table of its own.
 
     Args:
         population: `Islands`, or clients with a `DataTable`, a data frame or a dict of columns.
@@ -71,7 +71,7 @@ def _as_digests(rows: NDArray[Any]) -> Digests:
 
 def _compare(clients: Mapping[str, Any], tests: Mapping[str, Any], held: Mapping[str, Any]) -> list[str]:
     """Compare clients' rows, with those that they hold out, with each other, and test rows with all that are trained on."""
-    if not clients or len(clients) + len(tests) + len(held) < 2:
+    if not clients:
         return []
     found = _digests_of([*clients.values(), *tests.values(), *held.values()])
     if found is None:
@@ -81,7 +81,7 @@ def _compare(clients: Mapping[str, Any], tests: Mapping[str, Any], held: Mapping
     kept = dict(zip(held, others[len(tests) :], strict=True))
     apart = dict(zip((*tests, *(f"rows held out by {name!r}" for name in held)), others, strict=True))
     whole = {name: np.concatenate([own, kept.get(name, own[:0])]) for name, own in rows.items()}
-    return _name_equal(whole) + name_shared_rows(np.concatenate(list(rows.values())), apart)
+    return _name_equal(whole) + _name_doubled(whole) + name_shared_rows(np.concatenate(list(rows.values())), apart)
 
 
 def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
@@ -113,6 +113,18 @@ def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
             if share is not None
         ]
     return told[:_SHOWN] + ([f"{len(told) - _SHOWN} more pairs of clients share rows"] if len(told) > _SHOWN else [])
+
+
+def _name_doubled(rows: Mapping[str, Digests]) -> list[str]:
+    """Say which clients have each row as often as any other, as a file that was joined to itself has. Single rows that are equal may be different people."""
+    told = []
+    for name, own in rows.items():
+        counts = np.unique(own, return_counts=True)[1]
+        if len(counts) >= _PART and counts[0] > 1 and (counts == counts[0]).all():
+            told.append(
+                f"each of the {len(counts):,} different rows of client {name!r} stands {counts[0]} times, and counts as often: was a file joined to itself?"
+            )
+    return told[:_SHOWN] + ([f"{len(told) - _SHOWN} more clients have such rows"] if len(told) > _SHOWN else [])
 
 
 def _may_be_part(rows: Digests) -> bool:
