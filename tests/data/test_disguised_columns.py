@@ -262,6 +262,10 @@ def test_a_column_of_a_file_that_nobody_reads_does_not_block_the_others(tmp_path
     read = DataTable.read(tmp_path / "rows.parquet").named("north")
     told = atoll.simulate(Statistics(columns=["age"]), {"north": read}, engine="inline", progress=False).outcome
     assert told.whole["age"].mean == pytest.approx(table.age.mean(), rel=1e-12)
+    two = {"north": read, "south": DataTable.read(tmp_path / "rows.parquet").named("south")}
+    told = atoll.simulate(Statistics(columns=["age"]), two, engine="inline", progress=False)
+    assert told.outcome.whole["age"].mean == pytest.approx(table.age.mean(), rel=1e-12)
+    assert any("the same" in line for line in told.notices)
     assert fitted(read, columns=["age"]).outcome.layout.features == ("age",)
     assert read.without(["visit", "codes"]).columns == ("age", "died")
     for use in (lambda: atoll.simulate(Statistics(), {"north": read}, engine="inline", progress=False), lambda: read["visit"]):  # fmt: skip

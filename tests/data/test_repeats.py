@@ -142,7 +142,7 @@ def test_rows_of_one_data_set_are_not_looked_at() -> None:
 def test_a_file_joined_to_itself_is_said_and_single_equal_rows_are_not() -> None:
     joined = {"north": pd.concat([NORTH, COPY]).sample(frac=1, random_state=1), "south": SOUTH}
     said = "each of the 40 different rows of client 'north' stands 2 times, and counts as often: was a file joined to itself?"
-    assert merged(NORTH, joined["north"]) == 80
+    assert merged(joined["north"], NORTH) == 80  # each row of the file is there twice
     assert name_repeated_rows(from_dataframes(joined, target="y")) == [said]
     assert said in name_repeated_rows(from_dataframes(joined, target="y", test=0.25))
     assert name_repeated_rows(from_dataframes({"north": joined["north"]}, target="y")) == [said]

@@ -6,13 +6,15 @@ in every column, by name. Only data that one process holds can be compared, so a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.rng import hash64, hash_names, mix64
+from atoll.core.errors import DataError
 from atoll.core.requests.cohort import Community
 
 __all__ = ["name_repeated_rows", "name_shared_rows"]
@@ -143,12 +145,23 @@ def _share_in(rows: Digests, others: Digests) -> str | None:
 def _digests_of(tables: Sequence[Any]) -> list[Digests] | None:
     """The digest of each row of each table, over the columns that all have; ``None`` if most columns are not everywhere."""
     names = [_names_of(table) for table in tables]
-    common = set.intersection(*map(set, names))
-    if 2 * len(common) <= max(map(len, names)):
+    shared = set.intersection(*map(set, names))
+    found = [_read_columns(table, shared) for table in tables]
+    common = set.intersection(*map(set, found))
+    if 2 * len(common) <= max(map(len, names)) - len(shared - common):
         return None
-    read = [{name: np.asarray(table[name]) for name in common} for table in tables]
+    read = [{name: columns[name] for name in common} for columns in found]
     width = sum(int(np.prod(column.shape[1:])) for column in read[0].values())
     return [_digest_rows(one, max(_ROWS, _CELLS // max(1, width * len(read)))) for one in read]
+
+
+def _read_columns(table: Any, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Those of the columns that can be read: one of lists, which the job may not use, must not end it here."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(DataError):
+            found[name] = np.asarray(table[name])
+    return found
 
 
 def _names_of(table: Any) -> list[str]:
