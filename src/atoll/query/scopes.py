@@ -24,17 +24,91 @@ Base = tuple[str, str]
 
 
 def merge_derived(tree: Any) -> Any:
-    """A copy of a tree in which derived tables are merged into the queries around them, where that is safe.
+    """A copy of a tree in which derived tables are merged into the queries around them, where that is safe, and expressions of a derived table's groups are those of its SELECT.
 
     It is not where a table inside a derived one has the name of a table elsewhere: merged into a subquery, ``p`` would hide the ``p`` around it, and a condition on both would compare one with itself.
     """
     from sqlglot import exp
     from sqlglot.optimizer.merge_subqueries import merge_subqueries
 
-    made = tree.copy()
+    made = _merge_groups(exp, tree.copy())
     names = [table.alias_or_name for table in made.find_all(exp.Table)]
     inner = [table.alias_or_name for one in made.find_all(exp.Subquery) if isinstance(one.parent, exp.From | exp.Join) for table in one.find_all(exp.Table)]  # fmt: skip
-    return made if any(names.count(name) > 1 for name in inner) else merge_subqueries(made, leave_tables_isolated=False)
+    if any(names.count(name) > 1 for name in inner):
+        return made
+    return _merge_groups(exp, merge_subqueries(made, leave_tables_isolated=False))
+
+
+_AROUND = ("with_", "from_", "expressions", "where", "order", "limit", "offset", "hint", "kind")
+_INSIDE = ("with_", "from_", "joins", "expressions", "where", "group", "having", "order")
+"""Clauses that a SELECT around groups may have, and those of the groups themselves: with others, rows and groups are not one to one."""
+
+
+def _merge_groups(exp: Any, tree: Any) -> Any:
+    """The tree, without a SELECT that only computes from each group of a derived table or a WITH: it asks for the aggregates themselves, with its WHERE as their HAVING.
+
+    ``SELECT ward, n / 2 FROM (SELECT ward, COUNT(*) AS n FROM p GROUP BY ward) AS t WHERE n > 9`` is ``SELECT ward, COUNT(*) / 2 FROM p GROUP BY ward HAVING COUNT(*) > 9``, which sites answer by sums.
+    """
+    while True:
+        groups = _find_groups(exp, tree)
+        if groups is None:
+            return tree
+        alias, inner, named = groups
+        values = {one.alias_or_name: one.unalias() for one in inner.expressions}
+
+        def put(node: Any, alias: str = alias, values: dict[str, Any] = values) -> Any:
+            here = isinstance(node, exp.Column) and node.table == alias
+            if not here:
+                return node
+            value = values[node.name].copy()
+            return value if isinstance(value, exp.Column | exp.Func | exp.Literal) else exp.paren(value, copy=False)
+
+        made, conditions = inner.copy(), [one.this for one in (inner.args.get("having"),) if one is not None]
+        if (group := made.args.get("group")) is not None and group.args.get("all"):
+            keys = [one.unalias() for one in inner.expressions if one.find(exp.AggFunc) is None]
+            made.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+        for name in ("expressions", "order", "limit", "offset"):
+            value = tree.args.get(name)
+            made.set(name, [one.transform(put) for one in value] if isinstance(value, list) else value and value.transform(put))  # fmt: skip
+        if tree.args.get("where") is not None:
+            conditions.append(tree.args["where"].this.transform(put))
+        if not (made.args.get("group") or any(one.find(exp.AggFunc) for one in made.expressions)):
+            return tree  # one row for all rows, whose values nobody asks for
+        made.set("having", exp.Having(this=exp.and_(*conditions)) if conditions else None)
+        rest = [one for one in tree.args["with_"].expressions if one.alias != named] if tree.args.get("with_") else []
+        made.set("with_", exp.With(expressions=rest) if rest else None)
+        tree = made
+
+
+def _find_groups(exp: Any, tree: Any) -> tuple[str, Any, str] | None:
+    """What a SELECT calls its only table, the SELECT of that table, and the name of its WITH; ``None`` unless the table has groups and the SELECT has expressions of them alone."""
+    if not isinstance(tree, exp.Select) or tree.args.get("from_") is None or _has_more(tree, _AROUND):
+        return None
+    beside = [tree.args.get(name) for name in ("where", "order", "limit", "offset")]
+    if any(node.find(exp.AggFunc, exp.Window, exp.Query) for node in [*tree.expressions, *filter(None, beside)]):
+        return None
+    source, named = tree.args["from_"].this, ""
+    if isinstance(source, exp.Table):
+        known = {one.alias: one for one in tree.args["with_"].expressions} if tree.args.get("with_") else {}
+        named = source.name
+        if named not in known or [one.name for one in tree.find_all(exp.Table)].count(named) > 1:
+            return None
+        inner = known[named].this
+    else:
+        inner = source.this if isinstance(source, exp.Subquery) else None
+    if not isinstance(inner, exp.Select) or inner.args.get("from_") is None or _has_more(inner, _INSIDE):
+        return None
+    if inner.args.get("with_") or any(one.find(exp.Window, exp.Query) for one in inner.expressions):
+        return None
+    names = [one.alias_or_name for one in inner.expressions]
+    grouped = inner.args.get("group") or any(one.find(exp.AggFunc) for one in inner.expressions)
+    asked = {one.name for one in tree.find_all(exp.Column) if one.table == source.alias_or_name and one.find_ancestor(exp.Subquery) is None}  # fmt: skip
+    whole = grouped and len(set(names)) == len(names) and asked <= {*names}
+    return (source.alias_or_name, inner, named) if whole else None
+
+
+def _has_more(select: Any, clauses: tuple[str, ...]) -> bool:
+    return any(value for name, value in select.args.items() if name not in clauses)
 
 
 def factor_conditions(tree: Any) -> Any:
