@@ -7,3 +7,5 @@ from .databases import Silo as Silo
 from .job import Query as Query
 from .job import QueryResult as QueryResult
 from .policy import QueryPolicy as QueryPolicy
+from .regression import LeastSquares as LeastSquares
+from .regression import fit_least_squares as fit_least_squares
