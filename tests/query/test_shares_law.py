@@ -74,6 +74,13 @@ WINDOWS = [
 ]  # fmt: skip
 
 
+SHOWN = [
+    "(SELECT count(*) FROM v w)",
+    "(SELECT avg(w.cost) FROM v w)",
+    "coalesce((SELECT max(w.name) FROM q w), 'none')",
+]
+
+
 def choices(table: dict[str, list[str]], read: str) -> list[str]:
     return [one for name, found in table.items() if set(name) <= set(read) for one in found]
 
@@ -93,11 +100,15 @@ def statements(draw: Any) -> str:
     if kind == "groups":
         plain = st.builds("{}({})".format, st.sampled_from(["sum", "avg", "min", "max", "count", "var_pop", "stddev_samp"]), numbers)  # fmt: skip
         told = st.one_of(st.just("count(*)"), plain, st.builds("count(DISTINCT {})".format, st.sampled_from(choices(KEYS, read))), st.builds("max({})".format, st.sampled_from(choices(KEYS, read))))  # fmt: skip
-        shown = [*keys, *draw(st.lists(told, min_size=1, max_size=3))]
+        shown = [
+            *keys,
+            *draw(st.lists(told, min_size=1, max_size=3)),
+            *draw(st.lists(st.sampled_from(SHOWN), max_size=1)),
+        ]
         having = draw(st.sampled_from(["", "", " HAVING count(*) > 1", " HAVING sum(p.age) > 20"]))
         by = f" GROUP BY {', '.join(str(k + 1) for k in range(len(keys)))}" if keys else ""
         return f"SELECT {', '.join(shown)}{tail}{by}{having if keys else ''}"
-    shown = [*keys, draw(numbers)]
+    shown = [*keys, draw(numbers), *draw(st.lists(st.sampled_from([*SHOWN, "(SELECT sum(w.cost) FROM v w WHERE w.id = p.id)"]), max_size=1))]  # fmt: skip
     if kind == "windows" and read == "p":
         shown += draw(st.lists(st.sampled_from(WINDOWS), min_size=1, max_size=2, unique=True))
         return f"SELECT {', '.join(shown)}{tail}"
@@ -143,6 +154,34 @@ EXAMPLES = [
 @pytest.mark.parametrize("place", [0, 3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 4, 5))])
 def test_a_statement_of_each_kind_equals_duckdb(place: int) -> None:
     require_equal(FIXED, [EXAMPLES[place]])
+
+
+UNNAMED = [
+    "SELECT ward, (SELECT count(*) FROM v), 1, (SELECT max(cost) + (SELECT count(*) FROM q) FROM v) FROM p",
+    "SELECT count(*), (SELECT avg(cost) FROM v), EXISTS (SELECT 1 FROM q WHERE q.score > 5), CASE WHEN count(*) > 3 THEN (SELECT count(*) FROM v) ELSE 0 END FROM p",
+    "SELECT ward, (SELECT avg(cost) FROM v), (SELECT max(day) FROM v WHERE v.id = p.id) FROM p WHERE k = 2",
+    "SELECT DISTINCT k, (SELECT max(cost) FROM v WHERE v.id = p.k), (SELECT count(*) FROM n) FROM p",
+    "SELECT (SELECT max(cost) FROM v WHERE v.id = p.id), count(*) FROM p GROUP BY 1 ORDER BY 2, 1",
+    "SELECT EXISTS (SELECT 1 FROM v WHERE v.id = p.id), id IN (SELECT id FROM v), sum(age) FROM p GROUP BY ALL HAVING count(*) > (SELECT min(cost) FROM v)",
+    "SELECT k, sum(age), (SELECT count(*) FROM v WHERE v.id = p.k), k IN (SELECT id FROM v) FROM p GROUP BY k ORDER BY count(*) + (SELECT min(cost) FROM v) DESC, k NULLS FIRST LIMIT 2",
+    "SELECT ward, count(*) FROM p GROUP BY ward QUALIFY rank() OVER (ORDER BY count(*) DESC) <= (SELECT min(cost) + 2 FROM v)",
+    "SELECT x, (SELECT min(day) FROM v), sum(n) FROM (SELECT *, age + 1, (SELECT count(*) FROM v WHERE v.id = p.id), (SELECT max(cost) FROM v) AS x, 1 AS n FROM p) GROUP BY x",
+    "SELECT k, (SELECT count(*) FROM v) FROM p UNION SELECT id, (SELECT min(cost) FROM v WHERE v.id = q.id) FROM q",
+]  # fmt: skip
+"""Subqueries in a select list without a name, and what stands around them."""
+
+
+@pytest.mark.parametrize("place", [2, 4, *(pytest.param(k, marks=pytest.mark.slow) for k in range(len(UNNAMED)) if k not in (2, 4))])  # fmt: skip
+def test_a_subquery_without_a_name_equals_duckdb(place: int) -> None:
+    require_equal(FIXED, [UNNAMED[place]])
+
+
+def test_a_subquery_beside_the_aggregates_of_few_is_refused() -> None:
+    policy = {**POLICY, "policy": {"min_count": 3}, "tables": {**POLICY["tables"], "p": {**POLICY["tables"]["p"], "unit": "id"}}}  # fmt: skip
+    with connected(sources(FIXED), policy) as db:
+        for text, what in (("SELECT count(*), (SELECT max(cost) FROM v) FROM p", "beside the aggregates"), ("SELECT EXISTS (SELECT 1 FROM v WHERE v.id = p.id), count(*) FROM p GROUP BY 1", "in the group key")):  # fmt: skip
+            with pytest.raises(CompositionError, match=what):
+                db.sql(text, strategy="smcql")
 
 
 @settings(max_examples=2)

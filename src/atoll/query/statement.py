@@ -374,9 +374,20 @@ def _qualified(sqlglot: Any, tree: Any, catalog: Catalog) -> Any:
 
     schema: dict[str, object] = {table: {name.lower(): kind for name, kind in columns.items()} for table, columns in catalog.tables.items()}  # fmt: skip
     try:
-        return qualify(tree.copy(), schema=schema, dialect="duckdb")
+        return qualify(_name_subqueries(sqlglot.exp, tree.copy()), schema=schema, dialect="duckdb")
     except sqlglot.errors.SqlglotError as error:
         raise ConfigError(str(error).partition("\n")[0], where="sql", remedy="name columns with their tables: patients.age") from None  # fmt: skip
+
+
+def _name_subqueries(exp: Any, tree: Any) -> Any:
+    """The tree with a name around each subquery of a select list that has none. Changes the tree.
+
+    sqlglot writes one into the subquery itself, where ``unalias`` leaves it, and cannot sort by its place then.
+    """
+    for place, one in enumerate(list(tree.find_all(exp.Subquery))):
+        if isinstance(one.parent, exp.Select) and one.arg_key == "expressions":
+            one.replace(exp.Alias(this=one.copy(), alias=exp.to_identifier(f"_sub_{place}", quoted=True)))
+    return tree
 
 
 def _require_columns(sqlglot: Any, tree: Any, catalog: Catalog, text: str, offset: int) -> None:

@@ -147,6 +147,11 @@ class GroupPlanner(JoinPlanner):
             nodes = [one.unalias() for one in select.expressions if not any(True for _ in find_outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
         return [node for node in nodes if not isinstance(node, exp.Literal)]
 
+    def require_plain_key(self, key: Any) -> None:
+        """Refuse a subquery in a group key where few units must not show: the groups would show its value."""
+        if self.strict and self.queries(key):
+            raise refuse(f"a subquery in the group key {key.sql('duckdb')}, and min_count is {self.policy.min_count}", "group by columns and expressions of them")  # fmt: skip
+
     def _aggregate_nodes(self, select: Any) -> list[Any]:
         """Aggregates of a SELECT, with their FILTER; not those that are window functions."""
         exp, found = self.exp, []
@@ -168,8 +173,7 @@ class GroupPlanner(JoinPlanner):
         """GROUP BY: afterwards only keys and aggregates have values."""
         keys = self._key_nodes(names)
         for key in keys:
-            if self.queries(key):
-                raise refuse("a subquery in a group key", "group by columns and expressions of them")
+            self.require_plain_key(key)
         values = [self.value(key, names) for key in keys]
         columns, mapping = self.plan_aggregates(nodes, names)
         names.operator, stored = self.store(names.operator, values, "GROUP BY", words=True)
@@ -214,7 +218,7 @@ class GroupPlanner(JoinPlanner):
         if name not in _KNOWN:
             raise refuse(f"{text} under shares", "use COUNT, SUM, AVG, VAR_SAMP, STDDEV, CORR, MIN or MAX")
         if any(one is not None and any(not self.is_local_query(q) for q in self.queries(one)) for one in (inner, where)):  # fmt: skip
-            raise refuse(f"a subquery inside {text}", "put it into WHERE")
+            raise refuse(f"a subquery inside {text}", "give it a name in a table of FROM: SELECT sum(x) FROM (SELECT (…) AS x FROM …)")  # fmt: skip
         put = _Columns(self, columns, None if where is None else self.condition(where, names), distinct)
         if name == "count":
             return name, [put.add("count", self.value(args[0], names) if args else None, _WHOLE)]

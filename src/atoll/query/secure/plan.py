@@ -11,7 +11,7 @@ How many rows a join has follows from what policies declare of keys: `key`, or `
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -153,8 +153,7 @@ class SecurePlanner(GroupPlanner):
         self.read_rows(names, where)
         kinds = [self.kind(key, names) for key in keys]
         for key in keys:
-            if self.queries(key):
-                raise refuse("a subquery in a group key", "group by columns and expressions of them")
+            self.require_plain_key(key)
         values = [self.value(key, names) for key in keys]
         columns: dict[Any, GroupColumn] = {}
         outputs = [self._output(node, names, columns) for node in nodes]
@@ -175,10 +174,9 @@ class SecurePlanner(GroupPlanner):
         finish_tree, having = tree, tree.args.get("having")
         if having is not None:
             finish_tree = self._having(names, having)
-        for one in self._subqueries_beside(tree):
-            raise refuse(f"the subquery ({one.sql('duckdb')}) beside the aggregates", "ask it in a statement of its own")  # fmt: skip
-        ordered, limit = self._first_groups(names)
         named = [(key.sql("duckdb"), column, kind) for key, column, kind in zip(keys, stored, kinds, strict=True)]
+        self._look_up_beside(names, named, outputs)
+        ordered, limit = self._first_groups(names)
         finish = self._finish(finish_tree, named, outputs)
         return self._made(names.operator, named, outputs, finish, grouped=True, ordered=ordered, limit=limit)
 
@@ -209,7 +207,7 @@ class SecurePlanner(GroupPlanner):
         if having is not None and self.queries(having):
             finish_tree = self._having(names, having)
         for one in self._subqueries_beside(self.tree):
-            raise refuse(f"the subquery ({one.sql('duckdb')}) beside the aggregates", "ask it in a statement of its own")  # fmt: skip
+            raise self._refuse_beside(one)
         named = [(node.sql("duckdb"), column, kind) for (node, _, kind), column in zip(keys, stored, strict=True)]
         withheld = self.count_withheld(grouped, counted, [one.column for one in shown], None) if keys else None
         return self._made(names.operator, named, made, self._finish(finish_tree, named, made), grouped=True, withheld=withheld)  # fmt: skip
@@ -249,7 +247,36 @@ class SecurePlanner(GroupPlanner):
         return self._finish(self.tree, named, [])
 
     def _subqueries_beside(self, tree: Any) -> list[Any]:
-        return [query for place in (*tree.expressions, *([tree.args["order"]] if tree.args.get("order") else [])) for query in self.queries(place)]  # fmt: skip
+        places = [*tree.expressions, *(tree.args[name] for name in ("qualify", "order") if tree.args.get(name))]
+        return [query for place in places for query in self.queries(place)]
+
+    def _look_up_beside(self, names: SelectNames, named: list[tuple[str, Stored, str]], outputs: list[AggregateOutput]) -> None:  # fmt: skip
+        """Add the subqueries beside the aggregates to what is opened of each group: the value of one, or whether a row or a value is in it, is a column of the group."""
+        exp, keys = self.exp, {text for text, _, _ in named}
+        for query in self._subqueries_beside(self.tree):
+            around = [query, *self._nodes_around(query)]
+            if any(one.sql("duckdb") in keys for one in around):
+                continue
+            node = next((one for one in around[:2] if isinstance(one, exp.In | exp.Exists)), query)
+            text, value, kind = node.sql("duckdb"), self.value(node, names), self.kind(node, names)
+            keys.add(text)
+            self._require_shown(value)
+            if isinstance(value, Quotient) and isinstance(value.over, Stored) and isinstance(value.under, Stored):
+                outputs.append(AggregateOutput(QueryAggregate("avg", text, kind, (0, 1)), (value.under, value.over)))
+                continue
+            names.operator, (column,) = self.store(names.operator, [value], f"{text} beside the aggregates", words=True)
+            named.append((text, replace(column, code=self._typed(column.code, kind)), kind))
+
+    def _nodes_around(self, node: Any) -> Iterator[Any]:
+        """The expressions that a node stands in, within its SELECT."""
+        at = node.parent
+        while at is not None and not isinstance(at, self._selects):
+            yield at
+            at = at.parent
+
+    @staticmethod
+    def _refuse_beside(query: Any) -> CompositionError:
+        return refuse(f"the subquery ({query.sql('duckdb')}) beside the aggregates", "ask it in a statement of its own")
 
     def _mapping(self, nodes: Sequence[Any], outputs: Sequence[AggregateOutput]) -> tuple[None, dict[str, Value]]:
         """The aggregates as values, for conditions and orders."""
