@@ -145,7 +145,11 @@ class _Slicing:
                 if not used & set(columns):
                     bases = sorted(base for place, name in columns.items() for base in self._bases(place, name))
                     shown = ", ".join(f"{table}.{column}" for table, column in dict.fromkeys(bases))
-                    every = frozenset(names | {name for one in inner for _, known in self._slice(one) for name in known})  # fmt: skip
+                    # Of rows that are also alike in another public column, that column says nothing of these slices.
+                    alike = [
+                        known for one in inner for more, known in self._slice(one) if more.items() <= columns.items()
+                    ]
+                    every = names.union(*alike)
                     what = f"add the rows of the values of {shown} that one site alone has, as it computed them"
                     return op, SlicedRows(op, tuple(sorted(columns.items())), every, tuple(dict.fromkeys(bases)), what=what)  # fmt: skip
         for name in ("left", "right", "source", "inner"):
