@@ -92,7 +92,7 @@ def test_slices_of_one_site_are_computed_there() -> None:
 def test_rows_that_meet_by_two_public_columns_are_equal_in_both() -> None:
     """Either column would make slices; the one that does not is compared."""
     text = "SELECT a.ward, b.ward, count(*) FROM p a JOIN p b ON a.age = b.age AND a.id = b.id GROUP BY 1, 2"
-    public = {"policy": {"min_count": 1}, "tables": dict.fromkeys("pv", {"columns": "public"})}
+    public = {"policy": {"min_count": 1}, "tables": {table: {"columns": "public"} for table in "pv"}}
     made = sources([([(k % 2, "AB"[k % 2], k % 3) for k in range(j, 6 + j)], [(k % 2, k % 3 + j) for k in range(2)]) for j in range(2)])  # fmt: skip
     with connected(made, public) as db, pooled(made) as oracle:
         found = db.sql(text, strategy="smcql")

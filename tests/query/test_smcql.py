@@ -156,6 +156,33 @@ def test_remedies_of_numbers_beyond_64_bits_answer_and_decimals_fill_their_digit
     ])  # fmt: skip
 
 
+@pytest.mark.parametrize("text", [
+    "SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM v WHERE v.id = p.id OFFSET 1)",
+    "SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM v WHERE v.id = p.id LIMIT 0)",
+    "SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM v WHERE v.id = p.id QUALIFY row_number() OVER (ORDER BY v.cost) > 1)",
+    "SELECT count(*) FROM p WHERE id IN (SELECT id FROM v ORDER BY cost OFFSET 1)",
+    "SELECT count(*) FROM (SELECT id FROM v ORDER BY cost OFFSET 1)",
+    "SELECT count(*) FROM (SELECT id FROM v UNION ALL SELECT id FROM p OFFSET 1)",
+    "SELECT count(*) FROM (SELECT DISTINCT ON (id) id, cost FROM v)",
+    "SELECT count(*) FROM p WHERE k < ANY (SELECT DISTINCT ON (id) cost FROM v ORDER BY id, cost)",
+    "SELECT id, (SELECT count(*) FROM v WHERE v.id = p.id HAVING count(*) > 1) FROM p",
+])  # fmt: skip
+def test_what_cuts_the_rows_of_a_subquery_is_never_passed_over(text: str) -> None:
+    with connected(sources([([], []), ([], [])]), POLICY) as db, pytest.raises(CompositionError, match=r"OFFSET|LIMIT|QUALIFY|HAVING|DISTINCT ON"):  # fmt: skip
+        db.sql(f"EXPLAIN {text}", strategy="smcql")
+
+
+@pytest.mark.parametrize("text", [
+    "SELECT DISTINCT ward FROM p GROUP BY ward, k ORDER BY ward LIMIT 2",
+    "SELECT DISTINCT ON (ward) ward, k FROM p ORDER BY ward, k FETCH FIRST 2 ROWS ONLY",
+])  # fmt: skip
+def test_a_limit_counts_the_rows_that_distinct_leaves(text: str) -> None:
+    made = sources([([(1, "A", k, 1, None, 0.0, None) for k in (1, 2)], []), ([(1, w, 3, 1, None, 0.0, None) for w in "AB"], [])])  # fmt: skip
+    with connected(made, POLICY) as db, pooled(made) as oracle:
+        expected = oracle.execute(text.replace("FETCH FIRST 2 ROWS ONLY", "LIMIT 2")).fetchall()
+        same_rows(db.sql(text, strategy="smcql").rows, expected, ordered=True, what=text)
+
+
 def test_limits_that_keep_nothing_and_tables_of_which_no_column_is_read() -> None:
     require_equal([([person(1)], [visit(0)]), ([person(2)], []), ([], [visit(1)])], [
         "SELECT count(*) FROM p, v", "SELECT id FROM p WHERE id IN (SELECT id FROM v ORDER BY cost LIMIT 0)",

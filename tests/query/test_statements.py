@@ -53,6 +53,12 @@ CATALOG = Catalog(
         ("SELECT current_setting('memory_limit') FROM nation", "the function current_setting is not one"),
         ("SELECT read_text('/etc/passwd') FROM nation", r"the function read_text is not one|READTEXT"),
         ("SELECT random() FROM nation", "RAND is not allowed"),
+        ("SELECT \"current_setting\"('memory_limit') FROM nation", "the function current_setting is not one"),
+        ('SELECT "fsum"(age) FROM patients', "the function fsum is not one"),
+        ("SELECT product(age) FROM patients", "the function product is not one"),  # sqlglot takes it for one of a row
+        ("SELECT ward COLLATE NOCASE FROM patients", "COLLATE is not allowed"),
+        ("SELECT ward FROM patients ORDER BY age LIMIT 10%", r"LIMIT 10 PERCENT is no number of rows\nLINE 1: "),
+        ("SELECT ward FROM patients ORDER BY age LIMIT (1 + 1)", r"LIMIT \(1 \+ 1\) is no number of rows"),
         ("SELECT count(*) FROM nation WHERE current_date > DATE '2024-01-01'", "CURRENTDATE is not allowed"),
         ("WITH RECURSIVE t AS (SELECT 1 AS a UNION ALL SELECT a FROM t) SELECT count(*) FROM t", "it may never end"),
         ("SELECT count(*) FROM patients WHERE age > ?", r"the parameter \? has no value"),

@@ -181,7 +181,7 @@ def _compare_with_any(kind: Any, value: Any, query: Any, alias: str) -> Any:
 
     if kind is exp.EQ:
         return exp.In(this=value.copy(), query=exp.Subquery(this=query.copy()))
-    plain = isinstance(query, exp.Select) and not any(query.args.get(name) for name in ("group", "having", "limit", "offset", "qualify", "with_")) and not query.expressions[0].find(exp.AggFunc, exp.Window)  # fmt: skip
+    plain = isinstance(query, exp.Select) and not any(query.args.get(name) for name in ("group", "having", "limit", "offset", "qualify", "with_")) and not (query.args.get("distinct") and query.args["distinct"].args.get("on")) and not query.expressions[0].find(exp.AggFunc, exp.Window)  # fmt: skip
     if plain:
         source, shown = query.copy(), query.expressions[0].unalias()
         for name in ("distinct", "order"):
@@ -520,7 +520,8 @@ class Scopes:
         group = select.args.get("group")
         keys = list(group.expressions) if group else []
         if select.args.get("distinct"):
-            keys = [one.unalias() for one in select.expressions]
+            on = select.args["distinct"].args.get("on")
+            keys = [one.unalias() for one in select.expressions] if on is None else list(on.expressions)
         windows = [one for one in select.find_all(self.exp.Window) if self.scope_of(one) is scope]
         for window in windows:
             if not any(self.is_local(part, scope) for part in window.args.get("partition_by") or ()):

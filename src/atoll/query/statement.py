@@ -218,6 +218,7 @@ def _parsed(text: str, key: Any, points: Any, params: tuple[Any, ...], named: bo
         raise ConfigError(f"{type(tree).__name__.upper()} is not allowed: silos are only read", where="sql", remedy="write a SELECT")  # fmt: skip
     _set_params(sqlglot, tree, params, named)
     calls = expand_rules(tree, catalog.tables, lambda node: _at(node, text, offset))
+    _require_limits(sqlglot.exp, tree, text, offset)
     _require_allowed(sqlglot, tree, text, offset)
     _require_tables(sqlglot, tree, catalog, text, offset)
     sql = _plain_text(tree, body, anew=bool(params or calls))
@@ -310,14 +311,14 @@ _FUNCTIONS = frozenset(
     strpos strptime substr substring suffix tan trim trunc ucase upper week weekofyear year minute century decade ifnull coalesce try_strptime date_sub
     datesub date_add gcd lcm bit_count initcap cast try_cast extract date_trunc date_diff datediff concat_ws if date strip_accents left right quantize
     count sum avg min max var_samp var_pop variance stddev stddev_samp stddev_pop corr covar_samp covar_pop count_if exists any all in median mode quantile
-    quantile_cont quantile_disc approx_quantile approx_count_distinct string_agg listagg bool_and bool_or first last arg_min arg_max product row_number rank dense_rank
+    quantile_cont quantile_disc approx_quantile approx_count_distinct string_agg listagg bool_and bool_or first last arg_min arg_max row_number rank dense_rank
     percent_rank cume_dist ntile lag lead first_value last_value nth_value geomean skewness kurtosis regr_slope regr_intercept regr_r2
     dwithin knn distance distancesphere point matched""".split()  # noqa: SIM905 - a list for people
 )
 """Functions that only compute from their arguments, by the names that DuckDB's text has."""
 _REFUSED_NODES = (
     "Insert", "Update", "Delete", "Merge", "Create", "Drop", "Alter", "Command", "Copy", "Attach", "Detach", "Pragma", "Set", "Into", "Use", "Describe", "Summarize", "Lateral", "Unnest",
-    "TableSample", "Pivot", "Rollup", "Cube", "GroupingSets", "MatchRecognize", "Placeholder", "Parameter", "SessionParameter", "Lambda", "Explode", "Export", "Install", "Show", "TableColumn",
+    "TableSample", "Pivot", "Collate", "Rollup", "Cube", "GroupingSets", "MatchRecognize", "Placeholder", "Parameter", "SessionParameter", "Lambda", "Explode", "Export", "Install", "Show", "TableColumn",
 )  # fmt: skip
 _REFUSED_FUNCTIONS = (
     "Rand", "Randn", "Randstr", "Uuid", "CurrentDate", "CurrentTime", "CurrentTimestamp", "CurrentUser", "CurrentSchema", "CurrentCatalog", "CurrentDatabase", "CurrentDatetime", "SessionUser",
@@ -341,8 +342,22 @@ def _require_allowed(sqlglot: Any, tree: Any, text: str, offset: int) -> None:
             raise ConfigError("WITH RECURSIVE is not allowed: it may never end", where="sql", remedy="write it without RECURSIVE")  # fmt: skip
 
 
+def _require_limits(exp: Any, tree: Any, text: str, offset: int) -> None:
+    """Write FETCH as LIMIT, and refuse limits that are no whole numbers: a part of rows that differ by site is none of all rows."""
+    for node in list(tree.find_all(exp.Limit, exp.Fetch, exp.Offset)):
+        number = node.args.get("count") if isinstance(node, exp.Fetch) else node.expression
+        options = node.args.get("limit_options")
+        odd = options is not None and (options.args.get("percent") or options.args.get("with_ties"))
+        if odd or not isinstance(number, exp.Literal) or not number.name.isdigit():
+            raise ConfigError(f"{node.sql('duckdb').strip()} is no number of rows{_at(node, text, offset)}", where="sql", remedy="write a whole number")  # fmt: skip
+        if isinstance(node, exp.Fetch):
+            node.replace(exp.Limit(expression=number.copy()))
+
+
 def _function_of(node: Any) -> str:
     """The name of a function in DuckDB's text; one that is allowed for what is written without a name, such as CASE."""
+    if type(node).__name__.startswith("Anonymous"):  # its text may have the name in quotes
+        return str(node.name).lower()
     found = re.match(r"(\w+)\(", node.sql("duckdb"))
     return found[1].lower() if found else "cast"
 

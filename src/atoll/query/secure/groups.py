@@ -82,6 +82,8 @@ class GroupPlanner(JoinPlanner):
         if isinstance(node, exp.SetOperation):
             return self._set(node, scope)
         names = SelectNames(node, scope, outer)
+        if node.args.get("distinct") and node.args["distinct"].args.get("on"):
+            raise refuse("DISTINCT ON in a subquery", "keep the first rows with QUALIFY row_number() OVER (PARTITION BY … ORDER BY …) = 1")  # fmt: skip
         self._read(names)
         operator, shown = names.operator, [(one.alias_or_name, one.unalias()) for one in node.expressions]
         outputs = [(name, self.value(one, names)) for name, one in shown]
@@ -97,7 +99,7 @@ class GroupPlanner(JoinPlanner):
             operator, units = GroupedRows(operator, tuple(columns), tuple(made), what="DISTINCT"), [one.column for one in made]  # fmt: skip
             outputs = [(name, column) for (name, _), column in zip(outputs, columns, strict=True)]
             unique = frozenset(columns)
-        if node.args.get("limit"):
+        if node.args.get("limit") or node.args.get("offset"):
             order = self._order(node, names, dict(outputs))
             rows, skip = self._limits(node)
             operator, columns = self.store(names.operator if not node.args.get("distinct") else operator, [value for value, _, _ in order], "ORDER BY")  # fmt: skip
@@ -106,11 +108,15 @@ class GroupPlanner(JoinPlanner):
         return operator, outputs, unique
 
     def _limits(self, node: Any) -> tuple[int, int]:
-        try:
-            skip = int(node.args["offset"].expression.name) if node.args.get("offset") else 0
-            return int(node.args["limit"].expression.name), skip
-        except ValueError:
-            raise refuse("a LIMIT that is no number", "write a whole number") from None
+        """LIMIT and OFFSET, which are whole numbers in a statement that is read.
+
+        Raises:
+            CompositionError: OFFSET stands alone, and how many rows are left depends on the rows.
+        """
+        skip = int(node.args["offset"].expression.name) if node.args.get("offset") else 0
+        if node.args.get("limit") is None:
+            raise refuse("OFFSET without LIMIT in a subquery", "write LIMIT too")
+        return int(node.args["limit"].expression.name), skip
 
     def _order(self, node: Any, names: SelectNames, aliases: dict[str, Value]) -> list[tuple[Value, bool, bool]]:
         """What ORDER BY sorts by."""
@@ -390,7 +396,7 @@ class GroupPlanner(JoinPlanner):
                 here, there = (Compared(False, zero, test.column) for test in tests)
                 made = Filtered(made, Connected(True, (here, there if isinstance(node, exp.Intersect) else Negated(there))), what=name)  # fmt: skip
         outputs: list[tuple[str, Value]] = [(alias, column) for (alias, _), column in zip(left, columns, strict=True)]
-        if node.args.get("limit"):
+        if node.args.get("limit") or node.args.get("offset"):
             order = self._order(node, SelectNames(node, scope, None), dict(outputs))
             rows, skip = self._limits(node)
             made = Limited(made, tuple((cast("Stored", value), down, first) for value, down, first in order), rows, skip, what=f"LIMIT {rows}")  # fmt: skip

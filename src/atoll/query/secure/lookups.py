@@ -43,6 +43,12 @@ class LookupPlanner(ValuePlanner):
         scope = self.scope(query)
         if not isinstance(select, exp.Select) or scope is None:
             raise refuse(f"{type(select).__name__.upper()} in a subquery of a condition", "write one SELECT")
+        limit = select.args.get("limit")
+        cut = [name for name in ("having", "qualify", "offset") if select.args.get(name)]
+        if limit is not None and limit.expression.name == "0":
+            cut.append("limit")
+        if cut:  # the first row is one of those that match, and only the parties know these
+            raise refuse(f"{cut[0].upper()} in the subquery ({select.sql('duckdb')})", "write it as a join with a subquery in FROM")  # fmt: skip
         inner = SelectNames(select, scope, names)
         parts = split_conditions(exp, select.args.get("where"))
         own = [part for part in parts if not self.outer_aliases(part, inner)]
@@ -117,7 +123,7 @@ class LookupPlanner(ValuePlanner):
         scope = self.scope(query)
         if scope is None:
             raise refuse(what, "write EXISTS")
-        plain = isinstance(select, exp.Select) and not (select.args.get("group") or select.args.get("distinct") or select.args.get("limit") or select.args.get("having")) and not any(True for _ in find_outermost(select, (exp.AggFunc, exp.Window), (exp.Query,)))  # fmt: skip
+        plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "distinct", "limit", "offset", "having", "qualify")) and not any(True for _ in find_outermost(select, (exp.AggFunc, exp.Window), (exp.Query,)))  # fmt: skip
         if plain:
             inner, equal, rest, _ = self._correlated(query, names)
             mine = select.expressions[0].unalias()

@@ -343,7 +343,9 @@ class SecurePlanner(GroupPlanner):
 
     def _first_groups(self, names: SelectNames) -> tuple[bool, int | None]:
         """Have the parties sort, so that only the first groups or rows are opened; leave it to the coordinator, if they cannot."""
-        tree = self.tree
+        tree, distinct = self.tree, self.tree.args.get("distinct")
+        if distinct and (tree.args.get("group") or distinct.args.get("on")):  # equal rows are still to be left out
+            return False, None
         if tree.args.get("limit") is None or (tree.args.get("having") is not None and not self._is_kept(names)) or tree.args.get("qualify") is not None:  # fmt: skip
             return False, None
         if isinstance(names.operator, GroupedRows) and not names.operator.keys:
