@@ -28,7 +28,7 @@ def discover(folder, *more, file="labels.csv.gz"):
 
 
 @pytest.mark.filterwarnings("ignore:1 report left out")
-@pytest.mark.parametrize("more", [("--protocol", "shamir", "--loss", "0.1"), ("--checks", "--threshold", "2"), ("--protocol", "plain", "--site", "ward"), ("--protocol", "virtual", "--committee", "auto")])  # fmt: skip
+@pytest.mark.parametrize("more", [("--protocol", "shamir", "--loss", "0.1"), ("--checks", "--threshold", "2"), ("--protocol", "plain", "--site", "ward"), ("--protocol", "virtual", "--committee", "auto"), ("--min-reporters", "3")])  # fmt: skip
 def test_it_says_how_good_the_truth_is(labels, capsys, more):
     out = labels / "found.csv"
     assert (
@@ -44,7 +44,11 @@ def test_it_says_how_good_the_truth_is(labels, capsys, more):
     assert rows[0] == ["task", "truth", "confidence"]
     right = {"t0": "c1", "t1": "c0"}
     said = {task: label for task, label, _ in rows[1:]}
-    assert found["accuracy"] == sum(said[task] == label for task, label in right.items()) / 2
+    hidden = [task for task, label in said.items() if not label]
+    assert len(hidden) == found.get("withheld", 0)
+    assert ("withheld" in found) == ("--min-reporters" in more)
+    shown = {task: label for task, label in right.items() if task not in hidden}
+    assert found["accuracy"] == sum(said[task] == label for task, label in shown.items()) / len(shown)
     assert found["mae"] is None
 
 
@@ -70,6 +74,7 @@ def test_numbers_have_errors_and_a_correlation(tmp_path, capsys):
         (("--protocol", "shamit"), "shamir"),
         (("--protocol", "masks", "--committee", "3"), "--committee 3 with --protocol masks"),
         (("--protocol", "masks", "--checks"), "--checks with --protocol masks"),
+        (("--protocol", "masks", "--min-reporters", "2"), "which compares nothing under shares"),
         (("--committee", "some"), "--committee some"),
         (("--hierarchy", "h.csv"), "--method tdh"),
         (("--truth", "else.csv"), "nobody reported on task"),

@@ -80,12 +80,20 @@ def title(value: Any) -> str | None:
     """A short id of a protocol."""
     if not hasattr(value, "bits"):
         return None
-    more = "checked" if getattr(value, "checks", False) else getattr(value, "committee", 0) or ""
+    more = (
+        "withholding"
+        if getattr(value, "min_reporters", 0)
+        else "checked"
+        if getattr(value, "checks", False)
+        else getattr(value, "committee", 0) or ""
+    )
     return f"{type(value).__name__}{more}"
 
 
 @pytest.mark.parametrize(
-    "protocol", [PlainReplies(), Additive(), Shamir(), Shamir(committee=4), CHECKED, Masks()], ids=title
+    "protocol",
+    [PlainReplies(), Additive(), Shamir(), Shamir(committee=4), Shamir(min_reporters=4), CHECKED, Masks()],
+    ids=title,
 )
 def test_between_sites_every_protocol_finds_what_a_simulation_finds(bridge: Bridge, protocol: Any) -> None:
     job = campaign(protocol)
@@ -94,6 +102,7 @@ def test_between_sites_every_protocol_finds_what_a_simulation_finds(bridge: Brid
     assert found.truth == alone.truth
     assert found.steps == alone.steps
     assert (found.holders, found.lost, found.wrong) == (alone.holders, (), ())
+    assert found.withheld == alone.withheld
 
 
 def test_sites_make_a_leader_board(bridge: Bridge) -> None:

@@ -106,15 +106,21 @@ def test_the_tail_counts_all_committees(users, marked, members):
     assert _tail(users, marked, members) == pytest.approx(slow, abs=1e-12)
 
 
-@pytest.mark.parametrize(("users", "loss", "colluders"), [(30, 0.05, 0.1), (400, 0.05, 0.1), (400, 0.0, 0.3)])
-def test_a_committee_is_the_least_that_keeps_secrets_and_recovers(users, loss, colluders):
-    found = plan_committee(users, loss, colluders)
+@pytest.mark.parametrize(
+    ("users", "loss", "colluders", "products"),
+    [(30, 0.05, 0.1, False), (400, 0.05, 0.1, False), (400, 0.0, 0.3, False), (400, 0.05, 0.1, True)],
+)
+def test_a_committee_is_the_least_that_keeps_secrets_and_recovers(users, loss, colluders, products):
+    found = plan_committee(users, loss, colluders, products)
     marked, lost = math.ceil(colluders * users), math.ceil(loss * users)
 
     def fits(k: int, t: int) -> bool:
         whole = math.comb(users, k)
         exposed = sum(math.comb(marked, i) * math.comb(users - marked, k - i) for i in range(t, k + 1)) / whole
-        stuck = sum(math.comb(lost, i) * math.comb(users - lost, k - i) for i in range(k - t + 1, k + 1)) / whole
+        most = k - (2 * t - 1 if products else t)  # lost members that it bears
+        if most < 0:
+            return False
+        stuck = sum(math.comb(lost, i) * math.comb(users - lost, k - i) for i in range(most + 1, k + 1)) / whole
         return exposed <= SECRECY and stuck <= RECOVERY
 
     assert fits(found.members, found.threshold)

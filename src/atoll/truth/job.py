@@ -25,6 +25,7 @@ from atoll.secure.ranking import RankingTerms, rank_parties
 from .models.model import Arrays, TruthFit, TruthModel, blend_broadcast
 from .parties import PartySteps, layout_message, own_reports, read_layout
 from .protocols import ContributedSum, Holders, Shamir, SumRequest, TruthProtocol, Virtual, label_sum
+from .reporters import ReporterTest
 from .reports import CodedReports, Reports, TaskLayout, pool_sites
 
 if TYPE_CHECKING:
@@ -234,6 +235,8 @@ class TruthResult:
         data: the reports by party, where the result was made from them.
         ranking: the parties by how reliable their workers are, the best first, where the job makes a leader-board; those that were lost are not in it.
         unranked: why there is no leader-board, although the job makes one; too many were lost at its end.
+        withheld: the tasks that never had ``min_reporters`` reporters at once: they have no truth here.
+        min_reporters: how many those are.
     """
 
     fit: TruthFit
@@ -252,11 +255,18 @@ class TruthResult:
     data: Any = field(default=None, repr=False)
     ranking: tuple[str, ...] = ()
     unranked: str = ""
+    withheld: tuple[str, ...] = ()
+    min_reporters: int = 0
 
     @cached_property
     def truth(self) -> dict[str, Any]:
-        """Task -> its label, or its number. Of labels that tie, the first."""
-        return self.fit.truth
+        """Task -> its label, or its number. Of labels that tie, the first. Tasks that are withheld are not in it."""
+        return self._shown(self.fit.truth)
+
+    def _shown(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Without the tasks that are withheld."""
+        hidden = set(self.withheld)
+        return {task: value for task, value in found.items() if task not in hidden}
 
     @cached_property
     def confidence(self) -> dict[str, float]:
@@ -265,7 +275,7 @@ class TruthResult:
         Raises:
             CompositionError: the truth is numbers.
         """
-        return self.fit.confidence
+        return self._shown(self.fit.confidence)
 
     @property
     def iterations(self) -> int:
@@ -279,17 +289,17 @@ class TruthResult:
             "reports": self.reports, "repeated": self.repeated, "iterations": self.iterations, "lost": len(self.lost),
             "wrong": list(self.wrong), "cheats": list(self.cheats), "holders": self.holders[0], "threshold": self.holders[1],
             "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, **({"ranking": list(self.ranking)} if self.ranking else {}), **({"unranked": self.unranked} if self.unranked else {}),
+            **({"withheld": len(self.withheld)} if self.min_reporters else {}),
         }  # fmt: skip
 
     def csv(self) -> str:
-        """The truth as CSV: ``task,truth,confidence``; of numbers the confidence is empty."""
+        """The truth as CSV: ``task,truth,confidence``; of numbers the confidence is empty, and of tasks that are withheld both."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["task", "truth", "confidence"])
         sure = {} if self.fit.layout.values == "numbers" else self.confidence
-        writer.writerows(
-            [task, truth, f"{sure[task]:.6f}" if task in sure else ""] for task, truth in self.truth.items()
-        )
+        known = self.truth
+        writer.writerows([task, known.get(task, ""), f"{sure[task]:.6f}" if task in sure else ""] for task in self.fit.layout.tasks)  # fmt: skip
         return file.getvalue()
 
     def compare_plain(self) -> PlainComparison:
@@ -301,12 +311,16 @@ class TruthResult:
         if self.data is None or not _are_here(self.data):
             raise DataError("the reports are at their sites", where="compare_plain", remedy="simulate the job with all reports on one machine: atoll.simulate(job, atoll.truth.split_by_worker(table))")  # fmt: skip
         parts = {str(name): own_reports(self.data.shard(place)) for place, name in enumerate(self.data.names)}
-        found = replay_steps(self.fit.model, self.fit.layout, parts, self.steps, self.workers, self.alpha)
+        found = replay_steps(
+            self.fit.model, self.fit.layout, parts, self.steps, self.workers, self.alpha, self.min_reporters
+        )
         plain = replace(self.fit, broadcast=found)
         numbers = self.fit.layout.values == "numbers"
         width = max(self.fit.layout.high - self.fit.layout.low, 1e-300) if numbers else 1.0
         far = np.abs(plain.shares - self.fit.shares) / width
-        truth = plain.truth
+        truth = self._shown(plain.truth)
+        if numbers and self.withheld:
+            far = far[[task in self.truth for task in self.fit.layout.tasks]]
         same = far < 1e-6 if numbers else np.array([truth[task] == said for task, said in self.truth.items()])
         return PlainComparison(float(np.mean(same)), float(far.max(initial=0.0)), truth)
 
@@ -318,6 +332,7 @@ def replay_steps(
     steps: Sequence[TruthStep],
     workers: Mapping[str, int],
     alpha: float,
+    min_reporters: int = 0,
 ) -> Arrays:
     """Return the last broadcast of some steps with all reports in one place: the reports of all who were in a step are one table.
 
@@ -328,25 +343,42 @@ def replay_steps(
         steps: who was in each sum.
         workers: how many workers each party has.
         alpha: the exponent of the weights.
+        min_reporters: workers that must be in a sum and report on a task, or the sum says nothing of it. Reports on tasks of which no sum said anything do not count.
     """
     whole = layout.code(pool_sites(parts))
     homes = {worker: name for name, part in parts.items() for worker in part.workers}
     home = np.array([homes[worker] for worker in whole.workers])
     state, broadcast, learn = model.start_workers(layout, len(whole.workers)), model.start(layout), ""
-    total = sum(workers.values())
+    total, never = sum(workers.values()), np.full(len(layout.tasks), bool(min_reporters))
     for one in steps:
         there = np.isin(home, list(one.senders))
-        part, own = _of_workers(whole, there), {name: value[there] for name, value in state.items()}
+        everything, own = _of_workers(whole, there), {name: value[there] for name, value in state.items()}
+        part = everything.choose(~never[everything.task]) if learn and never.any() else everything
         if learn:
             own = model.learn(learn, own, part, broadcast)
             for name, value in own.items():
                 known = state.get(name, np.zeros((len(home), *value.shape[1:]))).copy()
                 known[there] = value
                 state = {**state, name: known}
-        new = model.combine(one.step, layout, model.contribute(one.step, own, part, broadcast), broadcast)
+        sums = model.contribute(one.step, own, part, broadcast)
+        if min_reporters:
+            few = everything.reporters < min_reporters
+            shown = ReporterTest.of(min_reporters, model.terms(one.step, layout), layout).find_open(few)
+            sums = _hide(sums, shown)
+            never = never & few
+        new = model.combine(one.step, layout, sums, broadcast)
         weight = (sum(workers[name] for name in one.senders) / total) ** alpha
         broadcast, learn = blend_broadcast(new, broadcast, weight), one.step
     return broadcast
+
+
+def _hide(sums: Arrays, shown: np.ndarray[Any, Any]) -> Arrays:
+    """Zeros in place of the entries that are not shown, which lie as in `ReporterTest.owners`."""
+    found, at = {}, 0
+    for name, value in sorted(sums.items()):
+        found[name] = np.where(shown[at : at + value.size].reshape(value.shape), value, 0.0)
+        at += value.size
+    return found
 
 
 def _of_workers(reports: CodedReports, there: np.ndarray[Any, Any]) -> CodedReports:
@@ -405,7 +437,17 @@ class PreparedTruth(Prepared):
         cheats = tuple(map(str, value["cheats"]))
         lost = tuple(name for name in parties if name not in cheats and (any(name not in one.senders for one in steps) or name in value["gone"]))  # fmt: skip
         up, down = int(value["bytes_up"]), int(value["bytes_down"])
-        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]))  # fmt: skip
+        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]), self._withheld(layout, value), self._least)  # fmt: skip
+
+    @property
+    def _least(self) -> int:
+        """Reporters that a task must have."""
+        return self.job.protocol.min_reporters if isinstance(self.job.protocol, Shamir) else 0
+
+    def _withheld(self, layout: TaskLayout, value: Any) -> tuple[str, ...]:
+        """The tasks that were never shown."""
+        never = np.asarray(value["never"], dtype=bool)
+        return tuple(task for task, hidden in zip(layout.tasks, never.tolist(), strict=True) if hidden) if self._least else ()  # fmt: skip
 
     def most(self, rows: int) -> Sequence[Event]:
         """Return one release without noise."""
@@ -479,6 +521,7 @@ async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict
     return {
         "layout": encoded, "broadcast": job.model.start(layout), "before": job.model.start(layout)["truth"],
         "workers": {name: count for name, count in workers.items() if name in began}, "gone": [], "steps": [], "done": 0, "learn": "",
+        "never": np.ones(len(layout.tasks), dtype=np.uint8), "tested": {},
         "holders_now": [] if size < len(steps.parties) else list(steps.parties), "threshold_now": threshold, "lots": 0, "lot": {}, "told": [], "same": 0, "decided": None,
         "iterations": 0, "over": False, "wrong": [], "cheats": [], "ranking": [], "unranked": "", "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
         "repeated": sum(int(one["repeated"]) for one in told.values()), "reports": sum(int(one["reports"]) for one in told.values()),
@@ -558,7 +601,13 @@ class _Loop:
 
     def _message(self, number: int) -> dict[str, Any]:
         """What a party needs to learn and to contribute."""
-        return {"number": number, "learn": self.state["learn"], "broadcast": self.state["broadcast"]}
+        silent = {"silent": np.packbits(np.asarray(self.state["never"], dtype=bool))} if self.state["done"] and self._tests else {}  # fmt: skip
+        return {"number": number, "learn": self.state["learn"], "broadcast": self.state["broadcast"], **silent}
+
+    @property
+    def _tests(self) -> bool:
+        """Whether tasks with few reporters are withheld."""
+        return isinstance(self.job.protocol, Shamir) and self.job.protocol.min_reporters > 0
 
     async def _step(self) -> None:
         """One sum, and what it means."""
@@ -585,11 +634,23 @@ class _Loop:
             "steps": [*state["steps"], {"iteration": iteration, "step": step, "senders": sorted(names)}], "gone": self._gone,
             "before": broadcast["truth"] if last or step in job.model.opening else state["before"],
             "over": bool(last and iteration > 1 and moved is not None and moved < job.model.tolerance) or same >= _SETTLED,
-            "same": same, "decided": decided,
+            "same": same, "decided": decided, **self._remember_test(found),
             "wrong": sorted({*state["wrong"], *found.wrong}), "cheats": sorted({*state["cheats"], *found.cheats}), **self._busiest(iteration, up, down),
             **{name: self.state[name] for name in ("holders_now", "threshold_now", "lots", "lot", "told")},
         }  # fmt: skip
         self.fed.record({"iteration": iteration, "step": step, "senders": len(names), "lost": len(state["workers"]) - len(names), "weight": weight, **({} if moved is None else {"moved": moved}), **({"wrong_sums": list(found.wrong)} if found.wrong else {}), **({"wrong_shares": list(found.cheats)} if found.cheats else {})})  # fmt: skip
+
+    def _remember_test(self, found: ContributedSum) -> dict[str, Any]:
+        """Which tasks were never shown, and who knows which had enough reporters among these senders."""
+        if found.withheld is None:
+            return {}
+        never = np.asarray(self.state["never"], dtype=bool) & found.withheld
+        known = {
+            "senders": sorted(found.senders.names),
+            "holders": list(self.state["holders_now"]),
+            "by": list(found.tested),
+        }
+        return {"never": never.astype(np.uint8), "tested": known}
 
     def _count_settled(self, broadcast: Arrays, *, last: bool) -> tuple[Any, int]:
         """The decisions, and for how many iterations with losses they have been the same: confidences then never settle, since each iteration has other workers."""
@@ -642,7 +703,7 @@ class _Loop:
         draws = isinstance(protocol, Shamir) and 0 < self.state["holders"] < len(self.steps.parties)
         holders = await self._holders(senders, there, anew=False, real=draws)
         layout = bytes(self.state["layout"])
-        asked = SumRequest(senders, there, message, codec, (number, step), holders, label_sum(message, layout))
+        asked = SumRequest(senders, there, message, codec, (number, step), holders, label_sum(message, layout), protocol.find_test(codec, self.layout), self.state["tested"])  # fmt: skip
         try:
             return await protocol.add_up(self.fed, self.steps.half, asked)
         except QuorumError:

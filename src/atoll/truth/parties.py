@@ -34,6 +34,7 @@ from .protocols import (  # fmt: skip
     post_checked_shares,
     post_shares,
 )
+from .reporters import HolderCircle, ReporterTest, continue_test, start_test
 from .reports import CodedReports, Reports, TaskLayout, reports_of
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class PartySteps:
         self.close = Task("atoll.truth.parties:close", self._close)
         self.rank = Task("atoll.truth.parties:rank", self._rank)
         self.half = PartyHalf(
-            Task("atoll.truth.parties:give", self._give), Task("atoll.truth.parties:share", self._share), Task("atoll.truth.parties:add", self._add)
+            Task("atoll.truth.parties:give", self._give), Task("atoll.truth.parties:share", self._share), Task("atoll.truth.parties:add", self._add),
+            Task("atoll.truth.parties:withhold", self._withhold),
         )  # fmt: skip
         self.tasks = (
             self.describe,
@@ -105,6 +107,7 @@ class PartySteps:
             self.half.give,
             self.half.share,
             self.half.add,
+            self.half.withhold,
         )
 
     # ------------------------------------------------------------------ before the first sum
@@ -148,7 +151,7 @@ class PartySteps:
         island.state = {
             "layout": bytes(message["layout"]), "learned": 0, "people": list(coded.workers),
             "task": coded.task, "worker": coded.worker, "cell": coded.cell, "number": coded.number,
-            "model": self.model.start_workers(layout, len(coded.workers)), "holders": [],
+            "model": self.model.start_workers(layout, len(coded.workers)), "holders": [], "test": {}, "tested": {},
         }  # fmt: skip
 
     def _accept(self, island: Any, message: Any) -> None:
@@ -171,9 +174,9 @@ class PartySteps:
         return state
 
     def _contribute(self, island: Any, message: Any) -> tuple[Arrays, CodedReports]:
-        """Learn from the last sums, if that was not done, and return what the workers contribute."""
+        """Learn from the last sums, if that was not done, and return what the workers contribute. Reports on tasks that were never shown do not count."""
         state = self._own_state(island)
-        reports, model, number = self._reports(state), state["model"], int(message["number"])
+        reports, model, number = self._reports(state, message), state["model"], int(message["number"])
         broadcast = _arrays(message["broadcast"])
         if message["learn"] and state["learned"] < number:
             model = self.model.learn(message["learn"], _arrays(model), reports, broadcast)
@@ -181,11 +184,17 @@ class PartySteps:
         return self.model.contribute(message["step"], _arrays(model), reports, broadcast), reports
 
     @staticmethod
-    def _reports(state: Any) -> CodedReports:
+    def _reports(state: Any, message: Any = None) -> CodedReports:
+        """The own reports; without those on tasks that a message says to be silent."""
         layout = read_layout(state["layout"])
-        return CodedReports(
-            layout, tuple(state["people"]), state["task"], state["worker"], state["cell"], state["number"]
-        )
+        made = CodedReports(layout, tuple(state["people"]), state["task"], state["worker"], state["cell"], state["number"])  # fmt: skip
+        silent = None if message is None else message.get("silent")
+        if silent is None:
+            return made
+        known = ReporterTest(0, np.zeros(0, np.int64), len(layout.tasks)).unpack(silent)
+        if known is None:
+            raise PolicyError("silent tasks that are no bits of tasks", where="truth", remedy=_RESTART)
+        return made.choose(~known[made.task])
 
     def codec(self, step: str, layout: TaskLayout) -> SumCodec:
         """How the contributions of a step become whole numbers."""
@@ -226,6 +235,8 @@ class PartySteps:
         holders = self._holders(island.state, message["holders"])
         codec = self.codec(message["step"], reports.layout)
         numbers, domain = codec.encode(given, len(reports.workers)), protocol.domain(codec)
+        if protocol.find_test(codec, reports.layout) is not None:
+            numbers = np.concatenate([numbers, self._reports(island.state).reporters.astype(np.int64)])
         if isinstance(protocol, Shamir) and protocol.checks:
             label = label_sum(message, bytes(island.state["layout"]))
             return post_checked_shares(island, numbers, message, holders, domain, label)
@@ -239,17 +250,62 @@ class PartySteps:
         holders = self._holders(state, message["holders"])
         if island.name not in holders.names:
             raise PolicyError(f"{island.name} holds no shares", where="truth", remedy="look at the server: it asks a party that the lot has not chosen")  # fmt: skip
-        codec = self.codec(message["step"], read_layout(state["layout"]))
+        layout, senders = read_layout(state["layout"]), [str(name) for name in message["senders"]]
+        codec = self.codec(message["step"], layout)
+        test, domain = protocol.find_test(codec, layout), protocol.domain(codec)
         island.bind_letters(_letter_context(state, message), self.half.share.name)
         label = f"step {message['number']} attempt {message['attempt']} of {island.request.rpartition('/@')[0]}"
-        return add_letters(island, [str(name) for name in message["senders"]], 2, codec.entries, protocol.domain(codec), label)  # fmt: skip
+        entries = codec.entries + (0 if test is None else test.tasks)
+        total = add_letters(island, senders, 2, entries, domain, label)
+        if test is None:
+            return total
+        if message["known"]:
+            return self._show_known(state, senders, holders, total[: codec.entries], test)
+        circle = self._circle(state, message, holders, domain)
+        island.state = {**state, "test": {**start_test(island, total, test, circle, senders), "senders": senders}}
+        return None
+
+    @staticmethod
+    def _show_known(state: Any, senders: Sequence[str], holders: Holders, total: Any, test: ReporterTest) -> Any:
+        """The sums of the tasks that had enough reporters in an earlier sum of the same senders, among the same holders.
+
+        Raises:
+            PolicyError: this holder does not know which these are.
+        """
+        tested = state["tested"]
+        withheld = test.unpack(tested.get("withheld"))
+        if withheld is None or tested["key"] != _name_tested(senders, holders):
+            raise PolicyError(f"sums of {len(senders)} senders whose reporters nobody counted", where="truth", remedy="look at the server: it asks for sums that may have one reporter")  # fmt: skip
+        return {"withheld": tested["withheld"], "sums": total[test.find_open(withheld)]}
+
+    def _circle(self, state: Any, message: Any, holders: Holders, domain: Any) -> HolderCircle:
+        """The holders of a sum, and its name."""
+        return HolderCircle(holders.names, holders.threshold, domain, label_sum(message, bytes(state["layout"])))
+
+    def _withhold(self, island: Any, message: Any) -> Any:
+        """Go on with a test of how many report; at its end, remember which tasks are withheld, and show the sums of the others."""
+        protocol, state = self._shares(), self._own_state(island)
+        holders, layout = self._holders(state, message["holders"]), read_layout(state["layout"])
+        codec = self.codec(message["step"], layout)
+        test, kept, number = protocol.find_test(codec, layout), state["test"], int(message["round"])
+        if test is None or not kept or list(kept["senders"]) != [str(name) for name in message["senders"]]:
+            raise PolicyError("a test of reporters that did not begin", where="truth", remedy=_RESTART)
+        circle = self._circle(state, message, holders, protocol.domain(codec))
+        wrote = self.half.add if number == 1 else self.half.withhold
+        after, withheld = continue_test(island, kept, [str(name) for name in message["from"]], number, circle, wrote.name)  # fmt: skip
+        if withheld is None:
+            island.state = {**state, "test": after}
+            return None
+        packed = test.pack(withheld)
+        island.state = {**state, "test": {}, "tested": {"key": _name_tested(kept["senders"], holders), "withheld": packed}}  # fmt: skip
+        return {"withheld": packed, "sums": np.asarray(kept["values"])[test.find_open(withheld)]}
 
     # ------------------------------------------------------------------ after the last sum
 
     def _close(self, island: Any, message: Any) -> None:
         """Learn from the last sums, and leave what is known of the own workers here, under a name if there is one."""
         state = self._own_state(island)
-        reports, model = self._reports(state), _arrays(state["model"])
+        reports, model = self._reports(state, message), _arrays(state["model"])
         broadcast, layout = _arrays(message["broadcast"]), reports.layout
         if message["learn"] and state["learned"] < int(message["number"]):
             model = self.model.learn(message["learn"], model, reports, broadcast)
@@ -274,6 +330,11 @@ def _letter_context(state: Any, message: Any) -> bytes:
     """What letters of one sum are bound to: a letter opens in no other sum, and among no other holders or tasks."""
     said = [message["number"], message["step"], message["attempt"], list(message["holders"])]
     return hashlib.sha256(M.encode(["atoll truth", bytes(state["layout"]), *said])).digest()
+
+
+def _name_tested(senders: Sequence[str], holders: Holders) -> bytes:
+    """What a test of reporters holds for: the same senders and holders."""
+    return hashlib.sha256(M.encode(["atoll tested", sorted(senders), list(holders.names)])).digest()
 
 
 def _known(find: Any, layout: TaskLayout, state: Arrays) -> Any:

@@ -200,7 +200,7 @@ class CommitteePlan:
 
 
 @functools.lru_cache(maxsize=64)
-def plan_committee(users: int, loss: float, colluders: float) -> CommitteePlan:
+def plan_committee(users: int, loss: float, colluders: float, products: bool = False) -> CommitteePlan:
     """Find the least ``k`` for which a ``t`` exists, and the least such ``t``.
 
     Of ``n`` users a lot draws ``k`` who add up for all. ``c = ceil(colluders n)`` users collude, and ``s = ceil(loss n)`` are lost before they have sent their sums:
@@ -215,6 +215,7 @@ def plan_committee(users: int, loss: float, colluders: float) -> CommitteePlan:
         users: ``n``, at least 2.
         loss: share of the users that are lost while a committee serves.
         colluders: share of the users that pool what they see.
+        products: whether the committee multiplies on shares (`Shamir.min_reporters`): ``2 t - 1`` members must then stay.
 
     Raises:
         ConfigError: a number makes no sense, or even all users together have no such threshold.
@@ -226,9 +227,10 @@ def plan_committee(users: int, loss: float, colluders: float) -> CommitteePlan:
     for members in range(2, users + 1):
         exposed = _tail(users, marked, members)
         threshold = max(2, int(np.argmax(exposed <= SECRECY)))  # the last entry is 0
-        if threshold > members:
+        needed = 2 * threshold - 1 if products else threshold
+        if needed > members:
             continue
-        stuck = float(_tail(users, lost, members)[members - threshold + 1])
+        stuck = float(_tail(users, lost, members)[members - needed + 1])
         if stuck <= RECOVERY:
             return CommitteePlan(members, threshold, float(exposed[threshold]), stuck)
     raise ConfigError(

@@ -50,11 +50,15 @@ from atoll.secure.shares import (
 
 from .models.model import Arrays, Term
 from .planning import plan_committee
+from .reporters import ReporterTest, count_rounds
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.party import Parties
+    from atoll.core.requests.request import Mailboxes
     from atoll.secure.shares.domain import Array, Domain
+
+    from .reports import TaskLayout
 
 __all__ = [
     "Additive",
@@ -212,6 +216,8 @@ class SumRequest:
         at: the path of the sum's requests.
         holders: who adds up; empty where nobody does.
         label: names the sum; a party makes the same of what it knows (`label_sum`).
+        test: which tasks have too few reporters to be shown; ``None`` if nothing is withheld.
+        tested: the ``senders`` and ``holders`` of the last sum in which it was found out, and who knows it (``by``).
     """
 
     senders: Parties
@@ -221,6 +227,8 @@ class SumRequest:
     at: tuple[Any, ...]
     holders: Holders = Holders((), 0)
     label: str = ""
+    test: ReporterTest | None = None
+    tested: Mapping[str, Any] = field(default_factory=dict)
 
 
 def label_sum(message: Mapping[str, Any], layout: bytes) -> str:
@@ -238,6 +246,8 @@ class ContributedSum:
         wrong: holders that sent other sums than they hold, or accused a sender falsely.
         cheats: parties whose shares lay on no polynomial; their contributions are not in it.
         virtual: bytes that each party would have sent and received, where nothing was sent; ``None`` where all of it was.
+        withheld: the tasks with too few reporters, ``(tasks,)``: nobody opened their sums, which are 0 here; ``None`` if none are withheld.
+        tested: the holders that know which these are.
     """
 
     values: Arrays
@@ -245,6 +255,8 @@ class ContributedSum:
     wrong: tuple[str, ...] = ()
     cheats: tuple[str, ...] = ()
     virtual: Mapping[str, tuple[int, int]] | None = None
+    withheld: NDArray[np.bool_] | None = None
+    tested: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -255,11 +267,13 @@ class PartyHalf:
         give: replies with the contributions, or with whole numbers, for a sum.
         share: posts shares of them to the holders.
         add: adds up the shares of the senders.
+        withhold: goes on with a test of how many report, see `atoll.truth.reporters`.
     """
 
     give: Task
     share: Task
     add: Task
+    withhold: Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +305,11 @@ class TruthProtocol(Checked):
         """
         del parties
         return 0, 0
+
+    def find_test(self, codec: SumCodec, layout: TaskLayout) -> ReporterTest | None:
+        """Which tasks are withheld in a sum; ``None`` if all are shown."""
+        del codec, layout
+        return None
 
     def domain(self, codec: SumCodec) -> Domain:
         """Where shares live."""
@@ -441,18 +460,55 @@ class Additive(TruthProtocol):
         adding = asked.there.named(*(name for name in holders.names if name in set(asked.there.names)))
         if len(adding) < holders.threshold:
             raise self._too_few(len(adding), holders, asked)
+        mail = given.mail.only_from(set(names))
         try:
-            sums = await fed.exchange(adding, half.add, told, mail=given.mail.only_from(set(names)), quorum=holders.threshold, at=(*asked.at, "add"))  # fmt: skip
+            if asked.test is not None:
+                replies = await self._test_and_add(fed, half, asked, asked.test, adding, told, mail)
+            else:
+                sums = await fed.exchange(adding, half.add, told, mail=mail, quorum=holders.threshold, at=(*asked.at, "add"))  # fmt: skip
+                replies = sums.by_name()
         except QuorumError as error:
             raise self._too_few(0, holders, asked, str(error)) from error
-        domain = self.domain(asked.codec)
-        fit, wrong = _fitting(sums.by_name(), asked.codec.entries, domain)
+        domain, entries, known = self.domain(asked.codec), asked.codec.entries, None
+        if asked.test is not None:
+            replies, known = _split_tested(replies, asked.test)
+            entries = int(np.count_nonzero(asked.test.find_open(known)))
+        fit, wrong = _fitting(replies, entries, domain)
         if len(fit) < holders.threshold:
             raise self._too_few(len(fit), holders, asked)
         places = {name: place for place, name in enumerate(holders.names)}
-        numbers, off = self.open(fed, {places[name]: row for name, row in fit.items()}, holders, domain, asked.at)
+        rows = {places[name]: row for name, row in fit.items()}
+        numbers, off = self.open(fed, rows, holders, domain, asked.at) if entries else (np.zeros(0, np.uint64), ())
         blamed = tuple(sorted([*wrong, *(holders.names[place] for place in off)]))
-        return ContributedSum(asked.codec.decode(domain.signed(numbers)), given.senders, blamed)
+        signed = domain.signed(numbers)
+        if asked.test is not None and known is not None:
+            whole = np.zeros(asked.codec.entries, dtype=np.int64)
+            whole[asked.test.find_open(known)] = signed
+            signed = whole
+        return ContributedSum(
+            asked.codec.decode(signed), given.senders, blamed, withheld=known, tested=tuple(sorted(fit))
+        )
+
+    async def _test_and_add(self, fed: Federation, half: PartyHalf, asked: SumRequest, test: ReporterTest, adding: Parties, told: Mapping[str, Any], mail: Mailboxes) -> Mapping[str, Any]:  # fmt: skip
+        """Let the holders find out which tasks have enough reporters, and send the sums of those. Holders that know it from an earlier sum of the same senders send them at once.
+
+        Raises:
+            QuorumError: too few holders are left.
+        """
+        needed = 2 * asked.holders.threshold - 1
+        known = asked.tested
+        same = known and (list(known["senders"]), list(known["holders"])) == (told["senders"], told["holders"])
+        knowing = [name for name in adding.names if same and name in set(known["by"])]
+        if len(knowing) >= asked.holders.threshold:
+            at = (*asked.at, "add")
+            found = await fed.exchange(adding.named(*knowing), half.add, {**told, "known": True}, mail=mail, quorum=asked.holders.threshold, at=at)  # fmt: skip
+            return found.by_name()
+        got = await fed.exchange(adding, half.add, {**told, "known": False}, mail=mail, quorum=needed, at=(*asked.at, "add"))  # fmt: skip
+        for number in range(1, count_rounds(test.least) + 1):
+            there = sorted(got.senders.names)
+            message = {**told, "round": number, "from": there}
+            got = await fed.exchange(got.senders, half.withhold, message, mail=got.mail.only_from(set(there)), quorum=needed, at=(*asked.at, "withhold", number))  # fmt: skip
+        return got.by_name()
 
     @property
     def shares_need_all(self) -> bool:
@@ -462,6 +518,8 @@ class Additive(TruthProtocol):
     def _too_few(self, there: int, holders: Holders, asked: SumRequest, why: str = "") -> QuorumError:
         said = f"{there} of {len(holders.names)} holders" if not why else f"too few of {len(holders.names)} holders"
         needed = holders.threshold + (isinstance(self, Shamir) and self.checks)
+        if asked.test is not None:
+            needed = 2 * holders.threshold - 1
         remedy = (
             "use Shamir(), which bears losses"
             if self.shares_need_all
@@ -496,6 +554,21 @@ def _fitting(replies: Mapping[str, Any], entries: int, domain: Domain) -> tuple[
     return fit, wrong
 
 
+def _split_tested(replies: Mapping[str, Any], test: ReporterTest) -> tuple[dict[str, Any], NDArray[np.bool_]]:
+    """The sums of holders, and the tasks that most of them withhold. A holder that says something else has nothing that fits."""
+    said: dict[bytes, list[str]] = {}
+    for name, reply in replies.items():
+        packed = reply.get("withheld") if isinstance(reply, Mapping) else None
+        if test.unpack(packed) is not None:
+            said.setdefault(np.asarray(packed).tobytes(), []).append(name)
+    most = max(said, key=lambda one: len(said[one]), default=None)
+    if most is None:
+        return dict.fromkeys(replies), np.ones(test.tasks, dtype=bool)
+    known = test.unpack(np.frombuffer(most, dtype=np.uint8))
+    rows = {name: reply["sums"] if name in said[most] else None for name, reply in replies.items()}
+    return rows, np.ones(test.tasks, dtype=bool) if known is None else known
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shamir(Additive):
     """Shamir's shares: ``threshold`` holders give the sum, so all others may be lost in every iteration, at any step (FedTruthFinder, section 4.3).
@@ -518,6 +591,8 @@ class Shamir(Additive):
         seeds: whether the shares of ``threshold - 1`` holders follow from seeds, so that their letters are small (`atoll.secure.shares.split_seeded`). Without seeds, shares hide contributions whatever the colluders can
             compute; the letters that carry them do not.
         checks: whether shares that lie on no polynomial are found before anything is added up; it needs seeds, and one holder more than the threshold.
+        min_reporters: workers that must report on a task, or its sums are shown to nobody, in each sum anew: whoever is lost does not count. 0 shows all. The holders multiply on shares, so that they learn whether there are enough and not how many
+            (`atoll.truth.reporters`); it takes ``2 threshold - 1`` holders that are there.
     """
 
     threshold: float = 0.5
@@ -526,6 +601,7 @@ class Shamir(Additive):
     colluders: float = 0.1
     seeds: bool = True
     checks: bool = False
+    min_reporters: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -535,6 +611,10 @@ class Shamir(Additive):
             raise ConfigError(f"threshold={self.threshold}", where="Shamir", remedy="use a share of the holders above 0 and up to 1, or a whole number of at least 2")  # fmt: skip
         if self.checks and not self.seeds:
             raise ConfigError("checks=True without seeds", where="Shamir", remedy="leave seeds=False out: checked shares follow from seeds")  # fmt: skip
+        if self.min_reporters < 0 or self.min_reporters == 1:
+            raise ConfigError(f"min_reporters={self.min_reporters}", where="Shamir", remedy="use 2 workers or more, or 0 to show all sums")  # fmt: skip
+        if self.min_reporters and self.checks:
+            raise ConfigError(f"min_reporters={self.min_reporters} with checks", where="Shamir", remedy="leave checks out: checked sums are opened whole")  # fmt: skip
         for name in ("loss", "colluders"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Shamir", remedy="use a share from 0 to below 1")  # fmt: skip
@@ -549,16 +629,22 @@ class Shamir(Additive):
         if size > parties:
             raise ConfigError(f"committee={size} of {parties} parties", where="Shamir", remedy=f"use 2 to {parties} members, or 0 for all")  # fmt: skip
         threshold = int(self.threshold) if self.threshold > 1 else max(2, math.ceil(self.threshold * size - 1e-9))
-        most = size - 1 if self.checks else size
+        most = size - 1 if self.checks else (size + 1) // 2 if self.min_reporters else size
         if threshold > most:
-            why = " with checks, which need one holder more" if self.checks else ""
-            raise ConfigError(f"threshold={threshold} of {size} holders{why}", where="Shamir", remedy=f"use 2 to {most}, or a share of the holders" if most > 1 else "use more holders, or leave checks out")  # fmt: skip
+            why = (
+                " with checks, which need one holder more"
+                if self.checks
+                else f" with min_reporters, which needs {2 * threshold - 1}"
+                if self.min_reporters
+                else ""
+            )
+            raise ConfigError(f"threshold={threshold} of {size} holders{why}", where="Shamir", remedy=f"use a threshold of 2 to {most}, or a share of the holders" if most > 1 else f"use more holders, or leave {'checks' if self.checks else 'min_reporters'} out")  # fmt: skip
         return size, threshold
 
     def _planned(self, parties: int) -> tuple[int, int] | None:
         """A committee smaller than all parties, if one keeps secrets and recovers."""
         try:
-            made = plan_committee(parties, self.loss, self.colluders)
+            made = plan_committee(parties, self.loss, self.colluders, bool(self.min_reporters))
         except ConfigError:
             return None
         return (made.members, made.threshold) if made.members < parties else None
@@ -567,6 +653,10 @@ class Shamir(Additive):
     def draws(self) -> bool:
         """Whether a lot may draw the holders."""
         return self.committee != 0
+
+    def find_test(self, codec: SumCodec, layout: TaskLayout) -> ReporterTest | None:
+        """The test of ``min_reporters``."""
+        return ReporterTest.of(self.min_reporters, codec.terms, layout) if self.min_reporters else None
 
     def domain(self, codec: SumCodec) -> Domain:
         """A prime field."""
@@ -627,10 +717,11 @@ class Shamir(Additive):
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Sums, and what holders could learn together."""
+        sums = (Exposure("server", f"the sum of all contributions to each task on which {self.min_reporters} workers or more report, in each iteration; and which tasks these are", "a site that has all workers of a task shows what they add together"), Exposure("every holder", f"which tasks {self.min_reporters} workers or more report on, in each iteration", "nothing hides it; how many report stays hidden")) if self.min_reporters else (_sums_seen(),)  # fmt: skip
         holders, threshold = self.plan_holders(max(parties, 2))
         lies = f"the server follows the protocol, or fewer than {2 * threshold - holders} holders collude with it" if 2 * threshold > holders else "the server follows the protocol: with a threshold above one half it may lie"  # fmt: skip
         return (
-            _sums_seen(),
+            *sums,
             Exposure(
                 f"up to {threshold - 1} of the {holders} holders, together with the server",
                 "nothing but the sums",
@@ -669,6 +760,8 @@ class Virtual(TruthProtocol):
         super().__post_init__()
         if self.of.checks:
             raise ConfigError("checks of shares that nobody makes", where="Virtual", remedy="leave checks out, or simulate Shamir(checks=True) itself")  # fmt: skip
+        if self.of.min_reporters:
+            raise ConfigError("tests of shares that nobody makes", where="Virtual", remedy="leave min_reporters out, or simulate Shamir(min_reporters=2) itself")  # fmt: skip
 
     def plan_holders(self, parties: int) -> tuple[int, int]:
         """Those of the shares."""

@@ -263,6 +263,17 @@ class CodedReports:
         """Return sums by worker, ``(reports,)`` to ``(workers,)``."""
         return np.bincount(self.worker, values, len(self.workers)).astype(np.float64, copy=False)
 
+    @property
+    def reporters(self) -> Codes:
+        """How many workers report on each task, ``(tasks,)``."""
+        return np.bincount(self.task, minlength=len(self.layout.tasks))
+
+    def choose(self, kept: NDArray[np.bool_]) -> CodedReports:
+        """The reports of a choice, ``(reports,)``, of the same workers."""
+        cell = self.cell[kept] if len(self.cell) else self.cell
+        number = self.number[kept] if len(self.number) else self.number
+        return CodedReports(self.layout, self.workers, self.task[kept], self.worker[kept], cell, number)
+
     @cached_property
     def counts(self) -> Floats:
         """How many reports each worker has, ``(workers,)``."""

@@ -194,6 +194,10 @@ def discover(
     checks: Annotated[
         bool, typer.Option("--checks", help="Holders check all shares, so that cheats are named.")
     ] = False,
+    min_reporters: Annotated[
+        int,
+        typer.Option("--min-reporters", help="Withhold tasks on which fewer workers report.", metavar="M", min=0),
+    ] = 0,
     loss: Annotated[float, typer.Option("--loss", help="Probability that a party is lost in an iteration.")] = 0.0,
     for_good: Annotated[bool, typer.Option("--for-good", help="Lost parties do not come back.")] = False,
     iterations: Annotated[int | None, typer.Option("--iterations", help="Most iterations.", min=0)] = None,
@@ -206,43 +210,56 @@ def discover(
     """Play a campaign on a file: every worker, or every site, is a party that shows nobody its reports. Compare with all reports in one place."""
     from atoll.cli.output import require_folder
     from atoll.runs.config import job_class
-    from atoll.truth import MajorityVote, pool_sites, read_reports, read_sites, read_truth, split_by_worker
-    from atoll.truth.reports import name_exact, require_reported
+    from atoll.truth import MajorityVote
 
     began = time.perf_counter()
     if out is not None:
         require_folder(out)
-    parts = read_sites(labels, site) if site else None
-    whole = pool_sites(parts) if parts else read_reports(labels)
-    repeated = sum(one.repeated for one in parts.values()) if parts else whole.repeated
-    known = None if truth is None else name_exact(read_truth(truth), whole)
-    if known is not None:
-        require_reported(whole.tasks, known)
-    model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss, checks)
+    parts, whole, repeated, known = _read(labels, site, truth)
+    model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss, checks, min_reporters)  # fmt: skip
     kind: Any = job_class("truth")
     job = kind(
         model=model, protocol=chosen, loss=loss, returns=0.0 if for_good else 1.0, label="", **_public(model, whole)
     )
-    result = _play(job, parts or split_by_worker(whole), seed)
+    result = _play(job, parts, seed)
     compared = result.compare_plain()
     votes = None if model.values == ("numbers",) else MajorityVote().fit(whole).fitted.by_task()
     found = {
         "tasks": len(whole.tasks), "workers": len(whole.workers), "labels": len(whole), "classes": len(result.fit.layout.classes),
         "repeated": repeated, "method": method, "protocol": protocol, "iterations": result.iterations,
         **_score(result, known, votes), "agreement": compared.agreement, "max_difference": compared.max_difference,
-        "lost": len(result.lost), "wrong": list(result.wrong), "cheats": list(result.cheats), "bytes_up": result.bytes_up, "bytes_down": result.bytes_down,
+        **({"withheld": len(result.withheld)} if min_reporters else {}), "lost": len(result.lost), "wrong": list(result.wrong), "cheats": list(result.cheats), "bytes_up": result.bytes_up, "bytes_down": result.bytes_down,
         "holders": result.holders[0], "threshold": result.holders[1], "seconds": time.perf_counter() - began,
     }  # fmt: skip
     if out is not None:
         out.write_text(result.csv(), encoding="utf-8")
         found["out"] = str(out)
-    table = PlainTable(title=f"{method} by {protocol}")
+    output_of(context).give(found, _shown(found))
+
+
+def _shown(found: Mapping[str, Any]) -> PlainTable:
+    """What a campaign found, for people."""
+    table = PlainTable(title=f"{found['method']} by {found['protocol']}")
     for name in ("", ""):
         table.add_column(name)
     for name, value in found.items():
         if value not in (None, []):
             table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
-    output_of(context).give(found, table)
+    return table
+
+
+def _read(labels: Path, site: str | None, truth: Path | None) -> tuple[Mapping[str, Reports], Reports, int, Mapping[str, str] | None]:  # fmt: skip
+    """The reports of each party and of all, how many were repeated, and the truth of tasks that have reports."""
+    from atoll.truth import pool_sites, read_reports, read_sites, read_truth, split_by_worker
+    from atoll.truth.reports import name_exact, require_reported
+
+    parts = read_sites(labels, site) if site else None
+    whole = pool_sites(parts) if parts else read_reports(labels)
+    repeated = sum(one.repeated for one in parts.values()) if parts else whole.repeated
+    known = None if truth is None else name_exact(read_truth(truth), whole)
+    if known is not None:
+        require_reported(whole.tasks, known)
+    return parts or split_by_worker(whole), whole, repeated, known
 
 
 _SHORT = {"vote": "MajorityVote", "mean": "MeanReport", "median": "MedianReport", "sum": "WeightedSum", "d&s": "DawidSkene", "ds": "DawidSkene"}  # fmt: skip
@@ -297,7 +314,7 @@ def _model_of(word: str, iterations: int | None, hierarchy: Path | None) -> Trut
     return model
 
 
-def _protocol_of(word: str, threshold: float, committee: str, loss: float, checks: bool) -> TruthProtocol:
+def _protocol_of(word: str, threshold: float, committee: str, loss: float, checks: bool, min_reporters: int) -> TruthProtocol:  # fmt: skip
     """The protocol of a name; the loss that is played is the one that an ``auto`` committee is planned for.
 
     Raises:
@@ -313,10 +330,12 @@ def _protocol_of(word: str, threshold: float, committee: str, loss: float, check
         raise ConfigError(f"--committee {committee} with --protocol {word}", remedy="use --protocol shamir or virtual, or leave --committee out")  # fmt: skip
     if checks and kind is not Shamir:
         raise ConfigError(f"--checks with --protocol {word}", remedy="use --protocol shamir, or leave --checks out")
+    if min_reporters and kind is not Shamir:
+        raise ConfigError(f"--min-reporters {min_reporters} with --protocol {word}, which compares nothing under shares", remedy="use --protocol shamir, or leave --min-reporters out")  # fmt: skip
     if kind is Masks:
         return Masks(threshold=threshold)
     members = committee if committee == "auto" else int(committee)
-    shares = Shamir(threshold=threshold, committee=members, loss=loss or 0.05, checks=checks)
+    shares = Shamir(threshold=threshold, committee=members, loss=loss or 0.05, checks=checks, min_reporters=min_reporters)  # fmt: skip
     if kind is Virtual:
         return Virtual(of=shares)
     if kind is Shamir:
@@ -337,7 +356,7 @@ def _public(model: TruthModel, whole: Reports) -> dict[str, Any]:
 
 
 def _score(result: TruthResult, known: Mapping[str, str] | None, votes: Any) -> dict[str, float | None]:
-    """How good the truth is: of labels the accuracy, beside that of the vote; of numbers the mean absolute error and the correlation."""
+    """How good the truth is: of labels the accuracy, beside that of the vote; of numbers the mean absolute error and the correlation. Tasks that are withheld do not count."""
     from atoll.core.errors import DataError
     from atoll.truth import score_labels
 
@@ -345,11 +364,16 @@ def _score(result: TruthResult, known: Mapping[str, str] | None, votes: Any) -> 
     if known is None:
         return none
     if votes is not None:
-        return {**none, "accuracy": score_labels(result.fit.by_task(), known), "majority": score_labels(votes, known)}
+        shown = {task: value for task, value in known.items() if task in result.truth}
+        if not shown:
+            return none
+        return {**none, "accuracy": score_labels(result.fit.by_task(), shown), "majority": score_labels(votes, shown)}
     try:
-        pairs = [(float(result.truth[task]), float(value)) for task, value in known.items()]
+        pairs = [(float(result.truth[task]), float(value)) for task, value in known.items() if task in result.truth]
     except ValueError:
         raise DataError("a truth is no number", where="--truth", remedy="give numbers for numbers, or use a model of classes") from None  # fmt: skip
+    if not pairs:
+        return none
     far = [found - true for found, true in pairs]
     middles = [math.fsum(column) / len(pairs) for column in zip(*pairs, strict=True)]
     apart = [(found - middles[0], true - middles[1]) for found, true in pairs]
