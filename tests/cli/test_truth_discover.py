@@ -52,6 +52,15 @@ def test_it_says_how_good_the_truth_is(labels, capsys, more):
     assert found["mae"] is None
 
 
+@pytest.mark.filterwarnings("ignore:1 report left out")
+def test_with_noise_it_says_how_much(labels, capsys):
+    asked = ("--method", "majority-vote", "--epsilon", "4", "--clip", "3", "--json")
+    assert discover(labels, *asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["epsilon"], found["delta"], found["iterations"]) == (4.0, 1e-5, 1)
+    assert found["deviation"] > 3
+
+
 def test_numbers_have_errors_and_a_correlation(tmp_path, capsys):
     (tmp_path / "n.csv").write_text(
         "task,worker,label\n" + "".join(f"t{t},w{w},{10 * t + w}\n" for t in range(4) for w in range(3))
@@ -74,6 +83,8 @@ def test_numbers_have_errors_and_a_correlation(tmp_path, capsys):
         (("--protocol", "shamit"), "shamir"),
         (("--protocol", "masks", "--committee", "3"), "--committee 3 with --protocol masks"),
         (("--protocol", "masks", "--checks"), "--checks with --protocol masks"),
+        (("--clip", "2"), "--clip 2 without --epsilon"),
+        (("--epsilon", "2"), "say how much a worker may add"),
         (("--protocol", "masks", "--min-reporters", "2"), "which compares nothing under shares"),
         (("--committee", "some"), "--committee some"),
         (("--hierarchy", "h.csv"), "--method tdh"),

@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str] | None] = {
     "programs": {"core", "data", "learn", "privacy", "secure", "stages"},
     "labels": {"core", "data", "learn", "programs", "torch", "stages", "privacy", "secure", "rounds"},
     "fitting": {"core", "data", "statistics"},
-    "truth": {"core", "data", "secure"},
+    "truth": {"core", "data", "privacy", "secure"},
     "ensemble": {"core", "data", "labels", "learn", "privacy", "rounds", "torch", "trees"},
     "crossmodal": {"core", "data", "learn", "native", "privacy", "secure", "torch"},
     "vertical": {"core", "data", "privacy", "secure", "trees"},

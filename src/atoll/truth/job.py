@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,8 +24,9 @@ from atoll.secure.lot import draw_lot
 from atoll.secure.ranking import RankingTerms, rank_parties
 
 from .models.model import Arrays, TruthFit, TruthModel, blend_broadcast
+from .noise import ContributionNoise
 from .parties import PartySteps, layout_message, own_reports, read_layout
-from .protocols import ContributedSum, Holders, Shamir, SumRequest, TruthProtocol, Virtual, label_sum
+from .protocols import ContributedSum, Holders, PlainReplies, Shamir, SumRequest, TruthProtocol, Virtual, label_sum
 from .reporters import ReporterTest
 from .reports import CodedReports, Reports, TaskLayout, pool_sites
 
@@ -63,6 +65,11 @@ class Truth(Checked, Job):
         returns: probability that a lost party is there again in the next iteration: 1 loses parties for a while, 0 for good.
         label: the name of what stays at the parties; empty for nothing.
         ranking: colluding parties that a leader-board of parties bears, at the end; 0 makes none. It has the order of the parties by the mean of their workers' skills, and nobody learns these (`atoll.secure.rank_parties`).
+        epsilon: differential privacy of a worker with all its reports, in all steps: towards the server and everyone after it, whatever other worker of the same party it is exchanged for. Parties add noise that none of them knows; ``None`` adds none.
+            ``tasks`` and ``classes`` must be given then, since what parties have tells of their workers; how many workers each has is told.
+        delta: with epsilon, the probability that it does not hold.
+        clip: with epsilon, the largest length of what a worker adds in a step; longer contributions are scaled down. The root of how many reports most workers have is a good beginning.
+        honest: with epsilon, the part of the parties whose noise is enough. The rest may be lost, or tell the server theirs. No sum is made of fewer.
     """
 
     kind: ClassVar[str] = "truth"
@@ -82,6 +89,10 @@ class Truth(Checked, Job):
     returns: float = 1.0
     label: str = "truth"
     ranking: int = 0
+    epsilon: float | None = None
+    delta: float = 1e-5
+    clip: float | None = None
+    honest: float = 0.5
 
     def __post_init__(self) -> None:
         require_parts(
@@ -104,6 +115,33 @@ class Truth(Checked, Job):
             raise ConfigError(f"ranking={self.ranking} with {type(self.model).__name__}, which does not say how reliable workers are", remedy="use a model of workers, such as OneCoin or CRH")  # fmt: skip
         if (self.low is None) != (self.high is None):
             raise ConfigError(f"low={self.low}, high={self.high}", remedy="give both, or leave both out")
+        if self.epsilon is not None:
+            self._require_noise(self.epsilon)
+
+    def _require_noise(self, epsilon: float) -> None:
+        """Refuse settings with which epsilon would not hold."""
+        if not (epsilon > 0 and math.isfinite(epsilon)) or not 0 < self.delta < 1 or not 0 < self.honest <= 1:
+            raise ConfigError(f"epsilon={epsilon}, delta={self.delta}, honest={self.honest}", remedy="use a finite epsilon above 0, a delta between 0 and 1 such as 1e-5, and a part of the parties above 0")  # fmt: skip
+        if self.clip is None or not (self.clip > 0 and math.isfinite(self.clip)):
+            raise ConfigError(f"clip={self.clip} with epsilon={epsilon:g}", remedy="say how much a worker may add in a step: clip=..., such as the root of how many reports most workers have")  # fmt: skip
+        protocol = self.protocol
+        if isinstance(protocol, PlainReplies):
+            raise ConfigError(f"epsilon={epsilon:g} with PlainReplies: each party's numbers have a part of the noise alone", remedy="use Shamir(), whose server sees sums")  # fmt: skip
+        if isinstance(protocol, Shamir) and (protocol.checks or protocol.min_reporters):
+            what = "checks, whose sums may have too few parties" if protocol.checks else "min_reporters, which tells exactly whether there are enough"  # fmt: skip
+            raise ConfigError(f"epsilon={epsilon:g} with {what}", remedy=f"leave {'checks' if protocol.checks else 'min_reporters'} out, or epsilon")  # fmt: skip
+        if self.ranking:
+            raise ConfigError(f"epsilon={epsilon:g} with ranking={self.ranking}: the order of the parties has no noise", remedy="leave ranking out, or epsilon")  # fmt: skip
+        asked = self._asked(bool(self.candidates) or self.model.values[0] == "claims")
+        if asked:
+            named = {"range": "low and high"}
+            raise ConfigError(f"epsilon={epsilon:g}, and parties would tell their {' and '.join(asked)}", remedy=f"give {' and '.join(named.get(name, name) for name in asked)} in the job: what a party has tells of its workers")  # fmt: skip
+
+    def find_noise(self, parties: int) -> ContributionNoise | None:
+        """The noise of a campaign of so many parties; ``None`` without epsilon."""
+        if self.epsilon is None:
+            return None
+        return ContributionNoise(self.epsilon, self.delta, float(self.clip or 0), parties, self.most_rounds or 0, self.honest)  # fmt: skip
 
     @property
     def key_columns(self) -> Sequence[str]:
@@ -138,7 +176,13 @@ class Truth(Checked, Job):
         parties = clients or (len(data) if data is not None else 2)
         asked = self._asked(bool(self.candidates))
         seen = list(self.protocol.exposures(parties))
-        seen.append(Exposure("server", "how many workers and reports each party has"))
+        private = self.epsilon is not None
+        seen.append(
+            Exposure(
+                "server",
+                "how many workers each party has" if private else "how many workers and reports each party has",
+            )
+        )
         if asked:
             what = {"tasks": "the tasks that each party has reports on", "classes": "the labels that each party has", "candidates": "the values that each party claims of each task", "range": "the smallest and the largest number of each party"}  # fmt: skip
             seen += [Exposure("server", what[name], f"name them beforehand: {'low and high' if name == 'range' else name}") for name in asked]  # fmt: skip
@@ -154,15 +198,20 @@ class Truth(Checked, Job):
         notes = [
             f"each worker's state in {type(self.model).__name__} stays at its party",
             "if a party is lost between two iterations in which nothing else changes, the difference of the sums is near to what it contributed",
-            "no differential privacy: sums are exact",
+            f"differential privacy of each worker with all its reports: epsilon {self.epsilon:g} and delta {self.delta:g} for all {self.most_rounds} sums, by noise of which no party knows the whole"
+            if private
+            else "no differential privacy: sums are exact",
         ]
         costs: dict[str, Any] = {}
         if self.tasks and (self.classes or self.model.values == ("numbers",)):
             layout = TaskLayout(tuple(self.tasks), tuple(self.classes), workers=max(parties, 1)) if self.classes else TaskLayout(tuple(self.tasks), workers=max(parties, 1))  # fmt: skip
-            steps = PartySteps(self.model, self.protocol, [f"party-{i}" for i in range(parties)])
+            steps = PartySteps(
+                self.model, self.protocol, [f"party-{i}" for i in range(parties)], self.find_noise(parties)
+            )
             codec = steps.codec(self.model.steps[-1], layout)
             holders, threshold = self.protocol.plan_holders(parties)
-            costs = {"numbers": codec.entries, "holders": holders, "threshold": threshold, "bytes_shares": self.protocol.count_share_bytes(codec, parties)}  # fmt: skip
+            noise = {} if steps.noise is None else {"deviation": steps.noise.deviation()}
+            costs = {**noise, "numbers": codec.entries, "holders": holders, "threshold": threshold, "bytes_shares": self.protocol.count_share_bytes(codec, parties)}  # fmt: skip
         return Explanation(self.title, parties, tuple(seen), costs, tuple(notes))
 
     def prepare(self, data: Any) -> Prepared:
@@ -237,6 +286,7 @@ class TruthResult:
         unranked: why there is no leader-board, although the job makes one; too many were lost at its end.
         withheld: the tasks that never had ``min_reporters`` reporters at once: they have no truth here.
         min_reporters: how many those are.
+        noise: the noise of each sum, where there is some.
     """
 
     fit: TruthFit
@@ -257,6 +307,7 @@ class TruthResult:
     unranked: str = ""
     withheld: tuple[str, ...] = ()
     min_reporters: int = 0
+    noise: ContributionNoise | None = None
 
     @cached_property
     def truth(self) -> dict[str, Any]:
@@ -290,6 +341,7 @@ class TruthResult:
             "wrong": list(self.wrong), "cheats": list(self.cheats), "holders": self.holders[0], "threshold": self.holders[1],
             "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, **({"ranking": list(self.ranking)} if self.ranking else {}), **({"unranked": self.unranked} if self.unranked else {}),
             **({"withheld": len(self.withheld)} if self.min_reporters else {}),
+            **({} if self.noise is None else {"epsilon": self.noise.epsilon, "delta": self.noise.delta, "deviation": self.noise.deviation()}),
         }  # fmt: skip
 
     def csv(self) -> str:
@@ -352,7 +404,7 @@ def replay_steps(
     total, never = sum(workers.values()), np.full(len(layout.tasks), bool(min_reporters))
     for one in steps:
         there = np.isin(home, list(one.senders))
-        everything, own = _of_workers(whole, there), {name: value[there] for name, value in state.items()}
+        everything, own = whole.of_workers(there), {name: value[there] for name, value in state.items()}
         part = everything.choose(~never[everything.task]) if learn and never.any() else everything
         if learn:
             own = model.learn(learn, own, part, broadcast)
@@ -381,15 +433,6 @@ def _hide(sums: Arrays, shown: np.ndarray[Any, Any]) -> Arrays:
     return found
 
 
-def _of_workers(reports: CodedReports, there: np.ndarray[Any, Any]) -> CodedReports:
-    """The reports of some of the workers."""
-    kept, places = there[reports.worker], np.cumsum(there) - 1
-    names = tuple(name for name, is_in in zip(reports.workers, there.tolist(), strict=True) if is_in)
-    cell = reports.cell[kept] if len(reports.cell) else reports.cell
-    number = reports.number[kept] if len(reports.number) else reports.number
-    return CodedReports(reports.layout, names, reports.task[kept], places[reports.worker[kept]], cell, number)
-
-
 # ------------------------------------------------------------------ the program
 
 
@@ -404,7 +447,8 @@ class PreparedTruth(Prepared):
     def __init__(self, job: Truth, data: Any) -> None:
         self.job, self.data = job, data
         self.names = [str(name) for name in data.names]
-        self.steps = PartySteps(job.model, job.protocol, self.names)
+        self.noise = job.find_noise(len(self.names))
+        self.steps = PartySteps(job.model, job.protocol, self.names, self.noise)
         self.tasks = self.steps.tasks
         if _are_here(data):
             self._require_own_workers()
@@ -437,7 +481,7 @@ class PreparedTruth(Prepared):
         cheats = tuple(map(str, value["cheats"]))
         lost = tuple(name for name in parties if name not in cheats and (any(name not in one.senders for one in steps) or name in value["gone"]))  # fmt: skip
         up, down = int(value["bytes_up"]), int(value["bytes_down"])
-        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]), self._withheld(layout, value), self._least)  # fmt: skip
+        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]), self._withheld(layout, value), self._least, self.noise)  # fmt: skip
 
     @property
     def _least(self) -> int:
@@ -450,8 +494,10 @@ class PreparedTruth(Prepared):
         return tuple(task for task, hidden in zip(layout.tasks, never.tolist(), strict=True) if hidden) if self._least else ()  # fmt: skip
 
     def most(self, rows: int) -> Sequence[Event]:
-        """Return one release without noise."""
+        """Return the releases of all steps, or one without noise."""
         del rows
+        if self.noise is not None:
+            return (replace(self.noise.released, count=self.noise.releases),)
         return (NonPrivate(what=f"sums of contributions to {type(self.job.model).__name__}"),)
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
@@ -475,8 +521,9 @@ class PreparedTruth(Prepared):
         sure = {} if outcome.fit.layout.values == "numbers" else outcome.confidence
         rows = [[str(task), _shown(value), f"{sure[task]:.3f}" if task in sure else "-"] for task, value in [*truth.items()][:_SHOWN]]  # fmt: skip
         least = min(sure, key=sure.__getitem__, default=None)
+        whose = f"{told['workers']:,} workers" if outcome.noise is not None else f"{told['reports']:,} reports of {told['workers']:,} workers"  # fmt: skip
         tiles = [
-            ["tasks", f"{told['tasks']:,}", f"{told['reports']:,} reports of {told['workers']:,} workers"],
+            ["tasks", f"{told['tasks']:,}", whose],
             *([] if least is None else [["least sure", f"{sure[least]:.3f}", f"of {least}"]]),
         ]
         many = f" The first {_SHOWN} are below; truth.csv has all." if len(truth) > _SHOWN else ""
@@ -605,6 +652,11 @@ class _Loop:
         return {"number": number, "learn": self.state["learn"], "broadcast": self.state["broadcast"], **silent}
 
     @property
+    def _fewest(self) -> int:
+        """Parties that a sum must have."""
+        return max(2, 0 if self.steps.noise is None else self.steps.noise.least)
+
+    @property
     def _tests(self) -> bool:
         """Whether tasks with few reporters are withheld."""
         return isinstance(self.job.protocol, Shamir) and self.job.protocol.min_reporters > 0
@@ -703,7 +755,7 @@ class _Loop:
         draws = isinstance(protocol, Shamir) and 0 < self.state["holders"] < len(self.steps.parties)
         holders = await self._holders(senders, there, anew=False, real=draws)
         layout = bytes(self.state["layout"])
-        asked = SumRequest(senders, there, message, codec, (number, step), holders, label_sum(message, layout), protocol.find_test(codec, self.layout), self.state["tested"])  # fmt: skip
+        asked = SumRequest(senders, there, message, codec, (number, step), holders, label_sum(message, layout), protocol.find_test(codec, self.layout), self._fewest, self.state["tested"])  # fmt: skip
         try:
             return await protocol.add_up(self.fed, self.steps.half, asked)
         except QuorumError:

@@ -17,6 +17,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import CompositionError, DataError, PolicyError
+from atoll.core.event import Covered
 from atoll.core.requests.task import Task
 from atoll.secure.lot import accept_lot
 from atoll.secure.ranking import share_number
@@ -38,7 +39,11 @@ from .reporters import HolderCircle, ReporterTest, continue_test, start_test
 from .reports import CodedReports, Reports, TaskLayout, reports_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from .noise import ContributionNoise
 
 __all__ = ["PartySteps", "layout_message", "own_reports", "read_layout"]
 
@@ -81,10 +86,18 @@ class PartySteps:
         model: the model.
         protocol: how contributions add up.
         parties: the names of all parties.
+        noise: the noise of each sum, if there is some.
     """
 
-    def __init__(self, model: TruthModel, protocol: TruthProtocol, parties: Sequence[str]) -> None:
-        self.model, self.protocol, self.parties = model, protocol, tuple(parties)
+    def __init__(
+        self,
+        model: TruthModel,
+        protocol: TruthProtocol,
+        parties: Sequence[str],
+        noise: ContributionNoise | None = None,
+    ) -> None:
+        self.model, self.protocol, self.parties, self.noise = model, protocol, tuple(parties), noise
+        self.order = [step for _, step in model.step_names()]
         self.describe = Task("atoll.truth.parties:describe", self._describe)
         self.lend = Task("atoll.truth.parties:lend", self._lend)
         self.tag = Task("atoll.truth.parties:tag", self._tag)
@@ -115,6 +128,11 @@ class PartySteps:
     def _describe(self, island: Any, message: Any) -> dict[str, Any]:
         """How many workers there are, and what is asked for of: tasks, labels, the range of numbers."""
         reports, asked = own_reports(island.data), set(message["asked"])
+        if self.noise is not None:
+            if asked:
+                raise PolicyError(f"tell {', '.join(sorted(asked))} in a campaign with epsilon", where="truth", remedy="look at the server: the job names what everybody knows")  # fmt: skip
+            self._cover(island, "how many workers there are")
+            return {"workers": len(reports.workers), "repeated": 0, "reports": 0}
         told: dict[str, Any] = {"workers": len(reports.workers), "repeated": reports.repeated, "reports": len(reports)}
         if "tasks" in asked:
             told["tasks"] = list(reports.tasks)
@@ -132,17 +150,20 @@ class PartySteps:
 
     def _lend(self, island: Any, message: Any) -> None:
         """Post a fresh key to every party, under which all of them tag their workers."""
+        self._cover(island, "a key")
         key = island.secret.bytes(32)
         for name in message["names"]:
             island.post(str(name), {"key": key})
 
     def _tag(self, island: Any, message: Any) -> list[bytes]:
         """A tag for each worker, which the same name has at every party, and which tells nobody without the key what the name is; in the order of the tags."""
+        self._cover(island, "tags of workers under a key that the server does not know")
         key = island.inbox[str(message["keeper"])]["key"]
         return sorted(hmac.digest(key, name.encode(), "sha256")[:16] for name in own_reports(island.data).workers)
 
     def _open(self, island: Any, message: Any) -> None:
         """Code the reports, and begin with workers of whom nothing is known."""
+        self._cover(island, "that the party is there")
         layout = read_layout(bytes(message["layout"]))
         self.model.require_layout(layout)
         coded = layout.code(own_reports(island.data))
@@ -152,10 +173,12 @@ class PartySteps:
             "layout": bytes(message["layout"]), "learned": 0, "people": list(coded.workers),
             "task": coded.task, "worker": coded.worker, "cell": coded.cell, "number": coded.number,
             "model": self.model.start_workers(layout, len(coded.workers)), "holders": [], "test": {}, "tested": {},
+            "seed": b"" if self.noise is None else island.secret.bytes(32),
         }  # fmt: skip
 
     def _accept(self, island: Any, message: Any) -> None:
         """Verify a lot, and remember whom it chose to hold shares."""
+        self._cover(island, "that the party accepts a lot")
         state = self._own_state(island)
         lot = accept_lot(island, message["lot"], at=message["at"])
         if not set(lot.invited) <= set(self.parties):
@@ -198,15 +221,47 @@ class PartySteps:
 
     def codec(self, step: str, layout: TaskLayout) -> SumCodec:
         """How the contributions of a step become whole numbers."""
-        return SumCodec(self.model.terms(step, layout), self.protocol.bits, layout.workers, len(self.parties))
+        bits, far = (self.protocol.bits, 0) if self.noise is None else (self.noise.bits, self.noise.largest)
+        return SumCodec(self.model.terms(step, layout), bits, layout.workers, len(self.parties), far)
+
+    def _cover(self, island: Any, what: str) -> None:
+        """Note that a reply without noise tells nothing of a worker's reports, where others have noise."""
+        if self.noise is not None:
+            island.spend(Covered(what=what))
+
+    def _encode(self, island: Any, message: Any, codec: SumCodec) -> NDArray[np.int64]:
+        """The contributions as whole numbers; with noise, each worker's clipped.
+
+        Raises:
+            PolicyError: with noise, the server asks for another step than is next, or for a step again after another broadcast: its sums would tell more than was agreed on.
+        """
+        given, reports = self._contribute(island, message)
+        noise, state = self.noise, island.state
+        if noise is None:
+            return codec.encode(given, len(reports.workers))
+        number = int(message["number"])
+        if not 1 <= number <= len(self.order) or message["step"] != self.order[number - 1]:
+            raise PolicyError(f"step {number} {message['step']} of a campaign of {len(self.order)} steps", where="truth", remedy="look at the server: it asks for sums that nobody agreed to")  # fmt: skip
+        asked = {name: message[name] for name in ("number", "learn", "broadcast", "step")}
+        island.promise(f"contribution {number} of {island.request.split('/')[0]}", hashlib.sha256(M.encode(asked)).digest())  # fmt: skip
+        island.spend(noise.released if not int(message["attempt"]) else Covered(what=f"step {number} again"))
+        model, broadcast = _arrays(state["model"]), _arrays(message["broadcast"])
+
+        def rows() -> Iterator[NDArray[np.float64]]:
+            for worker in range(len(reports.workers)):
+                alone = np.arange(len(reports.workers)) == worker
+                own = {name: value[alone] for name, value in model.items()}
+                yield codec.flatten(self.model.contribute(message["step"], own, reports.of_workers(alone), broadcast))
+
+        return noise.add_up(rows(), codec.entries, bytes(state["seed"]), number)
 
     def _give(self, island: Any, message: Any) -> dict[str, Sum]:
         """The contributions, as they are or as whole numbers."""
-        given, reports = self._contribute(island, message)
         if not self.protocol.whole:
+            given, _ = self._contribute(island, message)
             return {name: Sum(np.asarray(value, dtype=np.float64), role="side") for name, value in given.items()}
-        codec = self.codec(message["step"], reports.layout)
-        return {"words": Sum(codec.encode(given, len(reports.workers)), role="side")}
+        codec = self.codec(message["step"], read_layout(self._own_state(island)["layout"]))
+        return {"words": Sum(self._encode(island, message, codec), role="side")}
 
     def _shares(self) -> Additive:
         if not isinstance(self.protocol, Additive):
@@ -230,12 +285,11 @@ class PartySteps:
 
     def _share(self, island: Any, message: Any) -> bytes | None:
         """Post shares of the contributions to the holders; with checks, reply with what the party commits to."""
-        protocol = self._shares()
-        given, reports = self._contribute(island, message)
-        holders = self._holders(island.state, message["holders"])
-        codec = self.codec(message["step"], reports.layout)
-        numbers, domain = codec.encode(given, len(reports.workers)), protocol.domain(codec)
-        if protocol.find_test(codec, reports.layout) is not None:
+        protocol, state = self._shares(), self._own_state(island)
+        holders, layout = self._holders(state, message["holders"]), read_layout(state["layout"])
+        codec = self.codec(message["step"], layout)
+        numbers, domain = self._encode(island, message, codec), protocol.domain(codec)
+        if protocol.find_test(codec, layout) is not None:
             numbers = np.concatenate([numbers, self._reports(island.state).reporters.astype(np.int64)])
         if isinstance(protocol, Shamir) and protocol.checks:
             label = label_sum(message, bytes(island.state["layout"]))
@@ -256,7 +310,8 @@ class PartySteps:
         island.bind_letters(_letter_context(state, message), self.half.share.name)
         label = f"step {message['number']} attempt {message['attempt']} of {island.request.rpartition('/@')[0]}"
         entries = codec.entries + (0 if test is None else test.tasks)
-        total = add_letters(island, senders, 2, entries, domain, label)
+        self._cover(island, "a share of a sum")
+        total = add_letters(island, senders, 2 if self.noise is None else self.noise.least, entries, domain, label)
         if test is None:
             return total
         if message["known"]:
@@ -304,6 +359,7 @@ class PartySteps:
 
     def _close(self, island: Any, message: Any) -> None:
         """Learn from the last sums, and leave what is known of the own workers here, under a name if there is one."""
+        self._cover(island, "that the campaign is over")
         state = self._own_state(island)
         reports, model = self._reports(state, message), _arrays(state["model"])
         broadcast, layout = _arrays(message["broadcast"]), reports.layout

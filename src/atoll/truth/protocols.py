@@ -104,12 +104,22 @@ class SumCodec:
         bits: bits after the point.
         workers: all workers.
         parties: all parties.
+        noise: how far noise moves a sum at most, in steps of ``2^-bits``.
+
+    Raises:
+        ConfigError: a term has no finite bound.
     """
 
     terms: Mapping[str, Term]
     bits: int
     workers: int
     parties: int
+    noise: int = 0
+
+    def __post_init__(self) -> None:
+        for name, term in self.terms.items():
+            if not math.isfinite(term.bound):
+                raise ConfigError(f"{name} has no bound", where="SumCodec", remedy="let the model's terms name the largest entry that a worker can have: without one, sums overflow, and no noise hides it")  # fmt: skip
 
     @functools.cached_property
     def entries(self) -> int:
@@ -120,7 +130,7 @@ class SumCodec:
     def most(self) -> int:
         """The largest size of a sum."""
         bound = max((term.bound for term in self.terms.values()), default=0.0)
-        return math.ceil(self.workers * bound * 2.0**self.bits) + self.parties
+        return math.ceil(self.workers * bound * 2.0**self.bits) + self.parties + self.noise
 
     def field(self) -> Field:
         """The smallest prime field that no sum overflows.
@@ -170,8 +180,12 @@ class SumCodec:
             rows.append(np.rint(np.ravel(value) * 2.0**self.bits).astype(np.int64))
         return np.concatenate(rows)
 
+    def flatten(self, given: Arrays) -> NDArray[np.float64]:
+        """Arrays as one row, in the order of `encode`, ``(entries,)``."""
+        return np.concatenate([np.ravel(given[name]) for name in sorted(self.terms)]).astype(np.float64, copy=False)
+
     def decode(self, numbers: NDArray[np.int64]) -> Arrays:
-        """The inverse of `encode` for sums.
+        """The inverse of `encode` for sums. Sums with noise are brought back to what they can be.
 
         Raises:
             DataError: a sum is larger than all workers together can make it.
@@ -180,9 +194,12 @@ class SumCodec:
         for name, term in sorted(self.terms.items()):
             size = math.prod(term.shape)
             value = numbers[at : at + size].astype(np.float64) / 2.0**self.bits
-            limit = term.bound * self.workers + self.parties * 2.0**-self.bits
+            limit = term.bound * self.workers + (self.parties + self.noise) * 2.0**-self.bits
             if float(np.abs(value).max(initial=0.0)) > limit * (1 + 1e-9):
                 raise DataError(f"a sum of {name} is beyond {limit:g}", where="SumCodec", remedy="somebody added numbers beyond the range: look for the party, or leave new ones out")  # fmt: skip
+            if self.noise:
+                most = term.bound * self.workers
+                value = np.clip(value, -most if term.signed else 0.0, most)
             found[name] = value.reshape(term.shape)
             at += size
         return found
@@ -217,6 +234,7 @@ class SumRequest:
         holders: who adds up; empty where nobody does.
         label: names the sum; a party makes the same of what it knows (`label_sum`).
         test: which tasks have too few reporters to be shown; ``None`` if nothing is withheld.
+        least: the smallest number of parties whose sum may be opened.
         tested: the ``senders`` and ``holders`` of the last sum in which it was found out, and who knows it (``by``).
     """
 
@@ -228,6 +246,7 @@ class SumRequest:
     holders: Holders = Holders((), 0)
     label: str = ""
     test: ReporterTest | None = None
+    least: int = 2
     tested: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -381,9 +400,9 @@ class Masks(TruthProtocol):
         super().__post_init__()
         self._reducer()
 
-    def _reducer(self) -> SecureAggregation:
+    def _reducer(self, least: int = 2) -> SecureAggregation:
         threshold = None if self.threshold is None else _whole_or_share(self.threshold)
-        return SecureAggregation(threshold=threshold, server=self.server, least=2)
+        return SecureAggregation(threshold=threshold, server=self.server, least=least)
 
     def require_parties(self, parties: int, *, live: bool) -> None:
         """Refuse a threshold that so many parties or an active server break."""
@@ -394,7 +413,12 @@ class Masks(TruthProtocol):
         """One masked sum."""
         asked.codec.ring()
         found = await fed.sum(
-            asked.senders, half.give, dict(asked.message), reducer=self._reducer(), quorum=2, at=asked.at
+            asked.senders,
+            half.give,
+            dict(asked.message),
+            reducer=self._reducer(asked.least),
+            quorum=asked.least,
+            at=asked.at,
         )
         return ContributedSum(asked.codec.decode(np.asarray(found["words"], dtype=np.int64)), found.senders)
 
@@ -448,7 +472,7 @@ class Additive(TruthProtocol):
     async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
         """Let the senders share, announce who they are, and open the sum of what the holders add up."""
         holders, message = asked.holders, {**asked.message, "holders": list(asked.holders.names)}
-        least = max(2, holders.threshold if self.shares_need_all else 2)
+        least = max(asked.least, holders.threshold if self.shares_need_all else 2)
         try:
             given = await fed.exchange(asked.senders, half.share, message, quorum=least, at=(*asked.at, "share"))
         except QuorumError as error:
@@ -777,7 +801,7 @@ class Virtual(TruthProtocol):
         """A sum of the whole numbers."""
         fed.world.note(SharesVirtual)
         domain = asked.codec.field()
-        found = await fed.sum(asked.senders, half.give, dict(asked.message), quorum=2, at=asked.at)
+        found = await fed.sum(asked.senders, half.give, dict(asked.message), quorum=asked.least, at=asked.at)
         there = set(asked.there.names)
         left = sum(name in there for name in asked.holders.names)
         if left < asked.holders.threshold:

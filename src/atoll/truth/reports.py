@@ -274,6 +274,12 @@ class CodedReports:
         number = self.number[kept] if len(self.number) else self.number
         return CodedReports(self.layout, self.workers, self.task[kept], self.worker[kept], cell, number)
 
+    def of_workers(self, there: NDArray[np.bool_]) -> CodedReports:
+        """The reports of a choice of workers, ``(workers,)``, who are numbered anew."""
+        part, places = self.choose(there[self.worker]), np.cumsum(there) - 1
+        names = tuple(name for name, is_in in zip(self.workers, there.tolist(), strict=True) if is_in)
+        return CodedReports(self.layout, names, part.task, places[part.worker], part.cell, part.number)
+
     @cached_property
     def counts(self) -> Floats:
         """How many reports each worker has, ``(workers,)``."""

@@ -179,6 +179,19 @@ def _rank(scores: list[float], threshold: int, most: float, by: Ranker, seed: in
 
 _MODEL, _PROTOCOL = "dawid-skene", "shamir"
 
+_Least = Annotated[
+    int, typer.Option("--min-reporters", help="Withhold tasks on which fewer workers report.", metavar="M", min=0)
+]
+_Epsilon = Annotated[
+    float | None,
+    typer.Option("--epsilon", help="Differential privacy of a worker with all its reports, in all iterations."),
+]
+_Delta = Annotated[float, typer.Option("--delta", help="With --epsilon: how likely it does not hold.")]
+_Clip = Annotated[
+    float | None,
+    typer.Option("--clip", help="With --epsilon: largest length of what a worker adds in a step."),
+]
+
 
 @group.command("discover")
 def discover(
@@ -194,10 +207,10 @@ def discover(
     checks: Annotated[
         bool, typer.Option("--checks", help="Holders check all shares, so that cheats are named.")
     ] = False,
-    min_reporters: Annotated[
-        int,
-        typer.Option("--min-reporters", help="Withhold tasks on which fewer workers report.", metavar="M", min=0),
-    ] = 0,
+    min_reporters: _Least = 0,
+    epsilon: _Epsilon = None,
+    delta: _Delta = 1e-5,
+    clip: _Clip = None,
     loss: Annotated[float, typer.Option("--loss", help="Probability that a party is lost in an iteration.")] = 0.0,
     for_good: Annotated[bool, typer.Option("--for-good", help="Lost parties do not come back.")] = False,
     iterations: Annotated[int | None, typer.Option("--iterations", help="Most iterations.", min=0)] = None,
@@ -219,7 +232,13 @@ def discover(
     model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss, checks, min_reporters)  # fmt: skip
     kind: Any = job_class("truth")
     job = kind(
-        model=model, protocol=chosen, loss=loss, returns=0.0 if for_good else 1.0, label="", **_public(model, whole)
+        model=model,
+        protocol=chosen,
+        loss=loss,
+        returns=0.0 if for_good else 1.0,
+        label="",
+        **_public(model, whole),
+        **_noise(epsilon, delta, clip),
     )
     result = _play(job, parts, seed)
     compared = result.compare_plain()
@@ -228,13 +247,32 @@ def discover(
         "tasks": len(whole.tasks), "workers": len(whole.workers), "labels": len(whole), "classes": len(result.fit.layout.classes),
         "repeated": repeated, "method": method, "protocol": protocol, "iterations": result.iterations,
         **_score(result, known, votes), "agreement": compared.agreement, "max_difference": compared.max_difference,
-        **({"withheld": len(result.withheld)} if min_reporters else {}), "lost": len(result.lost), "wrong": list(result.wrong), "cheats": list(result.cheats), "bytes_up": result.bytes_up, "bytes_down": result.bytes_down,
+        **_promised(result), "lost": len(result.lost), "wrong": list(result.wrong), "cheats": list(result.cheats), "bytes_up": result.bytes_up, "bytes_down": result.bytes_down,
         "holders": result.holders[0], "threshold": result.holders[1], "seconds": time.perf_counter() - began,
     }  # fmt: skip
     if out is not None:
         out.write_text(result.csv(), encoding="utf-8")
         found["out"] = str(out)
     output_of(context).give(found, _shown(found))
+
+
+def _noise(epsilon: float | None, delta: float, clip: float | None) -> dict[str, Any]:
+    """The settings of noise.
+
+    Raises:
+        ConfigError: there is a clip and no noise.
+    """
+    from atoll.core.errors import ConfigError
+
+    if epsilon is None and clip is not None:
+        raise ConfigError(f"--clip {clip:g} without --epsilon", remedy="give --epsilon, or leave --clip out")
+    return {} if epsilon is None else {"epsilon": epsilon, "delta": delta, "clip": clip}
+
+
+def _promised(result: TruthResult) -> dict[str, Any]:
+    """What was withheld, and how much noise sums have."""
+    told = result.plain()
+    return {name: told[name] for name in ("withheld", "epsilon", "delta", "deviation") if name in told}
 
 
 def _shown(found: Mapping[str, Any]) -> PlainTable:

@@ -105,9 +105,9 @@ class DawidSkene(TruthModel):
     def terms(self, step: str, layout: TaskLayout) -> dict[str, Term]:
         """Votes, then the log-likelihoods of cells."""
         if step == "votes":
-            return {"votes": Term((layout.cells,), 1.0)}
+            return {"votes": Term((layout.cells,), 1.0, signed=False)}
         most = np.log((len(layout.tasks) + len(layout.classes) * self.floor) / self.floor)
-        return {"logs": Term((layout.cells,), max(float(most), EVIDENCE)), "reports": Term((1,), 1.0)}
+        return {"logs": Term((layout.cells,), max(float(most), EVIDENCE)), "reports": Term((1,), 1.0, signed=False)}
 
     def start(self, layout: TaskLayout) -> Arrays:
         """Even parts of the classes, and no bound yet."""
@@ -200,7 +200,7 @@ class OneCoin(TruthModel):
     def terms(self, step: str, layout: TaskLayout) -> dict[str, Term]:
         """Votes, then the log-likelihoods of cells."""
         if step == "votes":
-            return {"votes": Term((layout.cells,), 1.0)}
+            return {"votes": Term((layout.cells,), 1.0, signed=False)}
         others = max(int(layout.widths.max()) - 1, 1)
         return {"logs": Term((layout.cells,), float(np.log(others / self.delta)))}
 

@@ -44,7 +44,7 @@ class GLAD(TruthModel):
         if step == "likelihoods":
             return {"logs": logs}
         tasks = (len(layout.tasks),)
-        return {"logs": logs, "slope": Term(tasks, _LOGIT), "curvature": Term(tasks, 0.5)}
+        return {"logs": logs, "slope": Term(tasks, _LOGIT), "curvature": Term(tasks, 0.5, signed=False)}
 
     def start(self, layout: TaskLayout) -> Arrays:
         """Every task is of ease 1."""

@@ -46,10 +46,12 @@ class Term(NamedTuple):
     Attributes:
         shape: its shape.
         bound: the largest absolute value of an entry of one worker. A site's entries are within ``bound`` times its workers.
+        signed: whether entries may be negative: sums with noise are brought back to what they can be.
     """
 
     shape: tuple[int, ...]
     bound: float
+    signed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ class MeanReport(_Quantity):
     def terms(self, step: str, layout: TaskLayout) -> dict[str, Term]:
         """Numbers, and how many."""
         shape = (len(layout.tasks),)
-        return {"numbers": Term(shape, 1.0), "reports": Term(shape, 1.0)}
+        return {"numbers": Term(shape, 1.0, signed=False), "reports": Term(shape, 1.0, signed=False)}
 
     def contribute(self, step: str, state: Arrays, reports: CodedReports, broadcast: Arrays) -> Arrays:
         """The numbers of each task."""
@@ -75,7 +75,7 @@ class MedianReport(_Quantity):
     def terms(self, step: str, layout: TaskLayout) -> dict[str, Term]:
         """How many numbers lie below, and how many there are."""
         tasks = len(layout.tasks)
-        return {"below": Term((2, tasks), 1.0), "reports": Term((tasks,), 1.0)}
+        return {"below": Term((2, tasks), 1.0, signed=False), "reports": Term((tasks,), 1.0, signed=False)}
 
     def start(self, layout: TaskLayout) -> Arrays:
         """The whole range for both medians."""
@@ -131,9 +131,9 @@ class CRH(_Quantity):
     def terms(self, step: str, layout: TaskLayout) -> dict[str, Term]:
         """The total loss, or weighted numbers and their weights."""
         if step == "losses":
-            return {"loss": Term((1,), 1.0)}
+            return {"loss": Term((1,), 1.0, signed=False)}
         shape, most = (len(layout.tasks),), 1.0 if step == "means" else float(np.log(layout.workers / self.delta))
-        return {"numbers": Term(shape, most), "weights": Term(shape, most)}
+        return {"numbers": Term(shape, most, signed=False), "weights": Term(shape, most, signed=False)}
 
     def start(self, layout: TaskLayout) -> Arrays:
         """No losses yet."""

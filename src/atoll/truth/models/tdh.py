@@ -69,7 +69,7 @@ class TDH(TruthModel):
 
     def terms(self, step: str, layout: TaskLayout) -> dict[str, Term]:
         """The claims of each candidate, in parts."""
-        return {"claims": Term((layout.cells,), 1.0)}
+        return {"claims": Term((layout.cells,), 1.0, signed=False)}
 
     def start_workers(self, layout: TaskLayout, workers: int) -> Arrays:
         """The mean of the prior."""

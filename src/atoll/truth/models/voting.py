@@ -40,7 +40,7 @@ class MajorityVote(TruthModel):
 
     def terms(self, step: str, layout: TaskLayout) -> dict[str, Term]:
         """The votes of each cell."""
-        return {"votes": Term((layout.cells,), 1.0)}
+        return {"votes": Term((layout.cells,), 1.0, signed=False)}
 
     def start_workers(self, layout: TaskLayout, workers: int) -> Arrays:
         """Nothing: all votes are equal."""
@@ -139,7 +139,7 @@ class WeightedSum(_Events):
     def terms(self, step: str, layout: TaskLayout) -> dict[str, Term]:
         """The trust of those who say so, and of all who reported."""
         most = 1 - self.delta
-        return {"said": Term((self._events(layout),), most), "reported": Term((len(layout.tasks),), most)}
+        return {"said": Term((self._events(layout),), most, signed=False), "reported": Term((len(layout.tasks),), most, signed=False)}  # fmt: skip
 
     def contribute(self, step: str, state: Arrays, reports: CodedReports, broadcast: Arrays) -> Arrays:
         """Equations 20 and 21."""
