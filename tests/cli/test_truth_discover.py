@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
+import re
 
 import pytest
 
 from atoll.cli.app import run
+from atoll.truth import OneCoin, read_reports
 from tests.truth.test_campaigns import drawn
 
 KEYS = "tasks workers labels classes repeated method protocol iterations accuracy majority mae pearson agreement max_difference lost bytes_up bytes_down seconds"
@@ -50,6 +53,21 @@ def test_it_says_how_good_the_truth_is(labels, capsys, more):
     shown = {task: label for task, label in right.items() if task not in hidden}
     assert found["accuracy"] == sum(said[task] == label for task, label in shown.items()) / len(shown)
     assert found["mae"] is None
+
+
+@pytest.mark.filterwarnings("ignore:1 report left out")
+def test_it_ranks_the_parties_by_how_reliable_they_are(labels, capsys):
+    asked = ("--method", "one-coin", "--iterations", "2", "--rank", "1")
+    assert discover(labels, *asked, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    skills = OneCoin(iterations=2).fit(read_reports(labels / "labels.csv.gz")).skills_
+    assert sorted(found["ranking"]) == sorted(skills)
+    assert all(skills[late] < skills[early] + 1e-6 for early, late in itertools.pairwise(found["ranking"]))
+    assert discover(labels, *asked, "--site", "ward") != 0
+    assert "ranking" in capsys.readouterr().err
+    assert discover(labels, *asked) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"ranking (w\d, ){5}…", " ".join(said.split()))
 
 
 @pytest.mark.filterwarnings("ignore:1 report left out")

@@ -182,6 +182,10 @@ _MODEL, _PROTOCOL = "dawid-skene", "shamir"
 _Least = Annotated[
     int, typer.Option("--min-reporters", help="Withhold tasks on which fewer workers report.", metavar="M", min=0)
 ]
+_Rank = Annotated[
+    int,
+    typer.Option("--rank", help="Rank the parties at the end; so many colluders learn no number.", metavar="T", min=0),
+]
 _Epsilon = Annotated[
     float | None,
     typer.Option("--epsilon", help="Differential privacy of a worker with all its reports, in all iterations."),
@@ -208,6 +212,7 @@ def discover(
         bool, typer.Option("--checks", help="Holders check all shares, so that cheats are named.")
     ] = False,
     min_reporters: _Least = 0,
+    ranking: _Rank = 0,
     epsilon: _Epsilon = None,
     delta: _Delta = 1e-5,
     clip: _Clip = None,
@@ -234,6 +239,7 @@ def discover(
     job = kind(
         model=model,
         protocol=chosen,
+        ranking=ranking,
         loss=loss,
         returns=0.0 if for_good else 1.0,
         label="",
@@ -270,9 +276,10 @@ def _noise(epsilon: float | None, delta: float, clip: float | None) -> dict[str,
 
 
 def _promised(result: TruthResult) -> dict[str, Any]:
-    """What was withheld, and how much noise sums have."""
+    """What was withheld, how much noise sums have, and the leader-board."""
     told = result.plain()
-    return {name: told[name] for name in ("withheld", "epsilon", "delta", "deviation") if name in told}
+    names = ("withheld", "epsilon", "delta", "deviation", "ranking", "unranked")
+    return {name: told[name] for name in names if name in told}
 
 
 def _shown(found: Mapping[str, Any]) -> PlainTable:
@@ -282,8 +289,19 @@ def _shown(found: Mapping[str, Any]) -> PlainTable:
         table.add_column(name)
     for name, value in found.items():
         if value not in (None, []):
-            table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+            table.add_row(name.replace("_", " "), _word(value))
     return table
+
+
+def _word(value: Any) -> str:
+    """A value of a table; of a long list the first ones."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value[:_FIRST])) + (", …" if len(value) > _FIRST else "")
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+_FIRST = 5
+"""Names of a list that a table has."""
 
 
 def _read(labels: Path, site: str | None, truth: Path | None) -> tuple[Mapping[str, Reports], Reports, int, Mapping[str, str] | None]:  # fmt: skip
