@@ -27,7 +27,7 @@ from atoll.torch import seeded
 
 from .clusters import IndividualClusters
 from .job import Federated
-from .joining import JoinedLeaves, descend, log_probabilities
+from .joining import JoinedLeaves, descend, log_probabilities, probabilities_of
 from .model import score_probabilities
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class FedDF(Checked):
             row: dict[str, Any] = {"round": number}
             if test is not None and len(test):
                 with torch.no_grad():
-                    chances = log_probabilities(model(torch.tensor(np.asarray(test.x)))).double().exp().numpy()
+                    chances = probabilities_of(log_probabilities(model(torch.tensor(np.asarray(test.x)))))
                 row |= {
                     f"test/{name}": value for name, value in score_probabilities(chances, np.asarray(test.y)).items()
                 }

@@ -27,6 +27,7 @@ __all__ = [
     "fit_over_arch",
     "log_probabilities",
     "over_arch_inputs",
+    "probabilities_of",
 ]
 
 AGGREGATES = ("mean", "logits", "median", "max", "weights", "over_arch", "gate", "own_leaf")
@@ -70,6 +71,11 @@ def log_probabilities(outputs: torch.Tensor) -> torch.Tensor:
         logit = outputs.reshape(-1)
         return torch.stack([nn.functional.logsigmoid(-logit), nn.functional.logsigmoid(logit)], dim=-1)
     return outputs.log_softmax(-1)
+
+
+def probabilities_of(logs: torch.Tensor) -> NDArray[np.float64]:
+    """Return probabilities in double precision, ``(B, K)``, of their logs; close ones then stay apart where an area under the curve ranks them."""
+    return np.asarray(logs.double().exp().numpy())
 
 
 def _last_layer(model: nn.Module) -> nn.Linear:

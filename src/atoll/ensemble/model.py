@@ -33,6 +33,7 @@ from .joining import (
     log_probabilities,
     over_arch_inputs,
     over_arch_network,
+    probabilities_of,
 )
 from .private_leaf import DeviceEnsemble
 
@@ -393,8 +394,7 @@ def require_fitted(aggregate: str, joined: Mapping[str, Any]) -> None:
 
 def _probabilities(model: JoinedLeaves, x: NDArray[Any], leaf: NDArray[np.int64] | None) -> NDArray[np.float64]:
     with torch.no_grad():
-        made = model(torch.tensor(x), None if leaf is None else torch.as_tensor(leaf))
-    return np.asarray(made.double().exp().numpy())
+        return probabilities_of(model(torch.tensor(x), None if leaf is None else torch.as_tensor(leaf)))
 
 
 def join_leaves(

@@ -21,7 +21,7 @@ from torch import nn
 from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
 from atoll.core.validation import Checked
 
-from .joining import join_logs, log_probabilities, over_arch_inputs, over_arch_network
+from .joining import join_logs, log_probabilities, over_arch_inputs, over_arch_network, probabilities_of
 
 __all__ = ["DEVICE_AGGREGATES", "DeviceEnsemble", "OnColumns", "PrivateLeaf", "over_arch_of", "split_columns"]
 
@@ -150,8 +150,9 @@ class DeviceEnsemble(nn.Module):
     def predict_proba(self, message: NDArray[Any], private: NDArray[Any]) -> NDArray[np.float64]:
         """Return the probabilities of the classes, ``(B, classes)``; the arguments are those of ``forward``."""
         with torch.no_grad():
-            made = self(torch.tensor(np.asarray(message)), torch.tensor(np.asarray(private, np.float32)))
-        return np.asarray(made.double().exp().numpy())
+            return probabilities_of(
+                self(torch.tensor(np.asarray(message)), torch.tensor(np.asarray(private, np.float32)))
+            )
 
 
 def over_arch_of(

@@ -123,10 +123,10 @@ def compare_ensemble(
         alone = plain.replace(privacy=None, budget=None)
         run({_OPT_IN: alone}, [place for place, name in enumerate(names) if name in away])
     run({_ENSEMBLE: job}, None)
-    values = {arm: _scores_of(root, arm, chosen) for arm in (*arms, *([_OPT_IN] if away else []))}
-    told = _last(root, _ENSEMBLE, chosen[0])[1]
+    values = {arm: _scores_of(_last_rows(root, arm, chosen)[0]) for arm in (*arms, *([_OPT_IN] if away else []))}
+    joined, told = _last_rows(root, _ENSEMBLE, chosen)
     for arm in sorted(name for name, found in told.items() if isinstance(found, Mapping) and "auc" in found):
-        values[arm] = _scores_of(root, _ENSEMBLE, chosen, f"{arm}/")
+        values[arm] = _scores_of(joined, f"{arm}/")
     parameters = {arm: _count(model) for arm, model in models.items()}
     made = EnsembleArms(values, {**parameters, _ENSEMBLE: told["parameters"]}, told["epsilon"], len(away), root)
     if folder is None:
@@ -138,34 +138,37 @@ def auc(scores: Any, labels: Any) -> float:
     """The area under the curve of test rows, as the ensemble counts it."""
     import torch
 
-    from atoll.ensemble.joining import log_probabilities
+    from atoll.ensemble.joining import log_probabilities, probabilities_of
     from atoll.ensemble.model import score_probabilities
 
-    chances = log_probabilities(torch.tensor(scores)).double().exp().numpy()
-    return score_probabilities(chances, labels)["auc"]
+    return score_probabilities(probabilities_of(log_probabilities(torch.tensor(scores))), labels)["auc"]
 
 
-def _last(root: Path, arm: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the last row of a run, and the plain facts of its result.
+def _last_rows(root: Path, arm: str, seeds: Sequence[int]) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
+    """Return the last row of an arm's run with each seed, and the plain facts of the first run's result.
 
     Raises:
-        DataError: it failed.
+        DataError: a run failed.
     """
     from atoll.report.facts import facts_of
 
-    facts = facts_of(RunFolder(root / f"{arm}_seed-{seed}"))
-    if facts.status != "finished":
-        error = facts.error or {}
-        raise DataError(
-            f"the arm {arm!r} has no result with seed {seed}: {error.get('what', facts.status)}",
-            where="compare_ensemble",
-            remedy=error.get("remedy") or "call it again with the same folder: it continues what was stopped",
-        )
-    return facts.rows[-1], dict(facts.result or {})
+    rows, told = {}, dict[str, Any]()
+    for seed in seeds:
+        facts = facts_of(RunFolder(root / f"{arm}_seed-{seed}"))
+        if facts.status != "finished":
+            error = facts.error or {}
+            raise DataError(
+                f"the arm {arm!r} has no result with seed {seed}: {error.get('what', facts.status)}",
+                where="compare_ensemble",
+                remedy=error.get("remedy") or "call it again with the same folder: it continues what was stopped",
+            )
+        rows[seed] = facts.rows[-1]
+        told = told or dict(facts.result or {})
+    return rows, told
 
 
-def _scores_of(root: Path, arm: str, seeds: Sequence[int], begin: str = "test/") -> dict[str, dict[int, float]]:
-    rows = {seed: _last(root, arm, seed)[0] for seed in seeds}
+def _scores_of(rows: Mapping[int, Mapping[str, Any]], begin: str = "test/") -> dict[str, dict[int, float]]:
+    """Return measure -> seed -> score of the rows of an arm."""
     return {name: {seed: float(row[f"{begin}{name}"]) for seed, row in rows.items()} for name in _MEASURES}
 
 
