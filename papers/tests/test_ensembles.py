@@ -37,7 +37,7 @@ def test_a_line_holds_within_four_points_of_the_mean() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [ensembles.SUB_MODELS_ENTRY, ensembles.SEGMENTS_ENTRY])
+@pytest.mark.parametrize("entry", [ensembles.SUB_MODELS_ENTRY, ensembles.SEGMENTS_ENTRY, ensembles.ONE_SHOT_ENTRY])
 def test_a_quick_run_judges_every_line(entry: object, tmp_path: object) -> None:
     from atoll.reproduce import Lab
 
