@@ -58,7 +58,7 @@ def find_obstacle(leaf: Training) -> str:
         "keep_best": leaf.keep_best is None,
         "callbacks": not leaf.callbacks,
         "selection": not leaf.selection.listens and not leaf.selection.picks and leaf.selection.drawn(1) is None,
-        "evaluation": leaf.evaluation.clients == 0 and not leaf.evaluation.cross_site,
+        "evaluation": not leaf.evaluation.measures_sites,
         "buffers": leaf.buffers == "averaged",
         "algorithm": base.phases == ("train",) and not base.card.everyone and base.card.family != "admm",
     }

@@ -33,6 +33,7 @@ from .explain import Explainable, exposures_of
 from .learner import SupportsNotices, release_learner
 from .metrics import FunctionMetric
 from .round.evaluation import UNDEFINED, TrainingMeasures
+from .round.gaps import measure_gaps
 from .round.predicting import metadata_of, table_model_of
 from .selection.uniform import Uniform
 from .wrapped import shown_name
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .cross_site import CrossSite
     from .learner import Learner
     from .private.claim import Guarantee
+    from .round.gaps import Gaps
     from .topology.base import Topology
 
 __all__ = [
@@ -100,7 +102,7 @@ def most_released(context: Context, topology: Topology, rows: int) -> Sequence[E
 
 
 def _list_measures(context: Context) -> list[Event]:
-    return [NonPrivate(what="measures at clients")] if context.evaluation.clients else []
+    return [NonPrivate(what="measures at clients")] if context.evaluation.measures_sites else []
 
 
 def entrusted_to_server(context: Context, topology: Topology) -> Sequence[Event]:
@@ -237,6 +239,7 @@ class Trained:
         last: the parameters of the last round.
         best: the best round, with ``keep_best``; ``None`` without it.
         cross_site: every model on every site's data, with ``Evaluation(cross_site=True)``.
+        gaps: how the model does on rows and clients that it has not seen, with ``Evaluation(gaps=True)``.
         make_table: in a training's result: makes `table`.
     """
 
@@ -249,6 +252,7 @@ class Trained:
     last: Any = field(default=None, repr=False)
     best: Best | None = None
     cross_site: CrossSite | None = field(default=None, repr=False)
+    gaps: Gaps | None = None
     make_table: Callable[[], TableModel | None] | None = field(default=None, repr=False, compare=False)
 
     @functools.cached_property
@@ -395,12 +399,15 @@ class PreparedTraining(Prepared):
         return [*super().notices(rows), *self._notices(rows)]
 
     def sections(self, outcome: Trained) -> Sequence[Mapping[str, Any]]:
-        """Return who has which labels, if some are missing, and the matrices of the cross-site evaluation."""
+        """Return who has which labels, if some are missing, the matrices of the cross-site evaluation, and generalisation gaps."""
         labels = [] if self._labels is None else [self._labels(list(outcome.history))]
-        return [*labels, *([] if outcome.cross_site is None else outcome.cross_site.sections())]
+        return [
+            *labels,
+            *(more for one in (outcome.cross_site, outcome.gaps) if one is not None for more in one.sections()),
+        ]
 
     def files(self, outcome: Trained) -> Mapping[str, bytes]:
-        """Return the parameters as files, the last ones too where those of the best round are the model, and the cross-site evaluation."""
+        """Return the parameters as files, the last ones too where those of the best round are the model, the cross-site evaluation, and generalisation gaps."""
         found: dict[str, bytes] = {}
         last = None if outcome.best is None else outcome.last
         for name, params in {"model": outcome.params, "last": last}.items():
@@ -409,6 +416,8 @@ class PreparedTraining(Prepared):
                 found[f"{name}.safetensors"] = safetensors_of(params, told)
         if outcome.cross_site is not None:
             found["cross_site.json"] = as_json(outcome.cross_site.plain()).encode()
+        if outcome.gaps is not None:
+            found["gaps.json"] = as_json(outcome.gaps.plain()).encode()
         return found
 
 
@@ -537,7 +546,7 @@ class RunningTraining(Explainable, Repeated, Protocol):
 
 
 async def run_training(fed: Federation, job: RunningTraining, context: Context) -> Trained:
-    """Run the rounds of a training, and measure across sites afterwards if the evaluation asks for it.
+    """Run the rounds of a training, and measure across sites, and generalisation gaps, afterwards if the evaluation asks for it.
 
     Args:
         fed: the federation.
@@ -550,13 +559,14 @@ async def run_training(fed: Federation, job: RunningTraining, context: Context) 
     course = Accounted(course, context) if context.protected else course
     try:
         ended = await run_rounds(fed, job, course, measures, certain=certain)
-        crossed = await Across(context).run(fed, ended) if job.evaluation.cross_site else None
+        crossed = await Across(context).run(fed, ended) if context.evaluation.cross_site else None
+        gaps = await measure_gaps(fed, context, ended) if context.evaluation.gaps else None
     finally:
         release_learner(context.learner)
     kept = ended.best
     best = None if kept is None else Best(str(job.keep_best), kept["round"], kept["value"], kept["params"])
     found = ended.model, ended.history, ended.reason, ended.round, ended.devices
-    return Trained(*found, last=ended.last, best=best, cross_site=crossed)
+    return Trained(*found, last=ended.last, best=best, cross_site=crossed, gaps=gaps)
 
 
 # ---------------------------------------------------------------- what a training needs of its data: helpers' rows and labels

@@ -58,6 +58,7 @@ from .private.base import Mechanism
 from .private.claim import Guarantee
 from .replies import values_of
 from .round.evaluation import Evaluation, scoring_task
+from .round.gaps import gaps_task, require_held_out
 from .round.state import check_downlink
 from .topology.base import Star, Topology
 
@@ -267,7 +268,8 @@ class Training(Checked, Job):
         asking = () if self.selection.inquiry is None else self.selection.inquiry.tasks(learner)
         context = self.context(learner, data)
         across = Across(context).tasks if self.evaluation.cross_site else ()
-        more = (*asking, *self.topology.tasks(context), *across)
+        apart = (gaps_task(learner),) if self.evaluation.gaps else ()
+        more = (*asking, *self.topology.tasks(context), *across, *apart)
         return (learner.train, learner.measure, scoring_task(learner), *own, *more)
 
     def names(self) -> tuple[str, ...]:
@@ -322,6 +324,8 @@ class Training(Checked, Job):
         # At the server and at sites: an outline has made-up rows of the form that all sites agree on.
         seen = data.outline() if hasattr(data, "outline") else data
         require_held_labels(self, data)
+        if self.evaluation.gaps:
+            require_held_out(hold_out(data))
         learner = self.learner(seen)
         job = self.installed(seen, learner)
         context = job.context(learner, seen)

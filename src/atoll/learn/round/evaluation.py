@@ -75,6 +75,8 @@ class Evaluation(Checked):
             too: at clients, the mean of their values.
         cross_site: after the last round, also evaluate the global models and each site's own model on every site's data, as ``result.cross_site``;
             see `CrossSite`. A site's own model goes to all other sites, sealed.
+        gaps: after the last round, also compare the model on rows that clients train on, rows that they hold out, and clients that never train, as
+            ``result.gaps``; see `Gaps`. Rows then list the participants.
         min_count: smallest number of rows behind what a site tells in ``cross_site``; smaller sites tell nothing. ``None`` is the
             largest that the sites' policies require, 1 if none does.
         participants: whether every round's row lists the invited clients and those with taken replies, by position (``selected_clients``,
@@ -92,6 +94,7 @@ class Evaluation(Checked):
     participants: bool = False
     cross_site: bool = False
     min_count: int | None = None
+    gaps: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 1 or (self.clients_every is not None and self.clients_every < 1):
@@ -141,7 +144,12 @@ class Evaluation(Checked):
         """What the other parts of a training must offer."""
         whose = (OWN_MODELS, PERSONAL_MEASURES, CENTRAL_SERVER) if self.personal else ()
         alone = (SELF_FOLDING, PLAIN_MEAN, SINGLE_REPLIES) if self.cross_site else ()
+        served = (CENTRAL_SERVER,) if self.gaps else ()
         return (
+            *(
+                Need(capability, "tells clients that train from those that never do", "gaps=False")
+                for capability in served
+            ),
             *(Need(capability, "measures clients' personal models", "personal=False") for capability in whose),
             *(Need(capability, "lets each site train a model of its own", "cross_site=False") for capability in alone),
         )
@@ -149,7 +157,7 @@ class Evaluation(Checked):
     @property
     def offers(self) -> frozenset[Capability]:
         """What the evaluation offers to the other parts of a training."""
-        return frozenset({REPLIES_ONLY}) if self.clients == 0 and not self.cross_site else frozenset()
+        return frozenset() if self.measures_sites else frozenset({REPLIES_ONLY})
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
@@ -157,13 +165,18 @@ class Evaluation(Checked):
         return {REPLIES_ONLY: "needs measures of clients, which would leave the clients without noise"}
 
     @property
+    def measures_sites(self) -> bool:
+        """Whether clients tell measures of their rows."""
+        return self.clients != 0 or self.cross_site or self.gaps
+
+    @property
     def at_each(self) -> Sequence[ScoreMetric]:
         """The metrics that clients measure."""
         return self.metrics if self.clients else ()
 
     def list_participants(self, asked: Parties, replied: Parties) -> dict[str, list[int]]:
-        """Return the participants of a round, if ``participants`` is set."""
-        return record_participants(asked, replied) if self.participants else {}
+        """Return the participants of a round, if ``participants`` or ``gaps`` is set."""
+        return record_participants(asked, replied) if self.participants or self.gaps else {}
 
     def time_round(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Return how long a round would take on real devices, if ``human_time`` is set."""

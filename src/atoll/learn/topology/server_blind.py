@@ -277,7 +277,7 @@ class BlindRounds(Nodes):
             CompositionError: something between organisations would measure the model at the server, or send it to the clients.
         """
         evaluation = self.context.evaluation
-        measured = evaluation.clients != 0 or evaluation.cross_site
+        measured = evaluation.measures_sites
         if fed.live and (measured or (evaluation.server and self.context.test is not None)):
             refuse(
                 self.topology,
