@@ -4,6 +4,7 @@ from .learn.topology.clustered import CFL as CFL
 from .learn.topology.cooperative import Cooperative as Cooperative
 from .learn.topology.cyclic import Cyclic as Cyclic
 from .learn.topology.def_kt import DefKT as DefKT
+from .learn.topology.fedap import FedAP as FedAP
 from .learn.topology.gossip import Gossip as Gossip
 from .learn.topology.graphs import Complete as Complete
 from .learn.topology.graphs import EdgeList as EdgeList

@@ -236,7 +236,7 @@ def _counted() -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 2))
 
 
-SKIPPED = {"DefKT", "Hierarchical(together)", "Tiered", "HybridFL"}  # they need another setting, or no buffers
+SKIPPED = {"DefKT", "FedAP", "Hierarchical(together)", "Tiered", "HybridFL"}  # they need another setting, or no buffers
 
 
 @pytest.mark.every(4)

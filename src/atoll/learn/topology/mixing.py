@@ -282,6 +282,10 @@ class Mixer:
         own = 1.0 - sum(float(row[j]) for j in places)
         return {str(self.names[int(known[j])]): float(row[j]) for j in places}, own
 
+    def weights_at(self, island: Island, message: Tree) -> tuple[dict[str, float], float]:
+        """Return `weights` of the node of an island; a subclass may look at what the node knows."""
+        return self.weights(self.places[island.name], message["key"], message["members"])
+
     def begin_state(self, node: Tree) -> Tree:
         """Return a node's first state; with a compressor also the public copies, which all start at the common model."""
         if self.compress is None:
@@ -290,7 +294,7 @@ class Mixer:
         return {**node, "copy": values, "around": dict(values)}
 
     def _task(self, island: Island, message: Tree) -> Tree:
-        weights, own = self.weights(self.places[island.name], message["key"], message["members"])
+        weights, own = self.weights_at(island, message)
         step = int(message["step"])
         node = island.state
         if step:
