@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.adapters import Encoder, FedExLoRA, Peft, Tuning
+from atoll.adapters import Bottleneck, Encoder, FedExLoRA, Peft, Tuning
+from atoll.adapters.images import images_below
 from atoll.core.algebra.aggregate import Mean
 from atoll.core.errors import AtollError
 from atoll.core.federation.federation import run_program
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
-from tests.support.encoders import make_encoder, make_reviews
+from tests.support.encoders import make_dual_encoder, make_encoder, make_pictures, make_reviews
 
 LORA = Peft("LORA", {"r": 2, "target_modules": ["query", "value"]})
 
@@ -90,6 +91,24 @@ def test_between_processes_it_is_the_simulation_and_a_killed_site_is_missed(plac
     assert left.history.column("replied") == [2, 2]
     for name, value in atoll.simulate(job, reviews(place / "two"), engine="inline").params.items():
         np.testing.assert_allclose(left.params[name], value, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.network
+def test_images_named_in_files_are_opened_at_their_site_alone(place: Path, bridge: Any) -> None:
+    make_dual_encoder(place / "dual")
+    folder = make_pictures(place / "pictures", rows=6)
+    for file in folder.glob("*.csv"):
+        head, *lines = file.read_text().splitlines()
+        names = images_below(folder, [line.split(",")[0] for line in lines])
+        file.write_text("\n".join([head, *(f"{n},{line.split(',')[1]}" for n, line in zip(names, lines, strict=True))]))
+    rows = atoll.data.from_csv_folder(folder, target="label", keep=["image"], features=[])
+    job = Tuning(
+        encoder=str(place / "dual"), digest=Encoder.open(str(place / "dual")).digest, method=Bottleneck(4), image="image",
+        length=8, rounds=1, algorithm=atoll.FedAvg(lr=0.5, batch_size=None),
+    )  # fmt: skip
+    here, there = atoll.simulate(job, rows, engine="inline"), live(job, rows, bridge.engine())
+    for name, value in here.params.items():
+        np.testing.assert_allclose(there.params[name], value, rtol=1e-5, atol=1e-7)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,5 +57,61 @@ def make_reviews(folder: Path, sites: int = 2, rows: int | tuple[int, ...] = 24,
             key = (("bad", "rude"), ("good", "kind"))[label][int(rng.integers(2))]
             others = rng.choice(["so", "late", "crew", "seat", "flight", "ok"], size=int(rng.integers(1, 4)))
             lines.append(f"{key} {' '.join(others)},{'good' if label else 'bad'}")
+        (folder / f"site{site}.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def make_dual_encoder(folder: Path, *, width: int = 12, seed: int = 0) -> Path:
+    """Write a ``CLIPModel`` of one layer a side, for images of 16 × 16, with a tokeniser of words and the settings of images."""
+    torch = pytest.importorskip("torch")
+    library, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    pytest.importorskip("PIL")
+    names = ["[PAD]", "[UNK]", "[BOS]", "[EOS]", *WORDS, *COLOURS]
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(names)}, "[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[BOS] $A [EOS]", special_tokens=[("[BOS]", 2), ("[EOS]", 3)]
+    )
+    marks = {"pad_token": "[PAD]", "unk_token": "[UNK]", "bos_token": "[BOS]", "eos_token": "[EOS]"}
+    layers = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    config = library.CLIPConfig(
+        text_config={**layers, **ids, "vocab_size": len(names), "max_position_embeddings": 16},
+        vision_config={**layers, "image_size": 16, "patch_size": 8},
+        projection_dim=width, initializer_factor=5.0,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        library.CLIPModel(config).save_pretrained(folder)
+    library.PreTrainedTokenizerFast(tokenizer_object=made, **marks).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_processor_type": "CLIPImageProcessor",
+                "size": {"shortest_edge": 16},
+                "crop_size": {"height": 16, "width": 16},
+            }
+        )
+    )
+    return folder
+
+
+COLOURS = ("red", "green", "blue")
+
+
+def make_pictures(folder: Path, sites: int = 2, rows: int = 12, seed: int = 0) -> Path:
+    """Write PNG files of noisy colours, and a CSV file a site with their names and colours: ``image,label``."""
+    pillow = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(seed)
+    (folder / "files").mkdir(parents=True, exist_ok=True)
+    for site in range(sites):
+        lines = ["image,label"]
+        for row in range(rows):
+            colour = row % len(COLOURS)
+            pixels = rng.integers(0, 120, size=(18 + row % 3, 20, 3), dtype=np.uint8)
+            pixels[..., colour] += 120
+            name = f"files/{site}-{row}.png"
+            pillow.fromarray(pixels).save(folder / name)
+            lines.append(f"{name},{COLOURS[colour]}")
         (folder / f"site{site}.csv").write_text("\n".join(lines) + "\n")
     return folder

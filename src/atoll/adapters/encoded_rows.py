@@ -1,4 +1,4 @@
-"""A party's texts as the numbers that a tuned encoder takes; the training's tasks meet them at the party, in place of its data."""
+"""A party's texts or images as the numbers that a tuned encoder takes; the training's tasks meet them at the party, in place of its data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from atoll.core.errors import DataError, nearest
 from atoll.data import Dataset, Islands
 
 from .encoder import hash_texts
+from .images import hash_images, prepare_images
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from atoll.core.requests.task import Task
 
@@ -29,69 +32,108 @@ _MOST_KEPT = 512
 
 @dataclass(eq=False)
 class EncodedRows:
-    """How texts become rows.
+    """How texts, or images, become rows.
 
     Attributes:
-        encoder: the encoder.
-        text: the column of texts.
-        features: whether rows are features, ``(rows, width)``, or ids and masks, ``(rows, 2, length)``.
+        encoder: the encoder; its modality says what the column holds.
+        column: the column of texts, or of images: names of files, or pixels.
+        features: whether rows are features, ``(rows, width)``, or what the encoder takes: ids and masks, ``(rows, 2, length)``, or prepared images,
+            ``(rows, 3, height, width)``.
     """
 
     encoder: Encoder
-    text: str
+    column: str
     features: bool
     _kept: OrderedDict[str, Dataset] = field(default_factory=OrderedDict, repr=False)
     _populations: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary, repr=False)
 
+    @property
+    def _where(self) -> str:
+        return f"Tuning.{self.encoder.modality}"
+
     def texts(self, rows: Any) -> list[str]:
-        """Return the texts of some rows.
+        """Return the texts of some rows, or the names of their images.
 
         Raises:
             DataError: there is no such column, or it holds no text.
         """
         about = getattr(rows, "about", None) or getattr(getattr(rows, "source", None), "about", None)
         known = list(getattr(rows, "columns", ()))
-        if self.text in rows:
-            found = np.asarray(rows[self.text])
+        if self.column in rows:
+            found = np.asarray(rows[self.column])
             if found.ndim == 1 and found.dtype.kind == "U":
                 return [str(one) for one in found]
             raise DataError(
-                f"the column {self.text!r} holds {found.dtype} of shape {found.shape}, no text",
-                where="Tuning.text",
-                remedy="name the column of texts",
+                f"the column {self.column!r} holds {found.dtype} of shape {found.shape}, no text",
+                where=self._where,
+                remedy="name the column of texts"
+                if self.encoder.modality == "text"
+                else "name the column of images: files, or pixels of (height, width, 3)",
             )
         features = tuple(getattr(about, "features", ()))
-        words = dict(getattr(about, "categories", {}) or {}).get(self.text)
-        if words and self.text in features:  # a reader took the texts for a category
-            codes = np.asarray(rows["x"])[:, features.index(self.text)].astype(np.int64)
+        words = dict(getattr(about, "categories", {}) or {}).get(self.column)
+        if words and self.column in features:  # a reader took the texts for a category
+            codes = np.asarray(rows["x"])[:, features.index(self.column)].astype(np.int64)
             return [words[code] for code in codes]
         raise DataError(
-            f"the rows have no column {self.text!r}.{nearest(self.text, known)}",
-            where="Tuning.text",
-            remedy=f"read it as it is: keep=[{self.text!r}], features=[], as in atoll.data.from_csv_folder(folder, target=..., keep=[{self.text!r}], features=[])",
+            f"the rows have no column {self.column!r}.{nearest(self.column, known)}",
+            where=self._where,
+            remedy=f"read it as it is: keep=[{self.column!r}], features=[], as in atoll.data.from_csv_folder(folder, target=..., keep=[{self.column!r}], features=[])",
         )
+
+    def images(self, rows: Any) -> list[Any]:
+        """Return the images of some rows: names of files, or arrays of pixels.
+
+        Raises:
+            DataError: there is no such column, or it holds no images.
+        """
+        found = np.asarray(rows[self.column]) if self.column in rows else None
+        if found is not None and found.ndim in (3, 4):
+            return list(found)
+        names = self.texts(rows)
+        if not any(names) and getattr(getattr(rows, "about", None), "name", "") == _EXAMPLE:
+            height, width = self.encoder.image_settings.shape[1:]
+            return [np.zeros((height, width, 3), dtype=np.uint8) for _ in names]
+        return names
+
+    def features_of(self, rows: Any) -> NDArray[np.float32]:
+        """Return the features of some rows, ``(rows, width)``."""
+        image = self.encoder.modality == "image"
+        return self.encoder.encode_images(self.images(rows)) if image else self.encoder.encode(self.texts(rows))
 
     def encode(self, rows: Any) -> Dataset:
         """Return rows with the column ``x`` encoded; labels and their names stay."""
         if isinstance(rows, Dataset) and rows.about.name == _MADE:
             return rows
-        texts = self.texts(rows)
+        image = self.encoder.modality == "image"
+        given: list[Any] = self.images(rows) if image else self.texts(rows)
         about = getattr(rows, "about", None) or rows.source.about
         causal = self.encoder.kind == "causal"
         own = {} if causal else {name: np.asarray(rows[name]) for name in ("y", "labelled") if name in rows}
         tail = "".join(str(hash(value.tobytes())) for value in own.values())
-        key = hash_texts(texts, f"{self.features} {tail} {about.task} {about.labels}")
+        key = hash_texts(hash_images(given) if image else given, f"{self.features} {tail} {about.task} {about.labels}")
         if key not in self._kept:
             if causal:
-                made = self._next_tokens(texts)
+                made = self._next_tokens(given)
             else:
-                x = self.encoder.encode(texts) if self.features else self.encoder.tokenise(texts)
-                made = Dataset({"x": x, **own}, task=about.task, classes=about.classes, labels=about.labels, name=_MADE)
+                made = Dataset(
+                    {"x": self.inputs(given), **own}, task=about.task, classes=about.classes, labels=about.labels, name=_MADE
+                )  # fmt: skip
             self._kept[key] = made
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
+
+    def inputs(self, given: Sequence[Any]) -> NDArray[Any]:
+        """Return what the tuned module takes of texts or images: features, or what the encoder takes."""
+        if self.encoder.modality == "image":
+            return (
+                self.encoder.encode_images(given)
+                if self.features
+                else prepare_images(given, self.encoder.image_settings)
+            )
+        return self.encoder.encode(given) if self.features else self.encoder.tokenise(given)
 
     def _next_tokens(self, texts: Sequence[str]) -> Dataset:
         """Return ids with the next token of each as its class; padding has none."""
@@ -130,7 +172,7 @@ class EncodedRows:
         return made if given.public is None else made.with_public(self.encode(given.public))
 
     def task(self, given: Task) -> Task:
-        """Return a task that meets encoded rows in place of texts."""
+        """Return a task that meets encoded rows in place of texts or images."""
 
         def on_cohorts(many: Any) -> Any:
             return many and (lambda cohort, message, **more: many(_EncodedCohort(cohort, self), message, **more))
@@ -144,7 +186,8 @@ class EncodedRows:
         )  # fmt: skip
 
 
-_MADE = "encoded texts"
+_MADE = "encoded rows"
+_EXAMPLE = "example"  # what a server calls the made-up rows of sites' form: their texts are empty
 
 
 class _EncodedPopulation:

@@ -1,4 +1,4 @@
-"""A frozen encoder: a local folder of weights and a tokeniser, known by the hash of its files. Nothing is downloaded."""
+"""A frozen encoder of texts, or of texts and images: a local folder of weights and a tokeniser, known by the hash of its files. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,26 +20,31 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.native import cache_folder
 
+from .images import ImageSettings, hash_images, prepare_images
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Encoder", "EncoderKind", "copy_sharing", "hash_texts", "quiet"]
+__all__ = ["Encoder", "EncoderKind", "Modality", "copy_sharing", "hash_texts", "pooled_of", "prompts_of", "quiet"]
 
 EncoderKind = Literal["encoder", "causal"]
+Modality = Literal["text", "image"]
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES = ("pytorch_model.bin", "model.bin", "pytorch_model.bin.index.json")
 _TOKENISERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 _HASHED = (".json", ".safetensors", ".txt", ".model")
 _BATCH = 64
-_KNOWN = dict[tuple[str, int], dict[str, "NDArray[np.float32]"]]()
-_MOST_TEXTS = 100_000
+_KNOWN = dict[str, dict[str, "NDArray[np.float32]"]]()
+_MOST_ROWS = 100_000
 _MOST_KEPT = 4  # loaded encoders that a process keeps
 
 
 @dataclass(frozen=True)
 class Encoder:
     """A pretrained model in a folder, as ``save_pretrained`` of transformers writes it: ``config.json``, ``model.safetensors`` and a tokeniser's files.
+
+    A dual encoder, a ``CLIPModel``, has features of texts and of images in one space; ``preprocessor_config.json`` says how it takes images.
 
     The same folder is one object in memory, whatever number of clients, trainings and threads use it.
 
@@ -48,15 +53,25 @@ class Encoder:
         digest: SHA-256 over the names and contents of its files of settings, weights and vocabulary, in hexadecimal digits.
         kind: ``"encoder"``: a model of hidden states; ``"causal"``: a language model.
         length: tokens of a text; longer texts are cut.
+        modality: what its rows are; the classes of a tuning are texts all the same.
     """
 
     folder: str
     digest: str
     kind: EncoderKind = "encoder"
     length: int = 64
+    modality: Modality = "text"
 
     @classmethod
-    def open(cls, name: str, *, digest: str = "", kind: EncoderKind = "encoder", length: int = 64) -> Encoder:
+    def open(
+        cls,
+        name: str,
+        *,
+        digest: str = "",
+        kind: EncoderKind = "encoder",
+        length: int = 64,
+        modality: Modality = "text",
+    ) -> Encoder:
         """Find a folder, prove its hash, and refuse what would run code or lacks a part.
 
         Args:
@@ -64,10 +79,11 @@ class Encoder:
             digest: the hash that it must have; empty for any.
             kind: see the class.
             length: see the class.
+            modality: see the class.
 
         Raises:
             DataError: there is no such folder, a file is missing, weights are pickled, or it has another hash.
-            ConfigError: its model is code of its own, or the length is no whole number of at least 1.
+            ConfigError: its model is code of its own, or takes no images, or the length is no whole number of at least 1.
         """
         if length < 1:
             raise ConfigError(f"length={length}", where="Encoder", remedy="use at least 1 token, such as 64")
@@ -80,7 +96,14 @@ class Encoder:
                 where="Encoder",
                 remedy="copy the folder that the job was made with, or ask for a job with digest= of yours; `atoll adapters hash DIR` prints it",
             )
-        return cls(str(place), found, kind, length)
+        made = cls(str(place), found, kind, length, modality)
+        if modality == "image" and not made.dual:
+            raise ConfigError(
+                f"the encoder in {place.name!r} takes no images",
+                where="Encoder",
+                remedy="use a folder of a CLIPModel; `atoll adapters pretrain` makes a small one",
+            )
+        return made
 
     @property
     def model(self) -> Any:
@@ -93,22 +116,35 @@ class Encoder:
         return _load_tokeniser(self.folder, self.digest)
 
     @property
+    def dual(self) -> bool:
+        """Whether it has features of texts and images in one space."""
+        return _model_type(self.folder, self.digest) == "clip" and self.kind == "encoder"
+
+    @property
     def width(self) -> int:
-        """Numbers in a text's features."""
-        return int(self.model.config.hidden_size)
+        """Numbers in a row's features."""
+        config = self.model.config
+        return int(config.projection_dim if self.dual else config.hidden_size)
+
+    @property
+    def image_settings(self) -> ImageSettings:
+        """How images become numbers."""
+        return ImageSettings.read(self.folder, int(self.model.config.vision_config.image_size))
 
     def tokenise(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return ids and masks, ``(rows, 2, length)``, padded to one length for all parties."""
         rows = np.zeros((len(texts), 2, self.length), dtype=np.int64)
         if len(texts):
+            held = self.model.config.text_config.max_position_embeddings if self.dual else self.length
+            longest = min(self.length, int(held))
             made = self.tokeniser(
-                list(texts), padding="max_length", truncation=True, max_length=self.length, return_tensors="np"
+                list(texts), padding="max_length", truncation=True, max_length=longest, return_tensors="np"
             )
-            rows[:, 0], rows[:, 1] = made["input_ids"], made["attention_mask"]
+            rows[:, 0, :longest], rows[:, 1, :longest] = made["input_ids"], made["attention_mask"]
         return rows
 
     def encode(self, texts: Sequence[str], *, cached: bool = True) -> NDArray[np.float32]:
-        """Return the means of the last hidden states over each text's tokens, ``(rows, width)``.
+        """Return the means of the last hidden states over each text's tokens, ``(rows, width)``; of a dual encoder, its projected features of texts.
 
         A file keeps them, named after the hash of weights, preprocessing and texts: another encoder, length or text has another file.
 
@@ -116,27 +152,57 @@ class Encoder:
             texts: the texts.
             cached: whether to read and write that file, in the cache folder of Atoll (``ATOLL_CACHE``).
         """
-        place = cache_folder().parent / "features" / f"{hash_texts(texts, f'{self.digest} mean {self.length}')}.npy"
+        how = f"{self.digest} {'projected' if self.dual else 'mean'} {self.length}"
+        return self._features(how, texts, lambda places: self._encode_new([texts[at] for at in places]), cached)
+
+    def encode_images(self, images: Sequence[Any], *, cached: bool = True) -> NDArray[np.float32]:
+        """Return projected features of images, ``(rows, width)``. A file keeps them, as those of texts.
+
+        Args:
+            images: names of files, or arrays of pixels: ``(height, width)``, or with three channels last or first; uint8, or floating numbers of 0 to 1.
+            cached: see `encode`.
+
+        Raises:
+            DataError: a file is missing or holds no image, or an array is none.
+            ConfigError: the folder's settings make other sizes than the model takes.
+        """
+        settings = self.image_settings
+
+        def encode(places: Sequence[int]) -> NDArray[np.float32]:
+            torch, model = need("torch", "torch", "an encoder"), self.model
+            found = np.zeros((len(places), self.width), dtype=np.float32)
+            with torch.no_grad():
+                for begin in range(0, len(places), _BATCH):
+                    part = prepare_images([images[at] for at in places[begin : begin + _BATCH]], settings)
+                    made = pooled_of(model.get_image_features(pixel_values=torch.from_numpy(part)))
+                    found[begin : begin + len(part)] = made.numpy()
+            return found
+
+        return self._features(f"{self.digest} images {settings}", hash_images(images), encode, cached)
+
+    def _features(
+        self, how: str, names: Sequence[str], encode: Callable[[Sequence[int]], NDArray[np.float32]], cached: bool
+    ) -> NDArray[np.float32]:
+        """Return features from the file that keeps them, or make them.
+
+        Those of a row that this process has encoded before, in whatever data set, are taken again.
+        """
+        place = cache_folder().parent / "features" / f"{hash_texts(names, how)}.npy"
+        known = _KNOWN.setdefault(how, {})
         if cached and place.is_file():
             with suppress(OSError, ValueError, EOFError):  # a file that a crash has cut off is made again
                 kept = np.load(place, allow_pickle=False)
-                if kept.dtype == np.float32 and kept.ndim == 2 and len(kept) == len(texts):
-                    _KNOWN.setdefault((self.digest, self.length), {}).update(zip(texts, kept, strict=True))
+                if kept.dtype == np.float32 and kept.ndim == 2 and len(kept) == len(names):
+                    known.update(zip(names, kept, strict=True))
                     return np.asarray(kept)
-        made = self._encode(texts)
+        first = {name: at for at, name in reversed(list(enumerate(names))) if name not in known}
+        lacking = sorted(first.values())
+        known.update(zip([names[at] for at in lacking], encode(lacking), strict=True))
+        made = np.array([known[name] for name in names], dtype=np.float32).reshape(len(names), self.width)
+        if sum(map(len, _KNOWN.values())) > _MOST_ROWS:
+            _KNOWN.clear()
         if cached:
             _write_atomically(place, made)
-        return made
-
-    def _encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return features; those of a text that this process has encoded before, in whatever data set, are taken again."""
-        known = _KNOWN.setdefault((self.digest, self.length), {})
-        lacking = list(dict.fromkeys(text for text in texts if text not in known))
-        for text, row in zip(lacking, self._encode_new(lacking), strict=True):
-            known[text] = row
-        made = np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), self.width)
-        if sum(map(len, _KNOWN.values())) > _MOST_TEXTS:
-            _KNOWN.clear()
         return made
 
     def _encode_new(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -154,9 +220,18 @@ class Encoder:
     def _encode_batch(self, torch: Any, model: Any, rows: NDArray[np.int64], longest: int) -> NDArray[np.float32]:
         right = bool((rows[:, 1, longest:] == 0).all())  # a tokeniser may pad on the left
         part = torch.from_numpy(np.ascontiguousarray(rows[:, :, :longest] if right else rows))
+        if self.dual:
+            return np.asarray(
+                pooled_of(model.get_text_features(input_ids=part[:, 0], attention_mask=part[:, 1])).numpy()
+            )
         states = model(input_ids=part[:, 0], attention_mask=part[:, 1]).last_hidden_state
         mask = part[:, 1].unsqueeze(-1).to(states.dtype)
         return np.asarray(((states * mask).sum(1) / mask.sum(1).clamp(min=1.0)).numpy())
+
+
+def pooled_of(made: Any) -> Any:
+    """Return the projected features that a ``CLIPModel`` makes: transformers 5 puts them into an object."""
+    return getattr(made, "pooler_output", made)
 
 
 def hash_texts(texts: Sequence[str], about: str) -> str:
@@ -222,6 +297,12 @@ def _read_settings(file: Path, where: str) -> dict[str, Any]:
             f"{file.name} is no JSON", where=where, remedy="save the model again with save_pretrained"
         ) from error
     return made if isinstance(made, dict) else {}
+
+
+@functools.lru_cache(maxsize=32)
+def _model_type(folder: str, digest: str) -> str:
+    del digest
+    return str(_read_settings(Path(folder) / "config.json", f"encoder {Path(folder).name!r}").get("model_type", ""))
 
 
 @functools.lru_cache(maxsize=32)

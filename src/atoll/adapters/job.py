@@ -39,7 +39,7 @@ _LOSSES = ("class", "batch")
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Training):
-    """A training of small parts of a frozen encoder, on texts. It takes every setting of `Training` but the model.
+    """A training of small parts of a frozen encoder, on texts or images. It takes every setting of `Training` but the model.
 
     ``Tuning(encoder="models/minilm", method=peft.LoraConfig(r=8, target_modules=["query", "value"]), text="text", head=3)``. The data sets have the texts as a
     column: ``atoll.data.from_csv_folder(folder, target="label", keep=["text"], features=[])``.
@@ -49,8 +49,10 @@ class Tuning(Training):
         method: what is trained: a configuration of peft, or a method of `atoll.adapters`.
         training: the parts of a training, ``Training(model=None, …)``, in place of the settings here.
         text: the column of texts.
+        image: the column of images, in place of texts: names of files, or pixels; see `Encoder.encode_images`. The encoder is then a ``CLIPModel``. Each party may name
+            the folder of relative names, ``ATOLL_IMAGES``.
         head: the number of classes that the data must have; 0 takes theirs.
-        prompt: a text for each class, such as ``"a {label} tweet"``; classes then score by the cosine of a text with it. Empty: a linear head, or the class's name
+        prompt: a text for each class, such as ``"a {label} tweet"``; classes then score by the cosine of a row with it. Empty: a linear head, or the class's name
             where the method needs prompts.
         scale: factor on that cosine.
         causal: whether the folder is a causal language model, which learns the next token of the texts.
@@ -66,6 +68,7 @@ class Tuning(Training):
     method: Annotated[Any, Named("tuning method")] = dataclasses.field(default_factory=AttAI)  # type: ignore[misc]
     training: Any = None
     text: str = "text"
+    image: str = ""
     head: int = 0
     prompt: str = ""
     scale: float = 20.0
@@ -101,8 +104,14 @@ class Tuning(Training):
                 where="Tuning.method",
                 remedy="use Peft, BitFit or WholeModel",
             )
+        if self.causal and self.image:
+            raise ConfigError(
+                f"image={self.image!r}, and a language model takes texts",
+                where="Tuning.image",
+                remedy="leave image= or causal= out",
+            )
         model = TunedModel(
-            self.encoder, self.method, self.text, self.head, self.prompt, self.scale, self.causal, self.length, self.digest
+            self.encoder, self.method, self.text, self.image, self.head, self.prompt, self.scale, self.causal, self.length, self.digest
         )  # fmt: skip
         object.__setattr__(self, "model", model)
         super().__post_init__()
@@ -142,10 +151,10 @@ class Tuning(Training):
         return f"Tuning ({own})"
 
     def prepare(self, data: Any) -> PreparedTraining:
-        """Return the tuning prepared for clients whose data sets have a column of texts.
+        """Return the tuning prepared for clients whose data sets have a column of texts, or of images.
 
         Raises:
-            DataError: the encoder is not there or has another hash, or there are no texts.
+            DataError: the encoder is not there or has another hash, or there is no such column.
             CompositionError: as `Training.prepare`.
         """
         if hasattr(data, "outline") and not self.digest:
@@ -180,6 +189,7 @@ class TunedModel:
     encoder: str
     method: TuningMethod
     text: str
+    image: str
     head: int
     prompt: str
     scale: float
@@ -189,10 +199,11 @@ class TunedModel:
 
     @functools.cached_property
     def rows(self) -> EncodedRows:
-        """How texts become rows; opens the encoder's folder, and proves its hash."""
+        """How texts or images become rows; opens the encoder's folder, and proves its hash."""
         kind: Any = "causal" if self.causal else "encoder"
-        encoder = Encoder.open(self.encoder, digest=self.digest, kind=kind, length=self.length)
-        return EncodedRows(encoder, self.text, self.method.features)
+        modality: Any = "image" if self.image else "text"
+        encoder = Encoder.open(self.encoder, digest=self.digest, kind=kind, length=self.length, modality=modality)
+        return EncodedRows(encoder, self.image or self.text, self.method.features)
 
     def target(self, data: Any) -> EncoderTarget:
         """Return what is told apart.
@@ -230,7 +241,7 @@ class TunedModel:
         return prompts_of(self.rows.encoder, [str(label) for label in labels], self.prompt)
 
     def learner(self, settings: LearnerSettings, data: Any) -> Learner:
-        """Return a learner for a data set whose texts are encoded."""
+        """Return a learner for a data set whose rows are encoded."""
         layers = need("atoll.adapters.layers", "torch", "Tuning")
         target, encoder = self.target(data), self.rows.encoder
         losses = {"class": "auto", "batch": layers.in_batch_loss}
@@ -283,7 +294,7 @@ class TunedOutcome(Trained):
         model = self.job.model
         about = {
             "digest": model.rows.encoder.digest, "method": type(model.method).__name__, "settings": dataclasses.asdict(model.method),
-            "prompt": model.prompt, "scale": model.scale, "length": model.length, "causal": model.causal, "labels": list(self.labels),
+            "prompt": model.prompt, "scale": model.scale, "length": model.length, "causal": model.causal, "modality": model.rows.encoder.modality, "labels": list(self.labels),
         }  # fmt: skip
         (place / ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
         return place
@@ -301,7 +312,7 @@ class TunedOutcome(Trained):
 
 
 class PreparedTuning(PreparedTraining):
-    """A prepared training whose result can be saved, and which checks a site's texts.
+    """A prepared training whose result can be saved, and which checks a site's rows.
 
     Args:
         inner: the training.

@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.extras import need
 from atoll.torch import TorchLearner
 
-from .encoder import copy_sharing, quiet
+from .encoder import copy_sharing, pooled_of, quiet
 from .lora_mean import RESIDUAL
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atoll.learn.learner import LearnerSettings
 
     from .encoded_rows import EncodedRows
-    from .encoder import Encoder
+    from .encoder import Encoder, Modality
     from .methods import EncoderTarget
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "FeatureClassifier",
     "LanguageModel",
     "TokenClassifier",
+    "TowerClassifier",
     "TunedLearner",
     "copy_trainable",
     "copy_with_peft",
@@ -42,6 +43,7 @@ __all__ = [
     "linear_head",
     "merge_residuals",
     "tokens_of",
+    "tower_of",
     "wrap_with_peft",
 ]
 
@@ -105,6 +107,24 @@ class TokenClassifier(nn.Module):
         return scores
 
 
+class TowerClassifier(nn.Module):
+    """One side of a dual encoder with trained parts: its projected features, and a linear head or prompts."""
+
+    def __init__(self, body: nn.Module, head: nn.Module, modality: Modality) -> None:
+        super().__init__()
+        self.body, self.head, self.modality = body, head, modality
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores, ``(rows, classes)``, of prepared images, ``(rows, 3, height, width)``, or of ids and masks, ``(rows, 2, length)``."""
+        body: Any = self.body
+        if self.modality == "image":
+            made = body.get_image_features(pixel_values=x)
+        else:
+            made = body.get_text_features(input_ids=x[:, 0], attention_mask=x[:, 1])
+        scores: torch.Tensor = self.head(pooled_of(made))
+        return scores
+
+
 class LanguageModel(nn.Module):
     """A causal language model with trained parts."""
 
@@ -128,12 +148,26 @@ def linear_head(width: int, classes: int) -> nn.Linear:
 
 
 def tokens_of(body: nn.Module, encoder: Encoder, target: EncoderTarget) -> nn.Module:
-    """Return a tuned encoder behind tokens: a language model, or a classifier with prompts or a linear head."""
+    """Return a tuned encoder behind tokens, or images: a language model, or a classifier with prompts or a linear head."""
     if encoder.kind == "causal":
         return LanguageModel(body)
+    head: nn.Module
     if target.prompts is None:
-        return TokenClassifier(body, linear_head(encoder.width, target.classes))
-    return TokenClassifier(body, FeatureClassifier(nn.Identity(), target.prompts, target.scale))
+        head = linear_head(encoder.width, target.classes)
+    else:
+        head = FeatureClassifier(nn.Identity(), target.prompts, target.scale)
+    return TowerClassifier(body, head, encoder.modality) if encoder.dual else TokenClassifier(body, head)
+
+
+def tower_of(encoder: Encoder) -> nn.Module:
+    """Return a model over the encoder's shared tensors that can be changed; of a dual encoder only the side of its rows, so that nothing else is trained."""
+    made: Any = copy_sharing(encoder.model)
+    if encoder.dual:
+        other = "text" if encoder.modality == "image" else "vision"
+        for name in (f"{other}_model", "text_projection" if other == "text" else "visual_projection", "logit_scale"):
+            delattr(made, name)
+    body: nn.Module = made
+    return body
 
 
 def copy_trainable(model: nn.Module, chosen: Callable[[str], bool]) -> nn.Module:
@@ -156,10 +190,17 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
     """
     library = need("peft", "encoders", "Peft")
     where = f"Peft({config.peft_type})"
-    names = sorted({n.rpartition(".")[2] for n, layer in encoder.model.named_modules() if isinstance(layer, nn.Linear)})
+    body = tower_of(encoder)
+    names = sorted({n.rpartition(".")[2] for n, layer in body.named_modules() if isinstance(layer, nn.Linear)})
+    if encoder.dual and config.is_prompt_learning:
+        raise ConfigError(
+            "a dual encoder takes no virtual tokens",
+            where=where,
+            remedy="use a method that changes layers, such as peft.LoraConfig of the layers q_proj and v_proj",
+        )
     try:
         with quiet():
-            made: nn.Module = library.get_peft_model(copy_sharing(encoder.model), config)
+            made: nn.Module = library.get_peft_model(body, config)
     except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
         raise ConfigError(
             f"peft cannot change this encoder: {str(error).strip().splitlines()[0]}",
@@ -203,7 +244,7 @@ def _add_residual(layer: Any, given: tuple[Any, ...], made: torch.Tensor) -> tor
 
 def copy_with_peft(encoder: Encoder, config: Any, values: Mapping[str, NDArray[np.float32]]) -> nn.Module:
     """Return peft's model over the encoder's shared weights with some values, by name."""
-    made: nn.Module = need("peft", "encoders", "Peft").get_peft_model(copy_sharing(encoder.model), config)
+    made: nn.Module = need("peft", "encoders", "Peft").get_peft_model(tower_of(encoder), config)
     _tell_no_place(made, encoder)
     with torch.no_grad():
         for name, value in values.items():
@@ -246,11 +287,11 @@ def in_batch_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class TunedLearner(TorchLearner):
-    """A tuned encoder as a learner: its tasks meet texts encoded, at the party.
+    """A tuned encoder as a learner: its tasks meet texts or images encoded, at the party.
 
     Args:
         build: makes the module; its new weights follow PyTorch's generator.
-        rows: how texts become rows.
+        rows: how texts or images become rows.
         settings: the training's settings.
         task: the data's task.
     """

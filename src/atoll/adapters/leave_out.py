@@ -41,7 +41,7 @@ class _Domain:
 
 def leave_domains_out(
     job: Tuning,
-    texts: Sequence[str],
+    rows: Sequence[Any],
     labels: Sequence[str],
     groups: Sequence[str],
     *,
@@ -55,7 +55,7 @@ def leave_domains_out(
 
     Args:
         job: the tuning.
-        texts: a text a row.
+        rows: the texts, or the images as `Encoder.encode_images` takes them, pixels of one shape.
         labels: its class.
         groups: its domain: a participant, or the one that is left out.
         run: runs a job on islands, as `atoll.simulate` does: ``run(job, islands, seed=...)``.
@@ -68,10 +68,10 @@ def leave_domains_out(
         ``trainable`` values, ``bytes_up`` of a participant in a round, and ``folds`` with the numbers of each.
 
     Raises:
-        DataError: there is no such domain, fewer than two, one of fewer than 5 rows, or a text without label.
+        DataError: there is no such domain, fewer than two, one of fewer than 5 rows, or a row without label.
     """
     started = time.perf_counter()
-    domains = _divide(job.text, texts, labels, groups, seed)
+    domains = _divide(job.image or job.text, rows, labels, groups, seed)
     folds = _choose_folds(domains, leave_out)
     found = [_tune(job, domains, name, run, seed) for name in folds]
     return {
@@ -87,12 +87,10 @@ def leave_domains_out(
     }
 
 
-def measure_zero_shot(
-    job: Tuning, texts: Sequence[str], labels: Sequence[str], groups: Sequence[str]
-) -> dict[str, Any]:
+def measure_zero_shot(job: Tuning, rows: Sequence[Any], labels: Sequence[str], groups: Sequence[str]) -> dict[str, Any]:
     """Return what `leave_domains_out` does of prompts alone: no domain trains, so that all are measured the same."""
     started = time.perf_counter()
-    found = _zero_shot(job, _divide(job.text, texts, labels, groups, 0))
+    found = _zero_shot(job, _divide(job.image or job.text, rows, labels, groups, 0))
     return {
         "zero_shot": found, "personalization": found, "generalization": found, "comprehensive": found, "trainable": 0,
         "bytes_up": 0, "seconds": time.perf_counter() - started, "encoder": job.model.rows.encoder.digest, "folds": [],
@@ -144,18 +142,18 @@ def _zero_shot(job: Tuning, domains: Mapping[str, _Domain]) -> float:
     found = []
     for domain in domains.values():
         prompts = prompts_of(encoder, [str(label) for label in domain.whole.about.labels], job.prompt)
-        features = encoder.encode(job.model.rows.texts(domain.whole))
+        features = job.model.rows.features_of(domain.whole)
         found.append(float(((features @ prompts.T).argmax(1) == np.asarray(domain.whole["y"])).mean()))
     return float(np.mean(found))
 
 
 def _divide(
-    text: str, texts: Sequence[str], labels: Sequence[str], groups: Sequence[str], seed: int
+    column: str, rows: Sequence[Any], labels: Sequence[str], groups: Sequence[str], seed: int
 ) -> dict[str, _Domain]:
     """Divide the rows by domain, and each domain's into three parts."""
-    if not len(texts) == len(labels) == len(groups):
+    if not len(rows) == len(labels) == len(groups):
         raise DataError(
-            f"{len(texts)} texts, {len(labels)} labels and {len(groups)} groups",
+            f"{len(rows)} rows, {len(labels)} labels and {len(groups)} groups",
             where="leave_domains_out",
             remedy="give one of each a row",
         )
@@ -169,23 +167,24 @@ def _divide(
             where="leave_domains_out",
             remedy="name columns with at least two of each",
         )
-    code, column = {label: i for i, label in enumerate(said)}, np.asarray(groups)
+    code, every = {label: i for i, label in enumerate(said)}, np.asarray(groups)
     domains = {}
     for name in names:
-        at = np.flatnonzero(column == name)
+        at = np.flatnonzero(every == name)
         if len(at) < _LEAST:
             raise DataError(
                 f"the domain {name!r} has {len(at)} rows",
                 where="leave_domains_out",
                 remedy=f"leave out domains of fewer than {_LEAST} rows",
             )
-        rows = Dataset(
-            {text: np.array([texts[i] for i in at.tolist()], dtype=np.str_), "y": np.array([code[labels[i]] for i in at.tolist()])},
+        own = [rows[i] for i in at.tolist()]
+        whole = Dataset(
+            {column: np.array(own, dtype=np.str_) if isinstance(own[0], str) else np.stack(own), "y": np.array([code[labels[i]] for i in at.tolist()])},
             task="classification", classes=len(said), labels=tuple(said), name=name,
         )  # fmt: skip
         order = Rng.of(seed).child("domain", name).generator().permutation(len(at))
         ends = [int(len(at) * _SHARES[0]), int(len(at) * sum(_SHARES))]
-        domains[name] = _Domain(rows, *(rows.take(np.sort(part)) for part in np.split(order, ends)))
+        domains[name] = _Domain(whole, *(whole.take(np.sort(part)) for part in np.split(order, ends)))
     return domains
 
 

@@ -42,7 +42,7 @@ class TuningMethod(Checked):
     """Base class of the methods.
 
     Attributes:
-        features: whether it takes the encoder's features instead of tokens.
+        features: whether it takes the encoder's features instead of tokens or images.
         prompted: whether it scores classes by their prompts also where none is given: then the prompt is the class's name.
     """
 
@@ -112,7 +112,7 @@ class BitFit(TuningMethod):
     def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the encoder with its biases trainable, and the head."""
         layers = _layers()
-        body = layers.copy_trainable(encoder.model, lambda name: name.endswith("bias"))
+        body = layers.copy_trainable(layers.tower_of(encoder), lambda name: name.endswith("bias"))
         if not any(p.requires_grad for p in body.parameters()):
             raise ConfigError("the encoder has no biases", where="BitFit", remedy="use Peft or WholeModel")
         return layers.tokens_of(body, encoder, target)
@@ -127,7 +127,7 @@ class WholeModel(TuningMethod):
     def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the encoder, all of it trainable, and the head."""
         layers = _layers()
-        return layers.tokens_of(layers.copy_trainable(encoder.model, lambda name: True), encoder, target)
+        return layers.tokens_of(layers.copy_trainable(layers.tower_of(encoder), lambda name: True), encoder, target)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A saved adapter over its encoder: a classifier of texts."""
+"""A saved adapter over its encoder: a classifier of texts, or of images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 
 from . import methods
-from .encoder import Encoder, copy_sharing, prompts_of, quiet
+from .encoded_rows import EncodedRows
+from .encoder import Encoder, prompts_of, quiet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +32,7 @@ HEAD = "head.safetensors"
 
 @dataclass(frozen=True)
 class AdaptedClassifier:
-    """A tuned encoder that classifies texts.
+    """A tuned encoder that classifies texts, or images if that is its encoder's modality.
 
     Attributes:
         encoder: the encoder.
@@ -45,16 +46,16 @@ class AdaptedClassifier:
     features: bool
     labels: tuple[str, ...]
 
-    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the scores of texts, ``(rows, classes)``; of a language model, of each next token ``(rows, vocabulary, length)``."""
+    def score(self, rows: Sequence[Any]) -> NDArray[np.float32]:
+        """Return the scores of texts, or of images as `Encoder.encode_images` takes them, ``(rows, classes)``; of a language model, of each next token ``(rows, vocabulary, length)``."""
         torch = need("torch", "torch", "an adapter")
-        x = self.encoder.encode(texts) if self.features else self.encoder.tokenise(texts)
+        x = EncodedRows(self.encoder, "", self.features).inputs(rows)
         with torch.no_grad():
             return np.asarray(self.module.eval()(torch.from_numpy(np.array(x))).numpy())
 
-    def predict(self, texts: Sequence[str]) -> list[str]:
-        """Return the class of each text, by name."""
-        return [self.labels[int(code)] for code in self.score(texts).argmax(1)]
+    def predict(self, rows: Sequence[Any]) -> list[str]:
+        """Return the class of each text or image, by name."""
+        return [self.labels[int(code)] for code in self.score(rows).argmax(1)]
 
 
 def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
@@ -80,7 +81,8 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
             f"the adapter's method {about['method']!r} is unknown", where="load_adapter", remedy="save it again"
         )
     kind: Any = "causal" if about["causal"] else "encoder"
-    found = Encoder.open(encoder, digest=about["digest"], kind=kind, length=about["length"])
+    modality: Any = "image" if about.get("modality") == "image" else "text"
+    found = Encoder.open(encoder, digest=about["digest"], kind=kind, length=about["length"], modality=modality)
     method = getattr(methods, about["method"])(**about["settings"])
     labels = tuple(about["labels"])
     prompted = bool(about["prompt"]) or method.prompted
@@ -89,9 +91,7 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
     with quiet(), torch.random.fork_rng(devices=[]):
         if isinstance(method, methods.Peft):
             layers, peft = need("atoll.adapters.layers", "torch", "an adapter"), need("peft", "encoders", "Peft")
-            module = layers.tokens_of(
-                peft.PeftModel.from_pretrained(copy_sharing(found.model), str(place)), found, target
-            )
+            module = layers.tokens_of(peft.PeftModel.from_pretrained(layers.tower_of(found), str(place)), found, target)
         else:
             module = method.build(found, target)
     _fill(module, place)

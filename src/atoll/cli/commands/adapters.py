@@ -1,4 +1,4 @@
-"""``atoll adapters``: tune small parts of a frozen encoder on the texts of several domains, and hash an encoder's folder."""
+"""``atoll adapters``: tune small parts of a frozen encoder on the texts or images of several domains, and hash an encoder's folder."""
 
 from __future__ import annotations
 
@@ -29,32 +29,47 @@ def show_hash(
     output_of(context).give({"digest": found}, found)
 
 
+Rows = Annotated[
+    Path,
+    typer.Argument(
+        help="CSV file with a text or an image a row, or a folder with labels.csv in it.", metavar="ROWS.csv"
+    ),
+]
+ImageColumn = Annotated[
+    str,
+    typer.Option(
+        "--image", help="Column of images, in place of texts: names of files, below the folder of the CSV file."
+    ),
+]
+Prompt = Annotated[str, typer.Option("--prompt", help='A text for each class: "a {label} tweet". By default its name.')]
+MethodName = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help="attai, bottleneck, linear, lora, ia3, prompt, bitfit, whole, or zero-shot, which trains nothing.",
+    ),
+]
+Loss = Annotated[Literal["class", "batch"], typer.Option("--loss", help="Against all classes, or FedCLIP's Eq. 8.")]
+Length = Annotated[int, typer.Option("--length", help="Tokens of a text; longer texts are cut.", min=1)]
+
+
 @group.command("train")
 def train(
     context: typer.Context,
-    texts: Annotated[Path, typer.Argument(help="CSV file with a text a row.", metavar="TEXTS.csv")],
+    rows: Rows,
     encoder: Annotated[str, typer.Option("--encoder", help="Folder of the frozen encoder.", metavar="DIR")],
     text: Annotated[str, typer.Option("--text", help="Column of texts.")] = "text",
+    image: ImageColumn = "",
     label: Annotated[str, typer.Option("--label", help="Column of classes.")] = "label",
     domain: Annotated[str, typer.Option("--group", help="Column of domains, each a participant.")] = "group",
-    prompt: Annotated[
-        str, typer.Option("--prompt", help='A text for each class: "a {label} tweet". By default its name.')
-    ] = "",
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            help="attai, bottleneck, linear, lora, ia3, prompt, bitfit, whole, or zero-shot, which trains nothing.",
-        ),
-    ] = "attai",
-    loss: Annotated[
-        Literal["class", "batch"], typer.Option("--loss", help="Against all classes, or FedCLIP's Eq. 8.")
-    ] = "class",
+    prompt: Prompt = "",
+    method: MethodName = "attai",
+    loss: Loss = "class",
     leave_out: Annotated[str, typer.Option("--leave-out", help="each, none, or a domain.")] = "each",
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds of training.", min=1)] = 15,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate of Adam.")] = 0.001,
     batch: Annotated[int, typer.Option("--batch", help="Rows of a step.", min=1)] = 32,
-    length: Annotated[int, typer.Option("--length", help="Tokens of a text; longer texts are cut.", min=1)] = 64,
+    length: Length = 64,
     seed: Annotated[int, typer.Option("--seed", help="Divides the rows, and seeds the trainings.")] = 0,
     json: Json = False,
 ) -> None:
@@ -63,50 +78,65 @@ def train(
     from atoll.adapters import leave_domains_out
     from atoll.adapters.leave_out import measure_zero_shot
     from atoll.algorithms import LocalAdam
-    from atoll.data import DataTable
     from atoll.runs.config import job_class
     from atoll.selection import Everyone
 
-    table = DataTable.read(texts)
-    columns = [[str(one) for one in table[name].tolist()] for name in (text, label, domain)]
+    columns = _read_columns(rows, image or text, label, domain, bool(image))
     settings: dict[str, Any] = {
-        "encoder": encoder,
-        "text": text,
-        "prompt": prompt,
-        "length": length,
-        "loss": loss,
-        "rounds": rounds,
-    }
+        "encoder": encoder, "text": text, "image": image, "prompt": prompt, "length": length, "loss": loss, "rounds": rounds,
+    }  # fmt: skip
     kind: Any = job_class("tuning")
     if method == "zero-shot":
         found = measure_zero_shot(kind(**settings), *columns)
     else:
-        job = kind(
-            **settings, method=_method_of(method), algorithm=LocalAdam(lr=lr, batch_size=batch), selection=Everyone()
-        )
+        local = LocalAdam(lr=lr, batch_size=batch)
+        job = kind(**settings, method=_method_of(method, encoder), algorithm=local, selection=Everyone())
         found = leave_domains_out(job, *columns, run=simulate, leave_out=leave_out, seed=seed)
-    table_shown = PlainTable(header_style="bold")
+    output_of(context).give({"method": method, **found}, _table_of(found))
+
+
+def _read_columns(rows: Path, column: str, label: str, domain: str, images: bool) -> list[list[str]]:
+    """Return texts, or names of images in full, with their classes and domains."""
+    from atoll.adapters.images import images_below
+    from atoll.data import DataTable
+
+    file = rows / "labels.csv" if rows.is_dir() else rows
+    table = DataTable.read(file)
+    columns = [[str(one) for one in table[name].tolist()] for name in (column, label, domain)]
+    if images:
+        columns[0] = images_below(file.resolve().parent, columns[0])
+    return columns
+
+
+def _table_of(found: dict[str, Any]) -> PlainTable:
+    table = PlainTable(header_style="bold")
     for place, name in enumerate(("measure", "value")):
-        table_shown.add_column(name, justify="right" if place else "left")
+        table.add_column(name, justify="right" if place else "left")
     for name, value in found.items():
         if name != "folds":
-            table_shown.add_row(escape(name), f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
-    output_of(context).give({"method": method, **found}, table_shown)
+            table.add_row(escape(name), f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
+    return table
 
 
-def _method_of(name: str) -> Any:
-    """Return a method with the settings that suit layers named as those of BERT.
+def _method_of(name: str, encoder: str) -> Any:
+    """Return a method with the settings that suit layers named as those of BERT, or of CLIP where the encoder is one.
 
     Raises:
         ConfigError: there is no such method.
     """
-    from atoll.adapters import AttAI, BitFit, Bottleneck, LinearHead, Peft, WholeModel
+    from atoll.adapters import AttAI, BitFit, Bottleneck, Encoder, LinearHead, Peft, WholeModel
     from atoll.core.errors import ConfigError, nearest
 
-    inner = {"target_modules": ["key", "value", "output.dense"], "feedforward_modules": ["output.dense"]}
+    dual = name in ("lora", "ia3") and Encoder.open(encoder).dual
+    query, inner = (
+        (("q_proj", "v_proj"), ("k_proj", "v_proj", "fc2"))
+        if dual
+        else (("query", "value"), ("key", "value", "output.dense"))
+    )
     known = {
         "attai": AttAI(), "bottleneck": Bottleneck(), "linear": LinearHead(), "bitfit": BitFit(), "whole": WholeModel(),
-        "lora": Peft("LORA", {"r": 8, "target_modules": ["query", "value"]}), "ia3": Peft("IA3", inner),
+        "lora": Peft("LORA", {"r": 8, "target_modules": [*query]}),
+        "ia3": Peft("IA3", {"target_modules": [*inner], "feedforward_modules": [inner[-1]]}),
         "prompt": Peft("PROMPT_TUNING", {"num_virtual_tokens": 8}),
     }  # fmt: skip
     if name not in known:
