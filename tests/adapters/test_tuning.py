@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 import atoll
 from atoll.adapters import AttAI, BitFit, Bottleneck, LinearHead, Peft, Tuning, WholeModel, load_adapter
 from atoll.adapters.encoder import Encoder, quiet
+from atoll.adapters.methods import EncoderTarget
+from atoll.algorithms import LocalAdam
 from atoll.core.errors import AtollError
 from tests.support.encoders import make_encoder, make_reviews
 
@@ -43,6 +46,8 @@ def tuning(place: Path, method: Any = LORA, **more: Any) -> Tuning:
 
 METHODS = {
     "attai": (AttAI(), 2 * (16**2 + 16)),
+    "attai, text": (AttAI(side="text"), 2 * (16**2 + 16)),
+    "attai, both": (AttAI(side="both"), 4 * (16**2 + 16)),
     "bottleneck": (Bottleneck(hidden=4), 2 * 4 * 16 + 4 + 16),
     "probe": (LinearHead(), 34),
     "lora": (LORA, 2 * 2 * 2 * 16 + 34),
@@ -101,14 +106,22 @@ def test_peft_itself_loads_what_was_saved_and_computes_the_same(place: Path, tmp
     assert about["base_model_name_or_path"] == "tiny"
 
 
-def test_training_learns_and_engines_agree(place: Path) -> None:
-    job = tuning(place, Bottleneck(hidden=4), rounds=3, algorithm=atoll.FedAvg(lr=0.05, batch_size=8))
+LEARNERS = {
+    "bottleneck": (Bottleneck(hidden=4), atoll.FedAvg(lr=0.05, batch_size=8), 0.9),
+    "attai": (AttAI(side="both"), LocalAdam(lr=0.01, batch_size=8), 0.8),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_training_learns_and_engines_agree(name: str, place: Path) -> None:
+    method, algorithm, share = LEARNERS[name]
+    job = tuning(place, method, rounds=3, algorithm=algorithm)
     rows = reviews(place)
     rows = rows.with_test(rows.pooled())
     one, many = (atoll.simulate(job, rows, engine=engine) for engine in ("inline", "batched"))
-    assert one.metrics.last("test/loss") < 0.9 * one.metrics.column("test/loss")[0]
-    for name, value in one.params.items():
-        np.testing.assert_allclose(many.params[name], value, rtol=1e-3, atol=1e-5)
+    assert one.metrics.last("test/loss") < share * one.metrics.column("test/loss")[0]
+    for key, value in one.params.items():
+        np.testing.assert_allclose(many.params[key], value, rtol=1e-3, atol=1e-5)
 
 
 def test_the_parts_of_a_training_are_those_given_here(place: Path) -> None:
@@ -178,6 +191,11 @@ def test_a_setting_that_does_not_fit_is_refused(change: dict[str, Any], words: s
         tuning(place, **change).prepare(reviews(place))
 
 
+def test_an_unknown_side_is_refused() -> None:
+    with pytest.raises(AtollError, match=r"side='inputs'\. Did you mean 'input'"):
+        AttAI(side="inputs")  # type: ignore[arg-type]
+
+
 def test_a_folder_that_is_no_encoder_is_refused(place: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     make_encoder(own)
@@ -218,8 +236,6 @@ def test_one_encoder_serves_all_clients(place: Path) -> None:
 
 
 def method_target() -> Any:
-    from atoll.adapters.methods import EncoderTarget
-
     return EncoderTarget(2, None, 20.0)
 
 
@@ -241,9 +257,30 @@ def test_a_language_model_learns_the_next_token(place: Path, tmp_path: Path) -> 
 
 
 def test_golden_sizes() -> None:
-    torch = pytest.importorskip("torch")
-    from atoll.adapters.layers import AttentionAdapter
+    """FedCLIP counts 5.3E5 values of ViT-B/32's 151,277,313: 288 times less."""
+    for side, times in (("input", 1), ("text", 1), ("both", 2)):
+        for width, values in ((384, 295_680), (512, 525_312)):
+            encoder: Any = SimpleNamespace(width=width)
+            target = EncoderTarget(2, np.eye(2, width, dtype=np.float32), 20.0)
+            module = AttAI(side=side).build(encoder, target)  # type: ignore[arg-type]
+            assert sum(p.numel() for p in module.parameters()) == times * values
 
-    sizes = {width: sum(p.numel() for p in AttentionAdapter(width).parameters()) for width in (384, 512)}
-    assert sizes == {384: 295_680, 512: 525_312}  # FedCLIP counts 5.3E5 of ViT-B/32's 151,277,313: 288 times less
-    del torch
+
+def test_attention_on_the_prompts_is_the_formula_and_constant_attention_is_none() -> None:
+    import torch
+
+    rng = np.random.default_rng(0)
+    prompts, x = rng.normal(size=(3, 6)).astype(np.float32), rng.normal(size=(5, 6)).astype(np.float32)
+    encoder: Any = SimpleNamespace(width=6)
+    modules = {side: AttAI(side=side).build(encoder, EncoderTarget(3, prompts, 7.0)) for side in ("text", "both")}  # type: ignore[arg-type]
+    found = modules["text"](torch.from_numpy(x)).detach().numpy()
+    w1, b1, w2, b2 = (p.detach().double().numpy() for p in modules["text"].prompt_adapter.parameters())
+    hidden = np.tanh(prompts @ w1.T + b1) @ w2.T + b2
+    share = np.exp(hidden) / np.exp(hidden).sum(1, keepdims=True)
+    units = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in (x, share * prompts)]
+    np.testing.assert_allclose(found, 7.0 * units[0] @ units[1].T, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        for p in modules["both"].parameters():
+            p.zero_()
+    plain = 7.0 * units[0] @ (prompts / np.linalg.norm(prompts, axis=1, keepdims=True)).T
+    np.testing.assert_allclose(modules["both"](torch.from_numpy(x)).detach().numpy(), plain, rtol=1e-5, atol=1e-5)

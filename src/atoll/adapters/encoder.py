@@ -25,7 +25,17 @@ from .images import ImageSettings, hash_images, prepare_images
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Encoder", "EncoderKind", "Modality", "copy_sharing", "hash_texts", "pooled_of", "prompts_of", "quiet"]
+__all__ = [
+    "Encoder",
+    "EncoderKind",
+    "Modality",
+    "copy_sharing",
+    "hash_texts",
+    "pooled_of",
+    "prompts_of",
+    "quiet",
+    "unit_rows",
+]
 
 EncoderKind = Literal["encoder", "causal"]
 Modality = Literal["text", "image"]
@@ -396,6 +406,10 @@ def _write_atomically(place: Path, rows: NDArray[np.float32]) -> None:
 
 
 def prompts_of(encoder: Encoder, labels: list[str], prompt: str) -> NDArray[np.float32]:
-    """Return the features of a text for each class, of length 1, ``(classes, width)``."""
-    made = encoder.encode([(prompt or "{label}").replace("{label}", label) for label in labels], cached=False)
-    return np.asarray(made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+    """Return the features of a text for each class, ``(classes, width)``."""
+    return encoder.encode([(prompt or "{label}").replace("{label}", label) for label in labels], cached=False)
+
+
+def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return rows of length 1; zeros stay."""
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), dtype=np.float32)

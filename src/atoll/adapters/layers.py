@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.extras import need
 from atoll.torch import TorchLearner
 
-from .encoder import copy_sharing, pooled_of, quiet
+from .encoder import copy_sharing, pooled_of, quiet, unit_rows
 from .lora_mean import RESIDUAL
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ __all__ = [
     "merge_residuals",
     "tokens_of",
     "tower_of",
+    "unchanged",
     "wrap_with_peft",
 ]
 
@@ -76,17 +77,23 @@ class BottleneckAdapter(nn.Module):
 
 
 class FeatureClassifier(nn.Module):
-    """Adapted features against the classes' prompts: ``scale * cos(adapter(x), prompt)``."""
+    """Adapted features against the classes' prompts: ``scale * cos(adapter(x), prompt)``, with the prompts adapted too where an adapter of theirs is given."""
 
-    def __init__(self, adapter: nn.Module, prompts: NDArray[Any], scale: float) -> None:
+    def __init__(
+        self, adapter: nn.Module, prompts: NDArray[Any], scale: float, prompt_adapter: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        self.adapter, self.scale = adapter, scale
+        self.adapter, self.prompt_adapter, self.scale = adapter, prompt_adapter, scale
         self.prompts: torch.Tensor
-        self.register_buffer("prompts", torch.as_tensor(np.array(prompts, dtype=np.float32)), persistent=False)
+        given = np.array(prompts if prompt_adapter is not None else unit_rows(prompts), dtype=np.float32)
+        self.register_buffer("prompts", torch.as_tensor(given), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return scores, ``(rows, classes)``."""
-        return self.scale * functional.normalize(self.adapter(x), dim=-1) @ self.prompts.T
+        prompts = self.prompts
+        if self.prompt_adapter is not None:
+            prompts = functional.normalize(self.prompt_adapter(prompts), dim=-1)
+        return self.scale * functional.normalize(self.adapter(x), dim=-1) @ prompts.T
 
 
 class TokenClassifier(nn.Module):
@@ -139,6 +146,11 @@ class LanguageModel(nn.Module):
         return made.transpose(1, 2)
 
 
+def unchanged() -> nn.Module:
+    """Return a layer that changes nothing."""
+    return nn.Identity()
+
+
 def linear_head(width: int, classes: int) -> nn.Linear:
     """Return a linear layer that begins at zero."""
     made = nn.Linear(width, classes)
@@ -155,7 +167,7 @@ def tokens_of(body: nn.Module, encoder: Encoder, target: EncoderTarget) -> nn.Mo
     if target.prompts is None:
         head = linear_head(encoder.width, target.classes)
     else:
-        head = FeatureClassifier(nn.Identity(), target.prompts, target.scale)
+        head = FeatureClassifier(unchanged(), target.prompts, target.scale)
     return TowerClassifier(body, head, encoder.modality) if encoder.dual else TokenClassifier(body, head)
 
 

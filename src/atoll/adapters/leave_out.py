@@ -13,7 +13,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.data import Dataset, Islands
 
-from .encoder import prompts_of
+from .encoder import prompts_of, unit_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,7 +141,7 @@ def _zero_shot(job: Tuning, domains: Mapping[str, _Domain]) -> float:
     encoder = job.model.rows.encoder
     found = []
     for domain in domains.values():
-        prompts = prompts_of(encoder, [str(label) for label in domain.whole.about.labels], job.prompt)
+        prompts = unit_rows(prompts_of(encoder, [str(label) for label in domain.whole.about.labels], job.prompt))
         features = job.model.rows.features_of(domain.whole)
         found.append(float(((features @ prompts.T).argmax(1) == np.asarray(domain.whole["y"])).mean()))
     return float(np.mean(found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.extras import need
@@ -29,7 +29,7 @@ class EncoderTarget:
 
     Attributes:
         classes: their number; 0 for a language model.
-        prompts: features of a text for each class, of length 1, ``(classes, width)``; ``None`` for a linear head.
+        prompts: features of a text for each class, ``(classes, width)``; ``None`` for a linear head.
         scale: factor on the cosine of a row with a prompt.
     """
 
@@ -59,14 +59,35 @@ class AttAI(TuningMethod):
     """The attention adapter of FedCLIP (Lu, Hu, Wang, Xie 2023, "FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning", section 3).
 
     ``x* = softmax(W2 tanh(W1 x + b1) + b2) * x``, both layers of the features' width m: ``2 (m^2 + m)`` values. A class scores ``scale * cos(x*, prompt)``.
+    On the side of texts the same is done to the prompts' features ``t``, ``scale * cos(x, t*)``, as in the figure 3 of the source; on both sides with values of their own.
+
+    Attributes:
+        side: ``"input"``: the features of rows, texts or images; ``"text"``: those of the prompts; ``"both"``.
     """
 
     prompted: ClassVar[bool] = True
 
+    side: Literal["input", "text", "both"] = "input"
+
+    def __post_init__(self) -> None:
+        known = ("input", "text", "both")
+        if self.side not in known:
+            raise ConfigError(
+                f"side={self.side!r}.{nearest(self.side, known)}",
+                where="AttAI",
+                remedy=f"use one of {', '.join(known)}",
+            )
+
     def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
-        """Return the adapter before the prompts' cosines."""
+        """Return the adapters before the cosines of rows with prompts."""
         layers = _layers()
-        return layers.FeatureClassifier(layers.AttentionAdapter(encoder.width), _require_prompts(target), target.scale)
+        own, other = (self.side in (side, "both") for side in ("input", "text"))
+        return layers.FeatureClassifier(
+            layers.AttentionAdapter(encoder.width) if own else layers.unchanged(),
+            _require_prompts(target),
+            target.scale,
+            layers.AttentionAdapter(encoder.width) if other else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,10 @@ MethodName = Annotated[
         help="attai, bottleneck, linear, lora, ia3, prompt, bitfit, whole, or zero-shot, which trains nothing.",
     ),
 ]
+Side = Annotated[
+    Literal["input", "text", "both"],
+    typer.Option("--side", help="Where attai stands: on rows, on the prompts of classes, or both."),
+]
 Loss = Annotated[Literal["class", "batch"], typer.Option("--loss", help="Against all classes, or FedCLIP's Eq. 8.")]
 Length = Annotated[int, typer.Option("--length", help="Tokens of a text; longer texts are cut.", min=1)]
 
@@ -64,6 +68,7 @@ def train(
     domain: Annotated[str, typer.Option("--group", help="Column of domains, each a participant.")] = "group",
     prompt: Prompt = "",
     method: MethodName = "attai",
+    side: Side = "input",
     loss: Loss = "class",
     leave_out: Annotated[str, typer.Option("--leave-out", help="each, none, or a domain.")] = "each",
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds of training.", min=1)] = 15,
@@ -90,7 +95,7 @@ def train(
         found = measure_zero_shot(kind(**settings), *columns)
     else:
         local = LocalAdam(lr=lr, batch_size=batch)
-        job = kind(**settings, method=_method_of(method, encoder), algorithm=local, selection=Everyone())
+        job = kind(**settings, method=_method_of(method, encoder, side), algorithm=local, selection=Everyone())
         found = leave_domains_out(job, *columns, run=simulate, leave_out=leave_out, seed=seed)
     output_of(context).give({"method": method, **found}, _table_of(found))
 
@@ -118,7 +123,7 @@ def _table_of(found: dict[str, Any]) -> PlainTable:
     return table
 
 
-def _method_of(name: str, encoder: str) -> Any:
+def _method_of(name: str, encoder: str, side: Literal["input", "text", "both"]) -> Any:
     """Return a method with the settings that suit layers named as those of BERT, or of CLIP where the encoder is one.
 
     Raises:
@@ -134,7 +139,7 @@ def _method_of(name: str, encoder: str) -> Any:
         else (("query", "value"), ("key", "value", "output.dense"))
     )
     known = {
-        "attai": AttAI(), "bottleneck": Bottleneck(), "linear": LinearHead(), "bitfit": BitFit(), "whole": WholeModel(),
+        "attai": AttAI(side=side), "bottleneck": Bottleneck(), "linear": LinearHead(), "bitfit": BitFit(), "whole": WholeModel(),
         "lora": Peft("LORA", {"r": 8, "target_modules": [*query]}),
         "ia3": Peft("IA3", {"target_modules": [*inner], "feedforward_modules": [inner[-1]]}),
         "prompt": Peft("PROMPT_TUNING", {"num_virtual_tokens": 8}),
