@@ -80,10 +80,16 @@ def truncate_product(clients: Sequence[Factors], rank: int, weights: Sequence[fl
         raise ConfigError(f"rank={rank}", where="truncate_product", remedy="use at least 1")
     left, right = stack_factors(clients, weights)
     (q, r), (p, s) = np.linalg.qr(left), np.linalg.qr(right.T)
-    u, sizes, v = np.linalg.svd(r @ s.T)
+    b, a = truncate_matrix(r @ s.T, rank)
+    return q @ b, a @ p.T
+
+
+def truncate_matrix(matrix: NDArray[np.float64], rank: int) -> Factors:
+    """Return the factors of one rank nearest to a matrix, by its largest singular values, each shared evenly; more than it has are zeros."""
+    u, sizes, v = np.linalg.svd(matrix, full_matrices=False)
     kept = min(rank, len(sizes))
     root = np.sqrt(sizes[:kept])
-    b, a = (q @ u[:, :kept]) * root, root[:, None] * (v[:kept] @ p.T)
+    b, a = u[:, :kept] * root, root[:, None] * v[:kept]
     return np.pad(b, ((0, 0), (0, rank - kept))), np.pad(a, ((0, rank - kept), (0, 0)))
 
 

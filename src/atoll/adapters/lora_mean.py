@@ -38,7 +38,7 @@ from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo, Stateful
 from atoll.learn.capabilities import ONE_MODEL
 from atoll.learn.wrapped import Wrapped, dry_reply, overrides
 
-from .lora import stack_factors, truncate_product
+from .lora import stack_factors, truncate_matrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -498,7 +498,7 @@ class FlexLoRA(_Exact):
         """Keep the largest singular values."""
         del layer, info
         rank = state.a.shape[0]
-        b, a = truncate_product([(state.exact, np.eye(state.exact.shape[1]))], rank)
+        b, a = truncate_matrix(state.exact, rank)
         return _State(b, a, np.zeros_like(state.exact), state.exact)
 
 
