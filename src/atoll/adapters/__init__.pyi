@@ -18,5 +18,7 @@ from .methods import LinearHead as LinearHead
 from .methods import Peft as Peft
 from .methods import TuningMethod as TuningMethod
 from .methods import WholeModel as WholeModel
+from .mixing import PersonalMixture as PersonalMixture
+from .mixing import mix_personal as mix_personal
 from .saved import AdaptedClassifier as AdaptedClassifier
 from .saved import load_adapter as load_adapter

@@ -14,6 +14,7 @@ from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.data import Dataset, Islands
 
 from .encoder import prompts_of, unit_rows
+from .mixing import mix_personal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,6 +48,7 @@ def leave_domains_out(
     *,
     run: Run,
     leave_out: str = "each",
+    mix: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Tune on all domains but one, and measure on the participants' test rows and on all rows of the one that never trained (Lu et al. 2023, "FedCLIP", section 4).
@@ -60,12 +62,14 @@ def leave_domains_out(
         groups: its domain: a participant, or the one that is left out.
         run: runs a job on islands, as `atoll.simulate` does: ``run(job, islands, seed=...)``.
         leave_out: ``"each"`` domain in turn, ``"none"``, or the name of one.
+        mix: whether each participant also makes a mixture of its own, as `mix_personal` does, from its first and second parts.
         seed: divides the rows, and seeds the trainings.
 
     Returns:
         Accuracies as fractions, each a mean over what was left out: ``zero_shot`` by prompts alone over all rows, ``personalization`` the mean over the
         participants' tests, ``generalization`` of the domain that never trained (``None`` if none is left out), ``comprehensive`` the mean over all domains.
-        ``trainable`` values, ``bytes_up`` of a participant in a round, and ``folds`` with the numbers of each.
+        ``trainable`` values, ``bytes_up`` of a participant in a round, and ``folds`` with the numbers of each. With ``mix``, ``mixed`` is the personalization of the
+        participants' own mixtures, and each fold has their weights: of the frozen encoder, of the shared adapter and of the own one.
 
     Raises:
         DataError: there is no such domain, fewer than two, one of fewer than 5 rows, or a row without label.
@@ -73,12 +77,11 @@ def leave_domains_out(
     started = time.perf_counter()
     domains = _divide(job.image or job.text, rows, labels, groups, seed)
     folds = _choose_folds(domains, leave_out)
-    found = [_tune(job, domains, name, run, seed) for name in folds]
+    found = [_tune(job, domains, name, run, seed, mix) for name in folds]
+    measures = ("personalization", "generalization", "comprehensive", *(["mixed"] if mix else []))
     return {
         "zero_shot": _zero_shot(job, domains),
-        **{
-            name: _mean([one[name] for one in found]) for name in ("personalization", "generalization", "comprehensive")
-        },
+        **{name: _mean([one[name] for one in found]) for name in measures},
         "trainable": found[0]["trainable"],
         "bytes_up": int(np.mean([one["bytes_up"] for one in found])),
         "seconds": time.perf_counter() - started,
@@ -97,7 +100,7 @@ def measure_zero_shot(job: Tuning, rows: Sequence[Any], labels: Sequence[str], g
     }  # fmt: skip
 
 
-def _tune(job: Tuning, domains: Mapping[str, _Domain], left_out: str, run: Run, seed: int) -> dict[str, Any]:
+def _tune(job: Tuning, domains: Mapping[str, _Domain], left_out: str, run: Run, seed: int, mix: bool) -> dict[str, Any]:
     """Run one training; return its accuracies."""
     took_part = [name for name in domains if name != left_out]
     islands = Islands.from_datasets({name: domains[name].train for name in took_part})
@@ -116,7 +119,21 @@ def _tune(job: Tuning, domains: Mapping[str, _Domain], left_out: str, run: Run, 
         "round": int(result.round),
         "trainable": int(sum(np.size(value) for value in result.params.values())),
         "bytes_up": int(result.bytes["bytes_up"] / max(1, result.bytes["messages_up"])),
+        **(_mix(job, domains, took_part, result.params, seed) if mix else {}),
     }
+
+
+def _mix(
+    job: Tuning, domains: Mapping[str, _Domain], took_part: Sequence[str], params: Mapping[str, Any], seed: int
+) -> dict[str, Any]:
+    """Return the accuracies of the participants' own mixtures on their tests, and the weights."""
+    found, weights = {}, {}
+    for name in took_part:
+        parts = domains[name]
+        mixture = mix_personal(job, params, parts.train, parts.chosen_by, seed=seed)
+        found[name] = float((mixture.score(parts.test).argmax(1) == np.asarray(parts.test["y"])).mean())
+        weights[name] = [mixture.frozen, mixture.shared, mixture.own]
+    return {"mixed": float(np.mean([*found.values()])), "mixed_domains": found, "mixtures": weights}
 
 
 def _scorer(job: Any, model: Any) -> Callable[[Dataset], float]:

@@ -54,6 +54,12 @@ Side = Annotated[
     typer.Option("--side", help="Where attai stands: on rows, on the prompts of classes, or both."),
 ]
 Loss = Annotated[Literal["class", "batch"], typer.Option("--loss", help="Against all classes, or FedCLIP's Eq. 8.")]
+Mix = Annotated[
+    bool,
+    typer.Option(
+        "--mix", help="Each participant also mixes the frozen encoder, the adapter and one that goes on learning there."
+    ),
+]
 Length = Annotated[int, typer.Option("--length", help="Tokens of a text; longer texts are cut.", min=1)]
 
 
@@ -75,6 +81,7 @@ def train(
     lr: Annotated[float, typer.Option("--lr", help="Learning rate of Adam.")] = 0.001,
     batch: Annotated[int, typer.Option("--batch", help="Rows of a step.", min=1)] = 32,
     length: Length = 64,
+    mix: Mix = False,
     seed: Annotated[int, typer.Option("--seed", help="Divides the rows, and seeds the trainings.")] = 0,
     json: Json = False,
 ) -> None:
@@ -96,7 +103,7 @@ def train(
     else:
         local = LocalAdam(lr=lr, batch_size=batch)
         job = kind(**settings, method=_method_of(method, encoder, side), algorithm=local, selection=Everyone())
-        found = leave_domains_out(job, *columns, run=simulate, leave_out=leave_out, seed=seed)
+        found = leave_domains_out(job, *columns, run=simulate, leave_out=leave_out, mix=mix, seed=seed)
     output_of(context).give({"method": method, **found}, _table_of(found))
 
 
