@@ -326,3 +326,20 @@ def test_a_side_refuses_rows_and_files_that_are_not_its_own(tmp_path):
         (tmp_path / "other").write_bytes(content)
         with pytest.raises(CheckpointError, match="damaged"):
             SideModel.load(tmp_path / "other", SMALL)
+
+
+def test_training_meets_unknown_words():
+    """A word of one row alone is unknown, so that what unknown words mean is learnt and not what weights began with."""
+    rows = Utterances(
+        "text",
+        [["one", "two"], ["two", "two", "three"], ["three"], ["four", "four"]],
+        [[0]] * 4,
+        ["negative", "positive"] * 2,
+    )
+    assert vocabulary_of(rows) == ["three", "two"]
+    side = side_of(replace(SMALL, test=0.0, valid=0.0), rows)
+    assert side.train_rows.inputs.tolist() == [[1, 3, 0], [3, 3, 2], [2, 0, 0], [1, 1, 0]]
+    nets = side.networks(np.zeros((40, 6), np.float32))
+    before = nets.own.first.weight.detach().numpy().copy()
+    nets.train_own(side.train_rows, [np.arange(4)], 0)
+    assert not np.array_equal(before[1], nets.own.first.weight.detach().numpy()[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -105,8 +106,11 @@ def split_rows(job: CrossmodalSettings, rows: Utterances, seed: int) -> tuple[Ut
 
 
 def vocabulary_of(rows: Utterances) -> list[str]:
-    """The words of rows of text, in order."""
-    return sorted({word for text in rows.inputs for word in text}) if rows.modality == "text" else []
+    """The words that at least two rows of text have, in order. All others are one word, which training so learns to do without; if it met none, those of later texts would mean whatever weights began with."""
+    if rows.modality != "text":
+        return []
+    counts = Counter(word for text in rows.inputs for word in set(text))
+    return sorted(word for word, count in counts.items() if count > 1)
 
 
 @dataclass
