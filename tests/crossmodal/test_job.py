@@ -343,3 +343,15 @@ def test_training_meets_unknown_words():
     before = nets.own.first.weight.detach().numpy().copy()
     nets.train_own(side.train_rows, [np.arange(4)], 0)
     assert not np.array_equal(before[1], nets.own.first.weight.detach().numpy()[1])
+
+
+def test_the_oracle_follows_the_loss_of_the_job(monkeypatch):
+    from atoll.crossmodal import comparison
+
+    asked = []
+    begin = comparison._begin
+    monkeypatch.setattr(comparison, "_begin", lambda side, table: asked.append(side.job) or begin(side, table))
+    for job, loss in ((SMALL, "fused"), (replace(SMALL, epsilon=3.0), "phones")):
+        train_together(replace(job, rounds=1, iterations=1, pretrain=0), sides(20), 0)
+        assert {(one.shared_loss, one.epsilon, one.table) for one in asked} == {(loss, None, "exact")}
+        asked.clear()

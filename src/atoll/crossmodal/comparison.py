@@ -26,7 +26,7 @@ __all__ = ["train_alone", "train_together"]
 def _side(job: Crossmodal, rows: Utterances, classes: tuple[str, ...], width: int, seed: int, place: int) -> SideTraining:  # fmt: skip
     own = Rng(seed).child("side", place).key
     parts = split_rows(job, rows, own)
-    return SideTraining(job, *parts, classes, vocabulary_of(parts[0]), width, seed, own)
+    return SideTraining(job, *parts, classes, vocabulary_of(parts[0], job.text), width, seed, own)
 
 
 def _begin(side: SideTraining, table: NDArray[np.float32]) -> SideNetworks:
@@ -67,7 +67,7 @@ def train_alone(job: Crossmodal, rows: Utterances, seed: int = 0) -> dict[str, f
 
 
 def train_together(job: Crossmodal, parties: Mapping[str, Utterances], seed: int = 0) -> dict[str, dict[str, float]]:
-    """Return F1 and accuracy of each party if all rows were in one place: copies are averaged after every step, nothing has noise, and the table is exact.
+    """Return F1 and accuracy of each party if all rows were in one place: copies are averaged after every step, nothing has noise, and the table is exact. The shared part follows the loss that the job's does.
 
     Where each utterance is there as speech and as text, the paper's oracle also joins both decisions; parties whose rows are not aligned have no such utterances.
 
@@ -76,7 +76,7 @@ def train_together(job: Crossmodal, parties: Mapping[str, Utterances], seed: int
         parties: party -> its rows.
         seed: of the weights, the rows held out and the mini-batches.
     """
-    plain = replace(job, epsilon=None, shared_loss="fused", table="exact")
+    plain = replace(job, epsilon=None, shared_loss="fused" if job.fused else "phones", table="exact")
     classes = tuple(plain.classes) or tuple(sorted({name for rows in parties.values() for name in rows.counts}))
     speech = [name for name in sorted(parties) if parties[name].modality == "speech"]
     width = parties[speech[0]].width if speech else 1
