@@ -9,6 +9,7 @@ from .model import SideModel as SideModel
 from .networks import BiGRU as BiGRU
 from .networks import FrameCNN as FrameCNN
 from .networks import OwnNetwork as OwnNetwork
+from .networks import PretrainedText as PretrainedText
 from .networks import SequenceTransformer as SequenceTransformer
 from .phones import PHONES as PHONES
 from .phones import SpeechToPhone as SpeechToPhone

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from .networks import BiGRU, FrameCNN, SequenceTransformer
+from .networks import BiGRU, FrameCNN, OwnNetwork, PretrainedText, SequenceTransformer
 from .utterances import Utterances
 
-__all__ = ["Attentive", "CodedRows", "Convolutions", "Fusion", "PhoneNetwork", "Recurrent", "Scaled"]
+__all__ = ["Attentive", "CodedRows", "Convolutions", "Fusion", "Perceptron", "PhoneNetwork", "Recurrent", "Scaled"]
 
 
 def _mean_of(sequence: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -104,6 +104,20 @@ class Attentive(nn.Module):
 # ------------------------------------------------------------------ what is shared
 
 
+class Perceptron(nn.Module):
+    """The module of `PretrainedText`: a hidden layer on features."""
+
+    def __init__(self, plan: PretrainedText, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(Scaled(inputs), nn.Linear(inputs, plan.hidden))
+        self.drop = nn.Dropout(plan.dropout)
+        self.last = nn.Linear(plan.hidden, classes)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Return logits ``(rows, classes)``."""
+        return self.last(self.drop(torch.relu(self.first(_mean_of(x, lengths)))))  # type: ignore[no-any-return]
+
+
 class PhoneNetwork(nn.Module):
     """The shared network: ``o_p = f_p([phi_spe(p); phi_tpe(p)])`` (equations 39 and 40).
 
@@ -183,16 +197,19 @@ class CodedRows:
     labels: torch.Tensor
 
     @classmethod
-    def of(cls, rows: Utterances, classes: Sequence[str], vocabulary: Mapping[str, int]) -> CodedRows:
-        """Code rows; a word outside the vocabulary is 1."""
-        number = {name: place for place, name in enumerate(classes)}
-        if rows.modality == "text":
+    def of(cls, rows: Utterances, classes: Sequence[str], vocabulary: Mapping[str, int], own: OwnNetwork | None = None) -> CodedRows:  # fmt: skip
+        """Code rows; a word outside the vocabulary is 1. An ``own`` network that reads no words makes one frame of each text."""
+        number, width = {name: place for place, name in enumerate(classes)}, rows.width
+        if rows.modality == "text" and own is not None and not own.reads_words:
+            features = np.asarray(own.encode([" ".join(words) for words in rows.inputs]), dtype=np.float32)
+            coded, width = list(features[:, None]), features.shape[1]
+        elif rows.modality == "text":
             coded = [np.array([vocabulary.get(word, 1) for word in words], dtype=np.int64) for words in rows.inputs]
         else:
             coded = list(rows.inputs)
         lengths = torch.tensor([len(one) for one in coded], dtype=torch.int64)
         labels = torch.tensor([number[label] for label in rows.labels], dtype=torch.int64)
-        return cls(_pad(coded, rows.width), lengths, _pad([np.asarray(p) + 1 for p in rows.phones], 0), labels)
+        return cls(_pad(coded, width), lengths, _pad([np.asarray(p) + 1 for p in rows.phones], 0), labels)
 
     def __len__(self) -> int:
         return len(self.labels)

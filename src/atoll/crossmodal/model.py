@@ -10,7 +10,6 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CheckpointError, DataError
-from atoll.core.extras import need
 from atoll.core.persistence.files import read_message, write_message
 from atoll.core.persistence.named_results import NamedResults
 
@@ -24,7 +23,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SideModel"]
 
-_KEPT = ("classes", "vocabulary", "width", "seed", "split", "table", "own", "shared", "modality", "phone_names")
+_KEPT = (
+    "classes",
+    "vocabulary",
+    "width",
+    "seed",
+    "split",
+    "table",
+    "own",
+    "shared",
+    "modality",
+    "phone_names",
+    "identity",
+)
 
 
 class SideModel:
@@ -53,12 +64,15 @@ class SideModel:
             self._nets = self._training.networks(np.asarray(kept["table"], dtype=np.float32))
             self._nets.load_own(kept["own"])
             self._nets.load_shared(kept["shared"])
+            known, present = str(kept["identity"]), self._training.own.identity
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(
                 f"this is no side of such a job: {str(error).splitlines()[0]}",
                 where="SideModel",
                 remedy="give what the job has left at the party, and the settings of that job",
             ) from error
+        if known != present:
+            raise CheckpointError("this side was trained on another pretrained network", where="SideModel", remedy="put the encoder's folder of the training in its place, or train again")  # fmt: skip
         self._job = job
 
     @classmethod
@@ -108,8 +122,7 @@ class SideModel:
         if self.modality == "speech" and rows.width != width:
             raise DataError(f"frames of {rows.width} numbers instead of {width}", where="SideModel", remedy="use the acoustic descriptors of the training")  # fmt: skip
         blank = Utterances(rows.modality, rows.inputs, rows.phones, [self.classes[0]] * len(rows), phone_names=rows.phone_names)  # fmt: skip
-        coded = need("atoll.crossmodal.layers", "torch", "SideModel").CodedRows
-        logits = self._nets.logits(coded.of(blank, self.classes, self._training.vocabulary), alone=alone).astype(np.float64)  # fmt: skip
+        logits = self._nets.logits(self._training.code(blank), alone=alone).astype(np.float64)
         raised = np.exp(logits - logits.max(axis=1, keepdims=True))
         found: NDArray[np.float64] = raised / raised.sum(axis=1, keepdims=True)
         return found

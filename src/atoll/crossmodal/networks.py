@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import ConfigError
 from atoll.core.extras import need
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import nn
 
-__all__ = ["BiGRU", "FrameCNN", "OwnNetwork", "SequenceTransformer"]
+    from atoll.adapters import Encoder
+
+__all__ = ["BiGRU", "FrameCNN", "OwnNetwork", "PretrainedText", "SequenceTransformer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +23,26 @@ class OwnNetwork:
     """A party's own network: a description, of which `build` makes a module. Derive from it for a network of your own.
 
     A module takes a batch of sequences and their lengths, ``(rows, longest)`` numbers of words or ``(rows, longest, width)`` numbers of frames, and returns
-    logits ``(rows, classes)``. Number 0 is padding, 1 is a word that training did not have.
+    logits ``(rows, classes)``. Number 0 is padding, 1 is a word that training had in one row or none.
+
+    Attributes:
+        reads_words: whether a text side gives it numbers of words. Otherwise `encode` makes features of the whole text, which it gets as one frame.
     """
+
+    reads_words: ClassVar[bool] = True
+
+    @property
+    def identity(self) -> str:
+        """What else decides its answers, beside settings and weights: of a pretrained network the hash of its files. A party keeps it with its weights."""
+        return ""
+
+    def encode(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Return features of whole texts, ``(rows, width)``, for a network that reads no words.
+
+        Raises:
+            NotImplementedError: it reads words.
+        """
+        raise NotImplementedError
 
     def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
         """Make the module.
@@ -105,6 +127,53 @@ class SequenceTransformer(OwnNetwork):
     def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
         """Make the module."""
         return _layers().Attentive(self, inputs, classes, words=words)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedText(OwnNetwork):
+    """A pretrained encoder of text, frozen, and a hidden layer on its features. The encoder is a local folder, see `atoll.adapters.Encoder`; features are kept on disk.
+
+    Like any own network it stays at its party, so parties may have different encoders under the same name.
+
+    Attributes:
+        encoder: the folder, or its name below the folder that ``ATOLL_MODELS`` names.
+        digest: the hash that it must have; empty for any. ``atoll adapters hash DIR`` prints it.
+        length: tokens of a text; longer texts are cut.
+        hidden: units of the layer.
+        dropout: share of the values that a step leaves out.
+    """
+
+    encoder: str
+    digest: str = ""
+    length: int = 64
+    hidden: int = 32
+    dropout: float = 0.3
+    reads_words: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not self.encoder or self.hidden < 1 or self.length < 1:
+            raise ConfigError(f"encoder={self.encoder!r}, length={self.length}, hidden={self.hidden}", where="PretrainedText", remedy="name a folder, and use whole numbers of at least 1")  # fmt: skip
+
+    def _open(self) -> Encoder:
+        made: Encoder = need("atoll.adapters", "encoders", "PretrainedText").Encoder.open(self.encoder, digest=self.digest, length=self.length)  # fmt: skip
+        return made
+
+    @property
+    def identity(self) -> str:
+        """The hash of the encoder's files, and how much of a text it reads."""
+        return f"{self._open().digest} {self.length}"
+
+    def encode(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Return the mean of the last hidden states over each text, ``(rows, width)``.
+
+        Raises:
+            DataError: there is no such folder, or it has another hash.
+        """
+        return self._open().encode(texts)
+
+    def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
+        """Make the module."""
+        return _layers().Perceptron(self, inputs, classes)  # type: ignore[no-any-return]
 
 
 def _layers() -> Any:

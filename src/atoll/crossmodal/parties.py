@@ -25,12 +25,14 @@ from .utterances import Utterances, score_f1
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .layers import CodedRows
+    from .networks import OwnNetwork
     from .settings import CrossmodalSettings
     from .training import SideNetworks
 
 __all__ = ["SideSteps", "SideTraining", "average_copies", "own_utterances", "read_copy"]
 
-_RESTART = "begin the job anew: this party was not there when it was opened"
+_RESTART = "begin the job anew: this party was not there when it was opened, or its own network has changed"
 _MOST_ROWS = 2**31
 """Rows that a peer may claim to have: its copy counts by them."""
 
@@ -105,9 +107,9 @@ def split_rows(job: CrossmodalSettings, rows: Utterances, seed: int) -> tuple[Ut
     return training, valid, held_out
 
 
-def vocabulary_of(rows: Utterances) -> list[str]:
+def vocabulary_of(rows: Utterances, own: OwnNetwork | None = None) -> list[str]:
     """The words that at least two rows of text have, in order. All others are one word, which training so learns to do without; if it met none, those of later texts would mean whatever weights began with."""
-    if rows.modality != "text":
+    if rows.modality != "text" or (own is not None and not own.reads_words):
         return []
     counts = Counter(word for text in rows.inputs for word in set(text))
     return sorted(word for word, count in counts.items() if count > 1)
@@ -141,18 +143,21 @@ class SideTraining:
 
     def __post_init__(self) -> None:
         self.vocabulary = {str(word): place + 2 for place, word in enumerate(self.words)}
-        coded = need("atoll.crossmodal.layers", "torch", "Crossmodal").CodedRows
-        self.train_rows = coded.of(self.rows, self.classes, self.vocabulary)
-        self.valid_rows = coded.of(self.valid, self.classes, self.vocabulary)
-        self.test_rows = coded.of(self.held_out, self.classes, self.vocabulary)
+        self.own = self.job.text if self.rows.modality == "text" else self.job.speech
+        self.train_rows, self.valid_rows, self.test_rows = self.code(self.rows), self.code(self.valid), self.code(self.held_out)  # fmt: skip
+
+    def code(self, rows: Utterances) -> CodedRows:
+        """Rows of this side as its own network reads them."""
+        coded: CodedRows = need("atoll.crossmodal.layers", "torch", "Crossmodal").CodedRows.of(rows, self.classes, self.vocabulary, self.own)  # fmt: skip
+        return coded
 
     def networks(self, table: NDArray[np.float32]) -> SideNetworks:
         """The networks with their first weights."""
         module = need("atoll.crossmodal.training", "torch", "Crossmodal")
-        words = self.rows.modality == "text"
-        own, inputs = (self.job.text, len(self.vocabulary) + 2) if words else (self.job.speech, self.rows.width)
+        words = self.rows.modality == "text" and self.own.reads_words
+        inputs = len(self.vocabulary) + 2 if words else int(self.train_rows.inputs.shape[-1])
         made: SideNetworks = module.SideNetworks(
-            self.job, own, inputs, words=words, classes=len(self.classes), phones=len(self.rows.phone_names), table=table, seeds=(self.seed, self.own_seed)
+            self.job, self.own, inputs, words=words, classes=len(self.classes), phones=len(self.rows.phone_names), table=table, seeds=(self.seed, self.own_seed)
         )  # fmt: skip
         return made
 
@@ -202,8 +207,11 @@ class SideSteps:
         return {**told, "classes": sorted(rows.counts)} if message["classes"] else told
 
     def _training(self, island: Any) -> SideTraining:
-        state = island.state
-        parts = split_rows(self.job, own_utterances(island.data), int(state["split"]))  # the same at each request
+        state, rows = island.state, own_utterances(island.data)
+        own = self.job.text if rows.modality == "text" else self.job.speech
+        if own.identity != state["identity"]:
+            raise PolicyError(f"the pretrained network of {island.name} is another than when the job was opened", where="crossmodal", remedy=_RESTART)  # fmt: skip
+        parts = split_rows(self.job, rows, int(state["split"]))  # the same at each request
         return SideTraining(self.job, *parts, tuple(map(str, state["classes"])), state["vocabulary"], int(state["width"]), int(state["seed"]), int(state["split"]))  # fmt: skip
 
     def _open(self, island: Any, message: Any) -> None:
@@ -214,10 +222,14 @@ class SideSteps:
         if strange:
             raise DataError(f"a label that is none of the {len(classes)} classes", where=f"crossmodal at {island.name}", remedy="name all classes in classes=, or leave it out")  # fmt: skip
         split = int(island.rng.key)
-        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": [], "round": 0}  # fmt: skip
+        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": [], "round": 0, "identity": self.job.speech.identity}  # fmt: skip
         training, _, _ = split_rows(self.job, rows, split)
         if rows.modality == "text":
-            island.state = {**start, "vocabulary": vocabulary_of(training)}
+            island.state = {
+                **start,
+                "vocabulary": vocabulary_of(training, self.job.text),
+                "identity": self.job.text.identity,
+            }
             return
         plan = self.job.table_plan
         share = plan.build(training, NoiseStream(island.secret.bytes(32)) if plan.noise else None)
@@ -328,7 +340,7 @@ class SideSteps:
         nets.load_own(best["own"])
         nets.load_shared(best["shared"])
         if message["label"]:
-            kept = {**{name: state[name] for name in ("classes", "vocabulary", "width", "seed", "split", "table")}, "own": best["own"], "shared": best["shared"]}  # fmt: skip
+            kept = {**{name: state[name] for name in ("classes", "vocabulary", "width", "seed", "split", "table", "identity")}, "own": best["own"], "shared": best["shared"]}  # fmt: skip
             island.leave(str(message["label"]), {**kept, "modality": training.rows.modality, "phone_names": list(training.rows.phone_names)})  # fmt: skip
         rows = own_utterances(island.data)
         spent = self.job.spent(len(training.rows), training.rows.modality, int(state["round"]))

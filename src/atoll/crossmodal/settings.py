@@ -85,6 +85,8 @@ class CrossmodalSettings(Checked):
 
     def __post_init__(self) -> None:
         require_parts(self, {"speech": (OwnNetwork, "atoll.crossmodal.FrameCNN()"), "text": (OwnNetwork, "atoll.crossmodal.BiGRU()")})  # fmt: skip
+        if not self.speech.reads_words:
+            raise ConfigError(f"speech={type(self.speech).__name__}(...)", where="Crossmodal", remedy="use it as text=..., and a network that reads frames as speech=FrameCNN()")  # fmt: skip
         for name in ("rounds", "iterations", "batch", "width", "hidden", "span", "least"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Crossmodal", remedy="use a whole number of at least 1")  # fmt: skip

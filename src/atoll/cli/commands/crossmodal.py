@@ -32,6 +32,7 @@ def crossmodal(
     lexicon: Annotated[
         Path | None, typer.Option("--lexicon", help="A dictionary in CMU's form; by default that of PocketSphinx.", exists=True, dir_okay=False)
     ] = None,
+    encoder: Annotated[Path | None, typer.Option("--encoder", help="A folder with a pretrained encoder of text, which the text side then reads with.", exists=True, file_okay=False)] = None,
     fused: Annotated[bool, typer.Option("--fused", help="Train the shared part on the fused decision, as the paper does; no epsilon is claimed then.")] = False,
     share_fusion: Annotated[bool, typer.Option("--share-fusion", help="Share the fusion too.")] = False,
     seeds: Annotated[int, typer.Option("--seeds", help="Trainings to take the mean of.", min=1)] = 1,
@@ -39,15 +40,16 @@ def crossmodal(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Compare what each side reaches alone, with the other side's help, and with all rows in one place."""
-    from atoll.crossmodal import TextToPhone, read_speech, read_texts
+    from atoll.crossmodal import PretrainedText, TextToPhone, read_speech, read_texts
     from atoll.runs.config import job_class
 
     begin = time.perf_counter()
     words = None if lexicon is None else TextToPhone.read(lexicon)
     parties = {"speech": read_speech(speech), "text": read_texts(text, phones=words)}
     kind: Any = job_class("crossmodal")
+    pretrained = {} if encoder is None else {"text": PretrainedText(encoder=str(encoder))}
     job = kind(
-        epsilon=epsilon, delta=delta, rounds=rounds, iterations=iterations, shared_loss="fused" if fused else "auto", share_fusion=share_fusion
+        epsilon=epsilon, delta=delta, rounds=rounds, iterations=iterations, shared_loss="fused" if fused else "auto", share_fusion=share_fusion, **pretrained
     )  # fmt: skip
     runs = [_compare(job, parties, number) for number in range(seed, seed + seeds)]
     arms = {arm: {side: float(np.mean([run[arm][side] for run in runs])) for side in parties} for arm in ("mono", "federated", "oracle")}  # fmt: skip
