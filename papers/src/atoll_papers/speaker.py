@@ -97,7 +97,8 @@ def _library() -> tuple[Any, int, list[Any]]:
         import espeakng_loader
     except ImportError as error:
         raise MissingExtraError("speech is made by espeakng-loader", where="speaker", remedy="pip install espeakng-loader, which is under the GPL") from error  # fmt: skip
-    library, heard = ctypes.CDLL(espeakng_loader.get_library_path()), list[Any]()
+    library: Any = ctypes.CDLL(espeakng_loader.get_library_path())
+    heard: list[Any] = []
 
     def keep(samples: Any, count: int, events: Any) -> int:
         del events
