@@ -156,7 +156,7 @@ def several_labels(seed, rows, classes, hosts=2):
 
 
 @given(st.integers(0, 10**6), st.sampled_from([2, 3]), st.sampled_from([(1000.0, 1000.0), (3.0, 5.0)]))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_with_labels_of_several_parties_it_is_the_sum_solved_centrally(seed, classes, weights):
     """Between parties, whose rows lie in other orders, the scores are those of one least-squares problem."""
     zeta, eta = weights
