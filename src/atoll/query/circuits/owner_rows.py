@@ -1,18 +1,15 @@
-"""What owners put into the circuit of a plan, and what leaves it: rows that each has sorted by itself, and the rows of the answer, in an order that follows from themselves alone.
-
-`count_gates` runs the whole of it on shapes, before anyone is contacted.
-"""
+"""What owners put into the circuit of a plan, and what leaves it: rows that each has sorted by itself, and the rows of the answer, in an order that follows from themselves alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from atoll.core.errors import DataError, SessionError
-from atoll.secure.garbled import GateCounter, Gates, Wires, blank_rows, compact_rows, join_wires, read_numbers
+from atoll.secure.garbled import Gates, Wires, blank_rows, compact_rows, join_wires, read_numbers
 
 from ..secure.costs import WITHHELD, leaf_layout
 from ..secure.operators import (
@@ -28,13 +25,14 @@ from ..secure.operators import (
     Stored,
     walk_operators,
 )
+from ..slices import HERE
 from .wire_values import WORD, WireTable, one_bit, stack_tables
 from .wires import UNSIGNED, VALID, Turned, WireTables, order_terms
 
 __all__ = [
     "Own",
     "RowChecks",
-    "count_gates",
+    "fill_column",
     "leaf_orders",
     "measure_bits",
     "play_shapes",
@@ -108,7 +106,7 @@ Own: TypeAlias = "Callable[[str, int], tuple[int, Mapping[str, Any]] | None]"
 """Of an owner and a leaf the number of rows, and their columns as `LocalRows.encode` makes them, if they are this party's own; else ``None``."""
 
 
-async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], own: Own, checks: RowChecks | None = None, runs: Mapping[int, Sequence[WireTable]] | None = None) -> list[WireTable]:  # fmt: skip
+async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], own: Own, checks: RowChecks | None = None, runs: Mapping[int, Sequence[WireTable]] | None = None, placed: Collection[int] = ()) -> list[WireTable]:  # fmt: skip
     """The rows of each leaf, of all owners, filled up to the sizes that everyone knows.
 
     Args:
@@ -120,9 +118,11 @@ async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Seque
         own: this party's rows.
         checks: what is checked of the rows of each owner; ``None`` for nothing.
         runs: leaf -> sorted rows that are shared already, of other owners.
+        placed: leaves whose rows lie at places that everyone knows, so that nobody sorts them.
     """
     parts: list[list[WireTable]] = [list((runs or {}).get(place, ())) for place in range(len(plan.leaves))]
     layouts, orders = [leaf_layout(leaf, widths) for leaf in plan.leaves], leaf_orders(plan)
+    orders = {place: order for place, order in orders.items() if place not in placed}
     for owner, counts in sizes.items():
         places = [(place, int(count)) for place, count in enumerate(counts) if count]
         columns: dict[int, list[tuple[int, str, int]]] = {}
@@ -136,7 +136,9 @@ async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Seque
         for width, asked in sorted(columns.items()):
             # All columns of one width in one message.
             filled = [
-                _fill(held, name, count, width) for place, name, count in asked if (held := rows[place]) is not None
+                fill_column(held, name, count, width)
+                for place, name, count in asked
+                if (held := rows[place]) is not None
             ]
             total = sum(count for _, _, count in asked)
             shared = await gates.share(np.concatenate(filled) if filled else None, owner=owner, bits=width, rows=total)  # fmt: skip
@@ -156,10 +158,10 @@ async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Seque
     return [replace(stack_tables(one), runs=tuple(map(len, one)) if place in orders else (), sorted_by=orders.get(place, ())) for place, one in enumerate(parts)]  # fmt: skip
 
 
-def _fill(rows: tuple[int, Mapping[str, Any]], name: str, count: int, width: int) -> Any:
-    """A column of so many bits, filled up with zeros."""
+def fill_column(rows: tuple[int, Mapping[str, Any]], name: str, count: int, width: int) -> Any:
+    """A column of so many bits, filled up with zeros; where rows lie in slices, some are none."""
     here, columns = rows
-    made = np.ones(here, np.uint64) if name == VALID else np.asarray(columns[name])
+    made = np.asarray(columns.get(HERE, np.ones(here, np.uint64)) if name == VALID else columns[name])
     if width not in (1, WORD):  # numbers as they are, and words with another top bit
         number = made.dtype == np.int64
         signed = made if number else (made ^ np.uint64(1 << (WORD - 1))).view(np.int64)
@@ -198,7 +200,7 @@ def _shown_names(plan: SecurePlan) -> list[str]:
     return list(dict.fromkeys(name for column in plan.shown for name in (column.name, f"{column.name}?")))
 
 
-async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTable], made: Mapping[int, tuple[Operator, WireTable]] | None = None) -> list[tuple[Wires, dict[str, int]]]:  # fmt: skip
+async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTable], made: Mapping[int, tuple[Operator, WireTable]] | None = None, make: Callable[[Sequence[str]], WireTables] | None = None) -> list[tuple[Wires, dict[str, int]]]:  # fmt: skip
     """The rows of the answer as they leave, ``(bits, rows)``: whether a row counts, and its columns, zeros where it does not; and the bits of each column. A second table has the number of groups that are left out, if any can be.
 
     Args:
@@ -206,9 +208,11 @@ async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTab
         gates: this party's side.
         leaves: the shared rows of each leaf.
         made: tables of operators that are made already, as `WireTables` takes them.
+        make: makes the tables of the plan, of the columns of the answer; by default `WireTables`.
     """
-    tables = WireTables(gates, leaves, _shown_names(plan), made)
-    root = (await tables.make(plan.root)).keep_columns(_shown_names(plan))
+    shown = _shown_names(plan)
+    tables = WireTables(gates, leaves, shown, made) if make is None else make(shown)
+    root = (await tables.make(plan.root)).keep_columns(shown)
     if plan.ordered or len(root) == 1 or _is_sorted(plan):
         valid, records = await compact_rows(root.valid, join_wires(list(root.columns.values())))
     else:
@@ -221,27 +225,6 @@ async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTab
         number = await blank_rows(few.valid, few.columns[WITHHELD])
         found.append((join_wires([one_bit(few.valid), number]), {WITHHELD: len(number)}))
     return found
-
-
-def count_gates(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], block: int) -> GateCounter:  # fmt: skip
-    """What a plan takes, before anyone is contacted: its circuits run on shapes alone.
-
-    Args:
-        plan: the plan.
-        sizes: rows of each leaf at each owner; all owners compute.
-        widths: words of each column of text.
-        bits: bits of each column of whole numbers, if fewer than 64.
-        block: as their gates have it; see `Gates`.
-    """
-    counter = GateCounter(list(sizes), block)
-
-    async def work() -> None:
-        leaves = await share_leaves(counter, plan, sizes, widths, bits, lambda owner, place: None)
-        for records, _ in await release_wires(plan, counter, leaves):
-            await counter.hand_out(records)
-
-    play_shapes(work())
-    return counter
 
 
 def play_shapes(work: Coroutine[Any, Any, Any]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atoll.secure.garbled import (
     Gates,
@@ -90,7 +91,7 @@ class WireTable:
         """Some of the columns, in an order."""
         return replace(self, columns={name: self.columns[name] for name in dict.fromkeys(names)})
 
-    def take_rows(self, rows: slice) -> WireTable:
+    def take_rows(self, rows: slice | NDArray[np.int64]) -> WireTable:
         """Some of the rows."""
         return WireTable({name: x[:, rows] for name, x in self.columns.items()}, self.valid[rows])
 

@@ -16,7 +16,7 @@ Rows go in and leave as `atoll.query.circuits.owner_rows` says.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
@@ -64,7 +64,7 @@ from ..secure.operators import (
 from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, refuse_claim
 from .wire_values import WORD, WireTable, WireValues, lengthen, one_bit, stack_tables, turn_top
 
-__all__ = ["UNSIGNED", "VALID", "Turned", "WireTables", "order_terms", "turn_bits"]
+__all__ = ["UNSIGNED", "VALID", "RunningTotals", "Turned", "WireTables", "any_bits", "order_terms", "turn_bits"]
 
 _ROW = "\0row"
 _MATCHED = "\0matched"
@@ -99,6 +99,24 @@ class _KeyPart:
     def of_column(cls, table: WireTable, name: str, turned: Turned = "") -> _KeyPart:
         """A column of a table, some of its bits turned."""
         return cls(turn_bits(table.columns[name], turned), name, turned)
+
+
+@dataclass(frozen=True)
+class RunningTotals:
+    """How an aggregate runs over rows.
+
+    Attributes:
+        rows: how many totals there are.
+        run: makes them of ``(bits, rows)`` and of what joins two.
+    """
+
+    rows: int
+    run: Callable[[Wires, Any], Awaitable[Wires]]
+
+    @classmethod
+    def of_groups(cls, follows: Wires) -> RunningTotals:
+        """One at each row, of its group up to there."""
+        return cls(len(follows), lambda x, join: scan_groups(x, join, follows))
 
 
 class WireTables(WireValues):
@@ -428,14 +446,14 @@ class WireTables(WireValues):
             totals: dict[str, Wires] = {}
             for one, (gate, value) in zip(op.columns, terms, strict=True):
                 counts = await self._all(table.valid, one_bit(table.columns[gate]))
-                totals |= await self._aggregate(one, counts, table.columns[value], None)
+                totals |= await self._aggregate(one, counts, table.columns[value], RunningTotals(1, reduce_rows))
             return WireTable(totals, self.bits(1, 1))
         if not bits:
             table, bits = await self._sort(table, self._keys(table, op.keys))
         follows = await self._follow(bits)
         found = {name: table.columns[name] for name in keys}
         for one, (gate, value) in zip(op.columns, terms, strict=True):
-            found |= await self._aggregate(one, one_bit(table.columns[gate]), table.columns[value], follows)
+            found |= await self._aggregate(one, one_bit(table.columns[gate]), table.columns[value], RunningTotals.of_groups(follows))  # fmt: skip
         last = join_wires([~follows[1:], self.bits(1, 1)])
         return await WireTable(found, table.valid).filter_rows(last)
 
@@ -461,26 +479,23 @@ class WireTables(WireValues):
             return (gate, one.value.name), {**made, one.value.name: table.columns[one.value.name]}
         return (gate, value), {**made, value: await cells.number(one.column.code.scale) if number else cells.words}
 
-    async def _aggregate(self, one: GroupColumn, gate: Wires, x: Wires, follows: Wires | None) -> dict[str, Wires]:
+    async def _aggregate(self, one: GroupColumn, gate: Wires, x: Wires, running: RunningTotals) -> dict[str, Wires]:
         """An aggregate of each group, at its last row; of all rows, if they are one group."""
-        name, n = one.column.name, len(gate)
-        rows = n if follows is not None else 1
+        name, n, rows = one.column.name, len(gate), running.rows
         if one.operation == "count":
-            count = await self._running(one_bit(gate), add_wires, follows, n.bit_length())
+            count = await running.run(self._lengthened(one_bit(gate), n.bit_length()), add_wires)
             return {name: join_wires([count, self.gates.zeros((1, rows))]), f"{name}?": one_bit(self.bits(rows, 1))}
         if one.operation == "sum":
-            there = await self._running(one_bit(gate), _any_bits, follows)
+            there = await running.run(one_bit(gate), any_bits)
             x = lengthen(await blank_rows(gate, x), min(WORD, len(x) + n.bit_length()))
-            return {name: await self._running(x, add_wires, follows), f"{name}?": there}
+            return {name: await running.run(x, add_wires), f"{name}?": there}
         low = one.operation == "min"
         # The bit above says whether there is a value: one that is not there never wins.
-        held = await self._running(await blank_rows(gate, join_wires([~x if low else x, one_bit(self.bits(n, 1))])), larger_wires, follows)  # fmt: skip
+        held = await running.run(await blank_rows(gate, join_wires([~x if low else x, one_bit(self.bits(n, 1))])), larger_wires)  # fmt: skip
         return {name: await blank_rows(held[-1], ~held[:-1]) if low else held[:-1], f"{name}?": held[-1:]}
 
-    async def _running(self, x: Wires, join: Any, follows: Wires | None, bits: int = 0) -> Wires:
-        if bits > len(x):
-            x = join_wires([x, self.gates.zeros((bits - len(x), x.shape[1]))])
-        return await (reduce_rows(x, join) if follows is None else scan_groups(x, join, follows))
+    def _lengthened(self, x: Wires, bits: int) -> Wires:
+        return join_wires([x, self.gates.zeros((bits - len(x), x.shape[1]))]) if bits > len(x) else x
 
     # ------------------------------------------------------------------ windows
 
@@ -507,12 +522,12 @@ class WireTables(WireValues):
         if one.operation in ("row_number", "rank", "dense_rank"):
             width = n.bit_length()
             counts = ~peers if one.operation == "dense_rank" else self.bits(n, 1)
-            found = await self._running(one_bit(counts), add_wires, inside, width)
+            found = await scan_groups(self._lengthened(one_bit(counts), width), add_wires, inside)
             if one.operation == "rank":
                 found = await self._spread_heads(found, peers)
             return {name: join_wires([found, self.gates.zeros((1, n))]), f"{name}?": one_bit(self.bits(n, 1))}
         column = GroupColumn(one.column, one.operation)
-        made = await self._aggregate(column, one_bit(gate), x, inside)
+        made = await self._aggregate(column, one_bit(gate), x, RunningTotals.of_groups(inside))
         if one.frame != "rows":
             ends = peers if one.frame == "peers" else inside
             made = {key: await self._spread_tails(part, ends) for key, part in made.items()}
@@ -576,7 +591,8 @@ async def _add_bits(x: Wires, y: Wires) -> Wires:
     return x ^ y
 
 
-async def _any_bits(x: Wires, y: Wires) -> Wires:
+async def any_bits(x: Wires, y: Wires) -> Wires:
+    """OR of two rows' bits."""
     return ~await x.by.conjoin(~x, ~y)
 
 

@@ -20,25 +20,30 @@ from atoll.core.requests.task import task
 from atoll.secure.garbled import GateCounter, Gates, begin_garbling, message_sizes
 from atoll.secure.garbled.garbling import Garbler
 
-from ..circuits.owner_rows import count_gates, measure_bits, read_wires, release_wires, share_leaves
+from ..circuits.owner_rows import measure_bits, read_wires
+from ..circuits.slice_wires import count_gates, release_answer
 from ..local import message_of, plan_of, silo_of
 from ..secure.costs import RehearsedCuts, measure_extents, relayed_nbytes
 from ..secure.extents import Extents, too_many_rows
 from ..secure.near import refuse_near
 from ..secure.operators import MatchedRows, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
+from ..slices import HERE, make_sliced_plan, sliced_rows
 from .smcql import (
     DIGEST,
     LocalRows,
     Smcql,
     compare_requests,
+    divide_slices,
     local_rows,
+    own_result,
     own_rows,
     promised_of,
     read_answer,
     shown_operators,
+    slices_of,
 )
-from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, promise_min_count
+from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, promise_min_count, read_strategy
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -67,14 +72,15 @@ _HELP = "let a helper take part: helper: true"
 # ---------------------------------------------------------------- at an owner
 
 
-def leaves_of(island: Island, request: Any, by: str = "smcql") -> Callable[[str, int], tuple[int, Mapping[str, Any]] | None]:  # fmt: skip
+def leaves_of(island: Island, request: Any, by: str = "smcql", make: Callable[..., SecurePlan] = make_secure_plan) -> Callable[[str, int], tuple[int, Mapping[str, Any]] | None]:  # fmt: skip
     """This site's rows of each leaf, and how many they are, as `share_leaves` takes them; nothing of other owners."""
 
     def own(owner: str, place: int) -> tuple[int, Mapping[str, Any]] | None:
         if owner != island.name:
             return None
-        rows = own_rows(island, request, place, by=by)
-        return local_rows(island, request["message"], fresh=False, by=by).rows[place].num_rows, rows
+        rows = own_rows(island, request, place, make=make, by=by)
+        placed = HERE in rows  # as many as its slices have, some of which are none
+        return len(rows[HERE]) if placed else local_rows(island, request["message"], fresh=False, make=make, by=by).rows[place].num_rows, rows  # fmt: skip
 
     return own
 
@@ -88,8 +94,12 @@ async def answer_on_wires(plan: SecurePlan, gates: Gates, island: Island, reques
         island: its site.
         request: what is asked: the message, sizes, widths and bits.
     """
-    leaves = await share_leaves(gates, plan, request["sizes"], request["widths"], request["bits"], leaves_of(island, request))  # fmt: skip
-    released = await release_wires(plan, gates, leaves)
+    make, slices = planner_of_owners(request["message"]), slices_of(plan, request)
+
+    def result(owner: str) -> Mapping[str, Any] | None:
+        return own_result(island, request, slices, make, "smcql") if slices is not None and owner == island.name else None  # fmt: skip
+
+    released = await release_answer(plan, gates, request["sizes"], request["widths"], request["bits"], leaves_of(island, request, make=make), slices, result)  # fmt: skip
     parts = [await gates.hand_out(records) for records, _ in released]
     return {"parts": parts, "layouts": [dict(layout) for _, layout in released], "rows": [len(x[0]) for x, _ in released]}  # fmt: skip
 
@@ -97,23 +107,30 @@ async def answer_on_wires(plan: SecurePlan, gates: Gates, island: Island, reques
 @task(discloses=promise_min_count)
 def measure_columns(island: Any, message: Any) -> Any:
     """What `measure_rows` tells, and how many bits the largest number of each column of whole numbers has, in steps of 8: circuits cost by the bit."""
-    return measure_local(local_rows(island, message, fresh=True))
+    return measure_local(local_rows(island, message, fresh=True, make=planner_of_owners(message)), island, message)
 
 
-def measure_local(kept: LocalRows) -> dict[str, Any]:
-    """The sizes of the rows at a site, as `measure_columns` tells them."""
+def planner_of_owners(message: Mapping[str, Any]) -> Callable[..., SecurePlan]:
+    """What makes the plan of two owners for a request: in slices, if its strategy says so."""
+    return make_sliced_plan if read_strategy(message).told().get("slices") == "public" else make_secure_plan
+
+
+def measure_local(kept: LocalRows, island: Any, message: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of the rows at a site, as `measure_columns` tells them; the site writes down that they leave."""
+    kept.tell_sizes(island, message, "the bits of the largest number of each column, in steps of 8")
     bits: dict[str, int] = {}
     for place, leaf in enumerate(kept.leaves):
         if leaf is not None:
             bits |= measure_bits(leaf, kept.encode(place, kept.widths(), Extents([1] * len(kept.leaves))))
-    return {"rows": kept.sizes, "words": kept.widths(), "bits": bits}
+    return {"rows": kept.sizes, "words": kept.widths(), "bits": bits, **({"slices": kept.slices} if kept.slices else {})}  # fmt: skip
 
 
 @task(discloses=promised_of)
 async def garble_answer(island: Island, peers: Peers, *, request: Any, parties: Any, me: str) -> Any:
     """Garble or evaluate the circuit of a statement; return this owner's part of the answer's rows."""
-    plan = plan_of(silo_of(island.data), request["message"], make_secure_plan, "smcql")
-    await compare_requests(island, peers, plan, request, parties, me)
+    make = planner_of_owners(request["message"])
+    plan = plan_of(silo_of(island.data), request["message"], make, "smcql")
+    await compare_requests(island, peers, plan, request, parties, me, make)
     async with await begin_garbling(island.secret, peers, me, garbler=parties[0], evaluator=parties[1]) as gates:
         return await answer_on_wires(plan, gates, island, request)
 
@@ -185,6 +202,8 @@ class GarbledSmcql(Smcql):
     gates: ClassVar[type[Gates]] = Garbler
     measuring: ClassVar[Any] = measure_columns
     """The task that tells sizes."""
+    in_slices: ClassVar[bool] = True
+    """Whether owners work slice by slice where ``slices`` says so."""
     most_gates: ClassVar[int] = 1 << 28
     """Most ANDs of a circuit."""
     smaller: ClassVar[str] = f"{_HELP}; or ask for fewer rows or columns"
@@ -199,7 +218,8 @@ class GarbledSmcql(Smcql):
         """A plan; see `atoll.query.secure.plan`."""
         if self.joins == "told":
             raise CompositionError("joins=told, and a circuit has a fixed size", where=self.name, remedy=f"leave it out; or {_HELP}")  # fmt: skip
-        return refuse_auctions(make_secure_plan(statement, catalog, policy), self.name)
+        make = make_sliced_plan if self.in_slices and self.slices == "public" else make_secure_plan
+        return refuse_auctions(make(statement, catalog, policy), self.name)
 
     def require_parties(self, sites: int, *, helper: bool) -> None:
         """Refuse other than two sites."""
@@ -210,7 +230,11 @@ class GarbledSmcql(Smcql):
     def steps(self, plan: SecurePlan) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""
         found = [PlanStep("each site", "plain", leaf.text) for leaf in plan.leaves]
-        found.append(PlanStep("each site", self.form, "give these rows, filled up to a power of two, into a circuit"))
+        sliced = sliced_rows(plan)
+        if sliced is None:
+            found.append(PlanStep("each site", self.form, "give these rows, filled up to a power of two, into a circuit"))  # fmt: skip
+        else:
+            found += self.slice_steps(sliced, "in a circuit")
         found += [PlanStep(self.owners, self.form, one.what.replace("three parties", "the owners")) for one in shown_operators(plan)]  # fmt: skip
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
@@ -226,27 +250,24 @@ class GarbledSmcql(Smcql):
             found.append(replace(one, who=who, assuming=assuming))
         return found
 
-    def predict_plan(self, plan: SecurePlan, sites: int) -> tuple[float, int]:
-        """Bytes and rounds for 256 rows of each table at each site."""
-        return self._cost(plan, self.guess_sizes(plan, sites), {}, None)
-
     def choose_parties(self, plan: SecurePlan, names: Sequence[str]) -> list[str]:
         """The owners: the first one garbles."""
         del plan
         return list(names)
 
     def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None, orders: int = 4) -> tuple[float, int]:  # fmt: skip
-        del cuts, joins, noted, slices, orders
-        return self._cost_of(plan, sizes, widths, self.count(plan, sizes, widths, {})[0])
+        del cuts, joins, noted, orders
+        return self._cost_of(plan, sizes, widths, self.count(plan, sizes, widths, {}, slices)[0], slices)
 
-    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> tuple[Sequence[GateCounter], dict[str, Any]]:  # fmt: skip
+    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], slices: SliceSizes | None = None) -> tuple[Sequence[GateCounter], dict[str, Any]]:  # fmt: skip
         """What each part of a plan takes, for the sizes of the leaves at each owner, the words of each column of text, and the bits of each one of whole numbers; one part, of all. And what else the request says: nothing."""
-        return [count_gates(plan, sizes, widths, bits, self.block)], {}
+        return [count_gates(plan, sizes, widths, bits, self.block, slices)], {}
 
-    def _cost_of(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], counted: Sequence[GateCounter]) -> tuple[float, int]:  # fmt: skip
+    def _cost_of(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], counted: Sequence[GateCounter], slices: SliceSizes | None = None) -> tuple[float, int]:  # fmt: skip
         names = list(sizes)
         roles, asked = len(self.choose_parties(plan, names)), float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0], self)))  # fmt: skip
-        words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths)}))
+        told = {} if slices is None else {"slices": slices.told()}
+        words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths), **told}))  # fmt: skip
         agreed = roles * (roles - 1) * relayed_nbytes(M.nbytes(np.zeros(DIGEST, np.uint8)))
         between, outward, rounds = self._sent(counted)
         nbytes = (
@@ -265,12 +286,12 @@ class GarbledSmcql(Smcql):
         rounds = 4 + 2 * len(whole.shared) + len(whole.shown)
         return float(between), 24.0 * sum(whole.handed), rounds
 
-    def _require_size(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> tuple[Sequence[GateCounter], dict[str, Any]]:  # fmt: skip
+    def _require_size(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], slices: SliceSizes | None) -> tuple[Sequence[GateCounter], dict[str, Any]]:  # fmt: skip
         """What `count` says, refused if a table or the circuit is too large."""
-        largest = measure_extents(plan, sizes).largest
+        largest = measure_extents(plan, sizes, slices=slices).largest
         if largest > MOST_ROWS:
             raise too_many_rows(largest, MOST_ROWS)
-        counted, terms = self.count(plan, sizes, widths, bits)
+        counted, terms = self.count(plan, sizes, widths, bits, slices)
         ands = sum(one.ands for one in counted)
         if ands > self.most_gates:
             raise CompositionError(f"a circuit of {ands:,} ANDs, and owners compute {self.most_gates:,}", where=self.name, remedy=self.smaller)  # fmt: skip
@@ -288,16 +309,18 @@ class GarbledSmcql(Smcql):
         """Carry a plan out."""
         sizes, widths, told = await self.measure(fed, message, self.measuring)
         sizes = self.concerned(sizes)
+        slices, more = divide_slices(plan, sizes, told)
+        sizes = more.get("sizes", sizes)
         bits: dict[str, int] = {}
         for one in told.values():
             for column, count in one["bits"].items():
                 bits[str(column)] = max(bits.get(str(column), 8), min(int(count), 64))
-        counted, terms = self._require_size(plan, sizes, widths, bits)
-        request = {"message": dict(message), "sizes": sizes, "widths": widths, "bits": bits, **terms}
+        counted, terms = self._require_size(plan, sizes, widths, bits, slices)
+        request = {"message": dict(message), "sizes": sizes, "widths": widths, "bits": bits, **terms, **more}
         got = await fed.session(self.roles(request, list(sizes)))
         found = OwnerAnswer.of_replies([got[name] for name in sizes], self.name).read(plan, self.gates)
         rows, withheld, values = read_answer(plan, *found)
-        expected, rounds = self._cost_of(plan, sizes, widths, counted)
+        expected, rounds = self._cost_of(plan, sizes, widths, counted, slices)
         return QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, rounds, sizes=sizes, widths=widths, expected=expected)  # fmt: skip
 
 

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
     from atoll.core.requests.island import Island
 
+    from ..slices import SliceSizes
+
 __all__ = ["MOST_OWNERS", "Senate", "compute_checked", "deal_bits", "measure_concerned"]
 
 MOST_OWNERS = 16
@@ -134,7 +136,7 @@ def measure_concerned(island: Any, message: Any) -> Any:
     """What `measure_columns` tells; and no row of a table that has none, so that owners compute without whom it does not concern."""
     kept = local_rows(island, message, fresh=True, by="senate")
     kept.sizes = [size if count else 0 for size, count in zip(kept.sizes, kept.counts, strict=True)]
-    return measure_local(kept)
+    return measure_local(kept, island, message)
 
 
 @task(discloses=promised_of)
@@ -236,6 +238,7 @@ class Senate(GarbledSmcql):
     honest: ClassVar[str] = "one owner at least follows the protocol; the dealer follows it and colludes with nobody"
     gates: ClassVar[type[Gates]] = AuthenticatedBits
     measuring: ClassVar[Any] = measure_concerned
+    in_slices: ClassVar[bool] = False
     most_gates: ClassVar[int] = 1 << 25
     smaller: ClassVar[str] = "ask for fewer rows or columns, or use smcql, whose parties follow the protocol"
 
@@ -296,8 +299,9 @@ class Senate(GarbledSmcql):
                 seen.append(whole)
                 yield division, measure_parts(plan, whole, sizes, widths, bits, self.block, lambda gates: OwnerChecks(gates, plan, sizes))[0]  # fmt: skip
 
-    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int]) -> tuple[list[PartCounter], dict[str, Any]]:  # fmt: skip
+    def count(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], slices: SliceSizes | None = None) -> tuple[list[PartCounter], dict[str, Any]]:  # fmt: skip
         """What each part of a plan and the checks of rows take, in the division that sends least; the request says which."""
+        del slices
         division, counted = min(self._ways(plan, sizes, widths, bits), key=lambda pair: self._nbytes(pair[1]))
         return counted, {"division": division.told()}
 

@@ -54,6 +54,7 @@ from ..secure.plan import make_secure_plan, make_told_plan
 from ..secure.tables import Resize, SecureTables, refuse_claim
 from ..slices import (
     HERE,
+    SlicedRows,
     SlicedTables,
     SliceSizes,
     compute_alone,
@@ -96,8 +97,10 @@ __all__ = [
     "compute_answer",
     "fill_up",
     "compute_shares",
+    "divide_slices",
     "local_rows",
     "measure_rows",
+    "own_result",
     "own_rows",
     "plain_terms",
     "planner_of",
@@ -243,15 +246,12 @@ class LocalRows:
         """Rows of each leaf here."""
         return {leaf.name: len(rows) for leaf, rows in zip(self.leaves, self.rows, strict=True) if leaf is not None}
 
-    def tell_sizes(self, island: Any, message: Mapping[str, Any]) -> None:
-        """Write down that the sizes leave."""
+    def tell_sizes(self, island: Any, message: Mapping[str, Any], *more: str) -> None:
+        """Write down that the sizes leave, and what else does."""
         sliced = sliced_rows(self.plan)
-        values = (
-            ""
-            if sliced is None
-            else f"the values of {_shown(sliced.bases)}, with the rows of each up to the next power of two, "
-        )
-        write_event(island, message, self.plan, f"{values}the number of these rows, up to the next power of two, and the longest text of each column, in steps of 8 bytes", self.behind)  # fmt: skip
+        told = [] if sliced is None else [f"the values of {_shown(sliced.bases)}, with the rows of each up to the next power of two"]  # fmt: skip
+        told += ["the number of these rows, up to the next power of two", *more]
+        write_event(island, message, self.plan, f"{', '.join(told)}, and the longest text of each column, in steps of 8 bytes", self.behind)  # fmt: skip
 
     def shared_sizes(self, request: Mapping[str, Any], me: str) -> list[int]:
         """Rows of each leaf that this site shares.
@@ -569,13 +569,15 @@ class Smcql(Strategy):
 
     Args:
         mode: ``"shares"``, ``"garbled"``, or ``"auto"``: garbled where there are two sites and no helper.
-        slices: ``"public"``: three parties work slice by slice where public columns are compared; or ``"none"``, which says no value of them.
+        slices: ``"public"``: the parties work slice by slice where public columns are compared; or ``"none"``, which says no value of them.
         joins: ``"hidden"``: joins are as large as policies and sizes let them be; ``"told"``: the parties open how many pairs they have, and work on no row more. It has no slices.
     """
 
     name: ClassVar[str] = "smcql"
     shares_rows: ClassVar[bool] = True
     takes_helper: ClassVar[bool] = True
+    form: ClassVar[str] = "shared"
+    """What rows are on their way, for EXPLAIN."""
     contacts: ClassVar[int] = 2
     """How often the coordinator asks the sites."""
     offers: ClassVar[frozenset[str]] = frozenset({"matching"})
@@ -624,14 +626,21 @@ class Smcql(Strategy):
         if sliced is None:
             found.append(PlanStep("each site", "shared", "share these rows, filled up to a power of two, among three parties"))  # fmt: skip
         else:
-            values = _shown(sliced.bases)
-            whole = [one for one in dict.fromkeys(walk_operators(sliced.source)) if one.what and not isinstance(one, LeafRows)]  # fmt: skip
-            found.append(PlanStep("each site", "plain", f"name the values of {values}, and how many rows each has, up to a power of two"))  # fmt: skip
-            found.append(PlanStep("each site", "plain", f"of the values that it alone has: {'; '.join(one.what for one in whole)}"))  # fmt: skip
-            found.append(PlanStep("each site", "shared", f"share this, and its rows of other values, slice by slice of {values}, among three parties"))  # fmt: skip
+            found += self.slice_steps(sliced, "among three parties")
         found += [PlanStep("three parties", "shared", one.what) for one in shown_operators(plan)]
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
+
+    def slice_steps(self, sliced: SlicedRows, where: str) -> list[PlanStep]:
+        """What each site does where parties work in slices; ``where`` says whom it shares its rows with."""
+        values = _shown(sliced.bases)
+        whole = [one for one in dict.fromkeys(walk_operators(sliced.source)) if one.what and not isinstance(one, LeafRows)]  # fmt: skip
+        told = [
+            ("plain", f"name the values of {values}, and how many rows each has, up to a power of two"),
+            ("plain", f"of the values that it alone has: {'; '.join(one.what for one in whole)}"),
+            (self.form, f"share this, and its rows of other values, slice by slice of {values}, {where}"),
+        ]
+        return [PlanStep("each site", form, what) for form, what in told]
 
     def exposures(self, plan: SecurePlan) -> Sequence[Exposure]:
         """What a plan gives away."""
@@ -739,11 +748,8 @@ class Smcql(Strategy):
     async def run(self, fed: Federation, plan: SecurePlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
         sizes, widths, told = await self.measure(fed, message)
-        sliced, slices = sliced_rows(plan), None
-        request = {"message": dict(message), "sizes": sizes, "widths": widths}
-        if sliced is not None:
-            slices = SliceSizes.of_replies(sliced, {name: told[name]["slices"] for name in sizes})
-            request |= {"sizes": slices.with_rows(sizes), "slices": slices.told()}
+        slices, more = divide_slices(plan, sizes, told)
+        request = {"message": dict(message), "sizes": sizes, "widths": widths, **more}
         require_size(plan, request["sizes"], slices=slices)
         made, _ = await self.open_rows(fed, plan, request, compute_shares, share_rows)
         return self.with_cost(plan, made, slices)
@@ -794,6 +800,15 @@ class Smcql(Strategy):
         compared = sum(one.steps for one in walk_operators(plan.root) if isinstance(one, NearPairs))
         made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, comparisons=compared, sizes=request["sizes"], widths=request["widths"], noted=noted)  # fmt: skip
         return made, first
+
+
+def divide_slices(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], told: Mapping[str, Any]) -> tuple[SliceSizes | None, dict[str, Any]]:  # fmt: skip
+    """The slices that sites have told, and what a request says of them beside its widths: sizes too; ``None`` and nothing for a plan without."""
+    sliced = sliced_rows(plan)
+    if sliced is None:
+        return None, {}
+    slices = SliceSizes.of_replies(sliced, {name: told[name]["slices"] for name in sizes})
+    return slices, {"sizes": slices.with_rows(sizes), "slices": slices.told()}
 
 
 def shown_operators(plan: SecurePlan) -> list[Any]:
