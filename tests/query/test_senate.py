@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.core.errors import AtollError, CompositionError, LetterError
+from atoll.core.errors import AtollError, CompositionError, ConfigError, LetterError
 from atoll.engines.recording import RecordingEngine
 from atoll.query.strategies import Senate
 from atoll.query.strategies.senate import OwnerChecks
@@ -45,6 +45,23 @@ def test_who_has_no_row_of_the_tables_takes_no_part() -> None:
         assert any("which sites have no row of bills" in one["sees"] for one in found.leakage)
         for text in ("SELECT count(*) FROM notes", "SELECT b.who FROM bills b LEFT JOIN notes n ON n.who = b.who AND n.who > b.cost"):  # fmt: skip
             assert db.check(db.sql(text, strategy="senate")), text
+
+
+def test_tables_of_two_pairs_of_owners_are_joined_once_each_site_has_them() -> None:
+    """What an error advises: a table without rows where a site lacks it. A garbled circuit has no second pair of owners."""
+    types = {"trips": {"card": "BIGINT", "fare": "BIGINT"}, "cards": {"number": "BIGINT", "bank": "VARCHAR"}}
+    rows: list[dict[str, list[Any]]] = [{"trips": [(1, 5), (2, 6)]}, {"trips": [(1, 7)]}, {"cards": [(1, "A")]}, {"cards": [(2, "B")]}]  # fmt: skip
+    policy = {"policy": {"min_count": 1}, "tables": {table: {"columns": "protected"} for table in types}}
+    text = "SELECT bank, sum(fare) FROM trips JOIN cards ON card = number GROUP BY bank"
+    own = {f"s{k}": TableSource({table: (types[table], one[table]) for table in one}) for k, one in enumerate(rows)}
+    with connected(own, policy) as db, pytest.raises(ConfigError, match="table trips is not at s2 and s3") as caught:
+        db.sql(text, strategy="senate")
+    assert "trips.csv with the line card,fare alone" in caught.value.remedy
+    every = {f"s{k}": TableSource({table: (types[table], one.get(table, [])) for table in types}) for k, one in enumerate(rows)}  # fmt: skip
+    with connected(every, policy) as db:
+        assert sorted(db.sql(text, strategy="senate").rows) == [("A", 12), ("B", 6)]
+        with pytest.raises(CompositionError, match="4 sites, and a garbled circuit is computed by two"):
+            db.sql(text, strategy="smcql:mode=garbled")
 
 
 def test_honest_rows_pass_all_checks() -> None:

@@ -43,10 +43,12 @@ class Catalog:
     Attributes:
         tables: table -> column -> DuckDB's name of its type. Tables are in lower case; columns as they are written.
         points: table -> point -> its columns.
+        partial: of each table that only some sites have its name, its columns, and the sites that lack it.
     """
 
     tables: Mapping[str, Mapping[str, str]]
     points: Mapping[str, Mapping[str, PointPolicy]] = field(default_factory=dict)
+    partial: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
 
     def key(self) -> tuple[Any, ...]:
         """The catalog as a hashable value."""
@@ -82,7 +84,7 @@ class SqlStatement:
 
 def with_points(catalog: Catalog, policy: QueryPolicy) -> Catalog:
     """The catalog with the points that the policy declares."""
-    return Catalog(catalog.tables, {table: dict(policy.table(table).points) for table in catalog.tables})
+    return Catalog(catalog.tables, {table: dict(policy.table(table).points) for table in catalog.tables}, catalog.partial)  # fmt: skip
 
 
 def unite_schemas(schemas: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Catalog:
@@ -107,7 +109,18 @@ def unite_schemas(schemas: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Cat
                 _unite(table.lower(), found[table.lower()], seen[table.lower()], columns, site)
     for columns in found.values():
         columns |= {name: "INTEGER" for name, kind in columns.items() if kind == EMPTY}
-    return Catalog(found)
+    here = {site: {table.lower(): tuple(columns) for table, columns in tables.items()} for site, tables in schemas.items()}  # fmt: skip
+    rest = {table: columns for tables in here.values() for table, columns in tables.items() if table not in found}
+    return Catalog(found, partial=tuple((table, columns, tuple(site for site in here if table not in here[site])) for table, columns in rest.items()))  # fmt: skip
+
+
+def _refuse_table(shown: str, table: str, catalog: Catalog, known: Iterable[str], at: str = "") -> ConfigError:
+    """An error for a table that not all sites have: what is divided among some sites only has rows at these, and none at the others."""
+    columns, lacking = next(((columns, lacking) for name, columns, lacking in catalog.partial if name == table), ((), ()))  # fmt: skip
+    if lacking:
+        header = ",".join(columns)
+        return ConfigError(f"table {table} is not at {' and '.join(lacking)}{at}", where="sql", remedy=f"give {' and '.join(lacking)} a table {table} without rows, such as a file {table}.csv with the line {header} alone, or an empty CREATE TABLE, and a policy for it")  # fmt: skip
+    return ConfigError(f"no table {shown} is at all sites.{_near(table, known)}{at}", where="sql", remedy=f"use {', '.join(catalog.tables) or 'tables that all sites have'}")  # fmt: skip
 
 
 def _unite(table: str, known: dict[str, str], seen: dict[str, str], columns: Mapping[str, str], site: str) -> None:  # fmt: skip
@@ -161,7 +174,7 @@ def describe_catalog(text: str, catalog: Catalog, policy: QueryPolicy) -> tuple[
         return None
     table = found[1].lower()
     if table not in catalog.tables:
-        raise ConfigError(f"no table {found[1]} is at all sites.{_near(table, catalog.tables)}", where="sql", remedy=f"use {', '.join(catalog.tables) or 'tables that all sites have'}")  # fmt: skip
+        raise _refuse_table(found[1], table, catalog, catalog.tables)
     rows: list[tuple[str | None, ...]] = []
     for name, kind in catalog.tables[table].items():
         one = policy.table(table).column(name)
@@ -195,14 +208,16 @@ def parse_statement(text: str, catalog: Catalog, params: Sequence[Any] | Mapping
     except TypeError:
         raise ConfigError(f"params={params!r}", where="sql", remedy="give plain values: numbers, text, dates, None") from None  # fmt: skip
     points = tuple((table, *found.items()) for table, found in catalog.points.items())
-    return _parsed(text, catalog.key(), points, frozen, isinstance(params, Mapping), count_rules())
+    return _parsed(text, catalog.key(), points, catalog.partial, frozen, isinstance(params, Mapping), count_rules())
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(text: str, key: Any, points: Any, params: tuple[Any, ...], named: bool, rules: int) -> SqlStatement:
+def _parsed(
+    text: str, key: Any, points: Any, partial: Any, params: tuple[Any, ...], named: bool, rules: int
+) -> SqlStatement:
     del rules  # a rule that has been added since is a new way to read the same text
     sqlglot = need("sqlglot", "sql", "SQL over silos")
-    catalog = Catalog({table: dict(columns) for table, *columns in key}, {table: dict(found) for table, *found in points})  # fmt: skip
+    catalog = Catalog({table: dict(columns) for table, *columns in key}, {table: dict(found) for table, *found in points}, partial)  # fmt: skip
     body, explain = _without_explain(text)
     _require_query(body, len(text) - len(body), text)
     try:
@@ -380,7 +395,7 @@ def _require_tables(sqlglot: Any, tree: Any, catalog: Catalog, text: str, offset
         name = table.name.lower()
         if table.db or table.catalog or name not in {*catalog.tables, *named}:
             shown = ".".join(part.name for part in table.parts)
-            raise ConfigError(f"no table {shown} is at all sites.{_near(name, [*catalog.tables, *named])}{_at(table, text, offset)}", where="sql", remedy=f"use {', '.join(catalog.tables) or 'tables that all sites have'}")  # fmt: skip
+            raise _refuse_table(shown, "" if table.db or table.catalog else name, catalog, [*catalog.tables, *named], _at(table, text, offset))  # fmt: skip
 
 
 def _qualified(sqlglot: Any, tree: Any, catalog: Catalog) -> Any:
