@@ -58,28 +58,53 @@ def test_sites_answer_sql_over_mutual_tls(tmp_path: Path, capsys: pytest.Capture
     assert all(one["who"].startswith("admin ") and one["job"] for one in told)
 
 
-def test_duckdb_sqlite_and_postgresql_sites_answer_alike(
+def test_duckdb_sqlite_and_postgresql_sites_answer_alike_by_processes_that_are_ready(
     postgres_cluster: Any,  # noqa: F811
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The same rows in three databases, one at a site each: every group is three times its rows."""
-    (tmp_path / "data").mkdir()
+    """The same rows in three databases, one at a site each: every group is three times its rows. SQLite has a write-ahead log; the second statement is answered by processes that waited for it."""
     made = "CREATE TABLE visits (ward VARCHAR(9), age INTEGER, pay DECIMAL(12,2)); INSERT INTO visits VALUES ('A', 3, 1.10), ('A', NULL, 2.20), ('B', 5, -0.05)"
     with duckdb.connect(str(tmp_path / "north.duckdb")) as duck:
         duck.execute(made)
-    with sqlite3.connect(tmp_path / "south.sqlite") as lite:
-        lite.executescript(made)
+    (tmp_path / "logged").mkdir()
+    with sqlite3.connect(tmp_path / "logged" / "south.sqlite") as lite:
+        lite.executescript(f"PRAGMA journal_mode = wal; {made}")
     lite.close()
     name = postgres_cluster.database(made, "site_reader")
-    places = {"north": tmp_path / "north.duckdb", "south": tmp_path / "south.sqlite", "west": postgres_cluster.uri(name, "site_reader")}  # fmt: skip
+    places = {"north": tmp_path / "north.duckdb", "south": tmp_path / "logged" / "south.sqlite", "west": postgres_cluster.uri(name, "site_reader")}  # fmt: skip
+    data = {site: [str(tmp_path / f"{site}.yaml")] for site in places}
     for site, place in places.items():
-        (tmp_path / "data" / f"{site}.yaml").write_text(f"database: {place}\npolicy: {{min_count: 1}}\ntables: {{visits: {{columns: public}}}}\n")  # fmt: skip
+        (tmp_path / f"{site}.yaml").write_text(f"database: {place}\npolicy: {{min_count: 1}}\ntables: {{visits: {{columns: public}}}}\n")  # fmt: skip
     text = "SELECT ward, count(*), sum(age), sum(pay) FROM visits GROUP BY ward ORDER BY ward"
     (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nsql: {text}\n")
-    assert run(["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south,west", "--folder", str(tmp_path / "trial")]) == 0, capsys.readouterr().err  # fmt: skip
-    found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
-    assert found["rows"] == [["A", 6, 9, "9.90"], ["B", 3, 15, "-0.15"]]
+
+    found, cold = list[Any](), set[str]()
+
+    async def ask() -> None:
+        async with Poc(tmp_path / "trial", data) as poc, Admin(poc.kit("admin"), poc.address) as admin:
+            daemons = {one: poc.process(one).pid for one in ("server", *places)}
+
+            def started(word: bytes) -> set[str]:
+                return {one for one, pid in daemons.items() if any(word in line for line in command_lines(pid))}
+
+            async def watch(ending: asyncio.Task[Any]) -> None:
+                await until(lambda: (cold.update(started(b"order.msg")), ending.done())[1])
+                await ending
+
+            for number in range(2):
+                job = (await admin.submit(tmp_path / "job.yaml"))["job"]
+                cold.clear()
+                await watch(asyncio.create_task(admin.finish(job)))
+                await admin.result(job, tmp_path / f"result{number}", files=("query.json",))
+                found.append(json.loads((tmp_path / f"result{number}" / "query.json").read_text())["rows"])
+                if not number:
+                    assert cold == set(daemons)  # whose first processes have their order from the start
+                    await until(lambda: started(b"--ready") == set(daemons))
+
+    asyncio.run(ask())
+    assert found == [[["A", 6, 9, "9.90"], ["B", 3, 15, "-0.15"]]] * 2
+    assert not cold
+    assert not list(Path("/tmp").glob("atoll-db-*"))
 
 
 def test_an_analyst_asks_the_sites_with_a_kit(tmp_path: Path) -> None:

@@ -126,6 +126,41 @@ def play(folder: Path, body: Callable[[Daemon], Any], confined: Confinement = UN
 
 
 @pytest.mark.network
+def test_a_process_that_waits_has_a_socket_of_its_own_that_goes_with_it(tmp_path: Path) -> None:
+    """Who connects waits until the daemon serves it; a process that no job takes leaves no folder."""
+
+    async def body(daemon: Daemon) -> None:
+        start = replace(daemon.start, socket="way")
+
+        async def socket_of_the_next() -> Any:
+            kept = await daemon.until_ready()
+            assert kept.socket is not None
+            assert (kept.socket.folder / "way").is_socket()
+            return kept.socket
+
+        await daemon.run("1", start)
+        unused = await socket_of_the_next()
+        assert not (await daemon.run("2"))["ready"]  # a job that needs no socket
+        await until(lambda: not unused.folder.exists())
+        await daemon.until_ready()
+        assert not (await daemon.run("3", start))["ready"]  # and one that does
+        known = await socket_of_the_next()
+        place, code = daemon.prepare("4")
+        taken = await daemon.pool.take(start, "query", place, code, nothing)
+        assert taken is not None
+        assert taken.socket is known
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(str(known.folder / "way"))
+            known.socket.accept()[0].close()
+        await taken.end()
+        taken.process.socket.close()
+        known.close()
+        assert not known.folder.exists()
+
+    play(tmp_path, body)
+
+
+@pytest.mark.network
 @pytest.mark.parametrize("confined", [False, pytest.param(True, marks=SANDBOX)])
 def test_each_process_serves_one_job_and_finds_nothing_of_another(tmp_path: Path, confined: bool) -> None:
     async def body(daemon: Daemon) -> None:

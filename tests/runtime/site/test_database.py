@@ -224,11 +224,11 @@ def test_a_server_that_does_not_know_the_password_is_refused(tmp_path: Path, mon
         server = await asyncio.start_unix_server(pretends, str(tmp_path / ".s.PGSQL.5432"))
         async with server:
             relay = DatabaseRelay(SiteDatabase("PostgreSQL", tmp_path, "clinic", "anna"))
-            await relay.start()
+            at = await relay.start()
             try:
                 with pytest.raises(DataError, match="the server does not know the role's password"):
                     await asyncio.to_thread(
-                        open_database, SiteDatabase("PostgreSQL", tmp_path, "clinic", "anna"), str(relay.folder)
+                        open_database, SiteDatabase("PostgreSQL", tmp_path, "clinic", "anna"), str(at.folder)
                     )
             finally:
                 await relay.close()

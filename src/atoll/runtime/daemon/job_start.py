@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
+import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from atoll.core.errors import AtollError, JobError, TaskError
 
@@ -18,7 +21,7 @@ from ..confinement.walls import JobLimits, Walls
 from ..confinement.watching import WatchOrder
 from .processes import Process
 
-__all__ = ["JobStart", "JobWatch", "Lines", "StartedProcess", "error_of"]
+__all__ = ["JobSocket", "JobStart", "JobWatch", "Lines", "SocketServer", "StartedProcess", "error_of"]
 
 
 # ------------------------------------------------------------------ lines of output for a log: in batches, and no more than a person could read
@@ -154,6 +157,66 @@ def error_of(said: Mapping[str, Any]) -> AtollError:
 
 
 MODULE = "atoll.runtime.worker"
+_SOCKETS = "atoll-db-"
+
+
+@dataclass(frozen=True)
+class JobSocket:
+    """A Unix socket in a folder of its own, through which a job's process reaches something that its daemon leads it to; who connects waits until the daemon serves it.
+
+    Attributes:
+        folder: only this user may enter.
+        socket: listens.
+    """
+
+    folder: Path
+    socket: socket.socket
+
+    @classmethod
+    def make(cls, name: str) -> JobSocket:
+        """Listen at a name in a new folder, and remove the folders that a killed daemon has left.
+
+        Raises:
+            OSError: no socket can be made.
+        """
+        above = Path(tempfile.gettempdir())
+        _sweep(above, name)
+        folder = Path(tempfile.mkdtemp(prefix=_SOCKETS))  # the path of a socket is short
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            listening.bind(str(folder / name))
+            listening.listen()
+        except OSError:
+            listening.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return cls(folder, listening)
+
+    def close(self) -> None:
+        """Listen no more, and remove the folder."""
+        self.socket.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SocketServer(Protocol):
+    """Serves at the socket of a job's process."""
+
+    name: str
+    """The socket's name."""
+
+    async def start(self, at: JobSocket | None) -> JobSocket:
+        """Serve at the socket of a process that is ready, or at a new one, and return it."""
+        ...
+
+
+def _sweep(above: Path, name: str) -> None:
+    """Remove sockets that a killed daemon has left: nobody listens there."""
+    for left in above.glob(f"{_SOCKETS}*/{name}"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as one:
+            try:
+                one.connect(str(left))
+            except ConnectionRefusedError:
+                shutil.rmtree(left.parent, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -166,6 +229,7 @@ class JobStart:
         reads: files and folders that it may read, beside its own.
         environment: its further variables.
         devices: whether it may use the machine's accelerators.
+        socket: the name of a socket that it finds in a folder of its own; empty for none.
     """
 
     confinement: Confinement
@@ -173,9 +237,15 @@ class JobStart:
     reads: tuple[Path, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     devices: bool = False
+    socket: str = ""
 
     async def begin(
-        self, arguments: Callable[[int], Sequence[str]], code: Path, state: Path, lines: Lines
+        self,
+        arguments: Callable[[int], Sequence[str]],
+        code: Path,
+        state: Path,
+        lines: Lines,
+        socket: JobSocket | None = None,
     ) -> StartedProcess:
         """Start the process.
 
@@ -184,12 +254,14 @@ class JobStart:
             code: the folder of an attempt, with ``scratch`` in it.
             state: what it may write that outlives the attempt.
             lines: takes its output.
+            socket: the socket that it finds.
 
         Raises:
             TaskError: the system cannot start it.
         """
         group, home = _make_group(self.limits) if self.limits.memory else None, code / "scratch"
-        walls = Walls(home, (*self.reads, code), (state,), devices=self.devices, shared=self.limits.memory // 2)
+        shown = () if socket is None else (socket.folder,)
+        walls = Walls(home, (*self.reads, *shown, code), (state,), devices=self.devices, shared=self.limits.memory // 2)
         try:
             process = await Process.start(
                 MODULE, arguments, folder=home, on_line=lines.add, environment=dict(self.environment),
@@ -199,7 +271,7 @@ class JobStart:
             if group is not None:
                 group.remove()
             raise
-        return StartedProcess(process, group, lines, code, state)
+        return StartedProcess(process, group, lines, code, state, socket=socket)
 
 
 @dataclass(frozen=True)
@@ -213,6 +285,7 @@ class StartedProcess:
         code: the folder of the attempt as the process has it.
         state: the same of what outlives the attempt.
         watch: the process that will watch it, if that is started too.
+        socket: the socket that it finds.
     """
 
     process: Process
@@ -221,6 +294,7 @@ class StartedProcess:
     code: Path
     state: Path
     watch: JobWatch | None = None
+    socket: JobSocket | None = None
 
     async def end(self) -> None:
         """End it, and what belongs to it."""

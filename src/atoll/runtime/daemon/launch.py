@@ -24,7 +24,7 @@ from ..line import Channel, Line, Settings, local_line
 from ..resources import Grant
 from ..transport import local_pipe
 from ..worker.letters import KEY_FILE, pulsing
-from .job_start import JobStart, JobWatch, Lines, StartedProcess, error_of
+from .job_start import JobStart, JobWatch, Lines, SocketServer, StartedProcess, error_of
 from .place import Place
 from .processes import Process, keeper_signal
 from .ready import ReadyProcesses
@@ -173,7 +173,7 @@ async def launch(
     letters: Mapping[str, Any] | None = None,
     allow: Sequence[str] | None = None,
     signer: str = "",
-    socket: Path | None = None,
+    leads: SocketServer | None = None,
     grant: Grant | None = None,
     confinement: Confinement = UNCONFINED,
     reads: Sequence[Path] = (),
@@ -197,7 +197,7 @@ async def launch(
         letters: at a site, the result of `LetterKey.order`.
         allow: at a site, the names that the job's signer may run; None for anything.
         signer: at a site, who has signed the job.
-        socket: at a site, the folder of the socket that leads to its database.
+        leads: at a site, leads to its database through a socket: that of the process that is ready, or a new one.
         grant: what it may use.
         confinement: how jobs are confined here.
         reads: files and folders that it may read if it is confined.
@@ -212,26 +212,27 @@ async def launch(
     """
     site, devices = role == "site", grant is not None and bool(grant.gpus)
     limits = confinement.limits(0 if grant is None else grant.need.memory, devices)
-    shown = (*reads, *(() if socket is None else (socket,)), *((place.results,) if site else ()))
+    shown = (*reads, *((place.results,) if site else ()))
     variables = () if grant is None else tuple(grant.environment().items())
-    start = JobStart(confinement, limits, shown, variables, devices)
+    start = JobStart(confinement, limits, shown, variables, devices, "" if leads is None else leads.name)
     alive = _telling(on_life)
     started = None if ready is None else await ready.take(start, kind, place, code, alive)
     seen_code, seen_state = (code, place.state) if started is None else (started.code, started.state)
     home, source = seen_code / "scratch", code / SOURCE
-    said = message.encode(
-        {
-            "role": role, "name": name, "id": place.folder.name, "job": str(seen_code / JOB_FILE), "source": str(seen_code / SOURCE) if source.is_dir() else None,
-            "state": str(seen_state), "results": str(place.results), "key": str(seen_code / KEY_FILE), "error": str(home / "error.msg"), "spool": str(home / "spool"), "data": dict(data or {}),
-            "confined": confinement.confined, "sites": list(sites), "plays": plays, "socket": "" if socket is None else str(socket), "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
-            "allow": None if allow is None else list(allow), "signer": signer,
-        }
-    )  # fmt: skip
     try:
+        way = None if leads is None else await leads.start(None if started is None else started.socket)
+        said = message.encode(
+            {
+                "role": role, "name": name, "id": place.folder.name, "job": str(seen_code / JOB_FILE), "source": str(seen_code / SOURCE) if source.is_dir() else None,
+                "state": str(seen_state), "results": str(place.results), "key": str(seen_code / KEY_FILE), "error": str(home / "error.msg"), "spool": str(home / "spool"), "data": dict(data or {}),
+                "confined": confinement.confined, "sites": list(sites), "plays": plays, "socket": "" if way is None else str(way.folder), "helpers": dict(helpers or {}), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
+                "allow": None if allow is None else list(allow), "signer": signer,
+            }
+        )  # fmt: skip
         await asyncio.to_thread(_prepare, place, code, bytes(said), site, letters is not None)
         if started is None:
             order = str(code / ORDER)
-            started = await start.begin(lambda fd: [str(fd), order], code, place.state, Lines(on_lines))
+            started = await start.begin(lambda fd: [str(fd), order], code, place.state, Lines(on_lines), way)
         else:
             started.lines.send = on_lines
             with contextlib.suppress(OSError):  # it has died since: its line says so

@@ -4,7 +4,7 @@ A job's process starts as it always does, with the same walls, limits and filter
 There it loads what a kind of job needs, all of it installed here, and waits. When a job comes that would have started just so, the daemon
 puts the job's files into those folders, moves the folders to the job's place, and sends the path of the order. A folder that is moved stays
 where it was for a process that has it mounted (rename(2), mount_namespaces(7)). So a process still serves one job, has seen nothing before
-it, and ends with it.
+it, and ends with it. A socket to the site's database it finds in a folder that nobody serves before its job comes.
 
 A ready process does not serve a job whose limits, walls or variables differ from its own, or whose data have been replaced since it
 started: in a sandbox it would read the file that was there. Such a job's process starts with the job.
@@ -27,7 +27,7 @@ from atoll.core.rooms import ready_modules
 from ..bundle import SOURCE
 from ..confinement.folders import remove_tree
 from ..worker.letters import pulsing
-from .job_start import JobStart, JobWatch, Lines, StartedProcess
+from .job_start import JobSocket, JobStart, JobWatch, Lines, StartedProcess
 from .place import Place
 
 __all__ = ["ReadyProcesses"]
@@ -132,7 +132,6 @@ class ReadyProcesses:
         self, start: JobStart, kind: str, modules: Sequence[str], seen: tuple[Any, ...], before: StartedProcess
     ) -> None:
         await before.process.wait()
-        # What comes and goes with a job, such as the socket to its database, is not there for a process that waits.
         if self._kept is not None or _identify(start.reads) != seen:
             return
         folder = self._folder / secrets.token_hex(8)
@@ -140,8 +139,14 @@ class ReadyProcesses:
         started = None
         try:
             await asyncio.to_thread(_make, code / "scratch", state)
-            words = ["--ready", *modules]
-            started = await start.begin(lambda fd: [str(fd), *words], code, state, Lines(_log))
+            words, way = ["--ready", *modules], None
+            if start.socket:
+                way = await asyncio.to_thread(JobSocket.make, start.socket)
+            try:
+                started = await start.begin(lambda fd: [str(fd), *words], code, state, Lines(_log), way)
+            finally:
+                if started is None and way is not None:
+                    way.close()
             started = replace(started, watch=await JobWatch.start())
         except (TaskError, OSError) as error:
             _LOG.warning("no process is kept ready: %s", error)
@@ -218,6 +223,8 @@ async def _discard(started: StartedProcess | None, folder: Path, there: asyncio.
                 await there
         finally:  # also where the daemon stops meanwhile
             started.process.socket.close()  # no line has it
+            if started.socket is not None:
+                await asyncio.to_thread(started.socket.close)
     with contextlib.suppress(OSError):
         await asyncio.to_thread(remove_tree, folder)
 

@@ -311,8 +311,8 @@ class SiteAttempt:
         self._process = await launch(
             self._place, code, role="site", name=kit.name, plays=kit.plays, data=self._post.data, grant=self._grant, on_lines=self._log,
             confinement=self._post.confinement, reads=paths_of(self._post.data, kit.name, bool(kit.plays)),
-            neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), allow=self._allow, signer="" if self._verified is None else str(self._verified.signer), socket=None if self._way is None else self._way.folder, on_life=partial(self._say, "starting"),
-            ready=self._post.ready if self._way is None else None, kind=self._kind,  # a socket, or a log, comes with the attempt
+            neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), allow=self._allow, signer="" if self._verified is None else str(self._verified.signer), leads=self._way if isinstance(self._way, DatabaseRelay) else None, on_life=partial(self._say, "starting"),
+            ready=self._post.ready, kind=self._kind,
         )  # fmt: skip
         with contextlib.suppress(LinkClosed):
             others = {"put": self._post.results.answer}

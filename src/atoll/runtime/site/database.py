@@ -16,8 +16,6 @@ import hashlib
 import hmac
 import os
 import secrets
-import shutil
-import socket
 import stat
 import struct
 import tempfile
@@ -29,12 +27,11 @@ from typing import Any, cast
 from atoll.core.errors import DataError, PolicyError
 from atoll.runtime.provision import Kit
 
+from ..daemon.job_start import JobSocket
 from ..worker.words import PORT, SiteDatabase, database_of, open_database, settings_of
 
 __all__ = ["DatabaseRelay", "LogHolder", "look_at_database", "look_at_settings", "open_way", "relaying"]
 
-_PREFIX = "atoll-db-"
-_SOCKET = f".s.PGSQL.{PORT}"
 _VERSION, _TLS, _GSS = 3 << 16, 80877103, 80877104
 _LONGEST = 1 << 16
 """Bytes of the longest message before a connection is authenticated."""
@@ -53,24 +50,38 @@ class DatabaseRelay:
         database: the database.
 
     Attributes:
-        folder: where the socket is, once it has started; only this user may enter.
+        socket: where it listens, once it has started; only this user may enter the folder.
     """
 
+    name: str = f".s.PGSQL.{PORT}"
+    """The name of a socket of PostgreSQL."""
+
     def __init__(self, database: SiteDatabase) -> None:
-        self.folder = Path()
+        self.socket: JobSocket | None = None
         self._database = database
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[Any]] = set()
 
-    async def start(self) -> None:
+    async def start(self, at: JobSocket | None = None) -> JobSocket:
         """Listen.
 
+        Args:
+            at: where; by default at a new socket.
+
         Raises:
-            OSError: no socket can be made.
+            DataError: no socket can be made.
         """
-        _sweep(Path(tempfile.gettempdir()))
-        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._server = await asyncio.start_unix_server(self._serve, str(self.folder / _SOCKET))
+        try:
+            here = await asyncio.to_thread(JobSocket.make, self.name) if at is None else at
+            self.socket = here
+            self._server = await asyncio.start_unix_server(self._serve, sock=here.socket)
+        except OSError as error:
+            raise DataError(
+                f"no socket can be made that leads there: {error.strerror or error}",
+                where=str(self._database),
+                remedy=f"let `atoll site` write to {tempfile.gettempdir()}",
+            ) from error
+        return here
 
     async def close(self) -> None:
         """End all connections and remove the socket."""
@@ -79,7 +90,8 @@ class DatabaseRelay:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        if self.socket is not None:
+            await asyncio.to_thread(self.socket.close)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = cast("asyncio.Task[Any]", asyncio.current_task())
@@ -287,16 +299,6 @@ def _password(at: SiteDatabase) -> str:
     )
 
 
-def _sweep(folder: Path) -> None:
-    """Remove sockets that a killed daemon has left: nobody listens there."""
-    for left in folder.glob(f"{_PREFIX}*/{_SOCKET}"):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as one:
-            try:
-                one.connect(str(left))
-            except ConnectionRefusedError:
-                shutil.rmtree(left.parent, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def relaying(database: SiteDatabase) -> Iterator[str]:
     """Lead to a database while this context is entered, from a thread of its own; yields the folder of the socket, or nothing for a file."""
@@ -307,8 +309,7 @@ def relaying(database: SiteDatabase) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever, name="atoll-database", daemon=True)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(relay.start(), loop).result()
-        yield str(relay.folder)
+        yield str(asyncio.run_coroutine_threadsafe(relay.start(), loop).result().folder)
     finally:
         asyncio.run_coroutine_threadsafe(relay.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
@@ -325,8 +326,6 @@ class LogHolder:
         database: the database.
     """
 
-    folder = None
-
     def __init__(self, database: SiteDatabase) -> None:
         self._kept = open_database(database)
 
@@ -336,28 +335,17 @@ class LogHolder:
 
 
 async def open_way(data: Mapping[str, Any], kit: Kit) -> DatabaseRelay | LogHolder | None:
-    """Do what a job needs to reach the database that a site's settings name, until it is closed; None if it needs nothing.
+    """Return what a job needs to reach the database that a site's settings name, until it is closed; None if it needs nothing. A relay has not started yet.
 
     Raises:
-        DataError: the settings are wrong, the file cannot be opened, or no socket can be made.
+        DataError: the settings are wrong, or the file cannot be opened.
     """
     settings = await asyncio.to_thread(settings_of, data, kit.name, bool(kit.plays)) if data else {}
     words = settings.get("database")
     database = None if not words else await asyncio.to_thread(database_of, str(words))
     if database is not None and database.logs:
         return LogHolder(database)
-    if database is None or database.engine != "PostgreSQL":
-        return None
-    made = DatabaseRelay(database)
-    try:
-        await made.start()
-    except OSError as error:
-        raise DataError(
-            f"no socket can be made that leads there: {error.strerror or error}",
-            where=str(database),
-            remedy=f"let `atoll site` write to {tempfile.gettempdir()}",
-        ) from error
-    return made
+    return None if database is None or database.engine != "PostgreSQL" else DatabaseRelay(database)
 
 
 def look_at_settings(data: Mapping[str, Any], name: str, helper: bool = False) -> str:
