@@ -183,6 +183,28 @@ def test_what_the_policy_keeps_is_refused_before_a_row_is_read(text: str, match:
         db.sql(text, strategy="sums")
 
 
+@pytest.mark.parametrize("strategy", ["sums", "smcql"])
+@pytest.mark.parametrize(("text", "match"), [
+    ("SELECT sum(p.pay) FROM p JOIN n ON n.k = 1 OR p.id = 3", "reads several tables"),
+    ("SELECT count(*) FROM p, n WHERE n.k = 1 OR (p.id = 3 AND p.age > 20)", "reads several tables"),
+    ("SELECT sum(p.pay) FROM p JOIN n ON n.k <= p.age", "reads several tables"),
+    ("SELECT count(*) FROM p a JOIN p b ON a.id = b.id OR (b.id = 3 AND b.age > 20)", "reads several tables"),
+    ("SELECT count(*) FROM p LEFT JOIN n ON p.id = 3 AND p.age > 20", "decides which rows of a LEFT JOIN meet others"),
+    ("SELECT count(*) FROM n RIGHT JOIN p ON n.k = 1 AND p.id = 3", "decides which rows of a RIGHT JOIN meet others"),
+    ("SELECT sum(p.pay) FROM p JOIN (VALUES (20), (21), (21)) x(i) ON x.i = p.age", "the rows of x are written in the statement"),
+    ("SELECT sum(p.pay * n.k) FROM p JOIN n ON n.k = p.age", "adds values of n"),
+    ("SELECT sum(pay) FROM (SELECT id, pay FROM p UNION ALL SELECT id, pay FROM p WHERE id = 3)", "UNION reads rows of p on both sides"),
+    ("SELECT count(*) FROM (SELECT id FROM p EXCEPT SELECT id FROM p WHERE id = 3 AND age > 20)", "EXCEPT reads rows of p on both sides"),
+])  # fmt: skip
+def test_no_row_counts_more_often_than_others(text: str, match: str, strategy: str) -> None:
+    """The units behind these are those of a total, and the number is the total with one row many times: less the total, it is that row's."""
+    made = {name: TableSource({"p": (PEOPLE, []), "n": ({"k": "INTEGER"}, [])}) for name in ("north", "south")}
+    policy = policy_of(5, **ALLOWED)
+    policy["tables"]["n"] = {"mode": "replicated", "columns": "public"}
+    with connected(made, policy) as db, pytest.raises(CompositionError, match=rf"{match}.* more often than others"):
+        db.sql(f"EXPLAIN {text}", strategy=strategy)
+
+
 CARRIED = [
     "SELECT sum(x.i) FROM p JOIN {ages} ON x.i = p.age", "SELECT sum(x.i) FROM p, {ages} WHERE p.age + 1 = x.i + 1", "SELECT count(*) FROM p JOIN {ages} ON x.i <= p.age",
     "SELECT count(*) FILTER (WHERE x.i <= p.age) FROM p CROSS JOIN {ages}", "SELECT sum(CASE WHEN x.i = p.age THEN x.i END) FROM p CROSS JOIN {ages}",

@@ -91,7 +91,7 @@ def test_a_sum_needs_units_with_a_value() -> None:
         ("SELECT sum(x) FROM (SELECT CASE WHEN id = 3 THEN pay ELSE 0 END AS x FROM p LIMIT 9) q", CompositionError, "could single out a row"),
         ("SELECT s, count(*) FROM (SELECT id, sum(pay) AS s FROM p GROUP BY id) q GROUP BY s", PolicyError, "shows values of p.pay, which is private"),
         ("SELECT ward, rank() OVER (ORDER BY ward) FROM p", CompositionError, "at the outside, and min_count is 4"),
-        ("SELECT ward FROM p INTERSECT SELECT ward FROM p WHERE id > 3", CompositionError, "makes one row of many"),
+        ("SELECT ward FROM p INTERSECT SELECT ward FROM p WHERE id > 3", CompositionError, "reads rows of p on both sides"),
         ("SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM p q WHERE q.id = 3 AND q.pay > 50)", CompositionError, "is the same for all rows"),
         ("SELECT count(*) FROM p WHERE 50 < (SELECT pay FROM p WHERE id = 3)", CompositionError, "may be the value of one row"),
     ],

@@ -201,6 +201,8 @@ class QueryPlanner:
         """All of it."""
         self._require_aggregates()
         self.scopes.require_readable()
+        if self.strict:
+            self.scopes.require_even_weights()
         self.scopes.require_local()
         released = self._released()
         keys = self._keys()

@@ -397,6 +397,85 @@ class Scopes:
                         found |= {name: found.get(name, (counted or known)[0]) for name in names}
             yield from sorted(found.items())
 
+    def require_even_weights(self) -> None:
+        """Refuse what would have single rows count more often than others, where few rows must not show: units are counted once, however often they are added.
+
+        ``SUM(v.pay)`` over ``v JOIN n ON n.k = 1 OR v.id = 3`` is the total and ``v.pay`` of one row many times, and the units behind both are the same.
+        So tables meet in equal values, whole tables alone, and no value of rows that every site has weighs the rows that they meet.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        for scope in self.all:
+            select = scope.expression
+            if not self.is_divided(scope):
+                continue
+            if isinstance(select, self.exp.SetOperation):
+                self._require_other_tables(select)
+            elif isinstance(select, self.exp.Select) and len(self.sources_of(scope)) > 1:
+                alike = {name for name, (_, source) in self.sources_of(scope).items() if not self.is_source_divided(source)}  # fmt: skip
+                self._require_even_joins(scope, alike)
+                self._require_own_values(scope, alike)
+
+    def _uneven(self, what: str, remedy: str) -> CompositionError:
+        return CompositionError(f"{what}, which could count single rows more often than others, and min_count is {self.policy.min_count}", where="few rows", remedy=remedy)  # fmt: skip
+
+    def _require_other_tables(self, select: Any) -> None:
+        """Refuse a set operation that reads the rows of one table twice."""
+        read = [{t.name.lower() for t in side.find_all(self.exp.Table) if not self.is_cte(t) and self.policy.table(t.name).mode == "horizontal"} for side in (select.left, select.right)]  # fmt: skip
+        for table in sorted(read[0] & read[1]):
+            raise self._uneven(f"{type(select).__name__.upper()} reads rows of {table} on both sides", "write one SELECT whose WHERE has both conditions")  # fmt: skip
+
+    def _require_even_joins(self, scope: Any, alike: set[str]) -> None:
+        exp, sources, select = self.exp, self.sources_of(scope), scope.expression
+        for name in sorted(alike):
+            if not isinstance(sources[name][1], exp.Table):
+                raise self._uneven(f"the rows of {name} are written in the statement", "use CASE or IN, or a table that the policies call replicated")  # fmt: skip
+        where = select.args.get("where")
+        met = {select.args["from_"].this.alias_or_name}
+        for part in self._conjuncts(where and where.this):
+            self._require_even(part, set(sources), alike)
+        for join in select.args.get("joins") or ():
+            name, side = join.this.alias_or_name, (join.side or "").upper()
+            kept = {"LEFT": met, "RIGHT": {name}}.get(side, met | {name} if side == "FULL" else set())
+            for part in self._conjuncts(join.args.get("on")):
+                self._require_even(part, set(sources), alike)
+                read = {column.table for column in part.find_all(exp.Column)} & set(sources)
+                if kept and (read <= kept if side != "FULL" else len(read) < 2):
+                    raise self._uneven(f"{part.sql('duckdb')} decides which rows of a {side} JOIN meet others", "write the condition into WHERE")  # fmt: skip
+            met = met | {name}
+
+    def _require_even(self, part: Any, sources: set[str], alike: set[str]) -> None:
+        """Refuse a condition on several tables that is no comparison of one with another."""
+        exp = self.exp
+        read = {column.table for column in part.find_all(exp.Column)} & sources
+        if len(read) < 2 or read <= alike:
+            return
+        if isinstance(part, exp.EQ | exp.LT | exp.LTE | exp.GT | exp.GTE | exp.NEQ | exp.NullSafeEQ):
+            sides = [{column.table for column in one.find_all(exp.Column)} & sources for one in (part.left, part.right)]
+            plain = all(isinstance(one.unnest(), exp.Column) for one in (part.left, part.right)) and not read & alike
+            if all(len(one) == 1 for one in sides) and (isinstance(part, exp.EQ) or plain):
+                return
+        raise self._uneven(f"{part.sql('duckdb')} reads several tables", "join on equal columns, and put conditions on one table each into WHERE")  # fmt: skip
+
+    def _require_own_values(self, scope: Any, alike: set[str]) -> None:
+        """Refuse to add up values of rows that every site has."""
+        exp = self.exp
+        for node in scope.expression.find_all(exp.AggFunc):
+            if self.scope_of(node) is not scope or isinstance(node.this, exp.Distinct):
+                continue
+            for column in node.find_all(exp.Column):
+                if column.table in alike and not self._is_condition(column, node):
+                    raise self._uneven(f"{node.sql('duckdb')} adds values of {column.table}", f"GROUP BY {column.sql('duckdb')}, and weigh the groups yourself")  # fmt: skip
+
+    def _is_condition(self, node: Any, top: Any) -> bool:
+        """Whether an expression decides about values alone."""
+        while node is not top:
+            if isinstance(node.parent, self.exp.If) and node.arg_key == "this":
+                return True
+            node = node.parent
+        return False
+
     # ------------------------------------------------------------------ what sites can do by themselves
 
     def require_local(self) -> None:

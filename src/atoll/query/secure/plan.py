@@ -110,6 +110,8 @@ class SecurePlanner(GroupPlanner):
     def plan(self) -> SecurePlan:
         """All of it."""
         self.scopes.require_readable()
+        if self.strict:
+            self.scopes.require_even_weights()
         common = self.tree.args.get("with_")
         self.common = ", ".join(self.local(one) for one in common.expressions) if common else ""
         return self._plan_root() if isinstance(self.tree, self.exp.Select) else self._plan_set()
