@@ -322,6 +322,10 @@ def with_rule(number: int) -> str:
 def test_tpch_with_a_min_count_equals_duckdb_with_the_same_rule(number: int) -> None:
     made, policy = make_sources(), {**POLICY, "policy": {"min_count": 2}}
     with connected(made, policy) as db, pooled(made, replicated=("region", "nation")) as oracle:
+        if number in (2, 17, 19):  # a condition reads two tables, and is no comparison of their columns
+            with pytest.raises(CompositionError, match="reads several tables, which could count single rows"):
+                db.sql(QUERIES[number], strategy="smcql")
+            return
         expected = [] if number not in TABLES else oracle.execute(with_rule(number)).fetchall()
         found = db.sql(QUERIES[number], strategy="smcql")
         same_rows(found.rows, expected, ordered="ORDER BY" in QUERIES[number], what=str(number))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.statistics.answered import AnswerRecord, RowSets
 
 from .databases.silo import Silo, bounded_cell, quote
 from .indexes.narrowing import narrow_tables
-from .plan import ROW, QueryPlan, Released, make_plan
+from .plan import DIGEST, ROW, QueryPlan, Released, digest_rows_text, make_plan
 from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_points
 from .strategies.strategy import Strategy, permits_strategy, read_strategy
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LocalCells",
+    "UnitRows",
     "digest_request",
     "digest_rows",
     "find_few",
@@ -276,7 +278,7 @@ class LocalCells:
     def _members_text(self, one: Released, narrowed: Mapping[str, str]) -> str:
         sets = [f"({condition.text}) IS TRUE" for condition in self.plan.conditions[1:]]
         shown = ", ".join([f"CAST({one.entity} AS VARCHAR)", *self._key_list(), *sets])
-        return f"{self._with(narrowed)} SELECT DISTINCT {shown} {self.plan.body}"
+        return f"{self._with(narrowed)} SELECT {shown}, {one.digest} {self.plan.body} GROUP BY ALL"
 
     # ------------------------------------------------------------------ numbers
 
@@ -313,7 +315,7 @@ class LocalCells:
 
 
 def units_text(one: Released, catalog: Catalog, name: str) -> str:
-    """Local SQL of the units of a table, each with a hash of all that its rows hold.
+    """Local SQL of the units of a table, each with a hash of all that its rows hold, and what `Released.digest` is of all of them.
 
     Args:
         one: the table and its unit.
@@ -324,10 +326,50 @@ def units_text(one: Released, catalog: Catalog, name: str) -> str:
     cells = ", ".join(f"coalesce(replace(CAST({quote(column)} AS VARCHAR), '|', '||'), '|n')" for column in sorted(types))  # fmt: skip
     digest = f"md5(concat_ws('|,', {cells}))"
     if not one.unit:
-        return f"SELECT CAST(rowid AS VARCHAR) AS unit, md5_number_lower({digest}) AS held FROM {table}"
+        return f"SELECT CAST(rowid AS VARCHAR) AS unit, md5_number_lower({digest}) AS held, {digest_rows_text('rowid')} AS every FROM {table} GROUP BY ALL"  # fmt: skip
     column = next(column for column in types if column.lower() == one.unit)
     unit = f"coalesce(CAST(CAST({quote(column)} AS {types[column]}) AS VARCHAR), '')"
-    return f"SELECT {unit} AS unit, md5_number_lower(string_agg({digest}, ',' ORDER BY {digest})) AS held FROM {table} GROUP BY 1"  # fmt: skip
+    return f"SELECT {unit} AS unit, md5_number_lower(string_agg({digest}, ',' ORDER BY {digest})) AS held, {digest_rows_text('rowid')} AS every FROM {table} GROUP BY 1"  # fmt: skip
+
+
+class UnitRows:
+    """The units of a table at a site, and parts of their rows: what a record of answers is about.
+
+    A unit all of whose rows are added up, each once, is itself. One of which an answer has other rows, or a row more than once, is another *item*, so that two answers which differ in these alone differ by the unit.
+
+    Args:
+        rows: of each unit its name, the hash of what it holds, and the digest of its rows; see `units_text`.
+    """
+
+    def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
+        found = list(rows)
+        self._places = {unit: k for k, (unit, _, _) in enumerate(found)}
+        self._every = [every for _, _, every in found]
+        self._held = [int(held) for _, held, _ in found]
+        self._parts: dict[tuple[int, int], int] = {}
+
+    def place_all(self, rows: Iterable[tuple[Any, int, int]]) -> list[tuple[int, int]]:
+        """The items of units, each in a set and with a digest of those of its rows that the set has; and their sets."""
+        made = []
+        for unit, where, digest in rows:
+            at, part = self._places.get(unit), digest % DIGEST
+            if at is None:  # an outer join has no row there
+                continue
+            whole = part == self._every[at]
+            made.append((at if whole else self._parts.setdefault((at, part), len(self._held) + len(self._parts)), where))  # fmt: skip
+        return made
+
+    def label(self, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+        """The set of each item, -1 for none, of all that were placed."""
+        labels = np.full(len(self._held) + len(self._parts), -1, np.int64)
+        for item, where in pairs:
+            labels[item] = where
+        return labels
+
+    @property
+    def hashes(self) -> list[int]:
+        """Hashes of all items."""
+        return [*self._held, *(int.from_bytes(hashlib.blake2b(f"{self._held[at]},{digest}".encode(), digest_size=8).digest(), "little") for at, digest in self._parts)]  # fmt: skip
 
 
 def open_record(island: Any, text: str, least: int, table: str, hashes: Sequence[int]) -> AnswerRecord:
@@ -391,27 +433,27 @@ def record_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden: S
     # Where a value is missing a sum has 0, so the rows with a value are no further set of rows to a sum.
     divided = {0} | {p for one in plan.aggregates for p in (one.supports if one.name == "count" else one.supports[:-1])}
     place_of = {key: k for k, key in enumerate(told)}
+    names = {condition: [_cell_name(plan, key, condition) for key in told] for condition in answered}
+    whole = [json.dumps(key) for key in told]
     for released, members, entities in zip(plan.released, cells.members, cells.entities, strict=True):
-        places = {entity: k for k, (entity, _) in enumerate(entities)}
-        record = open_record(island, plan.statement.text, plan.policy.min_count, released.table, [digest for _, digest in entities])  # fmt: skip
-        sets: list[RowSets] = []
+        units = UnitRows(entities)
+        found: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         for condition in answered:
-            labels, twice = np.full(len(entities), -1, np.int64), False
-            pairs = []
+            parts, every = dict[tuple[Any, int], int](), dict[Any, int]()
             for row in members:
                 cell = place_of.get(tuple(row[1 : 1 + keys]))
-                if cell is None or condition not in places_told[cell] or (condition and not row[keys + condition]) or row[0] not in places:  # fmt: skip
+                if cell is None or condition not in places_told[cell] or (condition and not row[keys + condition]):
                     continue
-                entity = places[row[0]]
-                twice = twice or labels[entity] not in (-1, cell)
-                labels[entity] = cell
-                pairs.append((entity, cell))
-            names = [_cell_name(plan, key, condition) for key in told]
-            whole = [json.dumps(key) for key in told]
-            made = _sets(names, whole, labels, pairs, twice=twice)
+                parts[row[0], cell] = parts.get((row[0], cell), 0) + int(row[-1] or 0)
+                every[row[0]] = every.get(row[0], 0) + int(row[-1] or 0)
+            found[condition] = units.place_all((*one, digest) for one, digest in parts.items()), units.place_all((entity, 0, digest) for entity, digest in every.items())  # fmt: skip
+        sets: list[RowSets] = []
+        for condition, (pairs, total) in found.items():
+            made = _sets(names[condition], whole, units, pairs)
             if len(told) > 1:  # the groups add up to a total
-                made.append(RowSets(["the groups together"], np.where(labels >= 0, 0, -1), keys=[json.dumps([])]))
+                made.append(RowSets(["the groups together"], units.label(total), keys=[json.dumps([])]))
             sets += [replace(one, combined=condition in divided) for one in made]
+        record = open_record(island, plan.statement.text, plan.policy.min_count, released.table, units.hashes)
         record.describe(sets, alone=False)
         record.keep(island)
 
@@ -438,16 +480,11 @@ async def find_few(circle: OwnerCircle, cells: LocalCells, least: int, compariso
     return bool(short[0]), hidden
 
 
-def _sets(names: Sequence[str], keys: Sequence[str], labels: Any, pairs: Sequence[tuple[int, int]], *, twice: bool) -> list[RowSets]:  # fmt: skip
-    """The sets of units; if a unit is in several cells, each cell by itself."""
-    if not twice:
-        return [RowSets(names, labels, keys=keys)]
-    made = []
-    for k, name in enumerate(names):
-        own = np.full(len(labels), -1, np.int64)
-        own[[entity for entity, cell in pairs if cell == k]] = 0
-        made.append(RowSets([name], own, keys=[keys[k]]))
-    return made
+def _sets(names: Sequence[str], keys: Sequence[str], units: UnitRows, pairs: Sequence[tuple[int, int]]) -> list[RowSets]:  # fmt: skip
+    """The sets of items; if one is in several cells, each cell by itself."""
+    if len({item for item, _ in pairs}) == len(pairs):
+        return [RowSets(names, units.label(pairs), keys=keys)]
+    return [RowSets([name], units.label((item, 0) for item, cell in pairs if cell == k), keys=[keys[k]]) for k, name in enumerate(names)]  # fmt: skip
 
 
 def _cell_name(plan: QueryPlan, key: Cell, condition: int) -> str:

@@ -25,6 +25,8 @@ from .statement import Catalog, SqlStatement, shadow
 
 __all__ = [
     "Condition",
+    "DIGEST",
+    "digest_rows_text",
     "Key",
     "QueryPlan",
     "QueryPlanner",
@@ -46,6 +48,17 @@ _DEGREE = 4
 """Most columns that may be multiplied in one aggregate: more would single out large values."""
 _MOST_CONDITIONS = 16
 ROW = "@row"
+DIGEST = (1 << 63) - 1
+"""Digests of rows are below it."""
+
+
+def digest_rows_text(row: str) -> str:
+    """Local SQL of a digest of rows that are added up: the sum of a hash of each row's number, as often as it is added.
+
+    Args:
+        row: local SQL of the number of a row.
+    """
+    return f"CAST(sum(md5_number_lower(CAST({row} AS VARCHAR))::HUGEINT) % {DIGEST} AS BIGINT)"
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,11 @@ class Released:
         """Local SQL of the unit: missing ones are one, so that they count too; NULL only where an outer join has no row."""
         row = f"{quote(self.alias)}.{quote(ROW)}"
         return f"CASE WHEN {row} IS NOT NULL THEN coalesce(CAST({quote(self.alias)}.{quote(self.unit)} AS VARCHAR), '') END" if self.unit else row  # fmt: skip
+
+    @property
+    def digest(self) -> str:
+        """Local SQL of which rows of the table are added up, and how often."""
+        return digest_rows_text(f"{quote(self.alias)}.{quote(ROW)}")
 
     def count(self, condition: Condition) -> str:
         """Local SQL of the number of units."""

@@ -434,27 +434,31 @@ class Scopes:
         where = select.args.get("where")
         met = {select.args["from_"].this.alias_or_name}
         for part in self._conjuncts(where and where.this):
-            self._require_even(part, set(sources), alike)
+            self._require_even(part, scope, alike)
         for join in select.args.get("joins") or ():
             name, side = join.this.alias_or_name, (join.side or "").upper()
             kept = {"LEFT": met, "RIGHT": {name}}.get(side, met | {name} if side == "FULL" else set())
             for part in self._conjuncts(join.args.get("on")):
-                self._require_even(part, set(sources), alike)
-                read = {column.table for column in part.find_all(exp.Column)} & set(sources)
+                self._require_even(part, scope, alike)
+                read = self._read_of(part, scope)
                 if kept and (read <= kept if side != "FULL" else len(read) < 2):
                     raise self._uneven(f"{part.sql('duckdb')} decides which rows of a {side} JOIN meet others", "write the condition into WHERE")  # fmt: skip
             met = met | {name}
 
-    def _require_even(self, part: Any, sources: set[str], alike: set[str]) -> None:
+    def _read_of(self, part: Any, scope: Any) -> set[str]:
+        """The tables of a SELECT that an expression reads, in its subqueries too."""
+        found = [(column, self.scope_of(column) or scope) for column in part.find_all(self.exp.Column)]
+        return {column.table for column, at in found if column.table in self.sources_of(scope) and (at is scope or self.source_of(column, at)[1] is scope)}  # fmt: skip
+
+    def _require_even(self, part: Any, scope: Any, alike: set[str]) -> None:
         """Refuse a condition on several tables that is no comparison of one with another."""
-        exp = self.exp
-        read = {column.table for column in part.find_all(exp.Column)} & sources
+        exp, read = self.exp, self._read_of(part, scope)
         if len(read) < 2 or read <= alike:
             return
         if isinstance(part, exp.EQ | exp.LT | exp.LTE | exp.GT | exp.GTE | exp.NEQ | exp.NullSafeEQ):
-            sides = [{column.table for column in one.find_all(exp.Column)} & sources for one in (part.left, part.right)]
+            sides = [self._read_of(one, scope) for one in (part.left, part.right)]
             plain = all(isinstance(one.unnest(), exp.Column) for one in (part.left, part.right)) and not read & alike
-            if all(len(one) == 1 for one in sides) and (isinstance(part, exp.EQ) or plain):
+            if all(len(one) == 1 for one in sides) and (plain or (isinstance(part, exp.EQ) and part.find(exp.Query) is None)):  # fmt: skip
                 return
         raise self._uneven(f"{part.sql('duckdb')} reads several tables", "join on equal columns, and put conditions on one table each into WHERE")  # fmt: skip
 

@@ -230,8 +230,8 @@ class PlanLeaf:
         return f"SELECT {shown} {self.body}"
 
     def units_text(self, one: Released) -> str:
-        """Local SQL of the units of a table that it keeps rows of."""
-        return f"SELECT DISTINCT CAST({one.entity} AS VARCHAR) AS unit {self.body}"
+        """Local SQL of the units of a table that it keeps rows of, and of which rows."""
+        return f"SELECT CAST({one.entity} AS VARCHAR) AS unit, {one.digest} AS digest {self.body} GROUP BY 1"
 
 
 @dataclass(frozen=True)

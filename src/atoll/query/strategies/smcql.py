@@ -37,7 +37,7 @@ from atoll.statistics.answered import RowSets
 from ..column_codes import LONGEST
 from ..databases.silo import quote
 from ..events import write_event
-from ..local import message_of, names_of, open_record, plan_of, prefix_of, silo_of, units_text
+from ..local import UnitRows, message_of, names_of, open_record, plan_of, prefix_of, silo_of, units_text
 from ..secure.costs import (
     WITHHELD,
     RehearsedCuts,
@@ -209,7 +209,7 @@ class LocalRows:
             if seen > most:
                 raise DataError(f"a value of {table}.{column} is in more than {most} row{'' if most == 1 else 's'}, as the policy says", where=self.name, remedy="correct key or at_most in the policy")  # fmt: skip
 
-        self._kept = [next(found).column(0).to_pylist() for _ in self.released]
+        self._kept = [list(zip(*(one.to_pylist() for one in next(found).columns), strict=True)) for _ in self.released]
         self._units = {table: [one.to_pylist() for one in next(found).columns] for table in counted}
         self.slices = [tell_slices(rows) for rows in found]
 
@@ -229,15 +229,12 @@ class LocalRows:
             PolicyError: these units differ from those of an earlier answer by too few.
         """
         alone = len(self.plan.leaves) == 1 == len(self.released)  # a number is then a sum over these units
-        for table, (units, held) in self._units.items():
-            places = {unit: k for k, unit in enumerate(units)}
-            sets = []
-            for (leaf, one), kept in zip(self.released, self._kept, strict=True):
-                if one.table == table:
-                    labels = np.full(len(units), -1, np.int64)
-                    labels[[places[unit] for unit in kept if unit in places]] = 0
-                    sets.append(RowSets([f"{one.alias} {leaf.body.partition(' WHERE ')[2]}".strip()], labels, keys=["[]"], combined=alone))  # fmt: skip
-            record = open_record(island, self.plan.statement.text, self.plan.policy.min_count, table, held)
+        for table, columns in self._units.items():
+            units = UnitRows(zip(*columns, strict=True))
+            shared = {k: units.place_all((unit, 0, digest) for unit, digest in kept) for k, kept in enumerate(self._kept) if self.released[k][1].table == table}  # fmt: skip
+            words = [f"{one.alias} {leaf.body.partition(' WHERE ')[2]}".strip() for leaf, one in self.released]
+            sets = [RowSets([words[k]], units.label(pairs), keys=["[]"], combined=alone) for k, pairs in shared.items()]
+            record = open_record(island, self.plan.statement.text, self.plan.policy.min_count, table, units.hashes)
             record.describe(sets, alone=False)
             record.keep(island)
 
