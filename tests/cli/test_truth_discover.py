@@ -71,6 +71,17 @@ def test_it_ranks_the_parties_by_how_reliable_they_are(labels, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:1 report left out")
+def test_auto_chooses_what_all_reports_in_one_place_would(labels, capsys):
+    assert discover(labels, "--method", "auto", "--iterations", "2", "--protocol", "plain", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["chosen"] == max(found["scores_plain"], key=found["scores_plain"].get)
+    assert found["scores"] == pytest.approx(found["scores_plain"], abs=1e-6)
+    assert {"majority-vote", "dawid-skene", "mace"} < set(found["scores"])
+    assert discover(labels, "--method", "auto", "--iterations", "1", "--protocol", "plain") == 0
+    assert f"chosen {found['chosen']}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.filterwarnings("ignore:1 report left out")
 def test_with_noise_it_says_how_much(labels, capsys):
     asked = ("--method", "majority-vote", "--epsilon", "4", "--clip", "3", "--json")
     assert discover(labels, *asked) == 0

@@ -26,8 +26,7 @@ from atoll.reproduce import Claim, Entry, keeping_nothing
 from atoll.secure import rank_parties
 from atoll.secure.shares import Field, correct_shamir, split_shamir
 from atoll.simulation import simulate
-from atoll.truth import Logistic, Shamir, Truth, TruthModel, Virtual, WeightedSum, split_by_worker
-from atoll.truth.job import TruthResult
+from atoll.truth import Logistic, Shamir, Truth, TruthModel, TruthResult, Virtual, WeightedSum, split_by_worker
 from atoll.truth.protocols import TruthProtocol
 from atoll.truth.reports import CodedReports, TaskLayout
 

@@ -9,3 +9,5 @@ from .privacy import CostPoint as CostPoint
 from .privacy import PrivacyCost as PrivacyCost
 from .privacy import privacy_cost as privacy_cost
 from .result import StudyResult as StudyResult
+from .truth_models import ModelChoice as ModelChoice
+from .truth_models import choose_model as choose_model

@@ -1,7 +1,4 @@
-from .job import PlainComparison as PlainComparison
 from .job import Truth as Truth
-from .job import TruthResult as TruthResult
-from .job import TruthStep as TruthStep
 from .models import CRH as CRH
 from .models import GLAD as GLAD
 from .models import MACE as MACE
@@ -41,3 +38,6 @@ from .reports import read_truth as read_truth
 from .reports import reports_of as reports_of
 from .reports import score_labels as score_labels
 from .reports import split_by_worker as split_by_worker
+from .result import PlainComparison as PlainComparison
+from .result import TruthResult as TruthResult
+from .result import TruthStep as TruthStep

@@ -1,15 +1,12 @@
-"""`Truth`: the job that finds what is true in reports that nobody shows, and `TruthResult`, what it has found."""
+"""`Truth`: the job that finds what is true in reports that nobody shows."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -23,18 +20,19 @@ from atoll.core.validation import Checked, require_parts
 from atoll.secure.lot import draw_lot
 from atoll.secure.ranking import RankingTerms, rank_parties
 
+from .choosing import HELD_OUT
 from .models.model import Arrays, TruthFit, TruthModel, blend_broadcast
 from .noise import ContributionNoise
 from .parties import PartySteps, layout_message, own_reports, read_layout
 from .protocols import ContributedSum, Holders, PlainReplies, Shamir, SumRequest, TruthProtocol, Virtual, label_sum
-from .reporters import ReporterTest
-from .reports import CodedReports, Reports, TaskLayout, pool_sites
+from .reports import CodedReports, TaskLayout
+from .result import TruthResult, TruthStep, are_here
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.party import Parties
 
-__all__ = ["PlainComparison", "Truth", "TruthResult", "TruthStep"]
+__all__ = ["Truth"]
 
 
 _SETTLED = 5
@@ -70,6 +68,7 @@ class Truth(Checked, Job):
         delta: with epsilon, the probability that it does not hold.
         clip: with epsilon, the largest length of what a worker adds in a step; longer contributions are scaled down. The root of how many reports most workers have is a good beginning.
         honest: with epsilon, the part of the parties whose noise is enough. The rest may be lost, or tell the server theirs. No sum is made of fewer.
+        held_out: the part of the reports that the campaign goes without. At its end it says how well the model foretells them (`TruthResult.score`), so that models can be compared; the logarithms of probabilities add up like all contributions.
     """
 
     kind: ClassVar[str] = "truth"
@@ -93,6 +92,7 @@ class Truth(Checked, Job):
     delta: float = 1e-5
     clip: float | None = None
     honest: float = 0.5
+    held_out: float = 0.0
 
     def __post_init__(self) -> None:
         require_parts(
@@ -115,6 +115,8 @@ class Truth(Checked, Job):
             raise ConfigError(f"ranking={self.ranking} with {type(self.model).__name__}, which does not say how reliable workers are", remedy="use a model of workers, such as OneCoin or CRH")  # fmt: skip
         if (self.low is None) != (self.high is None):
             raise ConfigError(f"low={self.low}, high={self.high}", remedy="give both, or leave both out")
+        if not 0 <= self.held_out < 1:
+            raise ConfigError(f"held_out={self.held_out}", remedy="use a part of the reports below 1, such as 0.2, or 0 to learn from all")  # fmt: skip
         if self.epsilon is not None:
             self._require_noise(self.epsilon)
 
@@ -132,6 +134,8 @@ class Truth(Checked, Job):
             raise ConfigError(f"epsilon={epsilon:g} with {what}", remedy=f"leave {'checks' if protocol.checks else 'min_reporters'} out, or epsilon")  # fmt: skip
         if self.ranking:
             raise ConfigError(f"epsilon={epsilon:g} with ranking={self.ranking}: the order of the parties has no noise", remedy="leave ranking out, or epsilon")  # fmt: skip
+        if self.held_out:
+            raise ConfigError(f"epsilon={epsilon:g} with held_out={self.held_out}: scores of models have no noise", remedy="leave held_out out, or epsilon")  # fmt: skip
         asked = self._asked(bool(self.candidates) or self.model.values[0] == "claims")
         if asked:
             named = {"range": "low and high"}
@@ -193,6 +197,8 @@ class Truth(Checked, Job):
                 "there are three parties or more: of two, each learns the other's sum",
             )
         )
+        if self.held_out:
+            seen.append(Exposure("server", "the mean log-probability of all reports that were held out, and how many these are", "leave held_out out"))  # fmt: skip
         if self.ranking:
             seen.append(Exposure("server", "the order of the parties by how reliable their workers are, and bounds of the ratios of their numbers", f"fewer than {2 * self.ranking + 1} parties collude with it"))  # fmt: skip
         notes = [
@@ -221,7 +227,7 @@ class Truth(Checked, Job):
             ConfigError: the protocol or the leader-board does not serve so many parties, or losses are to be simulated between organisations.
             DataError: two sites claim one worker.
         """
-        live = not _are_here(data)
+        live = not are_here(data)
         self.protocol.require_parties(len(data), live=live)
         if live and self.loss:
             raise ConfigError(f"loss={self.loss} between organisations", where="Truth", remedy="leave loss out: real connections are lost by themselves")  # fmt: skip
@@ -230,215 +236,7 @@ class Truth(Checked, Job):
         return PreparedTruth(self, data)
 
 
-# ------------------------------------------------------------------ the result
-
-
-@dataclass(frozen=True)
-class TruthStep:
-    """One sum of a campaign.
-
-    Attributes:
-        iteration: its iteration, 0 for the opening.
-        step: its name.
-        senders: the parties whose contributions are in it.
-    """
-
-    iteration: int
-    step: str
-    senders: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PlainComparison:
-    """How a result compares with all reports in one place, with the same losses.
-
-    Attributes:
-        agreement: the part of the tasks with the same truth; of numbers, those within a millionth of the range.
-        max_difference: the largest difference of a probability, or of a number as a part of the range.
-        truth: task -> its truth, with all reports in one place.
-    """
-
-    agreement: float
-    max_difference: float
-    truth: Mapping[str, Any] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class TruthResult:
-    """What a campaign has found.
-
-    Attributes:
-        fit: the model with its last broadcast; without states of workers, which stay at their parties.
-        steps: who was in each sum.
-        parties: the parties that began.
-        lost: those that were missing in a sum.
-        bytes_up: bytes that the busiest party sent in an iteration.
-        bytes_down: bytes that it received.
-        holders: how many parties held shares, and the threshold.
-        wrong: holders that sent wrong sums, which were corrected, or accused a party falsely.
-        cheats: parties whose shares lay on no polynomial; their contributions were left out.
-        repeated: reports that were left out because their worker had reported on their task before.
-        reports: how many reports there are.
-        workers: how many workers.
-        alpha: the exponent of the weights of steps with losses.
-        data: the reports by party, where the result was made from them.
-        ranking: the parties by how reliable their workers are, the best first, where the job makes a leader-board; those that were lost are not in it.
-        unranked: why there is no leader-board, although the job makes one; too many were lost at its end.
-        withheld: the tasks that never had ``min_reporters`` reporters at once: they have no truth here.
-        min_reporters: how many those are.
-        noise: the noise of each sum, where there is some.
-    """
-
-    fit: TruthFit
-    steps: tuple[TruthStep, ...]
-    parties: tuple[str, ...]
-    lost: tuple[str, ...]
-    bytes_up: int
-    bytes_down: int
-    holders: tuple[int, int]
-    wrong: tuple[str, ...]
-    cheats: tuple[str, ...]
-    repeated: int
-    reports: int
-    workers: Mapping[str, int]
-    alpha: float
-    data: Any = field(default=None, repr=False)
-    ranking: tuple[str, ...] = ()
-    unranked: str = ""
-    withheld: tuple[str, ...] = ()
-    min_reporters: int = 0
-    noise: ContributionNoise | None = None
-
-    @cached_property
-    def truth(self) -> dict[str, Any]:
-        """Task -> its label, or its number. Of labels that tie, the first. Tasks that are withheld are not in it."""
-        return self._shown(self.fit.truth)
-
-    def _shown(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Without the tasks that are withheld."""
-        hidden = set(self.withheld)
-        return {task: value for task, value in found.items() if task not in hidden}
-
-    @cached_property
-    def confidence(self) -> dict[str, float]:
-        """Task -> the probability of its label.
-
-        Raises:
-            CompositionError: the truth is numbers.
-        """
-        return self._shown(self.fit.confidence)
-
-    @property
-    def iterations(self) -> int:
-        """Iterations made."""
-        return self.fit.iterations
-
-    def plain(self) -> dict[str, Any]:
-        """The result as plain values, without the truth of each task."""
-        return {
-            "tasks": len(self.fit.layout.tasks), "workers": sum(self.workers.values()), "parties": len(self.parties),
-            "reports": self.reports, "repeated": self.repeated, "iterations": self.iterations, "lost": len(self.lost),
-            "wrong": list(self.wrong), "cheats": list(self.cheats), "holders": self.holders[0], "threshold": self.holders[1],
-            "bytes_up": self.bytes_up, "bytes_down": self.bytes_down, **({"ranking": list(self.ranking)} if self.ranking else {}), **({"unranked": self.unranked} if self.unranked else {}),
-            **({"withheld": len(self.withheld)} if self.min_reporters else {}),
-            **({} if self.noise is None else {"epsilon": self.noise.epsilon, "delta": self.noise.delta, "deviation": self.noise.deviation()}),
-        }  # fmt: skip
-
-    def csv(self) -> str:
-        """The truth as CSV: ``task,truth,confidence``; of numbers the confidence is empty, and of tasks that are withheld both."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["task", "truth", "confidence"])
-        sure = {} if self.fit.layout.values == "numbers" else self.confidence
-        known = self.truth
-        writer.writerows([task, known.get(task, ""), f"{sure[task]:.6f}" if task in sure else ""] for task in self.fit.layout.tasks)  # fmt: skip
-        return file.getvalue()
-
-    def compare_plain(self) -> PlainComparison:
-        """Make the same steps with all reports in one place, in floating point, without those who were lost, and compare.
-
-        Raises:
-            DataError: the reports are at their sites.
-        """
-        if self.data is None or not _are_here(self.data):
-            raise DataError("the reports are at their sites", where="compare_plain", remedy="simulate the job with all reports on one machine: atoll.simulate(job, atoll.truth.split_by_worker(table))")  # fmt: skip
-        parts = {str(name): own_reports(self.data.shard(place)) for place, name in enumerate(self.data.names)}
-        found = replay_steps(
-            self.fit.model, self.fit.layout, parts, self.steps, self.workers, self.alpha, self.min_reporters
-        )
-        plain = replace(self.fit, broadcast=found)
-        numbers = self.fit.layout.values == "numbers"
-        width = max(self.fit.layout.high - self.fit.layout.low, 1e-300) if numbers else 1.0
-        far = np.abs(plain.shares - self.fit.shares) / width
-        truth = self._shown(plain.truth)
-        if numbers and self.withheld:
-            far = far[[task in self.truth for task in self.fit.layout.tasks]]
-        same = far < 1e-6 if numbers else np.array([truth[task] == said for task, said in self.truth.items()])
-        return PlainComparison(float(np.mean(same)), float(far.max(initial=0.0)), truth)
-
-
-def replay_steps(
-    model: TruthModel,
-    layout: TaskLayout,
-    parts: Mapping[str, Reports],
-    steps: Sequence[TruthStep],
-    workers: Mapping[str, int],
-    alpha: float,
-    min_reporters: int = 0,
-) -> Arrays:
-    """Return the last broadcast of some steps with all reports in one place: the reports of all who were in a step are one table.
-
-    Args:
-        model: the model.
-        layout: the tasks.
-        parts: the reports of each party.
-        steps: who was in each sum.
-        workers: how many workers each party has.
-        alpha: the exponent of the weights.
-        min_reporters: workers that must be in a sum and report on a task, or the sum says nothing of it. Reports on tasks of which no sum said anything do not count.
-    """
-    whole = layout.code(pool_sites(parts))
-    homes = {worker: name for name, part in parts.items() for worker in part.workers}
-    home = np.array([homes[worker] for worker in whole.workers])
-    state, broadcast, learn = model.start_workers(layout, len(whole.workers)), model.start(layout), ""
-    total, never = sum(workers.values()), np.full(len(layout.tasks), bool(min_reporters))
-    for one in steps:
-        there = np.isin(home, list(one.senders))
-        everything, own = whole.of_workers(there), {name: value[there] for name, value in state.items()}
-        part = everything.choose(~never[everything.task]) if learn and never.any() else everything
-        if learn:
-            own = model.learn(learn, own, part, broadcast)
-            for name, value in own.items():
-                known = state.get(name, np.zeros((len(home), *value.shape[1:]))).copy()
-                known[there] = value
-                state = {**state, name: known}
-        sums = model.contribute(one.step, own, part, broadcast)
-        if min_reporters:
-            few = everything.reporters < min_reporters
-            shown = ReporterTest.of(min_reporters, model.terms(one.step, layout), layout).find_open(few)
-            sums = _hide(sums, shown)
-            never = never & few
-        new = model.combine(one.step, layout, sums, broadcast)
-        weight = (sum(workers[name] for name in one.senders) / total) ** alpha
-        broadcast, learn = blend_broadcast(new, broadcast, weight), one.step
-    return broadcast
-
-
-def _hide(sums: Arrays, shown: np.ndarray[Any, Any]) -> Arrays:
-    """Zeros in place of the entries that are not shown, which lie as in `ReporterTest.owners`."""
-    found, at = {}, 0
-    for name, value in sorted(sums.items()):
-        found[name] = np.where(shown[at : at + value.size].reshape(value.shape), value, 0.0)
-        at += value.size
-    return found
-
-
 # ------------------------------------------------------------------ the program
-
-
-def _are_here(data: Any) -> bool:
-    """Whether the reports are on this machine; between organisations only names and sizes of the parties are known."""
-    return not hasattr(data, "outline") and len(data) > 0 and data.shard(0) is not None
 
 
 class PreparedTruth(Prepared):
@@ -448,9 +246,9 @@ class PreparedTruth(Prepared):
         self.job, self.data = job, data
         self.names = [str(name) for name in data.names]
         self.noise = job.find_noise(len(self.names))
-        self.steps = PartySteps(job.model, job.protocol, self.names, self.noise)
+        self.steps = PartySteps(job.model, job.protocol, self.names, self.noise, job.held_out)
         self.tasks = self.steps.tasks
-        if _are_here(data):
+        if are_here(data):
             self._require_own_workers()
 
     def _require_own_workers(self) -> None:
@@ -481,7 +279,12 @@ class PreparedTruth(Prepared):
         cheats = tuple(map(str, value["cheats"]))
         lost = tuple(name for name in parties if name not in cheats and (any(name not in one.senders for one in steps) or name in value["gone"]))  # fmt: skip
         up, down = int(value["bytes_up"]), int(value["bytes_down"])
-        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]), self._withheld(layout, value), self._least, self.noise)  # fmt: skip
+        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]), self._withheld(layout, value), self._least, self.noise, *self._scored(value))  # fmt: skip
+
+    def _scored(self, value: Any) -> tuple[float | None, int, float]:
+        """How well held-out reports were foretold, how many they are, and which part of all."""
+        score, held = value["scored"] or (0.0, 0.0)
+        return (score / held if held else None), round(held), self.job.held_out
 
     @property
     def _least(self) -> int:
@@ -568,7 +371,7 @@ async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict
     return {
         "layout": encoded, "broadcast": job.model.start(layout), "before": job.model.start(layout)["truth"],
         "workers": {name: count for name, count in workers.items() if name in began}, "gone": [], "steps": [], "done": 0, "learn": "",
-        "never": np.ones(len(layout.tasks), dtype=np.uint8), "tested": {},
+        "scored": None, "never": np.ones(len(layout.tasks), dtype=np.uint8), "tested": {},
         "holders_now": [] if size < len(steps.parties) else list(steps.parties), "threshold_now": threshold, "lots": 0, "lot": {}, "told": [], "same": 0, "decided": None,
         "iterations": 0, "over": False, "wrong": [], "cheats": [], "ranking": [], "unranked": "", "bytes_up": 0, "bytes_down": 0, "holders": size, "threshold": threshold,
         "repeated": sum(int(one["repeated"]) for one in told.values()), "reports": sum(int(one["reports"]) for one in told.values()),
@@ -634,6 +437,9 @@ class _Loop:
         while self.state["done"] < len(self.order) and not self.state["over"] and self.fed.ending is None:
             await self._step()
             await self.fed.checkpoint(self.state)
+        if self.job.held_out and self.state["scored"] is None:
+            await self._score()
+            await self.fed.checkpoint(self.state)
         job, here = self.job, self.fed.parties.named(*(n for n in self.state["workers"] if n not in set(self.state["gone"])))  # fmt: skip
         if job.label or job.ranking:
             message = {**self._message(self.state["done"] + 1), "label": job.label}
@@ -645,6 +451,13 @@ class _Loop:
                 return {**self.state, "unranked": error.what}
             self.state = {**self.state, "ranking": list(board.order), "wrong": sorted({*self.state["wrong"], *board.wrong})}  # fmt: skip
         return self.state
+
+    async def _score(self) -> None:
+        """Add up how probable the reports are that were held out."""
+        away = {*self.state["gone"], *self.state["cheats"]}
+        here = self.fed.parties.named(*(name for name in self.state["workers"] if name not in away))
+        found = await self._sum(self.state["iterations"], HELD_OUT, here, here)
+        self.state = {**self.state, "scored": [float(found.values[name][0]) for name in ("score", "held")]}
 
     def _message(self, number: int) -> dict[str, Any]:
         """What a party needs to learn and to contribute."""

@@ -22,6 +22,7 @@ from atoll.core.requests.task import Task
 from atoll.secure.lot import accept_lot
 from atoll.secure.ranking import share_number
 
+from .choosing import HELD_OUT, held_out_terms, hold_out, score_held_out
 from .models.model import Arrays, TruthModel
 from .protocols import (  # fmt: skip
     Additive,
@@ -87,6 +88,7 @@ class PartySteps:
         protocol: how contributions add up.
         parties: the names of all parties.
         noise: the noise of each sum, if there is some.
+        held_out: the part of the reports that models are tested on.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class PartySteps:
         protocol: TruthProtocol,
         parties: Sequence[str],
         noise: ContributionNoise | None = None,
+        held_out: float = 0.0,
     ) -> None:
         self.model, self.protocol, self.parties, self.noise = model, protocol, tuple(parties), noise
+        self.held_out = held_out
         self.order = [step for _, step in model.step_names()]
         self.describe = Task("atoll.truth.parties:describe", self._describe)
         self.lend = Task("atoll.truth.parties:lend", self._lend)
@@ -169,8 +173,12 @@ class PartySteps:
         coded = layout.code(own_reports(island.data))
         if len(coded.workers) > layout.workers:
             raise PolicyError(f"a campaign of {layout.workers} workers, and {len(coded.workers)} are here", where="truth", remedy=_RESTART)  # fmt: skip
+        held: dict[str, Any] = {}
+        if self.held_out:
+            coded, apart = hold_out(coded, self.held_out)
+            held = {"task": apart.task, "worker": apart.worker, "cell": apart.cell, "number": apart.number}
         island.state = {
-            "layout": bytes(message["layout"]), "learned": 0, "people": list(coded.workers),
+            "layout": bytes(message["layout"]), "learned": 0, "held": held, "people": list(coded.workers),
             "task": coded.task, "worker": coded.worker, "cell": coded.cell, "number": coded.number,
             "model": self.model.start_workers(layout, len(coded.workers)), "holders": [], "test": {}, "tested": {},
             "seed": b"" if self.noise is None else island.secret.bytes(32),
@@ -204,6 +212,12 @@ class PartySteps:
         if message["learn"] and state["learned"] < number:
             model = self.model.learn(message["learn"], _arrays(model), reports, broadcast)
         island.state = {**state, "model": model, "learned": max(number, int(state["learned"]))}
+        if message["step"] == HELD_OUT:
+            task, worker, cell, values = (
+                np.asarray(state["held"][name]) for name in ("task", "worker", "cell", "number")
+            )
+            held = CodedReports(reports.layout, reports.workers, task, worker, cell, values)
+            return score_held_out(self.model, _arrays(model), reports, held, broadcast), reports
         return self.model.contribute(message["step"], _arrays(model), reports, broadcast), reports
 
     @staticmethod
@@ -222,7 +236,8 @@ class PartySteps:
     def codec(self, step: str, layout: TaskLayout) -> SumCodec:
         """How the contributions of a step become whole numbers."""
         bits, far = (self.protocol.bits, 0) if self.noise is None else (self.noise.bits, self.noise.largest)
-        return SumCodec(self.model.terms(step, layout), bits, layout.workers, len(self.parties), far)
+        terms = held_out_terms(layout) if step == HELD_OUT else self.model.terms(step, layout)
+        return SumCodec(terms, bits, layout.workers, len(self.parties), far)
 
     def _cover(self, island: Any, what: str) -> None:
         """Note that a reply without noise tells nothing of a worker's reports, where others have noise."""

@@ -202,7 +202,9 @@ def discover(
     context: typer.Context,
     labels: Annotated[Path, typer.Argument(help="CSV file task,worker,label, or claims obj,src,value; .gz too.")],
     truth: Annotated[Path | None, typer.Option("--truth", help="CSV file task,truth to compare with.")] = None,
-    method: Annotated[str, typer.Option("--method", help="Model: dawid-skene, one-coin, crh, …")] = _MODEL,
+    method: Annotated[
+        str, typer.Option("--method", help="Model: dawid-skene, one-coin, crh, …; auto chooses by held-out reports.")
+    ] = _MODEL,
     protocol: Annotated[str, typer.Option("--protocol", help="plain, virtual, additive, shamir or masks.")] = _PROTOCOL,
     threshold: Annotated[float, typer.Option("--threshold", help="Share or number of holders that suffice.")] = 0.5,
     committee: Annotated[
@@ -234,24 +236,17 @@ def discover(
     if out is not None:
         require_folder(out)
     parts, whole, repeated, known = _read(labels, site, truth)
-    model, chosen = _model_of(method, iterations, hierarchy), _protocol_of(protocol, threshold, committee, loss, checks, min_reporters)  # fmt: skip
     kind: Any = job_class("truth")
-    job = kind(
-        model=model,
-        protocol=chosen,
-        ranking=ranking,
-        loss=loss,
-        returns=0.0 if for_good else 1.0,
-        label="",
-        **_public(model, whole),
-        **_noise(epsilon, delta, clip),
-    )
+    asked: dict[str, Any] = {"loss": loss, "returns": 0.0 if for_good else 1.0, "label": ""}
+    asked["protocol"] = _protocol_of(protocol, threshold, committee, loss, checks, min_reporters)
+    model, choice = _choose(kind, method, iterations, hierarchy, asked, parts, whole, seed)
+    job = kind(model=model, ranking=ranking, **asked, **_public(model, whole), **_noise(epsilon, delta, clip))
     result = _play(job, parts, seed)
     compared = result.compare_plain()
     votes = None if model.values == ("numbers",) else MajorityVote().fit(whole).fitted.by_task()
     found = {
         "tasks": len(whole.tasks), "workers": len(whole.workers), "labels": len(whole), "classes": len(result.fit.layout.classes),
-        "repeated": repeated, "method": method, "protocol": protocol, "iterations": result.iterations,
+        "repeated": repeated, "method": method, **choice, "protocol": protocol, "iterations": result.iterations,
         **_score(result, known, votes), "agreement": compared.agreement, "max_difference": compared.max_difference,
         **_promised(result), "lost": len(result.lost), "wrong": list(result.wrong), "cheats": list(result.cheats), "bytes_up": result.bytes_up, "bytes_down": result.bytes_down,
         "holders": result.holders[0], "threshold": result.holders[1], "seconds": time.perf_counter() - began,
@@ -282,6 +277,34 @@ def _promised(result: TruthResult) -> dict[str, Any]:
     return {name: told[name] for name in names if name in told}
 
 
+def _choose(kind: Any, method: str, iterations: int | None, hierarchy: Path | None, asked: Mapping[str, Any], parts: Mapping[str, Reports], whole: Reports, seed: int) -> tuple[TruthModel, dict[str, Any]]:  # fmt: skip
+    """The model of a name; of ``auto``, the one that foretells held-out reports best, and how well each does."""
+    if method.lower() != "auto":
+        return _model_of(method, iterations, hierarchy), {}
+    from atoll.study.truth_models import choose_model, list_candidates
+    from atoll.truth import TDH, read_hierarchy
+
+    numbers = not whole.claims and all(map(_is_number, whole.labels)) and len(whole.labels) > _FEW_LABELS
+    models = list_candidates("claims" if whole.claims or hierarchy else "numbers" if numbers else "classes", iterations)
+    if hierarchy is not None:
+        models["tdh"] = TDH(contains=read_hierarchy(hierarchy))
+    first = next(iter(models.values()))
+    found = choose_model(models, kind(model=first, **asked, **_public(first, whole)), parts, seed=seed)
+    told = {"chosen": found.chosen, "held": found.held, "scores": dict(found.scores), "scores_plain": dict(found.plain)}
+    return models[found.chosen], told
+
+
+_FEW_LABELS = 20
+"""Different numbers that may still be names of classes, for ``--method auto``."""
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return math.isfinite(float(word))
+    except ValueError:
+        return False
+
+
 def _shown(found: Mapping[str, Any]) -> PlainTable:
     """What a campaign found, for people."""
     table = PlainTable(title=f"{found['method']} by {found['protocol']}")
@@ -295,6 +318,8 @@ def _shown(found: Mapping[str, Any]) -> PlainTable:
 
 def _word(value: Any) -> str:
     """A value of a table; of a long list the first ones."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_word(one)}" for name, one in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value[:_FIRST])) + (", …" if len(value) > _FIRST else "")
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -232,23 +232,25 @@ def blend_broadcast(new: Arrays, old: Arrays, weight: float) -> Arrays:
 
 
 def fit_reports(
-    model: TruthModel, reports: Reports, *, layout: TaskLayout | None = None, table: Any = None
+    model: TruthModel, reports: Reports | CodedReports, *, layout: TaskLayout | None = None, table: Any = None
 ) -> TruthFit:
     """Fit a model to all reports in one place.
 
     Args:
         model: the model.
-        reports: all reports.
+        reports: all reports, or those in the numbers of a layout.
         layout: the layout; by default that of the reports.
         table: the table that the reports come from, for results in its form.
 
     Raises:
         AtollError: the model cannot read such reports.
     """
-    if layout is None:
+    if isinstance(reports, CodedReports):
+        layout = reports.layout
+    elif layout is None:
         layout = reports.layout("numbers" if model.values == ("numbers",) else "claims" if reports.claims else "classes")  # fmt: skip
     model.require_layout(layout)
-    coded = layout.code(reports)
+    coded = reports if isinstance(reports, CodedReports) else layout.code(reports)
     state, broadcast = model.start_workers(layout, len(coded.workers)), model.start(layout)
     made, before = 0, broadcast["truth"]
     for number, step in model.step_names():
