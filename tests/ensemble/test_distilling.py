@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from torch import nn
 
 import atoll
 from atoll.core.errors import ConfigError, DataError
-from atoll.ensemble import Distillation, FedDF, Federated, IndividualClusters, average_models, distil
+from atoll.data import Dataset, Islands
+from atoll.ensemble import Distillation, FedDF, Federated, FedMD, IndividualClusters, average_models, distil
 from atoll.ensemble.joining import JoinedLeaves
 from tests.ensemble.test_federated import leaf, nets, population, quiet, rows_of
 
@@ -99,3 +101,103 @@ def test_what_teaches_nothing_is_refused() -> None:
             Distillation(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="rounds=0"):
         FedDF(training=leaf(), rows=ROWS, rounds=0)
+
+
+def halves(rows: int = 40) -> Islands:
+    """Two clients with one class each, and test rows of both."""
+    draw = np.random.default_rng(5)
+    x = {label: (draw.normal(size=(2 * rows, 4)) + (3 if label else -3)).astype(np.float32) for label in (0, 1)}
+    parts = {
+        f"c{label}": Dataset({"x": x[label][:rows], "y": np.full(rows, label)}, task="classification", classes=2)
+        for label in (0, 1)
+    }
+    both = Dataset(
+        {"x": np.concatenate([x[0][rows:], x[1][rows:]]), "y": np.repeat([0, 1], rows)},
+        task="classification",
+        classes=2,
+    )
+    return Islands.from_datasets(parts, test=both)
+
+
+PUBLIC = (np.random.default_rng(8).normal(size=(30, 4)) * 4).astype(np.float32)
+FORMS = {"c0": atoll.models.mlp(4, 2, (3,)), "c1": atoll.models.mlp(4, 2, (6, 5))}
+
+
+def fedmd(**more: Any) -> Any:
+    short = Distillation(steps=20, lr=0.02, batch=16)
+    given = {
+        "models": FORMS,
+        "rows": PUBLIC,
+        "rounds": 2,
+        "begin": short,
+        "digest": short,
+        "revisit": Distillation(steps=3),
+    }
+    job = FedMD(**{**given, **more})
+
+    async def measured(fed: Any) -> dict[str, Any]:
+        models = await job(fed)
+        return {
+            "models": models,
+            "up": fed.bytes()["bytes_up"] - fed.scope("observer").bytes()["bytes_up"],
+            "last": fed.records[-1],
+        }
+
+    measured.tasks = job.tasks  # type: ignore[attr-defined]
+    return atoll.simulate(measured, halves(), engine="inline", seed=2, progress=False)
+
+
+def test_clients_of_other_forms_learn_classes_that_they_do_not_have() -> None:
+    found = fedmd(labels=(PUBLIC.sum(1) > 0).astype(np.int64))
+    test = rows_of(halves())
+    widths = {name: sum(p.numel() for p in one.parameters()) for name, one in found["models"].items()}
+    assert widths == {"c0": 23, "c1": 77}
+    for one in found["models"].values():
+        right = (one(torch.tensor(test.x)).argmax(-1).numpy() == np.asarray(test.y)).mean()
+        assert right > 0.9  # alone, each knows one class: .5
+    assert found["last"]["test/accuracy"] > 0.9
+
+
+def test_only_answers_travel_and_masks_hide_them() -> None:
+    plain, masked = fedmd(), fedmd(reducer=atoll.SecureAggregation())
+    for name, one in plain["models"].items():
+        for a, b in zip(one.parameters(), masked["models"][name].parameters(), strict=True):
+            assert torch.allclose(a, b, atol=0.02)
+    wide = fedmd(models=atoll.models.mlp(4, 2, (400,)))
+    assert wide["up"] == plain["up"]
+    half = fedmd(answered=15)
+    assert half["up"] < 0.7 * plain["up"]
+
+
+def test_one_client_that_imitates_itself_trains_alone() -> None:
+    """The mean of one client's answers is what it says itself: nothing but rounding is left to digest, of which Adam makes a step of the rate at most."""
+    how = {
+        "revisit": Distillation(steps=4, batch=None),
+        "begin": Distillation(steps=4, batch=None),
+        "digest": Distillation(steps=3, lr=1e-5, batch=None),
+    }
+    one = nets(1)[0]
+    job = FedMD(models=one, rows=PUBLIC, rounds=1, **how)
+    data = halves().subset([0])
+    found: Any = atoll.simulate(job, data, engine="inline", seed=2, progress=False)["c0"]
+    one = deepcopy(one)
+    x = torch.tensor(np.asarray(data.shard(0)["x"]))
+    for _ in range(2):
+        optimiser = torch.optim.AdamW(one.parameters(), lr=0.005, weight_decay=0.0)
+        for _ in range(4):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(one(x), torch.zeros(len(x), dtype=torch.int64)).backward()
+            optimiser.step()
+    for a, b in zip(found.parameters(), one.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-4)
+
+
+def test_clients_without_a_model_and_rows_without_classes_are_named() -> None:
+    with pytest.raises(ConfigError, match="client 'c1' has no model"):
+        fedmd(models={"c0": FORMS["c0"]})
+    with pytest.raises(DataError, match="3 labels of 30 public rows"):
+        fedmd(labels=np.zeros(3))
+    with pytest.raises(DataError, match="no public row"):
+        fedmd(rows=PUBLIC[:0])
+    with pytest.raises(ConfigError, match="rounds=0"):
+        fedmd(rounds=0)

@@ -11,6 +11,7 @@ from .clusters import MixtureClusters as MixtureClusters
 from .clusters import RandomClusters as RandomClusters
 from .distilling import Distillation as Distillation
 from .distilling import FedDF as FedDF
+from .distilling import FedMD as FedMD
 from .distilling import average_models as average_models
 from .distilling import distil as distil
 from .job import Federated as Federated
