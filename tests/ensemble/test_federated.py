@@ -28,6 +28,7 @@ from atoll.ensemble import (
 )
 from atoll.ensemble.clusters import form_clusters
 from atoll.ensemble.joining import fit_gate, over_arch_inputs
+from atoll.ensemble.model import score_interval
 from atoll.labels import Committee
 
 
@@ -289,3 +290,32 @@ def test_a_size_budget_solves_the_widths() -> None:
     assert shrinking_widths(512, 1, 10**9) == (512, 512, 512)
     with pytest.raises(ConfigError, match="the narrowest leaf has 2076 bytes"):
         shrinking_widths(512, 1, 100)
+
+
+def test_intervals_are_those_of_their_sources() -> None:
+    """Hanley and McNeil's own example, 51 and 58 images with an area of .893, has a standard error of .032; shares are Wilson's, as SciPy has them."""
+    low, high = score_interval("auc", 0.893, np.repeat([1, 0], [51, 58]), 2) or (0.0, 0.0)
+    assert (high - low) / 2 / 1.96 == pytest.approx(0.032, abs=1e-3)
+    assert score_interval("auc", 0.893, np.repeat([1, -1], [51, 58]), 2) == (low, high)
+    stats = pytest.importorskip("scipy.stats")
+    for right, count in ((5, 10), (0, 7), (30, 30)):
+        wilson = stats.binomtest(right, count).proportion_ci(method="wilson")
+        found = score_interval("accuracy", right / count, np.zeros(count), 3)
+        assert found == pytest.approx((wilson.low, wilson.high), abs=1e-12)
+    assert score_interval("auc", 0.9, np.array([0, 1, 2]), 3) is None
+    assert score_interval("auc", 0.9, np.ones(3), 2) is None
+    assert score_interval("auc", 1.0, np.array([0, 1]), 2) == (1.0, 1.0)
+
+
+def test_the_report_has_an_interval_of_each_way_and_a_line_at_the_one_in_use() -> None:
+    made = atoll.simulate(
+        Federated(clusters=AttributeClusters("segment"), leaf=leaf(rounds=1), aggregate="mean"), population(), seed=3
+    )
+    first = made.prepared.sections(made.outcome)[0]
+    picture, table = first["figures"][0], first["tables"][0]
+    assert (picture["kind"], picture["line"]) == ("intervals", made.outcome.scores["mean"]["auc"])
+    assert table["head"][-1] == "auc, 95 % interval"
+    assert table["rows"][0][-1] == f"{picture['low'][0]:.4f} to {picture['high'][0]:.4f}"
+    assert all(
+        low < value < high for low, value, high in zip(picture["low"], picture["values"], picture["high"], strict=True)
+    )

@@ -24,6 +24,17 @@ def test_arms_are_paired_by_seed_and_a_second_call_continues(tmp_path: Path) -> 
     assert gate.mean == pytest.approx(sum(pairs) / 2)
     assert gate.low is not None
     assert found.opt_in == 2
+    (section,) = found.sections()
+    picture = section["figures"][0]
+    assert picture["kind"] == "intervals"
+    assert picture["values"][picture["labels"].index("gate")] == pytest.approx(gate.mean)
+    assert all(
+        low <= value <= high
+        for low, value, high in zip(picture["low"], picture["values"], picture["high"], strict=True)
+    )
+    page = found.report(tmp_path / "page.html").read_text()
+    assert "Against one model" in page
+    assert "How well it predicts" in page
     assert found.parameters["baseline"] == 23
     said.clear()
     again = compare_ensemble(job, population(), **given)
@@ -35,6 +46,7 @@ def test_ways_that_need_users_whom_test_rows_do_not_name_are_left_out() -> None:
     job = Federated(clusters=RandomClusters(2), leaf=leaf(rounds=1))
     found = compare_ensemble(job, population(), seeds=1, parallel=1, tell=lambda line: None)
     assert set(found.values) == {"baseline", "mean", "logits", "median", "max"}
+    assert found.sections()[0]["figures"][0]["kind"] == "bars"  # one seed has no interval
     with pytest.raises(DataError, match="no test rows"):
         compare_ensemble(job, population().with_test(None))
     with pytest.raises(DataError, match="has 1 users to train it"):

@@ -37,6 +37,7 @@ from .model import (
     opt_in_rows,
     require_fitted,
     score_arms,
+    score_interval,
     score_population,
     score_probabilities,
 )
@@ -511,14 +512,33 @@ class _PreparedEnsemble(Prepared):
             text = "The server has no test rows, so nothing here says how well the ensemble predicts."
             return [{"title": "How well it predicts", "text": text, "tables": []}, leaves]
         measures = list(dict.fromkeys(name for own in ways.values() for name in own))
-        rows = [[way, *(f"{own[name]:.4f}" if name in own else "-" for name in measures)] for way, own in ways.items()]
-        first = measures[0]
-        series = [{"name": first, "values": [own.get(first, 0.0) for own in ways.values()]}]
-        picture = {"name": f"test rows: {first}", "kind": "bars", "flat": True, "labels": list(ways), "series": series}
-        chosen = ways.get(outcome.aggregate, {})
+        first, chosen = measures[0], ways.get(outcome.aggregate, {})
         tiles = [[f"test {first}", f"{chosen[first]:.4f}", outcome.aggregate]] if first in chosen else []
-        table = {"head": ["joined by", *measures], "rows": rows}
+        y = np.asarray(self.data.test.y)
+        classes = max(2, int(getattr(self.data, "classes", None) or 2))
+        ends = {way: score_interval(first, own[first], y, classes) for way, own in ways.items() if first in own}
+        rows = []
+        for way, own in ways.items():
+            found = ends.get(way)
+            shown = "-" if found is None else f"{found[0]:.4f} to {found[1]:.4f}"
+            rows.append([way, *(f"{own[name]:.4f}" if name in own else "-" for name in measures), shown])
+        table = {"head": ["joined by", *measures, f"{first}, 95 % interval"], "rows": rows}
+        picture = _draw_ways(first, ways, ends, chosen.get(first))
         return [{"title": "How well it predicts", "tables": [table], "figures": [picture], "tiles": tiles}, leaves]
+
+
+def _draw_ways(
+    measure: str, ways: Mapping[str, Mapping[str, float]], ends: Mapping[str, Any], chosen: float | None
+) -> dict[str, Any]:
+    """Return the picture of a measure of each way to join: with intervals where all have one, and a line at the way that is used; else as bars."""
+    known = {way: one for way, one in ends.items() if one is not None}
+    if known and len(known) == len(ways):
+        values = [ways[way][measure] for way in known]
+        low, high = ([one[place] for one in known.values()] for place in (0, 1))
+        line = values[0] if chosen is None else chosen
+        return {"name": f"test rows: {measure}, 95 % intervals", "kind": "intervals", "labels": list(known), "values": values, "low": low, "high": high, "line": line}  # fmt: skip
+    series = [{"name": measure, "values": [own.get(measure, 0.0) for own in ways.values()]}]
+    return {"name": f"test rows: {measure}", "kind": "bars", "flat": True, "labels": list(ways), "series": series}
 
 
 def _inside(model: nn.Module) -> nn.Module:

@@ -67,6 +67,43 @@ class EnsembleArms:
         first = against, self.values[against][measure]
         return [compare_values((arm, each[measure]), first) for arm, each in self.values.items() if arm != against]
 
+    def sections(self) -> list[dict[str, Any]]:
+        """Return the arms as a section of a report: a table, and how each arm's AUC differs from one model's, with intervals where there are several seeds."""
+        from atoll.report.groups import shown_difference
+
+        found = {one.group: one for one in self.differences()}
+        rows = [
+            [arm, *(f"{one[name]:.4f}" for name in _MEASURES), shown_difference(found[arm]) if arm in found else ""]
+            for arm, one in self.scores.items()
+        ]
+        table = {"head": ["arm", *_MEASURES, "auc against baseline"], "rows": rows}
+        told = {arm: one for arm, one in found.items() if one.low is not None and one.high is not None}
+        if told:
+            ends = {name: [getattr(one, name) for one in told.values()] for name in ("low", "high")}
+            values = [one.mean for one in told.values()]
+            picture = {"name": "auc against baseline, 95 % intervals over seeds", "kind": "intervals", "labels": list(told), "values": values, **ends, "line": 0.0}  # fmt: skip
+        else:
+            series = [{"name": "auc", "values": [one["auc"] for one in self.scores.values()]}]
+            picture = {"name": "auc", "kind": "bars", "flat": True, "labels": list(self.scores), "series": series}
+        seeds = len(self.values["baseline"]["auc"])
+        text = (
+            f"Means of {seeds} seeds, in pairs of one seed."
+            if seeds > 1
+            else "One seed: it says nothing of how far another would be."
+        )
+        return [{"title": "Against one model", "text": text, "tables": [table], "figures": [picture]}]
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report of the ensemble's run with the first seed, with all arms; return its path.
+
+        Args:
+            path: the file; by default ``report.html`` in that run's folder.
+        """
+        from atoll.report import write_report
+
+        first = next(iter(self.values["baseline"]["auc"]))
+        return write_report(RunFolder(self.folder / f"{_ENSEMBLE}_seed-{first}"), path, more=self.sections())
+
 
 def compare_ensemble(
     job: Federated,

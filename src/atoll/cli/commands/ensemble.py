@@ -52,6 +52,8 @@ Seeds = Annotated[
     typer.Option("--seeds", help="Trainings of each arm, with seeds from --seed on; with several, intervals.", min=1),
 ]
 
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page with tables and pictures.", metavar="FILE")]
+
 
 @app.command("ensemble", rich_help_panel=ANALYSE)
 @sharing(FileOptions)
@@ -73,6 +75,7 @@ def command(
     drop: Drop = None,
     seed: Seed = 0,
     seeds: Seeds = 1,
+    html: Html = None,
     options: FileOptions = FileOptions(),  # noqa: B008 - settings
     json: Json = False,
 ) -> int:
@@ -115,7 +118,10 @@ def command(
         "opt_in": found.opt_in,
         "left_out": _split_columns(table, (user, label, *aside))[0],
     }
-    output_of(context).give(told, _table(found, told["left_out"]))
+    output = output_of(context)
+    if html is not None:
+        output.note(f"Page: {found.report(html)}")
+    output.give(told, _table(found, told["left_out"]))
     return 0
 
 
