@@ -20,5 +20,7 @@ from .methods import TuningMethod as TuningMethod
 from .methods import WholeModel as WholeModel
 from .mixing import PersonalMixture as PersonalMixture
 from .mixing import mix_personal as mix_personal
+from .pretraining import Pretraining as Pretraining
+from .pretraining import pretrain_encoder as pretrain_encoder
 from .saved import AdaptedClassifier as AdaptedClassifier
 from .saved import load_adapter as load_adapter

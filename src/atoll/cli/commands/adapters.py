@@ -1,4 +1,4 @@
-"""``atoll adapters``: tune small parts of a frozen encoder on the texts or images of several domains, and hash an encoder's folder."""
+"""``atoll adapters``: tune small parts of a frozen encoder on the texts or images of several domains, and hash an encoder's folder or make one."""
 
 from __future__ import annotations
 
@@ -27,6 +27,26 @@ def show_hash(
 
     found = Encoder.open(str(folder)).digest
     output_of(context).give({"digest": found}, found)
+
+
+@group.command("pretrain")
+def pretrain(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Where to write the encoder.", metavar="DIR")],
+    pairs: Annotated[int, typer.Option("--pairs", help="Generated pictures and captions.", min=2)] = 4096,
+    steps: Annotated[int, typer.Option("--steps", help="Steps of training.", min=1)] = 400,
+    width: Annotated[int, typer.Option("--width", help="Numbers of the features, a multiple of 4.", min=4)] = 64,
+    batch: Annotated[int, typer.Option("--batch", help="Pairs of a step.", min=2)] = 128,
+    seed: Annotated[int, typer.Option("--seed", help="Draws pictures and first weights.")] = 0,
+    json: Json = False,
+) -> None:
+    """Make a small dual encoder from generated pictures and captions. It has seen no photograph, and its weights are not CLIP's."""
+    from dataclasses import asdict
+
+    from atoll.adapters import pretrain_encoder
+
+    found = asdict(pretrain_encoder(folder, pairs=pairs, steps=steps, width=width, batch=batch, seed=seed))
+    output_of(context).give(found, _table_of(found))
 
 
 Rows = Annotated[
