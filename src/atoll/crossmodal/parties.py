@@ -35,6 +35,8 @@ __all__ = ["SideSteps", "SideTraining", "average_copies", "own_utterances", "rea
 _RESTART = "begin the job anew: this party was not there when it was opened, or its own network has changed"
 _MOST_ROWS = 2**31
 """Rows that a peer may claim to have: its copy counts by them."""
+_LARGEST = 1e6
+"""The largest weight of a copy: networks that learn have none near it, and one of 1e38 would leave every party with numbers that are none."""
 
 
 def own_utterances(data: Any) -> Utterances:
@@ -55,7 +57,7 @@ def read_copy(told: Any, shapes: Mapping[str, tuple[int, ...]], sender: str) -> 
     """Return the rows and the copy of the shared network in a letter.
 
     Raises:
-        DataError: the letter has anything else in it, another form, or numbers that are not finite.
+        DataError: the letter has anything else in it, another form, or numbers that are not finite or too large for weights.
     """
     fields = dict(told) if isinstance(told, Mapping) else {}
     rows, values = fields.pop("rows", None), fields.pop("values", None)
@@ -68,8 +70,10 @@ def read_copy(told: Any, shapes: Mapping[str, tuple[int, ...]], sender: str) -> 
         strange = sorted(set(map(str, values)) ^ set(shapes))[0]
         problem = f"has {strange!r} too much" if strange in values else f"lacks {strange!r}"
     else:
-        wrong = next((n for n, shape in shapes.items() if np.shape(values[n]) != shape or not np.isfinite(np.asarray(values[n], np.float64)).all()), None)  # fmt: skip
-        problem = f"has another shape of {wrong!r}, or numbers that are not finite" if wrong else ""
+        wrong = next((n for n, shape in shapes.items() if np.shape(values[n]) != shape or not (np.abs(np.asarray(values[n], np.float64)) <= _LARGEST).all()), None)  # fmt: skip
+        problem = (
+            f"has another shape of {wrong!r}, or numbers that are not finite or above {_LARGEST:g}" if wrong else ""
+        )
     if problem:
         raise DataError(f"the copy of {sender!r} {problem}", where="crossmodal", remedy="let all parties run the same job; only the shared network travels")  # fmt: skip
     return int(rows), {name: np.asarray(values[name], dtype=np.float32) for name in shapes}
@@ -222,7 +226,7 @@ class SideSteps:
         if strange:
             raise DataError(f"a label that is none of the {len(classes)} classes", where=f"crossmodal at {island.name}", remedy="name all classes in classes=, or leave it out")  # fmt: skip
         split = int(island.rng.key)
-        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": [], "round": 0, "identity": self.job.speech.identity}  # fmt: skip
+        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": [], "trained": 0, "copies": 0, "identity": self.job.speech.identity}  # fmt: skip
         training, _, _ = split_rows(self.job, rows, split)
         if rows.modality == "text":
             island.state = {
@@ -286,8 +290,10 @@ class SideSteps:
     def _train(self, island: Any, message: Any) -> None:
         """Make the steps of a round, and post the copy of the shared network."""
         state, number = self._own_state(island), int(message["round"])
-        if number != state["round"] + 1:
-            raise PolicyError(f"round {number} after round {state['round']}", where="crossmodal", remedy="look at the server: it repeats or leaves out a round")  # fmt: skip
+        if (
+            number <= state["trained"]
+        ):  # one that it missed is past; a second copy of one round would cost epsilon again
+            raise PolicyError(f"round {number} after round {state['trained']}", where="crossmodal", remedy="look at the server: it repeats a round")  # fmt: skip
         training, nets = self._loaded(island)
         job, count, rows, noise = self.job, self.job.iterations, len(training.rows), None
         if job.epsilon is not None:
@@ -296,9 +302,15 @@ class SideSteps:
         island.spend(job.step_event(rows))
         nets.train(training.train_rows, batches, noise, int(island.rng.child("steps").key) % 2**31)
         shared = nets.pack_shared()
-        if any(not np.isfinite(value).all() for value in shared.values()):
-            raise DataError("the shared network's weights are not finite", where=f"crossmodal at {island.name}", remedy="use a smaller lr or shared_lr")  # fmt: skip
-        island.state = {**state, "own": nets.pack_own(), "shared": shared}
+        if any(not (np.abs(value) <= _LARGEST).all() for value in shared.values()):
+            raise DataError(f"the shared network's weights are not finite, or above {_LARGEST:g}", where=f"crossmodal at {island.name}", remedy="use a smaller lr or shared_lr")  # fmt: skip
+        island.state = {
+            **state,
+            "own": nets.pack_own(),
+            "shared": shared,
+            "trained": number,
+            "copies": state["copies"] + 1,
+        }
         island.bind_letters(self._context(message))
         for name in self.parties:
             if name != island.name:
@@ -316,6 +328,8 @@ class SideSteps:
     def _mix(self, island: Any, message: Any) -> dict[str, Any]:
         """Take the mean of the announced copies, and measure it here."""
         state, number = self._own_state(island), int(message["round"])
+        if number != state["trained"]:
+            raise PolicyError(f"copies of round {number} after training in round {state['trained']}", where="crossmodal", remedy="look at the server: it repeats a round, or asks a party that was away")  # fmt: skip
         island.bind_letters(self._context(message), self.train.name)
         training, nets = self._loaded(island)
         shapes = {name: np.shape(value) for name, value in state["shared"].items()}
@@ -329,7 +343,7 @@ class SideSteps:
         best = state["best"]
         if not best or not found["f1"] <= best["f1"]:  # without rows to choose by, the last round counts
             best = {"f1": found["f1"], "round": number, "own": state["own"], "shared": mixed}
-        island.state = {**state, "shared": mixed, "round": number, "best": best}
+        island.state = {**state, "shared": mixed, "best": best}
         return found
 
     def _close(self, island: Any, message: Any) -> dict[str, Any]:
@@ -343,5 +357,5 @@ class SideSteps:
             kept = {**{name: state[name] for name in ("classes", "vocabulary", "width", "seed", "split", "table", "identity")}, "own": best["own"], "shared": best["shared"]}  # fmt: skip
             island.leave(str(message["label"]), {**kept, "modality": training.rows.modality, "phone_names": list(training.rows.phone_names)})  # fmt: skip
         rows = own_utterances(island.data)
-        spent = self.job.spent(len(training.rows), training.rows.modality, int(state["round"]))
+        spent = self.job.spent(len(training.rows), training.rows.modality, int(state["copies"]))
         return {**training.measure(nets), "alone": training.measure(nets, alone=True)["f1"], "modality": training.rows.modality, "epsilon": spent, "best_round": int(best["round"]), "unknown": rows.unknown, "words": rows.words}  # fmt: skip

@@ -35,6 +35,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "gas_turbine": tuple(f"gas_turbine/gt_{year}.csv.gz" for year in range(2011, 2016)),
     "kddcup99_tcp": ("kddcup99/kddcup99_tcp_safa.npz",),
     "mnist": _MNIST,
+    "mosi_texts": ("cmu_mosi_text/mosi_label.csv.gz",),
     "qmnist_writers": ("qmnist_writers/mnist_writer_ids.npz", *_MNIST),
     "sentiment140": ("sent140/sent140_20k_with_users.csv.gz",),
 }
