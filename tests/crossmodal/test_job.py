@@ -18,12 +18,14 @@ from atoll.crossmodal import (
     FrameCNN,
     SequenceTransformer,
     SideModel,
+    TextToPhone,
     Utterances,
     read_texts,
+    train_aligned,
     train_alone,
     train_together,
 )
-from atoll.crossmodal.parties import SideTraining, average_copies, read_copy, split_rows, vocabulary_of
+from atoll.crossmodal.parties import CopyCoder, SideTraining, average_copies, read_copy, split_rows, vocabulary_of
 from atoll.crossmodal.utterances import score_f1
 from atoll.privacy import epsilon_of
 from tests.crossmodal.helpers import made_side
@@ -229,9 +231,9 @@ def test_networks_take_no_notice_of_padding(network):
 
 
 def test_letters_with_anything_else_are_refused():
-    shapes = {"phones.last.bias": (2,)}
+    coder = CopyCoder({"phones.last.bias": (2,)}, 32)
     good = {"rows": 5, "values": {"phones.last.bias": np.ones(2, np.float32)}}
-    assert read_copy(good, shapes, "north")[0] == 5
+    assert read_copy(good, coder, "north")[0] == 5
     bad = {
         "also holds 'labels'": {**good, "labels": [1]}, "claims 0 rows": {**good, "rows": 0}, "claims 1e\\+30 rows": {**good, "rows": 1e30},
         "has 'own.last.weight' too much": {**good, "values": {**good["values"], "own.last.weight": np.ones(2)}}, "lacks 'phones.last.bias'": {**good, "values": {}},
@@ -239,7 +241,7 @@ def test_letters_with_anything_else_are_refused():
     }  # fmt: skip
     for what, letter in bad.items():
         with pytest.raises(DataError, match=what):
-            read_copy(letter, shapes, "north")
+            read_copy(letter, coder, "north")
 
 
 def test_what_cannot_work_is_refused_with_a_remedy():
@@ -277,8 +279,6 @@ def test_more_than_two_parties_and_a_missing_table_train_too():
 
 
 def test_a_file_of_texts_is_read(tmp_path):
-    from atoll.crossmodal import TextToPhone
-
     path = tmp_path / "texts.csv"
     path.write_text('text,label\n"Good, bye",1.2\nbye xyz,-0.4\n"bye",0\n', "utf-8")
     rows = read_texts(path, phones=TextToPhone({"good": ["G", "UH", "D"], "bye": ["B", "AY"]}))
@@ -355,3 +355,56 @@ def test_the_oracle_follows_the_loss_of_the_job(monkeypatch):
         train_together(replace(job, rounds=1, iterations=1, pretrain=0), sides(20), 0)
         assert {(one.shared_loss, one.epsilon, one.table) for one in asked} == {(loss, None, "exact")}
         asked.clear()
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_rounded_copies_are_the_same_at_all_parties_and_nearer_than_half_a_step(bits):
+    draw = np.random.default_rng(0)
+    values = {"a": draw.normal(size=(5, 3)).astype(np.float32), "b": np.zeros(4, np.float32), "c": (1e-6 * draw.normal(size=2)).astype(np.float32)}  # fmt: skip
+    coder = CopyCoder({name: value.shape for name, value in values.items()}, bits)
+    letter = {"rows": 3, "values": coder.encode(values)}
+    rows, found = read_copy(letter, coder, "north")
+    assert rows == 3
+    for name, value in values.items():
+        assert np.abs(found[name] - value).max() <= np.abs(value).max() / (2 ** (bits - 1) - 1) * (1 + 1e-6)
+    again = coder.decode(coder.encode(found))
+    assert all(np.array_equal(again[name], found[name]) for name in values)
+    assert letter["values"]["codes"].nbytes == 21 * bits // 8
+    packed = letter["values"]
+    bad = [values, {**packed, "like": values}, {**packed, "codes": packed["codes"][1:]}, {**packed, "scale": packed["scale"] * np.nan}, {**packed, "scale": packed["scale"].astype(np.float64)}]  # fmt: skip
+    for other in bad:
+        with pytest.raises(DataError, match="the copy of 'north'"):
+            read_copy({"rows": 3, "values": other}, coder, "north")
+
+
+def test_rounded_copies_take_fewer_bytes_and_leave_the_promise_as_it_was():
+    plain, job = replace(SMALL, epsilon=2.0), replace(SMALL, epsilon=2.0, bits=8)
+    whole, rounded = play(plain, sides()), play(job, sides())
+    assert rounded.parameters == whole.parameters
+    assert whole.bytes - rounded.bytes > 2.9 * whole.parameters  # three of four bytes, less two dozen for the steps
+    assert all(rounded.sides[name]["epsilon"] == whole.sides[name]["epsilon"] for name in whole.sides)
+    with pytest.raises(ConfigError, match="bits"):
+        replace(SMALL, bits=12)
+
+
+def test_aligned_rows_are_the_same_utterances_and_join_both_decisions():
+    """A half of the class is told by the word, a half by the sound: both together are better than each."""
+    draw, words, frames, labels = np.random.default_rng(0), [], [], []
+    for i in range(160):
+        by_word, positive = bool(draw.integers(2)), bool(i % 2)
+        words.append(("good" if positive else "bad") if by_word else "so")
+        frames.append(draw.normal(size=(4, 2)) + (0 if by_word else 3) * (1 if positive else -1))
+        labels.append(("negative", "positive")[positive])
+    rows = Utterances("speech", frames, [[0]] * 160, labels, texts=words)
+    lexicon = TextToPhone({"good": ["G"], "bad": ["G"], "so": ["G"]})
+    written = rows.written(lexicon)
+    assert (written.modality, written.labels, written.phones[0].tolist()) == ("text", rows.labels, [14])
+    job = Crossmodal(speech=FrameCNN(filters=4, widths=(1,)), text=FrameCNN(filters=4, widths=(1,)), rounds=3, iterations=20, pretrain=0, lr=0.02, hidden=4, width=4)  # fmt: skip
+    joint = train_aligned(job, rows, 0, phones=lexicon)["f1"]
+    single = train_together(job, {"speech": rows, "text": written}, 0)
+    assert joint > max(one["f1"] for one in single.values()) + 0.1
+    assert rows.take([1, 2]).texts == (words[1], words[2])
+    with pytest.raises(DataError, match="nobody knows the texts"):
+        train_aligned(job, replace(rows, texts=()), 0)
+    with pytest.raises(DataError, match="1 texts for 160 utterances"):
+        replace(rows, texts=["a"])

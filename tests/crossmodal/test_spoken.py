@@ -60,6 +60,7 @@ def test_the_command_takes_spoken_and_written_sentences_to_f1_and_epsilon(
     line = ["crossmodal", "--speech", str(folder / "calls"), "--text", str(folder / "texts.csv"), "--epsilon", "5", "--json"]  # fmt: skip
     assert run([*line, "--lexicon", str(folder / "words.dict"), "--rounds", "2", "--iterations", "3"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert 0 <= found["aligned"]["speech"] <= 1  # labels.csv has what was said
     for arm in ("mono", "federated", "oracle"):
         assert set(found[arm]) == {"speech", "text"}
         assert all(0 <= value <= 1 for value in found[arm].values())

@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str] | None] = {
     "fitting": {"core", "data", "statistics"},
     "truth": {"core", "data", "privacy", "secure"},
     "ensemble": {"core", "data", "labels", "learn", "privacy", "rounds", "torch", "trees"},
-    "crossmodal": {"adapters", "core", "data", "learn", "native", "privacy", "secure", "torch"},
+    "crossmodal": {"adapters", "core", "data", "learn", "native", "privacy", "secure", "stages", "torch"},
     "vertical": {"core", "data", "privacy", "secure", "trees"},
     "query": {
         "core",

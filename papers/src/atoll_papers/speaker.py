@@ -6,6 +6,7 @@ the same list is the same sound every time.
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import functools
 import io
@@ -116,7 +117,7 @@ def _library() -> tuple[Any, int, list[Any]]:
 def write_folder(folder: Path, sentences: Sequence[Sentence], sounds: Sequence[NDArray[np.int16]], rate: int) -> Path:
     """Write WAV files and the ``labels.csv`` that `atoll.crossmodal.read_speech` reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = ["file,label"]
+    lines: list[tuple[str, ...]] = [("file", "label", "text")]
     for number, (one, sound) in enumerate(zip(sentences, sounds, strict=True)):
         whole = io.BytesIO()
         with wave.open(whole, "wb") as file:
@@ -125,8 +126,9 @@ def write_folder(folder: Path, sentences: Sequence[Sentence], sounds: Sequence[N
             file.setframerate(rate)
             file.writeframes(np.asarray(sound, dtype="<i2").tobytes())
         (folder / f"{number:05}.wav").write_bytes(whole.getvalue())
-        lines.append(f"{number:05}.wav,{one.label}")
-    (folder / "labels.csv").write_text("\n".join(lines) + "\n", "utf-8")
+        lines.append((f"{number:05}.wav", one.label, one.text))
+    with (folder / "labels.csv").open("w", newline="", encoding="utf-8") as listed:
+        csv.writer(listed).writerows(lines)
     return folder
 
 

@@ -1,5 +1,6 @@
 from .acoustic import Acoustic as Acoustic
 from .acoustic import read_wave as read_wave
+from .comparison import train_aligned as train_aligned
 from .comparison import train_alone as train_alone
 from .comparison import train_together as train_together
 from .job import Crossmodal as Crossmodal

@@ -15,9 +15,11 @@ from atoll.core import message as M
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, PolicyError
 from atoll.core.extras import need
+from atoll.core.requests.stage import StageContext
 from atoll.core.requests.task import Task
 from atoll.learn.local.examples import ExampleSteps, SecretStream, StepSecrets
 from atoll.secure.keystream import NoiseStream
+from atoll.stages import Nearest
 
 from .table import TableShare, join_table
 from .utterances import Utterances, score_f1
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from .settings import CrossmodalSettings
     from .training import SideNetworks
 
-__all__ = ["SideSteps", "SideTraining", "average_copies", "own_utterances", "read_copy"]
+__all__ = ["CopyCoder", "SideSteps", "SideTraining", "average_copies", "own_utterances", "read_copy"]
 
 _RESTART = "begin the job anew: this party was not there when it was opened, or its own network has changed"
 _MOST_ROWS = 2**31
@@ -53,14 +55,46 @@ def own_utterances(data: Any) -> Utterances:
 # ------------------------------------------------------------------ letters
 
 
-def read_copy(told: Any, shapes: Mapping[str, tuple[int, ...]], sender: str) -> tuple[int, dict[str, NDArray[np.float32]]]:  # fmt: skip
+class CopyCoder:
+    """How the copies of a shared network travel: as they are, or each array rounded to the nearest multiple of its own step (`atoll.stages.Nearest`). What is rounded depends on what is sent alone, so no promise changes.
+
+    Args:
+        shapes: array -> its shape.
+        bits: bits of a number; 32 rounds nothing.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], bits: int) -> None:
+        self.shapes = dict(shapes)
+        self._stage = None if bits == 32 else Nearest(levels=2 ** (bits - 1) - 1)
+        self._form = self._pack({name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()})
+
+    def _pack(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(values) if self._stage is None else dict(self._stage.encode(dict(values), StageContext.of(Rng(0))))
+
+    def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a letter holds of a copy."""
+        return {name: part for name, part in self._pack(values).items() if name != "like"}
+
+    def decode(self, told: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The arrays in a letter of rounded ones, in place of their form, which all parties know; ``None`` if it has another."""
+        if self._stage is None:
+            return dict(told)
+        form = {name: part for name, part in self._form.items() if name != "like"}
+        if set(told) != set(form) or any(np.shape(told[name]) != part.shape or np.asarray(told[name]).dtype != part.dtype for name, part in form.items()):  # fmt: skip
+            return None
+        return dict(self._stage.decode({**told, "like": self._form["like"]}, None, 1))
+
+
+def read_copy(told: Any, coder: CopyCoder, sender: str) -> tuple[int, dict[str, NDArray[np.float32]]]:
     """Return the rows and the copy of the shared network in a letter.
 
     Raises:
         DataError: the letter has anything else in it, another form, or numbers that are not finite or too large for weights.
     """
-    fields = dict(told) if isinstance(told, Mapping) else {}
+    fields, shapes = dict(told) if isinstance(told, Mapping) else {}, coder.shapes
     rows, values = fields.pop("rows", None), fields.pop("values", None)
+    if isinstance(values, Mapping):
+        values = coder.decode(values)
     problem = ""
     if fields or not isinstance(values, Mapping):
         problem = f"also holds {sorted(map(str, fields))[0]!r}" if fields else "holds no copy"
@@ -174,11 +208,15 @@ class SideTraining:
     def measure(self, nets: SideNetworks, *, alone: bool = False, valid: bool = False) -> dict[str, float]:
         """F1 and accuracy on the rows held out, or on those that choose the round; of the fused decision or of the own network alone."""
         rows = self.valid_rows if valid else self.test_rows
-        true = rows.labels.numpy()
-        if not len(true):
-            return {"f1": math.nan, "accuracy": math.nan}
-        said = nets.logits(rows, alone=alone).argmax(axis=1)
-        return {"f1": score_f1(said, true, len(self.classes)), "accuracy": float((said == true).mean())}
+        return score_decisions(nets.logits(rows, alone=alone), rows.labels.numpy(), len(self.classes))
+
+
+def score_decisions(logits: NDArray[Any], true: NDArray[Any], classes: int) -> dict[str, float]:
+    """F1 and accuracy of decisions; NaN without rows."""
+    if not len(true):
+        return {"f1": math.nan, "accuracy": math.nan}
+    said = logits.argmax(axis=1)
+    return {"f1": score_f1(said, true, classes), "accuracy": float((said == true).mean())}
 
 
 # ------------------------------------------------------------------ the tasks
@@ -304,17 +342,18 @@ class SideSteps:
         shared = nets.pack_shared()
         if any(not (np.abs(value) <= _LARGEST).all() for value in shared.values()):
             raise DataError(f"the shared network's weights are not finite, or above {_LARGEST:g}", where=f"crossmodal at {island.name}", remedy="use a smaller lr or shared_lr")  # fmt: skip
-        island.state = {
-            **state,
-            "own": nets.pack_own(),
-            "shared": shared,
-            "trained": number,
-            "copies": state["copies"] + 1,
-        }
+        coder = self._coder(shared)
+        sent = coder.encode(shared)
+        # The party's own copy counts as its peers read it, so that all have the same mean.
+        kept = {"own": nets.pack_own(), "shared": coder.decode(sent), "trained": number, "copies": state["copies"] + 1}
+        island.state = {**state, **kept}
         island.bind_letters(self._context(message))
         for name in self.parties:
             if name != island.name:
-                island.post(name, {"rows": self._weight(training), "values": shared})
+                island.post(name, {"rows": self._weight(training), "values": sent})
+
+    def _coder(self, shared: Mapping[str, Any]) -> CopyCoder:
+        return CopyCoder({name: np.shape(value) for name, value in shared.items()}, self.job.bits)
 
     def _weight(self, training: SideTraining) -> int:
         """How much the copy counts."""
@@ -332,9 +371,9 @@ class SideSteps:
             raise PolicyError(f"copies of round {number} after training in round {state['trained']}", where="crossmodal", remedy="look at the server: it repeats a round, or asks a party that was away")  # fmt: skip
         island.bind_letters(self._context(message), self.train.name)
         training, nets = self._loaded(island)
-        shapes = {name: np.shape(value) for name, value in state["shared"].items()}
+        coder = self._coder(state["shared"])
         senders = [str(name) for name in message["senders"]]
-        copies: dict[str, tuple[int, Mapping[str, Any]]] = {name: read_copy(island.inbox[name], shapes, name) for name in senders if name != island.name}  # fmt: skip
+        copies: dict[str, tuple[int, Mapping[str, Any]]] = {name: read_copy(island.inbox[name], coder, name) for name in senders if name != island.name}  # fmt: skip
         if island.name in senders:
             copies[island.name] = (self._weight(training), state["shared"])
         mixed = average_copies(copies)

@@ -51,6 +51,7 @@ class CrossmodalSettings(Checked):
         least: utterances that a phone must be in to have a vector in an exact table.
         table_clip: the largest norm of an utterance's vector that counts in a private one.
         weights: ``"rows"``: copies count by rows, which peers learn; ``"equal"``: they count alike.
+        bits: bits of a number of a copy: 32 sends it as it is, 16 and 8 round it to the nearest multiple of a step, one a matrix. With 8 bits, changes below half a 127th of a matrix's largest number are lost in the rounding.
         test: share of each class that a party holds out, to measure.
         valid: share of each class of the rest by which a party chooses the round whose networks it keeps; 0 keeps the last.
         classes: the classes, where they are agreed; by default parties tell those that they have.
@@ -78,6 +79,7 @@ class CrossmodalSettings(Checked):
     least: int = 5
     table_clip: float = 4.0
     weights: Literal["rows", "equal"] = "rows"
+    bits: Literal[32, 16, 8] = 32
     test: float = 0.25
     valid: float = 0.15
     classes: Sequence[str] = ()
@@ -95,6 +97,8 @@ class CrossmodalSettings(Checked):
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Crossmodal", remedy="use a positive, finite number")  # fmt: skip
         if self.pretrain < 0 or not 0 <= self.test < 1 or not 0 <= self.valid < 1:
             raise ConfigError(f"pretrain={self.pretrain}, test={self.test}, valid={self.valid}", where="Crossmodal", remedy="use steps of at least 0, and shares below 1")  # fmt: skip
+        if self.bits not in (32, 16, 8):
+            raise ConfigError(f"bits={self.bits}", where="Crossmodal", remedy="use 32, 16 or 8")
         if isinstance(self.classes, str):
             raise ConfigError(f"classes={self.classes!r}", where="Crossmodal", remedy="give a list of names")
         self._require_privacy()

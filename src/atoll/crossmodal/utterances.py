@@ -48,6 +48,7 @@ class Utterances:
         words: how many words the texts have, and
         unknown: how many of them the dictionary did not have.
         phone_names: the phones that the numbers mean.
+        texts: of speech what was said, where it is known; it is for comparisons alone, and no side trains on it.
     """
 
     modality: Modality
@@ -58,12 +59,15 @@ class Utterances:
     words: int = 0
     unknown: int = 0
     phone_names: tuple[str, ...] = field(default=PHONES, repr=False)
+    texts: Sequence[str] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         where = f"{self.modality} utterances"
         if self.modality not in ("speech", "text"):
             raise ConfigError(f"modality={self.modality!r}", where="Utterances", remedy="use 'speech' or 'text'")
         sizes = {"inputs": len(self.inputs), "phones": len(self.phones), "labels": len(self.labels)}
+        if self.texts and (self.modality != "speech" or len(self.texts) != len(self.labels)):
+            raise DataError(f"{len(self.texts)} texts for {len(self.labels)} utterances of {self.modality}", where=where, remedy="give what was said of every utterance of speech, or no texts")  # fmt: skip
         if len(set(sizes.values())) > 1:
             raise DataError(f"{sizes['inputs']} inputs, {sizes['phones']} sequences of phones, {sizes['labels']} labels", where=where, remedy="give one of each for every utterance")  # fmt: skip
         phones = tuple(np.asarray(row, dtype=np.int64).reshape(-1)[:LONGEST] for row in self.phones)
@@ -77,7 +81,12 @@ class Utterances:
                 raise DataError("a frame with a number that is not finite", where=where, remedy="leave the utterance out, or mend its sound")  # fmt: skip
         else:
             inputs = tuple(tuple(str(word) for word in words)[:LONGEST] for words in self.inputs)
-        for name, value in (("inputs", inputs), ("phones", phones), ("labels", tuple(map(str, self.labels)))):
+        for name, value in (
+            ("inputs", inputs),
+            ("phones", phones),
+            ("labels", tuple(map(str, self.labels))),
+            ("texts", tuple(map(str, self.texts))),
+        ):
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -96,7 +105,21 @@ class Utterances:
     def take(self, rows: Sequence[int] | NDArray[Any]) -> Utterances:
         """Return some of the rows, without those held out."""
         at = [int(row) for row in rows]
-        return replace(self, inputs=[self.inputs[i] for i in at], phones=[self.phones[i] for i in at], labels=[self.labels[i] for i in at], held_out=None)  # fmt: skip
+        return replace(self, inputs=[self.inputs[i] for i in at], phones=[self.phones[i] for i in at], labels=[self.labels[i] for i in at], texts=[self.texts[i] for i in at] if self.texts else (), held_out=None)  # fmt: skip
+
+    def written(self, phones: Callable[[Any], Any] | None = None) -> Utterances:
+        """Return the same rows as text: what was said of each, and its phones by the dictionary.
+
+        Args:
+            phones: what turns a text into phones; by default the installed dictionary.
+
+        Raises:
+            DataError: they are no speech, or what was said is not known.
+        """
+        if not self.texts or (self.held_out is not None and not self.held_out.texts):
+            raise DataError(f"{self.modality} of which nobody knows the texts", where=f"{self.modality} utterances", remedy="give texts=..., or labels.csv a column text")  # fmt: skip
+        made = utterances_of("text", self.texts, self.labels, phones=phones)
+        return made if self.held_out is None else replace(made, held_out=self.held_out.written(phones))
 
     def split(self, share: float, rng: Rng) -> tuple[Utterances, Utterances]:
         """Return rows to train on and rows to measure on: those held out, or a share of each class drawn by ``rng``."""
@@ -194,7 +217,7 @@ def read_texts(path: str | Path, *, text: str = "text", label: str = "label", ph
 
 
 def read_speech(
-    folder: str | Path, *, file: str = "file", label: str = "label", phones: SpeechToPhone | None = None, acoustic: Acoustic | None = None, cached: bool = True
+    folder: str | Path, *, file: str = "file", label: str = "label", text: str = "text", phones: SpeechToPhone | None = None, acoustic: Acoustic | None = None, cached: bool = True
 ) -> Utterances:  # fmt: skip
     """Read a folder of WAV files and its ``labels.csv``, which names a file and its label a line.
 
@@ -204,6 +227,7 @@ def read_speech(
         folder: the folder.
         file: the column of ``labels.csv`` with the names of files in the folder.
         label: its column of labels, see `label_sentiment`.
+        text: its column of what was said, if it has one: for `train_aligned`.
         phones: the phone decoder.
         acoustic: the descriptors.
         cached: whether to read and write the cache.
@@ -227,7 +251,10 @@ def read_speech(
         heard, frames = _kept(path.read_bytes(), name, rule, tell, hear, cached=cached)
         inputs.append(frames)
         found.append(heard)
-    return Utterances("speech", inputs, found, _name_labels(list(map(str, table[label])), "speech utterances"))
+    said = list(map(str, table[text])) if text in table else []
+    return Utterances(
+        "speech", inputs, found, _name_labels(list(map(str, table[label])), "speech utterances"), texts=said
+    )
 
 
 def _kept(content: bytes, name: str, rule: SpeechToPhone, tell: Acoustic, hear: Callable[[Any], Any], *, cached: bool) -> tuple[Any, Any]:  # fmt: skip

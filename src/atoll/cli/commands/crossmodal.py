@@ -15,7 +15,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import PlainTable
 
 if TYPE_CHECKING:
-    from atoll.crossmodal import Utterances
+    from atoll.crossmodal import TextToPhone, Utterances
 
 __all__: list[str] = []
 
@@ -51,8 +51,10 @@ def crossmodal(
     job = kind(
         epsilon=epsilon, delta=delta, rounds=rounds, iterations=iterations, shared_loss="fused" if fused else "auto", share_fusion=share_fusion, **pretrained
     )  # fmt: skip
-    runs = [_compare(job, parties, number) for number in range(seed, seed + seeds)]
+    runs = [_compare(job, parties, number, words) for number in range(seed, seed + seeds)]
     arms = {arm: {side: float(np.mean([run[arm][side] for run in runs])) for side in parties} for arm in ("mono", "federated", "oracle")}  # fmt: skip
+    if all(run["aligned"] is not None for run in runs):
+        arms["aligned"] = {"speech": float(np.mean([run["aligned"] for run in runs]))}
     last: Any = runs[-1]["result"]
     claimed = job.promised
     found = {
@@ -64,16 +66,18 @@ def crossmodal(
     output_of(context).give(found, _table(arms))
 
 
-def _compare(job: Any, parties: dict[str, Utterances], seed: int) -> dict[str, Any]:
-    """The three arms of one seed, each an F1 a side."""
-    from atoll.crossmodal import train_alone, train_together
+def _compare(job: Any, parties: dict[str, Utterances], seed: int, words: TextToPhone | None) -> dict[str, Any]:
+    """The arms of one seed, each an F1 a side; and the F1 of both decisions joined, where it is known what was said."""
+    from atoll.crossmodal import train_aligned, train_alone, train_together
     from atoll.simulation import simulate
 
     classes = tuple(sorted({name for rows in parties.values() for name in rows.counts}))
     agreed = replace(job, classes=classes)
     outcome = simulate(agreed, parties, seed=seed, engine="inline").outcome
     together = train_together(agreed, parties, seed)
+    spoken = parties["speech"]
     return {
+        "aligned": train_aligned(agreed, spoken, seed, phones=words)["f1"] if spoken.texts else None,
         "mono": {side: train_alone(agreed, rows, seed)["f1"] for side, rows in parties.items()},
         "federated": {side: float(outcome.sides[side]["f1"]) for side in parties},
         "oracle": {side: together[side]["f1"] for side in parties},
@@ -86,5 +90,5 @@ def _table(arms: dict[str, dict[str, float]]) -> PlainTable:
     for column in ("F1", *arms):
         table.add_column(column, justify="left" if column == "F1" else "right")
     for side in ("speech", "text"):
-        table.add_row(side, *(f"{values[side]:.3f}" for values in arms.values()))
+        table.add_row(side, *(f"{values[side]:.3f}" if side in values else "" for values in arms.values()))
     return table
