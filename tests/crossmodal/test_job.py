@@ -266,6 +266,10 @@ def test_what_cannot_work_is_refused_with_a_remedy():
         {"test": 1.0},
         {"table": "private"},
         {"classes": "ab"},
+        {"shared_loss": "phone"},
+        {"table": "Exact"},
+        {"weights": "alike"},
+        {"optimizer": "Adam"},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             replace(SMALL, **wrong)
