@@ -6,6 +6,7 @@ Everyone knows in which slice a row lies. So a join pairs the rows of a slice by
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ from ..secure.operators import (
     Ranked,
     SecurePlan,
     Stacked,  # fmt: skip
+    Stored,
     walk_operators,
 )
 from ..slices import SlicedRows, SliceSizes, is_slice_pair, pair_slices
@@ -89,37 +91,86 @@ class SlicedWireTables(WireTables):
             return join_wires([self.gates.zeros((missing, x.shape[1])), x])
         return lengthen(x, bits) if name in self._numbers else turn_top(lengthen(turn_top(x), bits))
 
-    async def _inner(self, op: JoinedRows | Looked, left: WireTable, right: WireTable) -> WireTable:
-        sides = (op.left, op.right) if isinstance(op, JoinedRows) else (op.source, op.inner)
+    def _known(self, *tables: Operator) -> list[NDArray[np.int64]]:
+        """The slices of the rows of tables; nothing if not everyone knows them of all."""
+        found = [self._places.get(id(one)) for one in tables]
+        return [one for one in found if one is not None] if all(one is not None for one in found) else []
+
+    async def _paired(self, op: JoinedRows | Looked, left: WireTable, right: WireTable) -> tuple[WireTable, NDArray[np.int64], NDArray[np.int64]] | None:  # fmt: skip
+        """Pairs of rows of equal keys within slices, the row of the first table and the slice of each; ``None`` where slices are unknown or have too many pairs."""
+        known = self._known(*((op.left, op.right) if isinstance(op, JoinedRows) else (op.source, op.inner)))
         most = (op.left_most, op.right_most) if isinstance(op, JoinedRows) else (op.source_most, op.inner_most)
-        one, other = (self._places.get(id(side)) for side in sides)
-        if id(op) not in self._inside or one is None or other is None:
-            return await super()._inner(op, left, right)
-        rows, others, places = pair_slices(one, other, self._slices.keys)
+        if id(op) not in self._inside or not known:
+            return None
+        rows, others, places = pair_slices(known[0], known[1], self._slices.keys)
         bound = min(bound_pairs(len(left), len(right), *most), self._pairs_at_most.get(id(op), len(rows)))
         if len(rows) > bound:  # few of these pairs can be equal in what else is compared
-            return await super()._inner(op, left, right)
+            return None
         if not len(rows):
             nothing = {**left.take_rows(slice(0, 1)).columns, **right.take_rows(slice(0, 1)).columns}
-            return WireTable(nothing, self.bits(1, 0))
+            return WireTable(nothing, self.bits(1, 0)), np.full(1, 0), np.full(1, -1)
         a, b = left.take_rows(rows), right.take_rows(others)
         made = WireTable({**a.columns, **b.columns}, await self.gates.conjoin(a.valid, b.valid))
-        names = [self._slices.sliced.names] * 2
-        rest = tuple(Compared(True, x, y) for x, y in op.pairs if not is_slice_pair((x, y), *names))
+        rest = self._rest(op)
         if rest:
             made = await made.filter_rows((await self.truth(made, Connected(True, rest)))[0])
+        return made, rows, places
+
+    def _rest(self, op: JoinedRows | Looked) -> tuple[Compared, ...]:
+        """What a join compares beside the values of slices."""
+        names = [self._slices.sliced.names] * 2
+        return tuple(Compared(True, x, y) for x, y in op.pairs if not is_slice_pair((x, y), *names))
+
+    async def _inner(self, op: JoinedRows | Looked, left: WireTable, right: WireTable) -> WireTable:
+        found = await self._paired(op, left, right)
+        if found is None:
+            return await super()._inner(op, left, right)
+        made, _, places = found
         if isinstance(op, JoinedRows) and op.side == "inner":
             self._places[id(op)] = places
         return made
 
+    async def _look(self, op: Looked) -> WireTable:
+        """Whether a row has others in its slice: an OR over these, without a sort."""
+        table, inner = await self._table(op.source), await self._table(op.inner)
+        known = self._known(op.source, op.inner)
+        if id(op) not in self._inside or not known or op.columns:
+            return await super()._look(op)
+        rows, bits = known[1], one_bit(inner.valid)
+        at = np.where([*(key is not None for key in self._slices.keys), False], np.arange(len(self._slices.keys) + 1), -2)[known[0]]  # fmt: skip
+        if self._rest(op) or op.condition is not None:
+            found = await self._paired(op, table, inner)
+            if found is None:
+                return await super()._look(op)
+            both, rows, _ = found
+            both = both if op.condition is None else await both.filter_rows((await self.truth(both, op.condition))[0])
+            bits, at = one_bit(both.valid), np.arange(len(table))
+        order = np.argsort(rows, kind="stable")
+        totals, held = await reduce_slices(bits[:, order], rows[order], any_bits), np.unique(rows)
+        place = np.searchsorted(held, at).clip(0, len(held) - 1)
+        self._places[id(op)] = known[0]
+        return table.with_columns({op.flag: totals[:, place].keep((held[place] == at)[None])})
+
+    async def _rank(self, op: Ranked, table: WireTable) -> WireTable:
+        """Partitions lie in slices, each of which is sorted by itself."""
+        known = self._known(op.source)
+        if id(op) not in self._inside or not known or not any(self._is_slice(one) for one in op.partition):
+            return await super()._rank(op, table)
+        table, self._places[id(op)] = _in_order(table, known[0])
+        return replace(await super()._rank(op, table), slices=())
+
+    def _is_slice(self, column: Stored) -> bool:
+        return not column.number and column.name in self._slices.sliced.names
+
     async def _group(self, op: GroupedRows, table: WireTable) -> WireTable:
-        """Groups of which each is a slice need no sort: everyone knows which rows they have."""
-        places, alike = self._places.get(id(op.source)), self._slices.sliced.names
-        sorts = any(one.distinct and one.operation in ("count", "sum") for one in op.columns)
-        if id(op) not in self._inside or places is None or sorts or any(key.number or key.name not in alike for key in op.keys):  # fmt: skip
+        """Groups of which each is a slice need no sort: everyone knows which rows they have. Others lie in slices, each of which is sorted by itself."""
+        known, keys = self._known(op.source), [self._is_slice(key) for key in op.keys]
+        if id(op) not in self._inside or not known or not any(keys):
             return await super()._group(op, table)
-        order = np.argsort(places, kind="stable")
-        table, places = table.take_rows(order), places[order]
+        table, places = _in_order(table, known[0])
+        if not all(keys) or any(one.distinct and one.operation in ("count", "sum") for one in op.columns):
+            self._places[id(op)] = places
+            return await super()._group(op, table)
         totals = RunningTotals(len(np.unique(places)), lambda x, join: reduce_slices(x, places, join))
         names = [name for key in op.keys for name in (key.name, f"{key.name}?")]
         # All rows of a slice that count have its value.
@@ -131,6 +182,13 @@ class SlicedWireTables(WireTables):
             found |= await self._aggregate(one, counts, columns[value], totals)
         self._places[id(op)] = np.unique(places)
         return WireTable(found, one_bit(await totals.run(one_bit(table.valid), any_bits)))
+
+
+def _in_order(table: WireTable, places: NDArray[np.int64]) -> tuple[WireTable, NDArray[np.int64]]:
+    """The rows of a table slice by slice, and the slice of each."""
+    order = np.argsort(places, kind="stable")
+    lengths = np.unique(places, return_counts=True)[1]
+    return replace(table.take_rows(order), slices=tuple(int(one) for one in lengths)), places[order]
 
 
 async def reduce_slices(x: Wires, places: NDArray[np.int64], join: Callable[[Wires, Wires], Awaitable[Wires]]) -> Wires:

@@ -73,12 +73,14 @@ class WireTable:
         valid: 1 where a row counts, ``(rows,)``.
         runs: lengths of runs of rows, one after the other, that owners have sorted; empty for none.
         sorted_by: by which columns, some of their bits turned, those that do not count last.
+        slices: lengths of slices of rows, one after the other, of which each is sorted by itself; empty for one of all.
     """
 
     columns: Mapping[str, Wires]
     valid: Wires
     runs: tuple[int, ...] = ()
     sorted_by: tuple[tuple[str, Any], ...] = ()
+    slices: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.valid)

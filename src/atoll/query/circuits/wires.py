@@ -223,7 +223,7 @@ class WireTables(WireValues):
         if table.runs and asked == list(known[: len(asked)]):
             records = await _merge_runs(records, table.runs, len(key))
         else:
-            records = await sort_rows(records, len(key))
+            records = await _sort_slices(records, table.slices or (len(table),), len(key))
         bits, columns, at = [], {}, 0
         for one in reversed(parts):
             bits.append(records[at : at + len(one.bits)])
@@ -234,7 +234,7 @@ class WireTables(WireValues):
             columns[name] = records[at : at + len(table.columns[name])]
             at += len(table.columns[name])
         valid = one_bit(columns.pop(VALID))
-        return WireTable({name: columns[name] for name in table.columns}, valid), bits[::-1]
+        return WireTable({name: columns[name] for name in table.columns}, valid, slices=table.slices), bits[::-1]
 
     async def sort_by_all(self, table: WireTable) -> WireTable:
         """The rows in the order of all of their columns: nobody sees whose they were."""
@@ -584,6 +584,25 @@ async def _merge_runs(records: Wires, runs: Sequence[int], key: int) -> Wires:
         merged = [await merge_rows(one, other, key) for one, other in zip(parts[::2], parts[1::2], strict=False)]
         parts = [*merged, *parts[2 * len(merged) :]]
     return parts[0]
+
+
+async def _sort_slices(records: Wires, lengths: Sequence[int], key: int) -> Wires:
+    """Slices of records, each sorted; those of equal lengths, up to a power of two, at once. Rows that fill one up do not count, and so are its last."""
+    if len(lengths) == 1:
+        return await sort_rows(records, key)
+    rows, starts = np.asarray(lengths), np.cumsum([0, *lengths[:-1]])
+    sizes = np.array([1 << (int(n) - 1).bit_length() for n in rows])
+    parts, places = list[Wires](), list[Any]()
+    nothing = records.by.constant(np.arange(len(records))[:, None] == key - 1)  # the bit that says so is the highest
+    filled, end = join_wires([records, nothing], axis=1), records.shape[1]
+    for size in np.unique(sizes):
+        mine = np.flatnonzero(sizes == size)
+        at = starts[mine, None] + np.arange(size)
+        there = np.arange(size) < rows[mine, None]
+        made = await sort_rows(filled[:, np.where(there, at, end).ravel()], key, block=int(size))
+        parts.append(made[:, np.flatnonzero(there.ravel())])
+        places.append(at[there])
+    return join_wires(parts, axis=1)[:, np.argsort(np.concatenate(places))]
 
 
 async def _add_bits(x: Wires, y: Wires) -> Wires:

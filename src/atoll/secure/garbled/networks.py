@@ -95,10 +95,16 @@ async def merge_rows(first: Wires, second: Wires, key: int) -> Wires:
     return records
 
 
-async def sort_rows(records: Wires, key: int) -> Wires:
-    """Sort records ``(w, rows)`` by their lowest ``key`` bits; equal keys in any order."""
+async def sort_rows(records: Wires, key: int, *, block: int | None = None) -> Wires:
+    """Sort records ``(w, rows)`` by their lowest ``key`` bits; equal keys in any order.
+
+    Args:
+        records: the records.
+        key: bits of the key.
+        block: a power of two: each so many rows are sorted by themselves; by default all together.
+    """
     n, run = records.shape[1], 1
-    while run < n:
+    while run < (n if block is None else min(n, block)):
         records = await _exchange(records, _Pairs(n, run, mirrored=True), key)  # two sorted runs, the second backwards
         stride = run // 2
         while stride:
