@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import statistics
 from decimal import Decimal
 from typing import Any
 
@@ -150,6 +151,22 @@ def test_sums_are_exact_where_doubles_would_lose_them() -> None:
     far = {"a": TableSource({"t": ({"x": "DOUBLE"}, [(1e9,), (1e9 + 1,)])}), "b": TableSource({"t": ({"x": "DOUBLE"}, [(1e9 + 2,)])})}  # fmt: skip
     with connected(far, policy) as db:
         assert db.sql("SELECT var_samp(x), sum(x) FROM t").rows == [(1.0, 3e9 + 3)]
+
+
+def test_a_check_allows_for_the_digits_that_duckdb_loses() -> None:
+    """Variances of values far from 0, which sums have exactly; and not for other numbers, nor for more digits."""
+    made = {f"s{k}": TableSource({"t": ({"v": "DOUBLE"}, [(1e9 + 0.125 * (3 * k + i),) for i in range(6)])}) for k in range(2)}  # fmt: skip
+    with connected(made, {"policy": {"min_count": 1}, "tables": {"t": {"columns": {"v": {"level": "private", "release": "aggregate"}}}}}) as db, pooled(made) as oracle:  # fmt: skip
+        found = db.sql("SELECT var_samp(v), stddev_pop(v) FROM t")
+        exact = statistics.variance([0.125 * (3 * k + i) for k in range(2) for i in range(6)])
+        assert found.rows[0][0] == pytest.approx(exact, rel=1e-12)
+        [(theirs, _)] = oracle.execute("SELECT var_samp(v), 0 FROM t").fetchall()
+        assert theirs != pytest.approx(exact, rel=1e-9)
+        assert db.check(found)
+        for factor, text in ((1 + 1e-5, "SELECT var_samp(v), stddev_pop(v) FROM t"), (1 + 1e-8, "SELECT sum(v), avg(v) FROM t")):  # fmt: skip
+            one = db.sql(text)
+            one.rows = [tuple(value * factor for value in one.rows[0])]
+            assert db.check(one) is False
 
 
 def test_rows_that_every_site_has_count_once() -> None:

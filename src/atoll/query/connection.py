@@ -215,14 +215,16 @@ class SqlConnection:
             params: the statement's parameters.
 
         Returns:
-            Whether the rows are equal: in any order unless the statement orders them, and doubles to 1e-9 of their size. Groups and values that were withheld may be anything. ``None`` for an
+            Whether the rows are equal: in any order unless the statement orders them, and doubles to 1e-9 of their size, or 1e-6 beside variances and correlations, of which DuckDB loses digits where values are
+            far from 0. Groups and values that were withheld may be anything. ``None`` for an
             answer that is approximate, or only a plan, or one of several that are right, such as a matching.
         """
         inexact = result.approximate is not None or bool(result.privacy and result.privacy["noise_std"])
         if result.explained or inexact or result.statement is None or result.statement.needs:
             return None
         expected, ordered = self._pool(result.statement.text, params)
-        return _equal_rows(result.rows, expected, ordered, result.withheld_groups, result.withheld_values)
+        near = 1e-6 if _has_moments(result.statement.tree) else 1e-9
+        return _equal_rows(result.rows, expected, ordered, result.withheld_groups, result.withheld_values, near)
 
     def try_strategies(
         self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, check: bool = False, **noise: Any
@@ -481,7 +483,15 @@ class Cursor:
         """Do nothing, as PEP 249 allows."""
 
 
-def _equal_rows(found: Sequence[Any], expected: Sequence[Any], ordered: bool, groups: int | None, values: int) -> bool:
+def _has_moments(tree: Any) -> bool:
+    """Whether a statement asks for variances or correlations."""
+    from sqlglot import exp
+
+    kinds = (exp.Variance, exp.VariancePop, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Corr, exp.CovarPop, exp.CovarSamp)  # fmt: skip
+    return tree.find(*kinds) is not None
+
+
+def _equal_rows(found: Sequence[Any], expected: Sequence[Any], ordered: bool, groups: int | None, values: int, near: float) -> bool:  # fmt: skip
     """Whether rows are those expected, up to what was withheld."""
     groups = len(expected) if groups is None else groups
     if len(found) > len(expected) or len(expected) - len(found) > groups:
@@ -489,20 +499,20 @@ def _equal_rows(found: Sequence[Any], expected: Sequence[Any], ordered: bool, gr
     left = list(expected) if ordered else sorted(expected, key=_row_key)
     for row in found if ordered or values else sorted(found, key=_row_key):
         # Without withheld values both are sorted alike, so that the first row that is left is nearly always the one.
-        place = next((k for k, other in enumerate(left) if _equal_row(row, other, loose=values > 0)), None)
+        place = next((k for k, other in enumerate(left) if _equal_row(row, other, near, loose=values > 0)), None)
         if place is None or (ordered and place > groups):
             return False
         del left[place]
     return True
 
 
-def _equal_row(row: Sequence[Any], other: Sequence[Any], *, loose: bool) -> bool:
-    return all((loose and a is None) or _equal_cell(a, b) for a, b in zip(row, other, strict=True))
+def _equal_row(row: Sequence[Any], other: Sequence[Any], near: float, *, loose: bool) -> bool:
+    return all((loose and a is None) or _equal_cell(a, b, near) for a, b in zip(row, other, strict=True))
 
 
-def _equal_cell(a: Any, b: Any) -> bool:
+def _equal_cell(a: Any, b: Any, near: float) -> bool:
     if isinstance(a, float) and isinstance(b, float):
-        return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+        return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=near, abs_tol=1e-12)
     return type(a) is type(b) and bool(a == b)
 
 
