@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -147,6 +148,17 @@ def test_noise_has_a_budget_that_outlives_a_command(atoll: Callable[..., Any], t
 CELL = '=1\x1b]0;owned\x07\x1b[2J\u202e[red]<b>|a,"b\r\n\x9b31m\u2028'
 
 
+def test_explain_analyze_says_what_it_took_and_explain_does_not(atoll: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "visits.csv").write_text("ward,pay\nA,1\nB,2\n")
+    (tmp_path / "p.yaml").write_text(POLICY)
+    asked = ["sql", *(word for name in ("north", "south") for word in ("--silo", f"{name}={tmp_path}/{name}")), "--policy", str(tmp_path / "p.yaml")]  # fmt: skip
+    said = " ".join(atoll(*asked, "EXPLAIN ANALYZE SELECT ward, count(*) FROM visits GROUP BY ward").out.split())
+    assert re.search(r"it took [\d,]+ bytes \(north [\d,]+, south [\d,]+\), \d+ rounds? and .* s of it for the sites' own queries; 2 rows", said)  # fmt: skip
+    assert "it took" not in atoll(*asked, "EXPLAIN SELECT ward, count(*) FROM visits GROUP BY ward").out
+
+
 def test_escapes_in_cells_print_as_text(atoll: Callable[..., Any], tmp_path: Path) -> None:
     """No cell, and no name of a column, moves the cursor, is markup, or ends a line; files have the cell as it is."""
     for name in ("north", "south"):
@@ -160,7 +172,7 @@ def test_escapes_in_cells_print_as_text(atoll: Callable[..., Any], tmp_path: Pat
     assert all(letter.isprintable() or letter == "\n" for letter in said), said
     assert "=1\\x1b]0;owned\\x07\\x1b[2J\\u202e[red]<b>|a" in said
     assert "2 rows" not in said.splitlines()[1]
-    assert "1 rows" in said
+    assert "1 row\n" in said
     assert "\x1b" not in atoll(*asked, "--json", text).out
     with_file = atoll(*asked, "-o", str(tmp_path / "out.csv"), text)
     assert "\x1b" not in with_file.out

@@ -212,7 +212,7 @@ class SqlShell:
     def _show_rows(self, result: Any) -> None:
         if self._file is not None and not result.explained:
             self._write(result, self._file)
-            self._say(f"{len(result.rows)} rows in {self._file}")
+            self._say(f"{len(result.rows):,} row{'' if len(result.rows) == 1 else 's'} in {self._file}")
         elif self._expanded and not result.explained:
             self._say(_expanded(result))
         else:

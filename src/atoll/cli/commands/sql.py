@@ -219,7 +219,7 @@ def _shown(result: Any, *, planned: bool) -> Any:
         table.add_column(Text(show_cell(name)))
     for row in result.rows:
         table.add_row(*(Text(show_cell(value)) for value in row))
-    words = [f"{len(result.rows)} rows"]
+    words = [_words_of_rows(result)]
     if result.withheld_groups:
         words.append(f"{result.withheld_groups} groups withheld: too few rows")
     if result.withheld_values:
@@ -233,6 +233,19 @@ def _shown(result: Any, *, planned: bool) -> Any:
             words.append(f"at confidence {result.approximate['confidence']:g} at most {most}")
         words += [f"{one['before']:,} rows became {one['after']:,}" for one in result.privacy.get("sizes", ())]
     return Group(table, Text(", ".join(words)))
+
+
+def _words_of_rows(result: Any) -> str:
+    return f"{len(result.rows):,} row{'' if len(result.rows) == 1 else 's'}"
+
+
+def _words_of_run(result: Any) -> str:
+    """What an answer took, beside what was expected of it."""
+    facts, seconds = result.facts(), result.seconds
+    links = ", ".join(f"{show_cell(site)} {count:,}" for site, count in result.links.items())
+    local = "" if seconds["local"] is None else f", {seconds['local']:.2g} s of it for the sites' own queries"
+    rounds = f"{facts['rounds']} round{'' if facts['rounds'] == 1 else 's'}"
+    return f"it took {result.bytes:,} bytes ({links}), {rounds} and {seconds['total']:.2g} s{local}; {_words_of_rows(result)}"
 
 
 def _plan_tables(result: Any) -> list[Any]:
@@ -251,4 +264,5 @@ def _plan_tables(result: Any) -> list[Any]:
     rejected: Mapping[str, str] = result.rejected
     rounds, seconds = result.expected["rounds"], result.expected["seconds"]
     cost = Text(f"about {result.predicted:,} bytes at all sites together for one group, in {rounds} round{'' if rounds == 1 else 's'}: {seconds:.2g} s on links of 40 MB/s and 8 ms a round")  # fmt: skip
-    return [steps, told, cost, *(Text(show_cell(f"{name} lost: {why}")) for name, why in rejected.items())]
+    took = [] if result.facts()["explain"] == "explain" else [Text(_words_of_run(result))]
+    return [steps, told, cost, *took, *(Text(show_cell(f"{name} lost: {why}")) for name, why in rejected.items())]
