@@ -44,8 +44,10 @@ def test_known_answer_of_rfc_9180():
     sender = bytes.fromhex("f0f4f9e96c54aeed3f323de8534fffd7e0577e4ce269896716bcb95643c8712b")
     enc = bytes.fromhex("f7674cc8cd7baa5872d1f33dbaffe3314239f6197ddf5ded1746760bfc847e0e")
     sealed = bytes.fromhex("ab1a13c9d4f01a87ec3440dbd756e2677bd2ecf9df0ce7ed73869b98e00c09be111cb9fdf077347aeb88e61bdf")
-    context = hpke.receive(enc, sender, recipient, b"Ode on a Grecian Urn")
-    assert context.open(sealed, b"Count-0") == b"Beauty is truth, truth beauty"
+    own = hpke.OwnKey(recipient)
+    for key in (recipient, own, own):  # an own key remembers what it agreed on with the sender
+        context = hpke.receive(enc, sender, key, b"Ode on a Grecian Urn")
+        assert context.open(sealed, b"Count-0") == b"Beauty is truth, truth beauty"
 
 
 def test_a_context_keeps_the_order():
@@ -56,6 +58,29 @@ def test_a_context_keeps_the_order():
     assert (receiving.open(first, b""), receiving.open(second, b"")) == (b"one", b"two")
     with pytest.raises(LetterError, match="does not open"):
         hpke.receive(enc, hpke.public_of(ours), theirs, b"talk").open(second, b"")
+
+
+def test_an_own_key_that_is_used_for_many_messages_makes_the_same_ones(monkeypatch):
+    monkeypatch.setattr(hpke, "_MOST_AGREED", 2)
+    ours, others = hpke.OwnKey(bytes(range(32))), [bytes([i]) * 32 for i in range(1, 5)]
+    for other in [*others, *others]:
+        public = hpke.public_of(other)
+        once, often = (hpke.send(public, key, bytes(range(2, 34)), b"talk") for key in (ours.private, ours))
+        assert once[0] == often[0]
+        assert once[1].seal(b"one", b"") == often[1].seal(b"one", b"")
+    with pytest.raises(LetterError, match="public key is not usable"):
+        ours.agree(bytes(32))
+
+
+def test_a_key_that_was_replaced_is_forgotten():
+    keys = DerivedKeys(b"r" * 32)
+    seals, sent = RealSealing(keys, "job 1"), letter()
+    assert seals.open(sent) == SECRET
+    keys._private["b"] = bytes(range(32))
+    keys._public.clear()
+    with pytest.raises(LetterError, match="does not open"):
+        seals.open(sent)
+    assert seals.open(letter(seals)) == SECRET
 
 
 def test_a_key_without_a_secret_in_it_is_refused():

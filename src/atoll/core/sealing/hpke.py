@@ -10,6 +10,7 @@ an order, use one context for all messages; its sequence numbers are the nonces.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from ..errors import LetterError, MissingExtraError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-__all__ = ["KEY", "TAG", "HpkeContext", "public_of", "receive", "send"]
+__all__ = ["KEY", "TAG", "HpkeContext", "OwnKey", "public_of", "receive", "send"]
 
 KEY = 32
 """Bytes of a private key, of a public key and of ``enc``."""
@@ -90,12 +91,48 @@ def _raw_public(key: Any) -> bytes:
     return raw
 
 
-def send(recipient: bytes, sender: bytes, ephemeral: bytes, info: bytes) -> tuple[bytes, HpkeContext]:
+class OwnKey:
+    """A private key that is used for many messages: what it agrees on with another party's lasting key is worked out once. Whoever holds the object holds the key.
+
+    Args:
+        private: the key, 32 bytes.
+
+    Attributes:
+        private: the same.
+        public: its public key.
+    """
+
+    __slots__ = ("_agreed", "_key", "private", "public")
+
+    def __init__(self, private: bytes) -> None:
+        self.private, self._key = private, _load(private)
+        self.public = _raw_public(self._key)
+        self._agreed: dict[bytes, bytes] = {}
+
+    def agree_once(self, public: bytes) -> bytes:
+        """The secret that a message's own key agrees on with this one."""
+        return _agree_secret(self._key, public)
+
+    def agree(self, public: bytes) -> bytes:
+        """The secret that this key and a lasting one agree on."""
+        found = self._agreed.get(public)
+        if found is None:
+            if len(self._agreed) >= _MOST_AGREED:
+                self._agreed.clear()
+            found = self._agreed[public] = _agree_secret(self._key, public)
+        return found
+
+
+_MOST_AGREED = 1 << 14
+"""Secrets that a key remembers."""
+
+
+def send(recipient: bytes, sender: bytes | OwnKey, ephemeral: bytes, info: bytes) -> tuple[bytes, HpkeContext]:
     """``SetupAuthS``.
 
     Args:
         recipient: the recipient's public key.
-        sender: the sender's private key.
+        sender: the sender's private key; of many messages, an `OwnKey`.
         ephemeral: a new private key: 32 secret bytes that are used once.
         info: the context that both ends must agree on.
 
@@ -105,27 +142,27 @@ def send(recipient: bytes, sender: bytes, ephemeral: bytes, info: bytes) -> tupl
     Raises:
         LetterError: the recipient's key is not a usable point.
     """
-    new, own = _load(ephemeral), _load(sender)
+    new, own = _load(ephemeral), sender if isinstance(sender, OwnKey) else OwnKey(sender)
     enc = _raw_public(new)
-    shared = _agree_secret(new, recipient) + _agree_secret(own, recipient)
-    return enc, _context(shared, enc + recipient + _raw_public(own), info)
+    shared = _agree_secret(new, recipient) + own.agree(recipient)
+    return enc, _context(shared, enc + recipient + own.public, info)
 
 
-def receive(enc: bytes, sender: bytes, recipient: bytes, info: bytes) -> HpkeContext:
+def receive(enc: bytes, sender: bytes, recipient: bytes | OwnKey, info: bytes) -> HpkeContext:
     """``SetupAuthR``: the context that opens.
 
     Args:
         enc: the sender's ephemeral public key.
         sender: the sender's public key.
-        recipient: the recipient's private key.
+        recipient: the recipient's private key; of many messages, an `OwnKey`.
         info: the context that both ends must agree on.
 
     Raises:
         LetterError: ``enc`` or the sender's key is not a usable point.
     """
-    own = _load(recipient)
-    shared = _agree_secret(own, enc) + _agree_secret(own, sender)
-    return _context(shared, enc + _raw_public(own) + sender, info)
+    own = recipient if isinstance(recipient, OwnKey) else OwnKey(recipient)
+    shared = own.agree_once(enc) + own.agree(sender)
+    return _context(shared, enc + own.public + sender, info)
 
 
 def _agree_secret(private: Any, public: bytes) -> bytes:
@@ -140,12 +177,16 @@ def _context(dh: bytes, kem_context: bytes, info: bytes) -> HpkeContext:
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     shared = _expand(_extract(b"", b"eae_prk", dh, _KEM), b"shared_secret", kem_context, KEY, _KEM)
-    schedule = (
-        _MODE_AUTH + _extract(b"", b"psk_id_hash", b"", _SUITE) + _extract(b"", b"info_hash", info, _SUITE)
-    )  # no pre-shared key
+    schedule = _key_schedule(info)
     secret = _extract(shared, b"secret", b"", _SUITE)
     key = _expand(secret, b"key", schedule, 32, _SUITE)
     return HpkeContext(ChaCha20Poly1305(key), _expand(secret, b"base_nonce", schedule, _NONCE, _SUITE))
+
+
+@functools.lru_cache(maxsize=256)
+def _key_schedule(info: bytes) -> bytes:
+    """What the keys of a context are bound to; there is no pre-shared key."""
+    return _MODE_AUTH + _extract(b"", b"psk_id_hash", b"", _SUITE) + _extract(b"", b"info_hash", info, _SUITE)
 
 
 def _extract(salt: bytes, label: bytes, keys: bytes, suite: bytes) -> bytes:

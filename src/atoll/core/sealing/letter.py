@@ -170,11 +170,14 @@ class DerivedKeys:
 
     def __init__(self, root: bytes) -> None:
         self._root = root
+        self._private: dict[str, bytes] = {}
         self._public: dict[str, bytes] = {}
 
     def private(self, party: str) -> bytes:
         """A party's private key."""
-        return hmac.digest(self._root, b"atoll letters\0" + party.encode(), hashlib.sha256)
+        if party not in self._private:
+            self._private[party] = hmac.digest(self._root, b"atoll letters\0" + party.encode(), hashlib.sha256)
+        return self._private[party]
 
     def public(self, party: str) -> bytes:
         """A party's public key."""
@@ -268,6 +271,15 @@ class RealSealing:
     def __init__(self, keys: Keys, domain: str) -> None:
         self.keys = keys
         self.domain = domain
+        self._own: dict[str, hpke.OwnKey] = {}
+        self._info: dict[str, bytes] = {}
+
+    def _own_key(self, party: str) -> hpke.OwnKey:
+        """The key of a party here. One that was replaced is forgotten."""
+        private, known = self.keys.private(party), self._own.get(party)
+        if known is None or known.private != private:
+            known = self._own[party] = hpke.OwnKey(private)
+        return known
 
     def organisation(self, party: str) -> str:
         """Who holds a party's key."""
@@ -277,7 +289,7 @@ class RealSealing:
         self, sender: str, to: str, request: str, number: int, content: Tree, secret: Draw, agreed: bytes = b""
     ) -> Letter:
         """Encrypt a letter."""
-        enc, context = hpke.send(self.keys.public(to), self.keys.private(sender), secret(hpke.KEY), self.info("letter"))
+        enc, context = hpke.send(self.keys.public(to), self._own_key(sender), secret(hpke.KEY), self.info("letter"))
         aad = M.encode(envelope_of(sender, to, request, number)) + agreed
         return Letter(sender, to, request, number, enc, context.seal(M.encode(content), aad))
 
@@ -286,7 +298,7 @@ class RealSealing:
         if not letter.real:
             raise LetterError("it is not encrypted", remedy="check its relay: parties encrypt their letters")
         context = hpke.receive(
-            letter.key, self.keys.public(letter.sender), self.keys.private(letter.to), self.info("letter")
+            letter.key, self.keys.public(letter.sender), self._own_key(letter.to), self.info("letter")
         )
         try:
             return M.decode(context.open(letter.ciphertext, M.encode(letter.envelope()) + agreed))
@@ -295,4 +307,6 @@ class RealSealing:
 
     def info(self, use: str) -> bytes:
         """The context that the keys of one use are bound to."""
-        return M.encode(["atoll", 1, use, self.domain])
+        if use not in self._info:
+            self._info[use] = M.encode(["atoll", 1, use, self.domain])
+        return self._info[use]
