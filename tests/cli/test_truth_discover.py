@@ -112,6 +112,7 @@ def test_numbers_have_errors_and_a_correlation(tmp_path, capsys):
         (("--protocol", "shamit"), "shamir"),
         (("--protocol", "masks", "--committee", "3"), "--committee 3 with --protocol masks"),
         (("--protocol", "masks", "--checks"), "--checks with --protocol masks"),
+        (("--protocol", "masks", "--pack", "2"), "--pack 2 with --protocol masks"),
         (("--clip", "2"), "--clip 2 without --epsilon"),
         (("--epsilon", "2"), "say how much a worker may add"),
         (("--protocol", "masks", "--min-reporters", "2"), "which compares nothing under shares"),

@@ -324,7 +324,7 @@ class PartySteps:
         test, domain = protocol.find_test(codec, layout), protocol.domain(codec)
         island.bind_letters(_letter_context(state, message), self.half.share.name)
         label = f"step {message['number']} attempt {message['attempt']} of {island.request.rpartition('/@')[0]}"
-        entries = codec.entries + (0 if test is None else test.tasks)
+        entries = protocol.count_letter(codec.entries) + (0 if test is None else test.tasks)
         self._cover(island, "a share of a sum")
         total = add_letters(island, senders, 2 if self.noise is None else self.noise.least, entries, domain, label)
         if test is None:

@@ -59,6 +59,7 @@ class TruthPlan:
     Attributes:
         success: probability that ``threshold`` users remain after all iterations, of one connection each.
         success_masks: the same, with the two connections of double masks.
+        success_packed: the same by shares that stand for ``pack`` numbers each, and bear as many colluders: ``threshold + pack - 1`` users must remain.
         ranking_failure: probability that one of the ``2 t + 1`` groups has nobody left, with groups of real sizes.
         ranking_bound: the bound of Theorem 5.3, which counts every group as the smallest: never below ``ranking_failure``.
         ranking_unfloored: the formula of the theorem with groups of ``n / (2 t + 1)`` members, no whole number. The paper prints it, and it is below the truth.
@@ -69,6 +70,7 @@ class TruthPlan:
 
     success: float
     success_masks: float
+    success_packed: float
     ranking_failure: float
     ranking_bound: float
     ranking_unfloored: float
@@ -88,6 +90,7 @@ def plan_truth(
     iterations: int,
     *,
     ranking_threshold: int,
+    pack: int = 1,
     trials: int = 10_000,
     seed: int = 0,
 ) -> TruthPlan:
@@ -102,6 +105,7 @@ def plan_truth(
         loss: probability that a connection is lost, in [0, 1).
         iterations: ``k``.
         ranking_threshold: colluders that a leader-board bears, also ``t`` in the paper: ``2 t + 1`` groups share the users among them.
+        pack: numbers of a polynomial, for ``success_packed``.
         trials: campaigns to play.
         seed: of these campaigns.
 
@@ -112,6 +116,11 @@ def plan_truth(
     _require(1 <= threshold <= users, f"threshold={threshold} of {users} users", f"use a threshold of 1 to {users}")
     _require(0 <= loss < 1, f"loss={loss}", "give the share of the connections that are lost, from 0 to below 1")
     _require(iterations >= 1, f"{iterations} iterations", "make 1 iteration or more")
+    _require(
+        1 <= pack <= users - threshold + 1,
+        f"pack={pack} with threshold={threshold} of {users} users",
+        f"pack 1 to {users - threshold + 1} numbers: threshold + pack - 1 users must remain",
+    )
     groups = 2 * ranking_threshold + 1
     _require(
         ranking_threshold >= 0 and groups <= users,
@@ -126,6 +135,7 @@ def plan_truth(
     return TruthPlan(
         success=_most_stay(users, threshold, (1 - loss) ** (SHARES * iterations)),
         success_masks=_most_stay(users, threshold, (1 - loss) ** (MASKS * iterations)),
+        success_packed=_most_stay(users, threshold + pack - 1, (1 - loss) ** (SHARES * iterations)),
         ranking_failure=_some_group_is_lost(loss, sizes),
         ranking_bound=_some_group_is_lost(loss, [small] * groups),
         ranking_unfloored=_some_group_is_lost(loss, [users / groups] * groups),
@@ -185,7 +195,7 @@ class CommitteePlan:
     Attributes:
         members: ``k``, drawn by lot.
         threshold: members whose sums give the result, ``t``.
-        exposed: probability that ``t`` members collude: they see what the users share.
+        exposed: probability that ``t`` members collude: they see what the users share. With packed shares that is ``pack - 1`` below the threshold, and they see some of it.
         stuck: probability that fewer than ``t`` members stay: the iteration must be made again.
     """
 
@@ -200,7 +210,7 @@ class CommitteePlan:
 
 
 @functools.lru_cache(maxsize=64)
-def plan_committee(users: int, loss: float, colluders: float, products: bool = False) -> CommitteePlan:
+def plan_committee(users: int, loss: float, colluders: float, products: bool = False, pack: int = 1) -> CommitteePlan:
     """Find the least ``k`` for which a ``t`` exists, and the least such ``t``.
 
     Of ``n`` users a lot draws ``k`` who add up for all. ``c = ceil(colluders n)`` users collude, and ``s = ceil(loss n)`` are lost before they have sent their sums:
@@ -216,6 +226,7 @@ def plan_committee(users: int, loss: float, colluders: float, products: bool = F
         loss: share of the users that are lost while a committee serves.
         colluders: share of the users that pool what they see.
         products: whether the committee multiplies on shares (`Shamir.min_reporters`): ``2 t - 1`` members must then stay.
+        pack: numbers of a polynomial (`Shamir.pack`): ``t + pack - 1`` members must then stay, and the plan's threshold is that.
 
     Raises:
         ConfigError: a number makes no sense, or even all users together have no such threshold.
@@ -227,12 +238,12 @@ def plan_committee(users: int, loss: float, colluders: float, products: bool = F
     for members in range(2, users + 1):
         exposed = _tail(users, marked, members)
         threshold = max(2, int(np.argmax(exposed <= SECRECY)))  # the last entry is 0
-        needed = 2 * threshold - 1 if products else threshold
+        needed = 2 * threshold - 1 if products else threshold + pack - 1
         if needed > members:
             continue
         stuck = float(_tail(users, lost, members)[members - needed + 1])
         if stuck <= RECOVERY:
-            return CommitteePlan(members, threshold, float(exposed[threshold]), stuck)
+            return CommitteePlan(members, threshold + pack - 1, float(exposed[threshold]), stuck)
     raise ConfigError(
         f"{users} users, of whom {lost} are lost and {marked} collude, have no committee that both keeps secrets and recovers",
         where="plan_committee",

@@ -43,7 +43,9 @@ from atoll.secure.shares import (
     correct_shamir,
     expand_share,
     open_additive,
+    open_packed,
     split_additive,
+    split_packed,
     split_seeded,
     split_shamir,
 )
@@ -339,12 +341,16 @@ class TruthProtocol(Checked):
         del threshold
         return 0
 
+    def count_letter(self, entries: int) -> int:
+        """Shares of a letter, of so many numbers."""
+        return entries
+
     def count_share_bytes(self, codec: SumCodec, parties: int) -> int:
         """Bytes of the shares that a party sends in a step, without envelopes; of its numbers, where nobody holds shares."""
         holders, threshold = self.plan_holders(parties)
         seeds = self.count_seeds(threshold)
         word = 4 if self.whole and self.domain(codec).bits <= 32 else 8
-        return SEED * seeds + word * codec.entries * max(holders - seeds, 1)
+        return SEED * seeds + word * self.count_letter(codec.entries) * max(holders - seeds, 1)
 
     async def add_up(self, fed: Federation, half: PartyHalf, asked: SumRequest) -> ContributedSum:
         """Add up the contributions of one step."""
@@ -493,7 +499,7 @@ class Additive(TruthProtocol):
                 replies = sums.by_name()
         except QuorumError as error:
             raise self._too_few(0, holders, asked, str(error)) from error
-        domain, entries, known = self.domain(asked.codec), asked.codec.entries, None
+        domain, entries, known = self.domain(asked.codec), self.count_letter(asked.codec.entries), None
         if asked.test is not None:
             replies, known = _split_tested(replies, asked.test)
             entries = int(np.count_nonzero(asked.test.find_open(known)))
@@ -504,7 +510,7 @@ class Additive(TruthProtocol):
         rows = {places[name]: row for name, row in fit.items()}
         numbers, off = self.open(fed, rows, holders, domain, asked.at) if entries else (np.zeros(0, np.uint64), ())
         blamed = tuple(sorted([*wrong, *(holders.names[place] for place in off)]))
-        signed = domain.signed(numbers)
+        signed = domain.signed(numbers[: asked.codec.entries])
         if asked.test is not None and known is not None:
             whole = np.zeros(asked.codec.entries, dtype=np.int64)
             whole[asked.test.find_open(known)] = signed
@@ -617,6 +623,8 @@ class Shamir(Additive):
         checks: whether shares that lie on no polynomial are found before anything is added up; it needs seeds, and one holder more than the threshold.
         min_reporters: workers that must report on a task, or its sums are shown to nobody, in each sum anew: whoever is lost does not count. 0 shows all. The holders multiply on shares, so that they learn whether there are enough and not how many
             (`atoll.truth.reporters`); it takes ``2 threshold - 1`` holders that are there.
+        pack: numbers of a party that share a polynomial (`atoll.secure.shares.split_packed`): letters and sums are shorter by this factor. ``threshold`` holders still give the result, and of these ``threshold - pack`` learn nothing together, in
+            place of ``threshold - 1``.
     """
 
     threshold: float = 0.5
@@ -626,6 +634,7 @@ class Shamir(Additive):
     seeds: bool = True
     checks: bool = False
     min_reporters: int = 0
+    pack: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -639,6 +648,8 @@ class Shamir(Additive):
             raise ConfigError(f"min_reporters={self.min_reporters}", where="Shamir", remedy="use 2 workers or more, or 0 to show all sums")  # fmt: skip
         if self.min_reporters and self.checks:
             raise ConfigError(f"min_reporters={self.min_reporters} with checks", where="Shamir", remedy="leave checks out: checked sums are opened whole")  # fmt: skip
+        if self.pack < 1 or (self.pack > 1 and (self.checks or self.min_reporters)):
+            raise ConfigError(f"pack={self.pack}{' with checks' if self.checks else ' with min_reporters' if self.min_reporters else ''}", where="Shamir", remedy="use 1 number of a polynomial or more, and pack=1 with checks or min_reporters")  # fmt: skip
         for name in ("loss", "colluders"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Shamir", remedy="use a share from 0 to below 1")  # fmt: skip
@@ -663,12 +674,14 @@ class Shamir(Additive):
                 else ""
             )
             raise ConfigError(f"threshold={threshold} of {size} holders{why}", where="Shamir", remedy=f"use a threshold of 2 to {most}, or a share of the holders" if most > 1 else f"use more holders, or leave {'checks' if self.checks else 'min_reporters'} out")  # fmt: skip
+        if threshold <= self.pack > 1:
+            raise ConfigError(f"pack={self.pack} with threshold={threshold}", where="Shamir", remedy=f"use a threshold of {self.pack + 1} or more, or pack fewer numbers: holders below threshold - pack + 1 learn nothing, and one alone must not")  # fmt: skip
         return size, threshold
 
     def _planned(self, parties: int) -> tuple[int, int] | None:
         """A committee smaller than all parties, if one keeps secrets and recovers."""
         try:
-            made = plan_committee(parties, self.loss, self.colluders, bool(self.min_reporters))
+            made = plan_committee(parties, self.loss, self.colluders, bool(self.min_reporters), self.pack)
         except ConfigError:
             return None
         return (made.members, made.threshold) if made.members < parties else None
@@ -687,13 +700,20 @@ class Shamir(Additive):
         return codec.field()
 
     def count_seeds(self, threshold: int) -> int:
-        """All holders but one below the threshold."""
-        return threshold - 1 if self.seeds else 0
+        """As many as learn nothing together."""
+        return threshold - self.pack if self.seeds else 0
+
+    def count_letter(self, entries: int) -> int:
+        """Shares stand for several numbers."""
+        return -(-entries // self.pack)
 
     def split(
         self, numbers: Array, holders: int, threshold: int, domain: Domain, secret: Any
     ) -> Sequence[bytes | Array]:
         """Return the shares of each holder, or the seed from which they follow."""
+        if self.pack > 1:
+            privacy = threshold - self.pack + 1
+            return split_packed(numbers, holders, privacy, self.pack, _as_field(domain), secret, seeds=self.seeds)
         if self.seeds:
             return split_seeded(numbers, holders, threshold, _as_field(domain), secret)
         return split_shamir(numbers, holders, threshold, _as_field(domain), secret)
@@ -737,23 +757,30 @@ class Shamir(Additive):
         except DataError as error:
             who = ", ".join(holders.names[place] for place in sorted(sums))
             raise DataError(f"wrong sums among those of {who}: {error.what}", where="Shamir", remedy="use a lower threshold or more holders: m sums correct (m - threshold) / 2 wrong ones") from error  # fmt: skip
-        return found.values, found.wrong
+        if self.pack == 1:
+            return found.values, found.wrong
+        right = {place: row for place, row in sums.items() if place not in found.wrong}
+        count = self.pack * len(found.values)
+        return open_packed(right, holders.threshold - self.pack + 1, self.pack, count, _as_field(domain)), found.wrong
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
         """Sums, and what holders could learn together."""
         sums = (Exposure("server", f"the sum of all contributions to each task on which {self.min_reporters} workers or more report, in each iteration; and which tasks these are", "a site that has all workers of a task shows what they add together"), Exposure("every holder", f"which tasks {self.min_reporters} workers or more report on, in each iteration", "nothing hides it; how many report stays hidden")) if self.min_reporters else (_sums_seen(),)  # fmt: skip
         holders, threshold = self.plan_holders(max(parties, 2))
+        safe = threshold - self.pack
         lies = f"the server follows the protocol, or fewer than {2 * threshold - holders} holders collude with it" if 2 * threshold > holders else "the server follows the protocol: with a threshold above one half it may lie"  # fmt: skip
         return (
             *sums,
             Exposure(
-                f"up to {threshold - 1} of the {holders} holders, together with the server",
+                f"up to {safe} of the {holders} holders, together with the server",
                 "nothing but the sums",
                 lies,
             ),
             Exposure(
-                f"{threshold} holders that pool their letters",
-                "every party's contributions",
+                f"{safe + 1} holders that pool their letters",
+                "every party's contributions"
+                if self.pack == 1
+                else f"something of every party's contributions, and {threshold} all of them",
                 "fewer collude: a higher threshold bears more colluders and less loss",
             ),
         )
@@ -808,7 +835,7 @@ class Virtual(TruthProtocol):
             raise self.of._too_few(left, asked.holders, asked)
         values = asked.codec.decode(np.asarray(found["words"], dtype=np.int64))
         path = f"{fed.slot}/{half.share.name}/@{'/'.join(map(str, asked.at))}/share"
-        sent = _count_virtual(asked, sorted(found.senders.names), there, domain, path, self.of.count_seeds(asked.holders.threshold))  # fmt: skip
+        sent = _count_virtual(asked, sorted(found.senders.names), there, domain, path, self.of)  # fmt: skip
         return ContributedSum(values, found.senders, virtual=sent)
 
     def exposures(self, parties: int) -> tuple[Exposure, ...]:
@@ -817,10 +844,11 @@ class Virtual(TruthProtocol):
 
 
 def _count_virtual(
-    asked: SumRequest, senders: Sequence[str], there: Collection[str], domain: Domain, path: str, seeds: int
+    asked: SumRequest, senders: Sequence[str], there: Collection[str], domain: Domain, path: str, of: Shamir
 ) -> dict[str, tuple[int, int]]:
     """Bytes that each party would have sent and received: the request with its reply and letters, and at holders the letters that they would get, with their own sums."""
-    holders, row = asked.holders.names, domain.narrow(np.zeros(asked.codec.entries, np.uint64))
+    holders, seeds = asked.holders.names, of.count_seeds(asked.holders.threshold)
+    row = domain.narrow(np.zeros(of.count_letter(asked.codec.entries), np.uint64))
     message = M.nbytes({**asked.message, "holders": list(holders)})
     told, reply = M.nbytes(_announcement(asked, senders)), M.nbytes(row)
     sizes = {name: len(name.encode()) for name in (*senders, *holders)}

@@ -46,6 +46,7 @@ def plan(
         float | None,
         typer.Option("--colluders", help="Share of the users that may collude: plans a committee for one iteration."),
     ] = None,
+    pack: Annotated[int, typer.Option("--pack", help="Numbers of a polynomial: shorter shares.", min=1)] = 1,
     trials: Annotated[int, typer.Option("--trials", help="Campaigns to simulate.", min=1)] = 10_000,
     seed: Annotated[int, typer.Option("--seed", help="Decides who is lost in them.", min=0)] = 0,
     json: Json = False,
@@ -54,14 +55,14 @@ def plan(
     from atoll.truth import plan_committee, plan_truth
 
     bears = users // 10 if ranking_threshold is None else ranking_threshold
-    found = plan_truth(users, threshold, loss, iterations, ranking_threshold=bears, trials=trials, seed=seed)
-    committee = None if colluders is None else plan_committee(users, loss, colluders)
-    asked = {"users": users, "threshold": threshold, "loss": loss, "iterations": iterations, "ranking_threshold": bears}
+    found = plan_truth(users, threshold, loss, iterations, ranking_threshold=bears, pack=pack, trials=trials, seed=seed)
+    committee = None if colluders is None else plan_committee(users, loss, colluders, pack=pack)
+    asked = {"users": users, "threshold": threshold, "loss": loss, "iterations": iterations, "ranking_threshold": bears, "pack": pack}  # fmt: skip
     members = {} if committee is None else {"committee": committee.plain()}
-    output_of(context).give({**asked, "seed": seed, **found.plain(), **members}, _table(found, committee))
+    output_of(context).give({**asked, "seed": seed, **found.plain(), **members}, _table(found, committee, pack))
 
 
-def _table(found: TruthPlan, committee: CommitteePlan | None) -> PlainTable:
+def _table(found: TruthPlan, committee: CommitteePlan | None, pack: int) -> PlainTable:
     table = PlainTable(header_style="bold")
     table.add_column("probability that")
     table.add_column("computed", justify="right")
@@ -69,6 +70,7 @@ def _table(found: TruthPlan, committee: CommitteePlan | None) -> PlainTable:
     played = found.simulated
     for what, computed, simulated in (
         ("the campaign ends, by shares", found.success, played.success),
+        *((("the campaign ends, by packed shares", found.success_packed, None),) if pack > 1 else ()),
         ("the campaign ends, by masks", found.success_masks, played.success_masks),
         ("the leader-board fails", found.ranking_failure, played.ranking_failure),
         ("  at most, by Theorem 5.3", found.ranking_bound, None),
@@ -186,6 +188,9 @@ _Rank = Annotated[
     int,
     typer.Option("--rank", help="Rank the parties at the end; so many colluders learn no number.", metavar="T", min=0),
 ]
+_Pack = Annotated[
+    int, typer.Option("--pack", help="Numbers that share a polynomial: shorter letters, fewer colluders.", min=1)
+]
 _Epsilon = Annotated[
     float | None,
     typer.Option("--epsilon", help="Differential privacy of a worker with all its reports, in all iterations."),
@@ -214,6 +219,7 @@ def discover(
         bool, typer.Option("--checks", help="Holders check all shares, so that cheats are named.")
     ] = False,
     min_reporters: _Least = 0,
+    pack: _Pack = 1,
     ranking: _Rank = 0,
     epsilon: _Epsilon = None,
     delta: _Delta = 1e-5,
@@ -238,7 +244,7 @@ def discover(
     parts, whole, repeated, known = _read(labels, site, truth)
     kind: Any = job_class("truth")
     asked: dict[str, Any] = {"loss": loss, "returns": 0.0 if for_good else 1.0, "label": ""}
-    asked["protocol"] = _protocol_of(protocol, threshold, committee, loss, checks, min_reporters)
+    asked["protocol"] = _protocol_of(protocol, threshold, committee, loss, checks, min_reporters, pack)
     model, choice = _choose(kind, method, iterations, hierarchy, asked, parts, whole, seed)
     job = kind(model=model, ranking=ranking, **asked, **_public(model, whole), **_noise(epsilon, delta, clip))
     result = _play(job, parts, seed)
@@ -395,7 +401,7 @@ def _model_of(word: str, iterations: int | None, hierarchy: Path | None) -> Trut
     return model
 
 
-def _protocol_of(word: str, threshold: float, committee: str, loss: float, checks: bool, min_reporters: int) -> TruthProtocol:  # fmt: skip
+def _protocol_of(word: str, threshold: float, committee: str, loss: float, checks: bool, min_reporters: int, pack: int) -> TruthProtocol:  # fmt: skip
     """The protocol of a name; the loss that is played is the one that an ``auto`` committee is planned for.
 
     Raises:
@@ -413,10 +419,12 @@ def _protocol_of(word: str, threshold: float, committee: str, loss: float, check
         raise ConfigError(f"--checks with --protocol {word}", remedy="use --protocol shamir, or leave --checks out")
     if min_reporters and kind is not Shamir:
         raise ConfigError(f"--min-reporters {min_reporters} with --protocol {word}, which compares nothing under shares", remedy="use --protocol shamir, or leave --min-reporters out")  # fmt: skip
+    if pack > 1 and kind not in (Shamir, Virtual):
+        raise ConfigError(f"--pack {pack} with --protocol {word}", remedy="use --protocol shamir or virtual, or leave --pack out")  # fmt: skip
     if kind is Masks:
         return Masks(threshold=threshold)
     members = committee if committee == "auto" else int(committee)
-    shares = Shamir(threshold=threshold, committee=members, loss=loss or 0.05, checks=checks, min_reporters=min_reporters)  # fmt: skip
+    shares = Shamir(threshold=threshold, committee=members, loss=loss or 0.05, checks=checks, min_reporters=min_reporters, pack=pack)  # fmt: skip
     if kind is Virtual:
         return Virtual(of=shares)
     if kind is Shamir:

@@ -48,9 +48,11 @@ from .sharing import ShamirSharing as ShamirSharing
 from .sharing import Sharing as Sharing
 from .sharing import expand_share as expand_share
 from .sharing import open_additive as open_additive
+from .sharing import open_packed as open_packed
 from .sharing import open_replicated as open_replicated
 from .sharing import open_shamir as open_shamir
 from .sharing import split_additive as split_additive
+from .sharing import split_packed as split_packed
 from .sharing import split_replicated as split_replicated
 from .sharing import split_seeded as split_seeded
 from .sharing import split_shamir as split_shamir

@@ -37,10 +37,12 @@ __all__ = [
     "interpolate",
     "lagrange",
     "open_additive",
+    "open_packed",
     "open_replicated",
     "open_shamir",
     "sharing_of",
     "split_additive",
+    "split_packed",
     "split_replicated",
     "split_seeded",
     "split_shamir",
@@ -142,6 +144,74 @@ def split_seeded(values: Array, n: int, threshold: int, field: Field, secret: Wo
     seeds = [row.tobytes() for row in drawn]
     first = [expand_share(seed, values.size, field) for seed in seeds]
     return [*seeds, *_complete_shares(values, first, n, field)]
+
+
+def split_packed(
+    values: Array, n: int, threshold: int, pack: int, field: Field, secret: WordSource, *, seeds: bool = True
+) -> list[bytes | Array]:
+    """Split values so that each share stands for several of them (Franklin and Yung 1992).
+
+    A polynomial of degree ``threshold + pack - 2`` takes ``pack`` values at 0, -1, -2, …, and the shares of the first ``threshold - 1`` holders at their points. So shares are shorter by the factor ``pack``, fewer than ``threshold`` of them are
+    independent of the values, and ``threshold + pack - 1`` give them back (`atoll.secure.shares.open_packed`). Shares of several splits add up to shares of the sums.
+
+    Args:
+        values: elements of the field, ``(values,)``.
+        n: number of holders.
+        threshold: fewer shares are independent of the values.
+        pack: values of a polynomial.
+        field: a field with more than ``n + pack`` elements.
+        secret: where the polynomials come from.
+        seeds: whether the shares of the first holders follow from seeds of 32 bytes, as those of `split_seeded` do.
+
+    Raises:
+        ConfigError: the threshold is not 1 to ``n - pack + 1``, or the field is too small.
+
+    Example:
+        >>> from atoll.core.requests.island import Secret
+        >>> from atoll.secure.shares import Field, open_packed
+        >>> field = Field()
+        >>> shares = split_packed(field.of([3, 1, 4, 1, 5]), 6, 2, 3, field, Secret())
+        >>> open_packed({place: expand_share(shares[place], 2, field) for place in (0, 2, 3, 5)}, 2, 3, 5, field).tolist()
+        [3, 1, 4, 1, 5]
+    """
+    if pack < 1 or not 1 <= threshold <= n - pack + 1 or n + pack >= field.order:
+        raise ConfigError(f"threshold={threshold} and pack={pack} of {n} holders modulo {field.order}", where="split_packed", remedy="use threshold + pack - 1 of at most the number of holders, and a larger prime")  # fmt: skip
+    rows = _pack_rows(np.ravel(values), pack)
+    drawn = secret.uint64((threshold - 1, SEED // 8)).astype("<u8")
+    first = [row.tobytes() for row in drawn]
+    shares = [expand_share(seed, rows.shape[1], field) for seed in first]
+    given = tuple(range(-1, -pack - 1, -1)) + tuple(range(threshold - 1))
+    others = interpolate([*rows, *shares], given, tuple(range(threshold, n + 1)), field)
+    return [*(first if seeds else shares), *others]
+
+
+def _pack_rows(values: Array, pack: int) -> Array:
+    """Values in rows, with zeros at the end, ``(pack, ceil(values / pack))``: a column is one polynomial's."""
+    width = -(-values.size // pack)
+    rows = np.zeros(pack * width, dtype=np.uint64)
+    rows[: values.size] = values
+    return rows.reshape(pack, width)
+
+
+def open_packed(shares: Mapping[int, Array], threshold: int, pack: int, count: int, field: Field) -> Array:
+    """The values of packed shares, all of which must be right, ``(count,)``. `atoll.secure.shares.correct_shamir` with the threshold ``threshold + pack - 1`` finds wrong ones.
+
+    Args:
+        shares: holder's place, from 0 -> its share, ``(ceil(count / pack),)``; ``threshold + pack - 1`` or more of them.
+        threshold: that of `split_packed`.
+        pack: values of a polynomial.
+        count: how many values there are.
+        field: the field.
+
+    Raises:
+        DataError: there are fewer shares.
+    """
+    needed = threshold + pack - 1
+    if len(shares) < needed:
+        raise DataError(f"{len(shares)} shares, and {needed} are needed", where="open_packed", remedy="wait for more holders, or pack fewer values")  # fmt: skip
+    first = tuple(sorted(shares)[:needed])
+    found = interpolate([shares[place] for place in first], first, tuple(range(0, -pack, -1)), field)
+    return np.ravel(found)[:count]
 
 
 def expand_share(share: bytes | Array, count: int, field: Field) -> Array:
