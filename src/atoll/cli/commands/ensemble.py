@@ -111,24 +111,18 @@ def command(
         parallel=1 if seeds == 1 else None,
         tell=lambda line: None,
     )
-    told = _scores_of(found, several=seeds > 1) | {
-        "parameters": found.parameters,
-        "leaves": leaves,
-        "users": len(islands),
-        "opt_in": found.opt_in,
-        "left_out": _split_columns(table, (user, label, *aside))[0],
-    }
-    output = output_of(context)
+    told = _scores_of(found, several=seeds > 1) | {"leaves": leaves, "users": len(islands), "opt_in": found.opt_in}
+    told["left_out"] = _split_columns(table, (user, label, *aside))[0]
     if html is not None:
-        output.note(f"Page: {found.report(html)}")
-    output.give(told, _table(found, told["left_out"]))
+        output_of(context).note(f"Page: {found.report(html)}")
+    output_of(context).give(told, _table(found, told["left_out"]))
     return 0
 
 
 def _scores_of(found: Any, *, several: bool) -> dict[str, Any]:
     """Return the scores of all arms, the epsilon, and differences with intervals if there are several seeds."""
     told: dict[str, Any] = {name: found.scores[name] for name in _ARMS if name in found.scores}
-    told["epsilon"] = dict(found.epsilon)
+    told |= {"epsilon": dict(found.epsilon), "parameters": found.parameters}
     if several:
         told["differences"] = {
             one.group: {"auc": one.mean, "low": one.low, "high": one.high, "p": one.p} for one in found.differences()
