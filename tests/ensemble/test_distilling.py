@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
-from atoll.ensemble import Distillation, FedDF, Federated, FedMD, IndividualClusters, average_models, distil
+from atoll.ensemble import Distillation, FedBE, FedDF, Federated, FedMD, IndividualClusters, average_models, distil
 from atoll.ensemble.joining import JoinedLeaves
 from tests.ensemble.test_federated import leaf, nets, population, quiet, rows_of
 
@@ -88,6 +89,45 @@ def test_feddf_draws_clients_and_learns() -> None:
     made: Any = atoll.simulate(FedDF(training=job, rows=rows_of(islands).x, rounds=2, clients=3), islands)
     right = (made(torch.tensor(rows_of(islands).x)).argmax(-1).numpy() == rows_of(islands).y).mean()
     assert right > 0.5
+
+
+def test_a_bayesian_teacher_has_the_clients_their_mean_and_what_is_drawn_around_them() -> None:
+    models, sizes = nets(3), [1.0, 2.0, 5.0]
+    mean, rng = average_models(models, sizes), Rng.of(4)
+    rows, shares = torch.tensor(ROWS), np.array(sizes) / 8
+    many = FedBE(training=leaf(), rows=ROWS, samples=400).join_models(models, mean, sizes, rng)
+    assert len(many.members) == 3 + 1 + 400
+    assert torch.allclose(
+        many(rows),
+        torch.stack([one(rows).log_softmax(-1) for one in many.members]).logsumexp(0) - np.log(404),
+        atol=1e-5,
+    )
+    drawn = torch.stack([next(one.parameters()) for one in many.members[4:]]).numpy()
+    values = np.stack([next(one.parameters()).detach().numpy() for one in models])
+    centre = (shares[:, None, None] * values).sum(0)
+    spread = np.sqrt((shares[:, None, None] * (values - centre) ** 2).sum(0))
+    assert np.abs(drawn.mean(0) - centre).max() < 5 * spread.max() / 20
+    assert drawn.std(0) / spread == pytest.approx(np.ones_like(spread), abs=0.2)
+    convex = FedBE(training=leaf(), rows=ROWS, samples=50, law="dirichlet").join_models(models, mean, sizes, rng)
+    inside = torch.stack([next(one.parameters()) for one in convex.members]).numpy()
+    assert (inside >= values.min(0) - 1e-6).all()
+    assert (inside <= values.max(0) + 1e-6).all()
+    same = [FedBE(training=leaf(), rows=ROWS, samples=2).join_models(models, mean, sizes, rng)(rows) for _ in range(2)]
+    assert torch.equal(*same)
+
+
+def test_fedbe_is_feddf_with_another_teacher() -> None:
+    islands = population(users=4, rows=8)
+    job, how = leaf(model=nets(1)[0]), Distillation(steps=5)
+    made: Any = atoll.simulate(FedBE(training=job, rows=ROWS, rounds=1, distillation=how, samples=3), islands, seed=2)
+    plain: Any = atoll.simulate(FedDF(training=job, rows=ROWS, rounds=1, distillation=how), islands, seed=2)
+    gaps = [(a - b).abs().max() for a, b in zip(made.parameters(), plain.parameters(), strict=True)]
+    assert 0 < max(gaps) < 0.06  # five steps of Adam from the same mean
+    for name, value in (("samples", 0), ("concentration", 0.0)):
+        with pytest.raises(ConfigError, match=f"{name}={value}"):
+            FedBE(training=job, rows=ROWS, **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="law='normal'"):
+        FedBE(training=job, rows=ROWS, law="normal")  # type: ignore[arg-type]
 
 
 def test_what_teaches_nothing_is_refused() -> None:

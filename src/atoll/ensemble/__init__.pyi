@@ -10,6 +10,7 @@ from .clusters import ListedClusters as ListedClusters
 from .clusters import MixtureClusters as MixtureClusters
 from .clusters import RandomClusters as RandomClusters
 from .distilling import Distillation as Distillation
+from .distilling import FedBE as FedBE
 from .distilling import FedDF as FedDF
 from .distilling import FedMD as FedMD
 from .distilling import average_models as average_models

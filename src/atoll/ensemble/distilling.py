@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.island import Island
 
-__all__ = ["Distillation", "FedDF", "FedMD", "average_models", "distil"]
+__all__ = ["Distillation", "FedBE", "FedDF", "FedMD", "average_models", "distil"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +193,20 @@ class FedDF(Checked):
                 remedy="use at least one round, and 0 or more clients",
             )
 
+    def join_models(
+        self, models: Sequence[nn.Module], mean: nn.Module, sizes: Sequence[float], rng: Rng
+    ) -> JoinedLeaves:
+        """Return the teacher of a round.
+
+        Args:
+            models: the clients'.
+            mean: their weighted mean.
+            sizes: rows of each client.
+            rng: of what is drawn.
+        """
+        del mean, sizes, rng
+        return JoinedLeaves(models, "logits")
+
     async def __call__(self, fed: Federation) -> nn.Module:
         """Run the rounds; each is recorded with the model's scores on the test rows."""
         model: Any = self.training.model
@@ -205,9 +219,9 @@ class FedDF(Checked):
             leaf = self.training.replace(model=model, rounds=1, evaluation=Evaluation(server=False))
             job = Federated(clusters=IndividualClusters(), leaf=leaf, aggregate="logits", smallest=1)
             found = await fed.run(job, names, scope=f"round-{number}")
-            sizes = getattr(members_of(fed.world.population, names), "sizes", [1] * len(names))
-            teacher = JoinedLeaves(found.leaves, "logits")
-            mean = average_models(found.leaves, list(sizes))
+            sizes = [float(n) for n in getattr(members_of(fed.world.population, names), "sizes", [1] * len(names))]
+            mean = average_models(found.leaves, sizes)
+            teacher = self.join_models(found.leaves, mean, sizes, fed.rng.child("models", number))
             model = distil(teacher, self.rows, mean, self.distillation).requires_grad_(True)
             row: dict[str, Any] = {"round": number}
             if test is not None and len(test):
@@ -219,6 +233,63 @@ class FedDF(Checked):
             fed.record(row)
         made: nn.Module = model.requires_grad_(False)
         return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBE(FedDF):
+    """FedDF with a Bayesian ensemble as its teacher (Chen, Chao, ICLR 2021): the clients' models, their mean, and models drawn from a distribution around these.
+
+    ``p = mean of p_m`` over all of them. ``"gaussian"`` draws each number from ``N(mu, sigma^2)``, the clients' weighted mean and variance; ``"dirichlet"`` draws weights of the
+    clients' models, ``gamma ~ Dir(concentration n_k / n K)``, around their shares of rows. Layers' statistics are means, so that no variance is below 0. The paper's student
+    takes averaged steps of SGD; here it is `distil`'s.
+
+    Attributes:
+        samples: models drawn in a round.
+        law: ``gaussian`` or ``dirichlet``.
+        concentration: of ``dirichlet``, above 0.
+    """
+
+    samples: int = 10
+    law: Literal["gaussian", "dirichlet"] = "gaussian"
+    concentration: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.samples < 1 or not (self.concentration > 0 and math.isfinite(self.concentration)):
+            raise ConfigError(
+                f"samples={self.samples}, concentration={self.concentration}",
+                where="FedBE",
+                remedy="draw at least one model, and use a finite concentration above 0",
+            )
+        if self.law not in ("gaussian", "dirichlet"):
+            raise ConfigError(f"law={self.law!r}", where="FedBE", remedy="use gaussian or dirichlet")
+
+    def join_models(
+        self, models: Sequence[nn.Module], mean: nn.Module, sizes: Sequence[float], rng: Rng
+    ) -> JoinedLeaves:
+        """Return the mean of the probabilities of the clients' models, their mean and those that are drawn."""
+        draw = rng.generator()
+        shares = np.asarray(sizes, np.float64) / np.sum(sizes)
+        if self.law == "dirichlet":
+            alpha = np.maximum(self.concentration * shares * len(models), 1e-6)
+            drawn = [average_models(models, draw.dirichlet(alpha).tolist()) for _ in range(self.samples)]
+        else:
+            drawn = [_draw_gaussian(models, mean, shares, draw) for _ in range(self.samples)]
+        every = [one.eval().requires_grad_(False) for one in (*models, deepcopy(mean), *drawn)]
+        return JoinedLeaves(every, "mean")
+
+
+def _draw_gaussian(
+    models: Sequence[nn.Module], mean: nn.Module, shares: NDArray[np.float64], draw: np.random.Generator
+) -> nn.Module:
+    """Return a model each of whose parameters is drawn around the mean with the models' variance."""
+    made = deepcopy(mean)
+    with torch.no_grad():
+        for own, *others in zip(made.parameters(), *(one.parameters() for one in models), strict=True):
+            spread = sum(float(share) * (other - own) ** 2 for share, other in zip(shares, others, strict=True))
+            noise = torch.from_numpy(draw.normal(size=tuple(own.shape))).to(own.dtype)
+            own.copy_(own + torch.as_tensor(spread).sqrt() * noise)
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
