@@ -33,7 +33,7 @@ from atoll.models import mlp
 from atoll.reproduce import Claim, Entry, keeping_nothing
 from atoll.study import EnsembleArms, compare_ensemble
 
-__all__ = ["ONE_SHOT_ENTRY", "SEGMENTS_ENTRY", "SUB_MODELS_ENTRY", "digits_of", "segments_of"]
+__all__ = ["ONE_SHOT_ENTRY", "SEGMENTS_ENTRY", "SUB_MODELS_ENTRY", "digits_of", "hold_out_quarter", "segments_of"]
 
 _WITHIN = 4.0
 _SEGMENTS, _RANDOM = "Clusters are the segments", "Clusters are random"
@@ -54,6 +54,28 @@ def segments_of(seed: int, users: int = 240, segments: int = 4, inputs: int = 8,
         parts[f"user-{user}"] = Dataset({name: value[held:] for name, value in columns.items()}, task="classification")
         tests.append({name: value[:held] for name, value in columns.items()})
     rest = {name: np.concatenate([one[name] for one in tests]) for name in tests[0]}
+    return Islands.from_datasets(parts, test=Dataset(rest, task="classification"))
+
+
+def hold_out_quarter(users: np.ndarray[Any, Any], columns: Mapping[str, Any], seed: int | None = None) -> Islands:
+    """Return each user's rows, of which a quarter is for tests, with a column ``user``.
+
+    Args:
+        users: the user of each row, a whole number.
+        columns: ``x``, ``y`` and public columns.
+        seed: of the draw of test rows; ``None`` for each user's first ones.
+    """
+    parts, tests = {}, []
+    order = np.argsort(users, kind="stable")
+    known, begins = np.unique(users[order], return_index=True)
+    for user, own in zip(known, np.split(order, begins[1:]), strict=True):
+        name = f"user-{int(user)}"
+        mine = own if seed is None else np.random.default_rng([seed, int(user)]).permutation(own)
+        held = len(mine) // 4
+        rows = {key: value[mine] for key, value in columns.items()} | {"user": np.full(len(mine), name)}
+        parts[name] = Dataset({key: value[held:] for key, value in rows.items()}, task="classification")
+        tests.append({key: value[:held] for key, value in rows.items()})
+    rest = {key: np.concatenate([one[key] for one in tests]) for key in tests[0]}
     return Islands.from_datasets(parts, test=Dataset(rest, task="classification"))
 
 

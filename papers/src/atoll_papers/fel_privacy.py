@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 
 import atoll
 from atoll.core.errors import DataError
-from atoll.data import Dataset, Islands
+from atoll.data import Islands
 from atoll.data.folder import locate
 from atoll.ensemble import AttributeClusters, Federated
 from atoll.mechanisms import CentralDP
 from atoll.models import mlp
 from atoll.reproduce import Claim, Entry, keeping_nothing
 from atoll.study import EnsembleArms, compare_ensemble
+
+from .ensembles import hold_out_quarter
 
 __all__ = ["ENTRY", "TABLE_9", "draw_impressions", "inputs_of", "read_impressions", "split_users"]
 
@@ -144,18 +146,9 @@ def inputs_of(table: Table) -> NDArray[np.float32]:
 
 def split_users(table: Table) -> Islands:
     """Return each user's rows, of which a quarter is for tests, with the public columns that cluster users."""
-    x, y = inputs_of(table), table["clicked"].astype(np.int64)
-    parts, tests = {}, []
-    for user in np.unique(table["user"]):
-        own = np.flatnonzero(table["user"] == user)
-        name = f"user-{user:.0f}"
-        columns: dict[str, NDArray[Any]] = {"x": x[own], "y": y[own], "user": np.full(len(own), name)}
-        columns |= {level: table[level][own].astype(np.int64) for level in _LEVELS}
-        held = len(own) // 4
-        parts[name] = Dataset({key: value[held:] for key, value in columns.items()}, task="classification")
-        tests.append({key: value[:held] for key, value in columns.items()})
-    rest = {key: np.concatenate([one[key] for one in tests]) for key in tests[0]}
-    return Islands.from_datasets(parts, test=Dataset(rest, task="classification"))
+    columns = {"x": inputs_of(table), "y": table["clicked"].astype(np.int64)}
+    columns |= {level: table[level].astype(np.int64) for level in _LEVELS}
+    return hold_out_quarter(table["user"], columns)
 
 
 # ---------------------------------------------------------------- Table 9

@@ -36,6 +36,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "kddcup99_tcp": ("kddcup99/kddcup99_tcp_safa.npz",),
     "mnist": _MNIST,
     "mosi_texts": ("cmu_mosi_text/mosi_label.csv.gz",),
+    "movielens_100k": tuple(f"movielens_100k/{name}" for name in ("u.data", "u.user", "u.item")),
     "qmnist_writers": ("qmnist_writers/mnist_writer_ids.npz", *_MNIST),
     "sentiment140": ("sent140/sent140_20k_with_users.csv.gz",),
 }
