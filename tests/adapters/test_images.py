@@ -15,6 +15,7 @@ from atoll.adapters.encoder import quiet
 from atoll.adapters.images import ImageSettings, hash_images, prepare_images
 from atoll.cli.app import run
 from atoll.core.errors import AtollError
+from atoll.core.redaction import redacted
 from tests.support.encoders import COLOURS, make_dual_encoder, make_pictures
 
 pillow = pytest.importorskip("PIL.Image")
@@ -189,6 +190,9 @@ def test_files_that_hold_no_image_are_refused_by_name(
     with pytest.raises(AtollError, match="is outside of the folder ATOLL_IMAGES"):
         prepare_images([str(tmp_path / "text.png")], settings)
     monkeypatch.setenv("ATOLL_IMAGES", str(tmp_path))
+    with pytest.raises(AtollError, match="becomes one of") as told:
+        prepare_images([np.zeros((1, 400_000), np.uint8)], settings)
+    assert "400000" not in redacted(str(told.value)), "values of the data leave a site with no error"
     for name, words in (
         ("text.png", "is no image"),
         ("cut.png", "is no image"),
@@ -197,7 +201,7 @@ def test_files_that_hold_no_image_are_refused_by_name(
     ):
         with pytest.raises(AtollError, match=words):
             prepare_images([name], settings)
-    with pytest.raises(AtollError, match="there is no image ''"):
+    with pytest.raises(AtollError, match="there is no image «»"):
         tuning(place).model.rows.encode(
             atoll.data.Dataset({"image": np.array(["", ""]), "y": np.array([0, 1])}, labels=COLOURS[:2])
         )

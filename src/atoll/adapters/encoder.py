@@ -139,7 +139,8 @@ class Encoder:
     @property
     def image_settings(self) -> ImageSettings:
         """How images become numbers."""
-        return ImageSettings.read(self.folder, int(self.model.config.vision_config.image_size))
+        config = _read_settings(Path(self.folder) / "config.json", f"encoder {Path(self.folder).name!r}")
+        return ImageSettings.read(self.folder, int(config.get("vision_config", {}).get("image_size", 224)))
 
     def tokenise(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return ids and masks, ``(rows, 2, length)``, padded to one length for all parties."""

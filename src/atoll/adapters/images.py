@@ -15,6 +15,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
+from atoll.core.redaction import private
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +26,7 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _MEAN = (0.48145466, 0.4578275, 0.40821073)
 _DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 _BICUBIC = 3
+_MOST_PIXELS = 89_478_485  # as Pillow warns
 _TYPE, _FILES = "CLIPImageProcessor", ("preprocessor_config.json", "processor_config.json")
 
 
@@ -127,13 +129,13 @@ def prepare_images(images: Sequence[Any], settings: ImageSettings) -> NDArray[np
     made = np.zeros((len(images), *settings.shape), dtype=np.float32)
     mean, deviation = (np.array(one, dtype=np.float32) for one in (settings.mean, settings.deviation))
     for row, image in enumerate(images):
-        pixels = _cut(_resize(_open(image, row), settings), settings)
+        pixels = _cut(_resize(_open(image, row), settings, row), settings)
         scaled = (pixels.astype(np.float64) * settings.factor).astype(np.float32)
         made[row] = ((scaled - mean) / deviation).transpose(2, 0, 1)
     return made
 
 
-def _resize(image: Any, settings: ImageSettings) -> NDArray[np.uint8]:
+def _resize(image: Any, settings: ImageSettings, row: int) -> NDArray[np.uint8]:
     if settings.resize:
         width, height = image.size
         if len(settings.resize) == 1:
@@ -143,6 +145,12 @@ def _resize(image: Any, settings: ImageSettings) -> NDArray[np.uint8]:
             width, height = (edge, far) if width <= height else (far, edge)
         else:
             height, width = settings.resize
+        if width * height > _MOST_PIXELS:
+            raise DataError(
+                f"an image of {private(image.size)} pixels becomes one of {private((width, height))}",
+                where=f"row {row}",
+                remedy="leave images out that are thousands of times as long as wide",
+            )
         image = image.resize((width, height), resample=settings.resample)
     return np.asarray(image)
 
@@ -184,7 +192,7 @@ def _open(image: Any, row: int) -> Any:
         library.DecompressionBombWarning,
     ) as error:
         raise DataError(
-            f"{image!r} is no image that Pillow reads: {str(error).strip().partition(': ')[0]}",
+            f"{private(image)} is no image that Pillow reads: {private(error)}",
             where=f"row {row}",
             remedy=f"give files of the formats {', '.join(_FORMATS)}, whole and of fewer than 90 million pixels",
         ) from error
@@ -211,7 +219,7 @@ def _pixels_of(image: Any, row: int) -> NDArray[np.uint8]:
     low, high = float(pixels.min()), float(pixels.max())
     if pixels.dtype.kind != "f" or not 0 <= low <= high <= 1:
         raise DataError(
-            f"pixels of {pixels.dtype} from {low:g} to {high:g}",
+            f"pixels of {pixels.dtype} from {private(f'{low:g}')} to {private(f'{high:g}')}",
             where=f"row {row}",
             remedy="give whole numbers of 0 to 255 as uint8, or floating numbers of 0 to 1",
         )
@@ -228,13 +236,13 @@ def find_image(name: str) -> Path:
     place = (Path(own or ".") / name).resolve()
     if own and not place.is_relative_to(Path(own).resolve()):
         raise DataError(
-            f"the image {name!r} is outside of the folder ATOLL_IMAGES",
+            f"the image {private(name)} is outside of the folder ATOLL_IMAGES",
             where="images",
             remedy="name files below that folder",
         )
     if not name or not place.is_file():
         raise DataError(
-            f"there is no image {name!r}",
+            f"there is no image {private(name)}",
             where="images",
             remedy="name files that are there; ATOLL_IMAGES names the folder of relative names",
         )
@@ -263,7 +271,14 @@ def _hash_file(name: str) -> str:
 @functools.lru_cache(maxsize=100_000)
 def _hash_bytes(place: str, size: int, when: int) -> str:
     del size, when  # another content under the same name
-    return hashlib.sha256(Path(place).read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(Path(place).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"the image {private(place)} cannot be read: {private(error)}",
+            where="images",
+            remedy="let the party's process read it",
+        ) from error
 
 
 def _hash_pixels(pixels: NDArray[np.uint8]) -> str:

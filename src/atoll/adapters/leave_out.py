@@ -174,6 +174,13 @@ def _divide(
             where="leave_domains_out",
             remedy="give one of each a row",
         )
+    shapes = {np.shape(row) for row in rows}
+    if len(shapes) > 1:
+        raise DataError(
+            f"pixels of {len(shapes)} shapes",
+            where="leave_domains_out",
+            remedy="give images of one shape, or names of files",
+        )
     names, said = sorted(set(groups)), sorted(set(labels))
     empty = next((row for row, label in enumerate(labels) if not label), None)
     if empty is not None:
