@@ -67,7 +67,8 @@ def make_spoken_rows(modality: str, count: int, seed: int, *, roots: int = 8, cu
     stems = code.permuted(np.tile(np.arange(39), (roots, 1)), axis=1)[:, :3]
     telling = [[[*stem, *code.integers(0, 39, 2)] for _ in range(12)] for stem in stems]
     others = [code.integers(0, 39, int(code.integers(2, 6))).tolist() for _ in range(200)]
-    draw, labels, phones, inputs = np.random.default_rng(seed + 1), [], [], []
+    draw, inputs = np.random.default_rng(seed + 1), list[Any]()
+    labels, phones = [], []
     for _ in range(count):
         positive = bool(draw.integers(2))
         root = int(draw.integers(roots // 2)) + (roots // 2) * (positive ^ bool(draw.random() < 0.1))
