@@ -212,9 +212,9 @@ async def launch(
     """
     site, devices = role == "site", grant is not None and bool(grant.gpus)
     limits = confinement.limits(0 if grant is None else grant.need.memory, devices)
-    shown = (*reads, *((place.results,) if site else ()))
+    shown, name_of_socket = (*reads, *((place.results,) if site else ())), "" if leads is None else leads.name
     variables = () if grant is None else tuple(grant.environment().items())
-    start = JobStart(confinement, limits, shown, variables, devices, "" if leads is None else leads.name)
+    start = JobStart(confinement, limits, shown, variables, devices, name_of_socket)
     alive = _telling(on_life)
     started = None if ready is None else await ready.take(start, kind, place, code, alive)
     seen_code, seen_state = (code, place.state) if started is None else (started.code, started.state)
@@ -231,8 +231,7 @@ async def launch(
         )  # fmt: skip
         await asyncio.to_thread(_prepare, place, code, bytes(said), site, letters is not None)
         if started is None:
-            order = str(code / ORDER)
-            started = await start.begin(lambda fd: [str(fd), order], code, place.state, Lines(on_lines), way)
+            started = await start.begin(lambda fd: [str(fd), str(code / ORDER)], code, place.state, Lines(on_lines), way)  # fmt: skip
         else:
             started.lines.send = on_lines
             with contextlib.suppress(OSError):  # it has died since: its line says so
