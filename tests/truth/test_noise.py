@@ -204,7 +204,7 @@ def test_a_server_wins_no_sum_more_than_was_agreed_on(change, said):
 def test_a_sum_of_too_few_parties_is_not_opened():
     """Half of the noise would be missing; a holder refuses too, whatever the server asks."""
     job = campaign(1e3, protocol=Shamir(threshold=2), honest=1.0, loss=0.5)
-    with pytest.raises(QuorumError):
+    with pytest.raises(QuorumError, match="fewer than the quorum of 6"):
         simulated(job)
 
     class Few(Inline):
