@@ -711,8 +711,9 @@ class Islands:
                 )
             return self._with(held_out=None if test is None else test._with(held_out=None))
         if isinstance(test, Mapping):
+            names = set(map(str, self.names))
             missing = next((name for name in map(str, self.names) if name not in test), None)
-            unknown = next((name for name in test if name not in set(map(str, self.names))), None)
+            unknown = next((name for name in test if name not in names), None)
             if missing is not None or unknown is not None:
                 what = (
                     f"no held-out rows of client {missing!r}"

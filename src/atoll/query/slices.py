@@ -141,7 +141,8 @@ class _Slicing:
         inner = list(walk_operators(op))
         if any(isinstance(one, JoinedRows | Looked | GroupedRows | Ranked) for one in inner):
             for columns, names in self._slice(op):
-                used = {one.place for one in walk_operators(self._plan.root) if isinstance(one, LeafRows) and id(one) not in set(map(id, inner))}  # fmt: skip
+                own = set(map(id, inner))
+                used = {one.place for one in walk_operators(self._plan.root) if isinstance(one, LeafRows) and id(one) not in own}  # fmt: skip
                 if not used & set(columns):
                     bases = sorted(base for place, name in columns.items() for base in self._bases(place, name))
                     shown = ", ".join(f"{table}.{column}" for table, column in dict.fromkeys(bases))

@@ -501,7 +501,8 @@ def _neighbours(island: Island, terms: StandingTerms) -> list[str]:
     """
     agreed, links = terms.agreed, island.state["links"]
     agreed.require_set(set(terms.who), set(), agreed.place(island.name), island.organisation)
-    found = [agreed.names[i] for i in agreed.graph[agreed.place(island.name)] if i in set(terms.who)]
+    taking_part = set(terms.who)
+    found = [agreed.names[i] for i in agreed.graph[agreed.place(island.name)] if i in taking_part]
     strange = [name for name in found if name not in links]
     if strange:
         raise PolicyError(

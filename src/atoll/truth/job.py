@@ -277,7 +277,8 @@ class PreparedTruth(Prepared):
         steps = tuple(TruthStep(int(one["iteration"]), str(one["step"]), tuple(map(str, one["senders"]))) for one in value["steps"])  # fmt: skip
         parties = tuple(sorted(value["workers"]))
         cheats = tuple(map(str, value["cheats"]))
-        lost = tuple(name for name in parties if name not in cheats and (any(name not in one.senders for one in steps) or name in value["gone"]))  # fmt: skip
+        always = set(parties).intersection(*(one.senders for one in steps)) - set(map(str, value["gone"]))
+        lost = tuple(name for name in parties if name not in cheats and name not in always)
         up, down = int(value["bytes_up"]), int(value["bytes_down"])
         return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]), self._withheld(layout, value), self._least, self.noise, *self._scored(value))  # fmt: skip
 
@@ -440,7 +441,8 @@ class _Loop:
         if self.job.held_out and self.state["scored"] is None:
             await self._score()
             await self.fed.checkpoint(self.state)
-        job, here = self.job, self.fed.parties.named(*(n for n in self.state["workers"] if n not in set(self.state["gone"])))  # fmt: skip
+        job, gone = self.job, set(self.state["gone"])
+        here = self.fed.parties.named(*(name for name in self.state["workers"] if name not in gone))
         if job.label or job.ranking:
             message = {**self._message(self.state["done"] + 1), "label": job.label}
             await self.fed.exchange(here, self.steps.close, message, quorum=0, at="close")
@@ -584,8 +586,9 @@ class _Loop:
         state = self.state
         if isinstance(self.job.protocol, Virtual) and state["holders"] < len(self.steps.parties):
             order = self.fed.rng.child("committee").generator().permutation(len(state["workers"]))
-            names = [sorted(state["workers"])[place] for place in order.tolist()]
-            return Holders(tuple(sorted([n for n in names if n in set(senders.names)][: state["holders"]])), state["threshold"])  # fmt: skip
+            names, sending = sorted(state["workers"]), set(senders.names)
+            drawn = [names[place] for place in order.tolist() if names[place] in sending]
+            return Holders(tuple(sorted(drawn[: state["holders"]])), state["threshold"])
         if not real:
             return Holders(tuple(state["holders_now"]), state["threshold_now"])
         here = set(there.names if anew else senders.names)
@@ -597,7 +600,8 @@ class _Loop:
 
     async def _tell_lot(self, senders: Parties) -> None:
         """Let those parties verify the lot that have not yet: all after a draw, and later those that were away."""
-        missing = [name for name in senders.names if name not in set(self.state["told"])]
+        knowing = set(self.state["told"])
+        missing = [name for name in senders.names if name not in knowing]
         if missing:
             at = (self.state["lot"]["at"], self.state["done"])
             told = await self.fed.exchange(senders.named(*missing), self.steps.accept, self.state["lot"], quorum=0, at=at)  # fmt: skip

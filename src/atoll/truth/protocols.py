@@ -487,7 +487,8 @@ class Additive(TruthProtocol):
             raise QuorumError(f"not all of {len(asked.senders)} parties shared what they contribute to {message['step']}: {error.what}", where="Additive", remedy="use Shamir(), which bears losses") from error  # fmt: skip
         names = sorted(given.senders.names)
         told = _announcement(asked, names)
-        adding = asked.there.named(*(name for name in holders.names if name in set(asked.there.names)))
+        here = set(asked.there.names)
+        adding = asked.there.named(*(name for name in holders.names if name in here))
         if len(adding) < holders.threshold:
             raise self._too_few(len(adding), holders, asked)
         mail = given.mail.only_from(set(names))
@@ -528,7 +529,8 @@ class Additive(TruthProtocol):
         needed = 2 * asked.holders.threshold - 1
         known = asked.tested
         same = known and (list(known["senders"]), list(known["holders"])) == (told["senders"], told["holders"])
-        knowing = [name for name in adding.names if same and name in set(known["by"])]
+        by = set(known["by"]) if same else set[str]()
+        knowing = [name for name in adding.names if name in by]
         if len(knowing) >= asked.holders.threshold:
             at = (*asked.at, "add")
             found = await fed.exchange(adding.named(*knowing), half.add, {**told, "known": True}, mail=mail, quorum=asked.holders.threshold, at=at)  # fmt: skip

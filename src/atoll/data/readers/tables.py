@@ -391,7 +391,8 @@ def _align_tables(
         wanted = [*features, *targets, *keep]
         for name, table in tables.items():
             require_columns(table, wanted, places[name])
-        kept = {name: {c: table[c] for c in table if c in set(wanted)} for name, table in tables.items()}
+        used = set(wanted)
+        kept = {name: {c: table[c] for c in table if c in used} for name, table in tables.items()}
     else:
         kept = {name: {c: values for c, values in table.items() if c not in drop} for name, table in tables.items()}
         sets = [frozenset(table) for table in kept.values()]
