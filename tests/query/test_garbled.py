@@ -141,7 +141,7 @@ def test_what_a_policy_claims_of_a_key_is_checked() -> None:
         (2, "smcql:mode=loud", "SELECT who FROM bills", ConfigError, "use mode=auto, shares, garbled"),
         (2, "conclave:mode=garbled", "SELECT who FROM bills", ConfigError, "there is no option 'mode'"),
         (2, GARBLED, "SELECT b.who FROM Matching(bills AS a, bills AS b, a.cost)", CompositionError, "a matching is an auction of three parties.*helper"),
-        (2, GARBLED, "SELECT median(who) FROM bills", CompositionError, "under shares"),
+        (2, GARBLED, "SELECT mode(who) FROM bills", CompositionError, "under shares"),
     ],
 )  # fmt: skip
 def test_what_owners_cannot_compute_is_refused(sites: int, strategy: str, text: str, error: type[AtollError], match: str) -> None:  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ..column_codes import ColumnCode
 from ..plan import find_outermost, read_aggregate, split_conditions
+from ..quantiles import quantile_kinds
 from .joins import JoinPlanner
 from .names import NamePlanner, SelectNames, refuse
 from .operators import (
@@ -221,8 +222,10 @@ class GroupPlanner(JoinPlanner):
         if not name and isinstance(inner, exp.Sum | exp.Avg) and isinstance(inner.this, exp.Distinct):
             name, args, distinct = type(inner).__name__.lower(), list(inner.this.expressions), True
         name = "count" if name == "count_distinct" else name
+        if self.strict and isinstance(inner, quantile_kinds(exp)):
+            raise self.one_row(inner)
         if name not in _KNOWN:
-            raise refuse(f"{text} under shares", "use COUNT, SUM, AVG, VAR_SAMP, STDDEV, CORR, MIN or MAX")
+            raise refuse(f"{text} under shares", "use COUNT, SUM, AVG, VAR_SAMP, STDDEV, CORR, MIN or MAX, or MEDIAN of numbers in the outermost SELECT")  # fmt: skip
         if any(one is not None and any(not self.is_local_query(q) for q in self.queries(one)) for one in (inner, where)):  # fmt: skip
             raise refuse(f"a subquery inside {text}", "give it a name in a table of FROM: SELECT sum(x) FROM (SELECT (…) AS x FROM …)")  # fmt: skip
         put = _Columns(self, columns, None if where is None else self.condition(where, names), distinct)

@@ -11,6 +11,7 @@ from atoll.core.errors import CompositionError
 from ..column_codes import ColumnCode, code_of
 from ..plan import Released, find_outermost, guard_node, try_casts
 from ..policy import QueryPolicy
+from ..quantiles import write_out_quantiles
 from ..rules.matching import has_matching
 from ..scopes import Scopes, factor_conditions, merge_derived, write_out_quantifiers
 from ..statement import Catalog, SqlStatement
@@ -123,6 +124,8 @@ class NamePlanner:
         self.strict = policy.min_count > 1
         tree = factor_conditions(statement.tree.copy() if statement.needs else merge_derived(statement.tree))
         self.tree = write_out_quantifiers(tree, strict=self.strict)
+        if not self.strict:
+            self.tree = write_out_quantiles(self.tree, self._type_in)
         if self.strict:
             try_casts(exp, self.tree)
         self.scopes = Scopes(self.tree, policy)
@@ -155,15 +158,18 @@ class NamePlanner:
         text = node.sql("duckdb")
         key = (id(at.select), text)
         if key not in self._kinds:
-            select = at.select
-            # Types do not depend on how tables are joined.
-            items = [select.args["from_"], *(select.args.get("joins") or ())]
-            body = f"FROM {', '.join(one.this.sql('duckdb') for one in items)}"
-            if select.args.get("windows"):
-                shell = self.exp.Select(windows=[one.copy() for one in select.args["windows"]])
-                body += shell.sql("duckdb").removeprefix("SELECT")
-            self._kinds[key] = self.describe(f"{self._with(select)}SELECT {text} AS x {body}")
+            self._kinds[key] = self._type_in(at.select, node)
         return self._kinds[key]
+
+    def _type_in(self, select: Any, node: Any) -> str:
+        """DuckDB's type of an expression in a SELECT."""
+        # Types do not depend on how tables are joined.
+        items = [select.args["from_"], *(select.args.get("joins") or ())]
+        body = f"FROM {', '.join(one.this.sql('duckdb') for one in items)}"
+        if select.args.get("windows"):
+            shell = self.exp.Select(windows=[one.copy() for one in select.args["windows"]])
+            body += shell.sql("duckdb").removeprefix("SELECT")
+        return self.describe(f"{self._with(select)}SELECT {node.sql('duckdb')} AS x {body}")
 
     def _with(self, select: Any) -> str:
         found: list[str] = []

@@ -136,6 +136,10 @@ class UnitPlanner(NamePlanner):
 
     # ------------------------------------------------------------------ aggregates that could single out a unit
 
+    def one_row(self, inner: Any) -> PolicyError:
+        """The error of an aggregate that is the value of one row, where few must not show."""
+        return PolicyError(f"{inner.sql('duckdb')} is the value of one row, and min_count is {self.policy.min_count}", where="smcql", remedy="ask for AVG, STDDEV, or counts of ranges")  # fmt: skip
+
     def guard_aggregates(self, nodes: Sequence[Any], names: SelectNames, units: Sequence[Stored], counts: Counts) -> list[RowCondition | None]:  # fmt: skip
         """When each aggregate of a group may be shown; ``None``: whenever the group is.
 
@@ -151,7 +155,7 @@ class UnitPlanner(NamePlanner):
             distinct = isinstance(inner.this, exp.Distinct)
             args = list(inner.this.expressions) if distinct else args
             if name in ("min", "max"):
-                raise PolicyError(f"{inner.sql('duckdb')} is the value of one row, and min_count is {self.policy.min_count}", where="smcql", remedy="ask for AVG, STDDEV, or counts of ranges")  # fmt: skip
+                raise self.one_row(inner)
             inside = [] if where is None else [where]
             for arg in args:
                 if name != "count":
