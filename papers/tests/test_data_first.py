@@ -27,7 +27,7 @@ CASES = [
 ]
 
 
-READ_BY_ENTRIES = {"crowd_labels", "geo"}
+READ_BY_ENTRIES = {"crowd_labels", "geo", "mosi_texts"}
 """Files that have no loader in `atoll.data`: the entries read them."""
 
 

@@ -17,7 +17,19 @@ from atoll.core.event import Ledger
 from atoll.engines import Inline
 from atoll.privacy import LedgerAccount
 from atoll.privacy.accountant import epsilon_of
-from atoll.truth import CRH, Additive, DawidSkene, MajorityVote, Masks, OneCoin, PlainReplies, Shamir, Truth, Virtual
+from atoll.truth import (
+    CRH,
+    Additive,
+    DawidSkene,
+    MajorityVote,
+    Masks,
+    MeanReport,
+    OneCoin,
+    PlainReplies,
+    Shamir,
+    Truth,
+    Virtual,
+)
 from atoll.truth.models.model import Term
 from atoll.truth.noise import ContributionNoise
 from atoll.truth.protocols import SumCodec
@@ -133,8 +145,8 @@ def test_a_site_clips_each_of_its_workers(silent):
 
 def test_numbers_of_many_workers_survive_noise():
     rng = np.random.default_rng(0)
-    rows = [(f"t{t}", f"w{w}", str(10 * t + rng.normal())) for t in range(4) for w in range(40)]
-    job = Truth(model=CRH(iterations=1), protocol=Virtual(), tasks=[f"t{t}" for t in range(4)], low=-5.0, high=35.0, epsilon=8.0, clip=3.0, label="")  # fmt: skip
+    rows = [(f"t{t}", f"w{w}", str(10 * t + rng.normal())) for t in range(4) for w in range(200)]
+    job = Truth(model=MeanReport(), protocol=Virtual(), tasks=[f"t{t}" for t in range(4)], low=-5.0, high=35.0, epsilon=8.0, clip=3.0, label="")  # fmt: skip
     found = simulated(job, atoll.truth.split_by_worker(rows)).truth
     assert max(abs(found[f"t{t}"] - 10 * t) for t in range(4)) < 12
 

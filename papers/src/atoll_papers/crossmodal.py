@@ -123,6 +123,10 @@ _PHONES_JOB = Crossmodal(
 )  # fmt: skip
 
 
+_UNSEEN = 4
+"""First seed that is measured: networks, sizes and loss were chosen on smaller ones."""
+
+
 @keeping_nothing("crossmodal-phones")
 def _run_phones(quick: bool) -> list[Claim]:
     small, large, test, seeds = (60, 200, 200, 1) if quick else (160, 600, 400, 4)
@@ -131,7 +135,7 @@ def _run_phones(quick: bool) -> list[Claim]:
     for less, more in (("speech", "text"), ("text", "speech")):
         sizes = {less: small, more: large}
         found = []
-        for seed in range(seeds):
+        for seed in range(_UNSEEN, _UNSEEN + seeds):
             parties = _sides_of_phones(sizes, seed, test)
             fused = _federate(replace(job, shared_loss="fused"), parties, seed)[0]
             found.append({**_compare(job, parties, seed), "federated by the fused loss": fused})
