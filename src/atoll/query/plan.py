@@ -19,7 +19,7 @@ from atoll.core.errors import CompositionError, PolicyError
 from .aggregates import Addend, QueryAggregate
 from .databases.silo import quote
 from .policy import LEVELS, QueryPolicy
-from .scopes import Scopes, merge_derived
+from .scopes import Scopes, find_outermost, group_keys, merge_derived
 from .spatial import distance_of, nearest_of
 from .statement import Catalog, SqlStatement, shadow
 
@@ -32,7 +32,6 @@ __all__ = [
     "QueryPlanner",
     "Released",
     "conditions_inside",
-    "find_outermost",
     "guard_node",
     "make_plan",
     "measure_degree",
@@ -306,11 +305,12 @@ class QueryPlanner:
     def _keys(self) -> list[tuple[str, Any]]:
         """Local SQL and node of each group key."""
         exp, tree = self.exp, self.tree
-        group = tree.args.get("group")
-        nodes: list[Any] = list(group.expressions) if group else []
-        if group is not None and group.args.get("all"):
-            nodes = [one.unalias() for one in tree.expressions if not any(True for _ in find_outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
-        if group is None and tree.args.get("distinct") and not any(True for _ in self._aggregate_nodes()):
+        nodes = group_keys(exp, tree)
+        if (
+            tree.args.get("group") is None
+            and tree.args.get("distinct")
+            and not any(True for _ in self._aggregate_nodes())
+        ):
             nodes = [one.unalias() for one in tree.expressions]
         nodes = [node for node in nodes if not isinstance(node, exp.Literal)]
         for node in nodes:
@@ -657,17 +657,6 @@ def conditions_inside(exp: Any, arg: Any, name: str) -> Iterator[Any]:
             yield node.copy()
     if name == "count" or arg.find(exp.Nullif, exp.Case, exp.If, exp.TryCast) or len(list(arg.find_all(exp.Column))) > 1:  # fmt: skip
         yield exp.Not(this=exp.Is(this=exp.paren(arg.copy()), expression=exp.Null()))
-
-
-def find_outermost(node: Any, kinds: tuple[type, ...], closed: tuple[type, ...], top: bool = True) -> Iterator[Any]:
-    """Nodes of some kinds, none inside another, and none inside a closed node."""
-    if not top and isinstance(node, kinds):
-        yield node
-        return
-    if not top and isinstance(node, closed):
-        return
-    for child in node.iter_expressions():
-        yield from find_outermost(child, kinds, closed, top=False)
 
 
 def split_conditions(exp: Any, where: Any) -> list[Any]:

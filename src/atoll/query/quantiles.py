@@ -14,6 +14,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from .scopes import find_outermost, group_keys
+
 __all__ = ["quantile_kinds", "write_out_quantiles"]
 
 _ALLOWED = ("with_", "from_", "joins", "expressions", "where", "group", "having", "order", "limit", "offset", "distinct", "kind", "hint")  # fmt: skip
@@ -45,40 +47,28 @@ def _write_out(exp: Any, select: Any, type_of: Callable[[Any, Any], str], *, ins
     more = any(value for name, value in select.args.items() if name not in _ALLOWED)
     if not found or more or any(part.find(exp.Query, exp.Window) for part in parts):
         return
-    read = {id(node): _read(exp, node) for node in found}
-    group = select.args.get("group")
-    keys = _keys_of(exp, select)
-    if any(one is None for one in read.values()) or (group is not None and not keys):
+    read = [one for node in found if (one := _read(exp, node)) is not None]
+    keys, grouped = group_keys(exp, select), select.args.get("group") is not None
+    if len(read) < len(found) or (grouped and not keys):
         return
-    rows = _RankedRows(exp, keys)
-    made = {}
-    for node in found:
-        value, share, smooth = read[id(node)] or (None, Fraction(0), False)
+    rows, made = _RankedRows(exp, keys), []
+    for node, (value, share, smooth) in zip(found, read, strict=True):
         kind = type_of(select, node)
-        if value is None or (smooth and (inside or not kind.startswith(("DOUBLE", "DECIMAL", "FLOAT")))):
+        if smooth and (inside or not kind.startswith(("DOUBLE", "DECIMAL", "FLOAT"))):
             return
-        found_value = rows.quantile(value, share, smooth, kind)
-        made[id(node)] = exp.cast(found_value, kind, dialect="duckdb") if smooth else found_value
-    for node in found:
-        node.replace(exp.paren(made[id(node)], copy=False))
+        made.append(rows.quantile(value, share, smooth, kind))
+    for node, one in zip(found, made, strict=True):
+        node.replace(exp.paren(one, copy=False))
     for name in ("expressions", "having", "order"):
         value = select.args.get(name)
         if value:
             select.set(name, [rows.outside(one) for one in value] if isinstance(value, list) else rows.outside(value))
-    if group is not None:
+    if grouped:
         select.set("group", exp.Group(expressions=[rows.outside(key) for key in keys]))
     source = rows.source(select)
     for name in ("joins", "where"):
         select.set(name, None)
     select.set("from_", exp.From(this=source))
-
-
-def _keys_of(exp: Any, select: Any) -> list[Any]:
-    """The keys of the groups of a SELECT, also of ``GROUP BY ALL``."""
-    group = select.args.get("group")
-    if group is not None and group.args.get("all"):
-        return [one.unalias() for one in select.expressions if one.find(exp.AggFunc) is None]
-    return list(group.expressions) if group is not None else []
 
 
 def quantile_kinds(exp: Any) -> tuple[type, ...]:
@@ -88,16 +78,8 @@ def quantile_kinds(exp: Any) -> tuple[type, ...]:
 
 def _own_quantiles(exp: Any, part: Any) -> list[Any]:
     """The quantiles of a part of a SELECT, with their FILTER, outside of other aggregates and subqueries."""
-    kinds = quantile_kinds(exp)
-    found, left = [], [part]
-    while left:
-        node = left.pop()
-        inner = node.this if isinstance(node, exp.Filter) else node
-        if isinstance(inner, kinds):
-            found.append(node)
-        elif not isinstance(node, exp.AggFunc | exp.Filter | exp.Query | exp.Window | exp.WithinGroup):
-            left += list(node.iter_expressions())
-    return found
+    found = find_outermost(part, (exp.Filter, exp.AggFunc), (exp.Query, exp.Window, exp.WithinGroup), top=False)
+    return [node for node in found if isinstance(node.this if isinstance(node, exp.Filter) else node, quantile_kinds(exp))]  # fmt: skip
 
 
 def _read(exp: Any, node: Any) -> tuple[Any, Fraction, bool] | None:
@@ -123,7 +105,8 @@ class _RankedRows:
     def __init__(self, exp: Any, keys: list[Any]) -> None:
         self.exp, self.keys = exp, keys
         self.columns: dict[str, tuple[str, Any]] = {}
-        self.ranked: dict[str, str] = {}
+        self.texts = {key.sql("duckdb") for key in keys}
+        self.ranked: list[str] = []
         for key in keys:
             self.column(key)
 
@@ -134,12 +117,12 @@ class _RankedRows:
 
     def outside(self, node: Any) -> Any:
         """A part of the SELECT, with keys and columns of the rows as those of the table."""
-        exp, texts = self.exp, {key.sql("duckdb") for key in self.keys}
+        exp = self.exp
 
         def put(one: Any) -> Any:
             if isinstance(one, exp.Column) and one.table == _RANKED:
                 return one
-            return self.column(one) if one.sql("duckdb") in texts or (isinstance(one, exp.Column) and one.table) else one  # fmt: skip
+            return self.column(one) if one.sql("duckdb") in self.texts or (isinstance(one, exp.Column) and one.table) else one  # fmt: skip
 
         return node.transform(put)
 
@@ -154,7 +137,8 @@ class _RankedRows:
         """
         exp, column = self.exp, self.column(value)
         name = column.name
-        self.ranked[name] = name
+        if name not in self.ranked:
+            self.ranked.append(name)
         p, s = share.numerator, share.denominator
         rank, count = self._times(self._at(f"r_{name}"), s), self._times(self._at(f"n_{name}"), p)
 
@@ -176,12 +160,13 @@ class _RankedRows:
         way = exp.paren(exp.Sub(this=high, expression=low.copy()), copy=False)
         part = exp.paren(part, copy=False)
         if not kind.startswith("DECIMAL"):
-            return exp.Add(this=low, expression=exp.Mul(this=way, expression=part))
+            return exp.cast(exp.Add(this=low, expression=exp.Mul(this=way, expression=part)), kind, dialect="duckdb")
         # DuckDB computes with doubles in units of the last place, and cuts off what is left.
         scale = int(kind.rstrip(")").partition(",")[2])
         units = [exp.cast(exp.paren(self._times(one, 10**scale), copy=False), "DOUBLE") for one in (low.copy(), way)]
         whole = exp.func("trunc", exp.Add(this=units[0], expression=exp.Mul(this=units[1], expression=part)))
-        return exp.Mul(this=exp.cast(whole, "DECIMAL(18, 0)"), expression=exp.cast(exp.Literal.number(f"{10.0**-scale:.{scale}f}"), f"DECIMAL(18, {scale})"))  # fmt: skip
+        unit = exp.cast(exp.Literal.number(f"{10.0**-scale:.{scale}f}"), f"DECIMAL(18, {scale})")
+        return exp.cast(exp.Mul(this=exp.cast(whole, "DECIMAL(18, 0)"), expression=unit), kind, dialect="duckdb")
 
     def source(self, select: Any) -> Any:
         """The table: the rows, and around them the ranks."""

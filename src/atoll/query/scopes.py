@@ -17,7 +17,7 @@ from .policy import ColumnPolicy, QueryPolicy
 from .rules.matching import has_matching, weight_of
 from .statement import SOURCE, Catalog
 
-__all__ = ["Scopes", "factor_conditions", "merge_derived", "write_out_quantifiers"]
+__all__ = ["Scopes", "factor_conditions", "find_outermost", "group_keys", "merge_derived", "write_out_quantifiers"]
 
 Base = tuple[str, str]
 """Table and column, in lower case."""
@@ -64,9 +64,8 @@ def _merge_groups(exp: Any, tree: Any) -> Any:
             return value if isinstance(value, exp.Column | exp.Func | exp.Literal) else exp.paren(value, copy=False)
 
         made, conditions = inner.copy(), [one.this for one in (inner.args.get("having"),) if one is not None]
-        if (group := made.args.get("group")) is not None and group.args.get("all"):
-            keys = [one.unalias() for one in inner.expressions if one.find(exp.AggFunc) is None]
-            made.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+        if made.args.get("group") is not None:
+            made.set("group", exp.Group(expressions=[key.copy() for key in group_keys(exp, inner)]))
         for name in ("expressions", "order", "limit", "offset"):
             value = tree.args.get(name)
             made.set(name, [one.transform(put) for one in value] if isinstance(value, list) else value and value.transform(put))  # fmt: skip
@@ -109,6 +108,25 @@ def _find_groups(exp: Any, tree: Any) -> tuple[str, Any, str] | None:
 
 def _has_more(select: Any, clauses: tuple[str, ...]) -> bool:
     return any(value for name, value in select.args.items() if name not in clauses)
+
+
+def find_outermost(node: Any, kinds: tuple[type, ...], closed: tuple[type, ...], top: bool = True) -> Iterator[Any]:
+    """Nodes of some kinds, none inside another, and none inside a closed node."""
+    if not top and isinstance(node, kinds):
+        yield node
+        return
+    if not top and isinstance(node, closed):
+        return
+    for child in node.iter_expressions():
+        yield from find_outermost(child, kinds, closed, top=False)
+
+
+def group_keys(exp: Any, select: Any) -> list[Any]:
+    """The keys of the groups of a SELECT; those of ``GROUP BY ALL`` are what it shows without an aggregate."""
+    group = select.args.get("group")
+    if group is not None and group.args.get("all"):
+        return [one.unalias() for one in select.expressions if not any(True for _ in find_outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
+    return list(group.expressions) if group is not None else []
 
 
 def factor_conditions(tree: Any) -> Any:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ..column_codes import ColumnCode
-from ..plan import find_outermost, read_aggregate, split_conditions
+from ..plan import read_aggregate, split_conditions
 from ..quantiles import quantile_kinds
+from ..scopes import find_outermost, group_keys
 from .joins import JoinPlanner
 from .names import NamePlanner, SelectNames, refuse
 from .operators import (
@@ -147,12 +148,7 @@ class GroupPlanner(JoinPlanner):
         self._add_windows(names)
 
     def _key_nodes(self, names: SelectNames) -> list[Any]:
-        exp, select = self.exp, names.select
-        group = select.args.get("group")
-        nodes = list(group.expressions) if group else []
-        if group is not None and group.args.get("all"):
-            nodes = [one.unalias() for one in select.expressions if not any(True for _ in find_outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
-        return [node for node in nodes if not isinstance(node, exp.Literal)]
+        return [node for node in group_keys(self.exp, names.select) if not isinstance(node, self.exp.Literal)]
 
     def require_plain_key(self, key: Any) -> None:
         """Refuse a subquery in a group key where few units must not show: the groups would show its value."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..column_codes import ColumnCode
-from ..plan import find_outermost, split_conditions
+from ..plan import split_conditions
+from ..scopes import find_outermost
 from .names import SelectNames, refuse
 from .operators import (
     ChosenValue,

@@ -9,11 +9,11 @@ from typing import Any, cast
 from atoll.core.errors import CompositionError
 
 from ..column_codes import ColumnCode, code_of
-from ..plan import Released, find_outermost, guard_node, try_casts
+from ..plan import Released, guard_node, try_casts
 from ..policy import QueryPolicy
 from ..quantiles import write_out_quantiles
 from ..rules.matching import has_matching
-from ..scopes import Scopes, factor_conditions, merge_derived, write_out_quantifiers
+from ..scopes import Scopes, factor_conditions, find_outermost, merge_derived, write_out_quantifiers
 from ..statement import Catalog, SqlStatement
 from .operators import (
     ChosenValue,
