@@ -22,6 +22,7 @@ from rich.text import Text
 
 from atoll.core.errors import AtollError, ConfigError, nearest
 from atoll.core.extras import need
+from atoll.core.overview import format_count
 
 from .output import console_for, show_printable
 
@@ -212,7 +213,7 @@ class SqlShell:
     def _show_rows(self, result: Any) -> None:
         if self._file is not None and not result.explained:
             self._write(result, self._file)
-            self._say(f"{len(result.rows):,} row{'' if len(result.rows) == 1 else 's'} in {self._file}")
+            self._say(f"{format_count(len(result.rows), 'row')} in {self._file}")
         elif self._expanded and not result.explained:
             self._say(_expanded(result))
         else:

@@ -15,6 +15,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, open_kit
 from atoll.cli.output import PlainTable
 from atoll.cli.sql_shell import FORMATS, SqlShell, show_cell
+from atoll.core.overview import format_count
 
 
 @app.command("sql", rich_help_panel=ANALYSE)
@@ -219,7 +220,7 @@ def _shown(result: Any, *, planned: bool) -> Any:
         table.add_column(Text(show_cell(name)))
     for row in result.rows:
         table.add_row(*(Text(show_cell(value)) for value in row))
-    words = [_words_of_rows(result)]
+    words = [format_count(len(result.rows), "row")]
     if result.withheld_groups:
         words.append(f"{result.withheld_groups} groups withheld: too few rows")
     if result.withheld_values:
@@ -235,17 +236,13 @@ def _shown(result: Any, *, planned: bool) -> Any:
     return Group(table, Text(", ".join(words)))
 
 
-def _words_of_rows(result: Any) -> str:
-    return f"{len(result.rows):,} row{'' if len(result.rows) == 1 else 's'}"
-
-
 def _words_of_run(result: Any) -> str:
     """What an answer took, beside what was expected of it."""
-    facts, seconds = result.facts(), result.seconds
+    seconds = result.seconds
     links = ", ".join(f"{show_cell(site)} {count:,}" for site, count in result.links.items())
     local = "" if seconds["local"] is None else f", {seconds['local']:.2g} s of it for the sites' own queries"
-    rounds = f"{facts['rounds']} round{'' if facts['rounds'] == 1 else 's'}"
-    return f"it took {result.bytes:,} bytes ({links}), {rounds} and {seconds['total']:.2g} s{local}; {_words_of_rows(result)}"
+    rounds = format_count(result.expected["rounds"], "round")
+    return f"it took {result.bytes:,} bytes ({links}), {rounds} and {seconds['total']:.2g} s{local}; {format_count(len(result.rows), 'row')}"
 
 
 def _plan_tables(result: Any) -> list[Any]:
@@ -262,7 +259,7 @@ def _plan_tables(result: Any) -> list[Any]:
     for one in result.leakage:
         told.add_row(*(Text(show_cell(one.get(name, ""))) for name in ("who", "sees", "assuming")))
     rejected: Mapping[str, str] = result.rejected
-    rounds, seconds = result.expected["rounds"], result.expected["seconds"]
-    cost = Text(f"about {result.predicted:,} bytes at all sites together for one group, in {rounds} round{'' if rounds == 1 else 's'}: {seconds:.2g} s on links of 40 MB/s and 8 ms a round")  # fmt: skip
+    rounds, seconds = format_count(result.expected["rounds"], "round"), result.expected["seconds"]
+    cost = Text(f"about {result.predicted:,} bytes at all sites together for one group, in {rounds}: {seconds:.2g} s on links of 40 MB/s and 8 ms a round")  # fmt: skip
     took = [] if result.facts()["explain"] == "explain" else [Text(_words_of_run(result))]
     return [steps, told, cost, *took, *(Text(show_cell(f"{name} lost: {why}")) for name, why in rejected.items())]
