@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from atoll.query import SqlConnection
-from atoll.query.circuits.owner_rows import measure_bits, read_wires, release_wires, share_leaves
+from atoll.query.circuits.owner_rows import measure_bits, read_wires, release_wires, share_leaves, shown_names
 from atoll.query.circuits.subplans import Division, PartRunner, PlanPart, divide_plan, measure_parts
+from atoll.query.circuits.wires import WireTables
 from atoll.query.local import message_of
 from atoll.query.secure.costs import measure_extents
 from atoll.query.statement import parse_statement
@@ -79,7 +80,8 @@ def answer_in_clear(db: SqlConnection, text: str, checking: Any = None, division
         return _answer_divided(plan, (held, widths, bits), own, gates, checking, division, met), gates
 
     async def work() -> Any:
-        return await release_wires(plan, gates, await share_leaves(gates, plan, sizes, widths, bits, own, checks))
+        leaves = await share_leaves(gates, plan, sizes, widths, bits, own, checks)
+        return await release_wires(plan, WireTables(gates, leaves, shown_names(plan)))
 
     found = [read_wires(plan, x.data[0].astype(bool), layout) for x, layout in asyncio.run(work())]
     return read_answer(plan, *found)[0], gates

@@ -18,7 +18,6 @@ from ..secure.operators import (
     GroupedRows,
     LeafRows,
     Limited,
-    Operator,
     PlanLeaf,
     Ranked,
     SecurePlan,
@@ -39,6 +38,7 @@ __all__ = [
     "read_wires",
     "release_wires",
     "share_leaves",
+    "shown_names",
     "sort_own",
 ]
 
@@ -46,7 +46,7 @@ __all__ = [
 def leaf_orders(plan: SecurePlan) -> dict[int, tuple[tuple[str, Turned], ...]]:
     """The order in which owners sort their own rows of a leaf, of those that the owners together sort first of all: they merge then (Bater et al. 2017, section 5)."""
     found: dict[int, tuple[tuple[str, Turned], ...]] = {}
-    shown = _shown_names(plan)
+    shown = shown_names(plan)
     for op in [*walk_operators(plan.root), *(walk_operators(plan.withheld) if plan.withheld is not None else ())]:
         if not isinstance(op, GroupedRows | Ranked | Limited):
             continue
@@ -195,23 +195,19 @@ def _leaf_table(leaf: PlanLeaf, shared: Mapping[str, Wires]) -> WireTable:
     return WireTable(columns, one_bit(shared[VALID]))
 
 
-def _shown_names(plan: SecurePlan) -> list[str]:
+def shown_names(plan: SecurePlan) -> list[str]:
     """The columns of the answer, and the bits beside them."""
     return list(dict.fromkeys(name for column in plan.shown for name in (column.name, f"{column.name}?")))
 
 
-async def release_wires(plan: SecurePlan, gates: Gates, leaves: Sequence[WireTable], made: Mapping[int, tuple[Operator, WireTable]] | None = None, make: Callable[[Sequence[str]], WireTables] | None = None) -> list[tuple[Wires, dict[str, int]]]:  # fmt: skip
+async def release_wires(plan: SecurePlan, tables: WireTables) -> list[tuple[Wires, dict[str, int]]]:
     """The rows of the answer as they leave, ``(bits, rows)``: whether a row counts, and its columns, zeros where it does not; and the bits of each column. A second table has the number of groups that are left out, if any can be.
 
     Args:
         plan: the plan.
-        gates: this party's side.
-        leaves: the shared rows of each leaf.
-        made: tables of operators that are made already, as `WireTables` takes them.
-        make: makes the tables of the plan, of the columns of the answer; by default `WireTables`.
+        tables: makes its tables, of the columns that `shown_names` says.
     """
-    shown = _shown_names(plan)
-    tables = WireTables(gates, leaves, shown, made) if make is None else make(shown)
+    shown = shown_names(plan)
     root = (await tables.make(plan.root)).keep_columns(shown)
     if plan.ordered or len(root) == 1 or _is_sorted(plan):
         valid, records = await compact_rows(root.valid, join_wires(list(root.columns.values())))

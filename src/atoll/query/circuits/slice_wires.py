@@ -33,7 +33,7 @@ from ..secure.operators import (
     walk_operators,
 )
 from ..slices import SlicedRows, SliceSizes, is_slice_pair, pair_slices
-from .owner_rows import Own, fill_column, play_shapes, release_wires, share_leaves
+from .owner_rows import Own, fill_column, play_shapes, release_wires, share_leaves, shown_names
 from .wire_values import WORD, WireTable, lengthen, one_bit, turn_top
 from .wires import VALID, RunningTotals, WireTables, any_bits
 
@@ -229,18 +229,15 @@ async def release_answer(plan: SecurePlan, gates: Gates, sizes: Mapping[str, Seq
         result: what this party has made of the slices that it alone has.
     """
     if slices is None:
-        return await release_wires(plan, gates, await share_leaves(gates, plan, sizes, widths, bits, own))
+        leaves = await share_leaves(gates, plan, sizes, widths, bits, own)
+        return await release_wires(plan, WireTables(gates, leaves, shown_names(plan)))
     places = slices.sliced.places
     leaves = await share_leaves(gates, plan, sizes, widths, bits, own, placed=places)
     layout = sliced_layout(plan, slices, widths)
     known = {**bits, **measure_result(plan, slices, widths, bits)}
     alone = [await _share_result(gates, layout, known, owner, rows, result(owner)) for owner in slices.counts if (rows := slices.result_rows(owner))]  # fmt: skip
     numbers = frozenset(name for name, width in layout.items() if width is None)
-
-    def make(shown: Sequence[str]) -> WireTables:
-        return SlicedWireTables(gates, leaves, shown, slices, alone, numbers)
-
-    return await release_wires(plan, gates, leaves, make=make)
+    return await release_wires(plan, SlicedWireTables(gates, leaves, shown_names(plan), slices, alone, numbers))
 
 
 def measure_result(plan: SecurePlan, slices: SliceSizes, widths: Mapping[str, int], bits: Mapping[str, int]) -> dict[str, int]:  # fmt: skip

@@ -24,7 +24,7 @@ import numpy as np
 from atoll.secure.garbled import GateCounter, Gates, Wires, all_wires, join_wires
 
 from ..secure.operators import Expanded, Filtered, JoinedRows, LeafRows, Operator, SecurePlan, inputs_of, walk_operators
-from .owner_rows import Own, RowChecks, leaf_orders, play_shapes, release_wires, share_leaves
+from .owner_rows import Own, RowChecks, leaf_orders, play_shapes, release_wires, share_leaves, shown_names
 from .wire_values import WireTable, one_bit
 from .wires import WireTables
 
@@ -224,7 +224,7 @@ class PartRunner:
         lent = await self._lent(whole)
         async with self._gates.open(whole) as gates:
             leaves, made = await self._enter(gates, whole, lent)
-            released = await release_wires(self._plan, gates, leaves, made)
+            released = await release_wires(self._plan, WireTables(gates, leaves, shown_names(self._plan), made))
             parts = [await gates.hand_out(records) for records, _ in released]
             return [(part, dict(layout), records.shape[1]) for part, (records, layout) in zip(parts, released, strict=True)]  # fmt: skip
 
