@@ -31,12 +31,12 @@ from .wires import UNSIGNED, VALID, Turned, WireTables, order_terms
 __all__ = [
     "Own",
     "RowChecks",
-    "fill_column",
     "leaf_orders",
     "measure_bits",
     "play_shapes",
     "read_wires",
     "release_wires",
+    "share_columns",
     "share_leaves",
     "shown_names",
     "sort_own",
@@ -125,26 +125,13 @@ async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Seque
     orders = {place: order for place, order in orders.items() if place not in placed}
     for owner, counts in sizes.items():
         places = [(place, int(count)) for place, count in enumerate(counts) if count]
-        columns: dict[int, list[tuple[int, str, int]]] = {}
+        asked: list[tuple[int, str, int, int]] = []
         for place, count in places:
             whole = {column.name if column.number else f"{column.name}.0": bits.get(column.name, WORD) for column in plan.leaves[place].columns if column.code.kind == "whole"}  # fmt: skip
-            for name, width in [*layouts[place].items(), (VALID, 1)]:
-                columns.setdefault(whole.get(name, width or WORD), []).append((place, name, count))
+            asked += [(place, name, whole.get(name, width or WORD), count) for name, width in [*layouts[place].items(), (VALID, 1)]]  # fmt: skip
         rows = {place: own(owner, place) for place, _ in places}
         rows = {place: held if held is None or place not in orders else (held[0], sort_own(held[1], orders[place])) for place, held in rows.items()}  # fmt: skip
-        found: dict[tuple[int, str], Wires] = {}
-        for width, asked in sorted(columns.items()):
-            # All columns of one width in one message.
-            filled = [
-                fill_column(held, name, count, width)
-                for place, name, count in asked
-                if (held := rows[place]) is not None
-            ]
-            total = sum(count for _, _, count in asked)
-            shared = await gates.share(np.concatenate(filled) if filled else None, owner=owner, bits=width, rows=total)  # fmt: skip
-            ends = np.cumsum([0, *(count for _, _, count in asked)])
-            for (place, name, _), a, b in zip(asked, ends, ends[1:], strict=False):
-                found[place, name] = shared[:, a:b]
+        found = await share_columns(gates, owner, rows, asked)
         for place, _ in places:
             made = _leaf_table(plan.leaves[place], {name: found[place, name] for name in [*layouts[place], VALID]})
             parts[place].append(made if checks is None else await checks.inspect([owner], place, made))
@@ -158,7 +145,30 @@ async def share_leaves(gates: Gates, plan: SecurePlan, sizes: Mapping[str, Seque
     return [replace(stack_tables(one), runs=tuple(map(len, one)) if place in orders else (), sorted_by=orders.get(place, ())) for place, one in enumerate(parts)]  # fmt: skip
 
 
-def fill_column(rows: tuple[int, Mapping[str, Any]], name: str, count: int, width: int) -> Any:
+async def share_columns(gates: Gates, owner: str, rows: Mapping[int, tuple[int, Mapping[str, Any]] | None], asked: Sequence[tuple[int, str, int, int]]) -> dict[tuple[int, str], Wires]:  # fmt: skip
+    """Columns of an owner's tables, ``(bits, rows)`` each: all of one width go in one message.
+
+    Args:
+        gates: this party's side.
+        owner: whose they are.
+        rows: number of a table -> its rows, as `Own` has them.
+        asked: of each column the table, the name, the bits, and the rows up to which it is filled.
+    """
+    widths: dict[int, list[tuple[int, str, int]]] = {}
+    for place, name, width, count in asked:
+        widths.setdefault(width, []).append((place, name, count))
+    found: dict[tuple[int, str], Wires] = {}
+    for width, columns in sorted(widths.items()):
+        filled = [_fill_column(held, name, count, width) for place, name, count in columns if (held := rows[place]) is not None]  # fmt: skip
+        total = sum(count for _, _, count in columns)
+        shared = await gates.share(np.concatenate(filled) if filled else None, owner=owner, bits=width, rows=total)
+        ends = np.cumsum([0, *(count for _, _, count in columns)])
+        for (place, name, _), a, b in zip(columns, ends, ends[1:], strict=False):
+            found[place, name] = shared[:, a:b]
+    return found
+
+
+def _fill_column(rows: tuple[int, Mapping[str, Any]], name: str, count: int, width: int) -> Any:
     """A column of so many bits, filled up with zeros; where rows lie in slices, some are none."""
     here, columns = rows
     made = np.asarray(columns.get(HERE, np.ones(here, np.uint64)) if name == VALID else columns[name])

@@ -33,7 +33,7 @@ from ..secure.operators import (
     walk_operators,
 )
 from ..slices import SlicedRows, SliceSizes, is_slice_pair, pair_slices
-from .owner_rows import Own, fill_column, play_shapes, release_wires, share_leaves, shown_names
+from .owner_rows import Own, play_shapes, release_wires, share_columns, share_leaves, shown_names
 from .wire_values import WORD, WireTable, lengthen, one_bit, turn_top
 from .wires import VALID, RunningTotals, WireTables, any_bits
 
@@ -264,18 +264,11 @@ def measure_result(plan: SecurePlan, slices: SliceSizes, widths: Mapping[str, in
 
 
 async def _share_result(gates: Gates, layout: Mapping[str, int | None], bits: Mapping[str, int], owner: str, rows: int, made: Mapping[str, Any] | None) -> WireTable:  # fmt: skip
-    """What one owner has made by itself, filled up; all columns of one width in one message."""
+    """What one owner has made by itself, filled up."""
     held = None if made is None else (len(next(iter(made.values()))), made)
-    asked: dict[int, list[str]] = {}
-    for name, width in [*layout.items(), (VALID, 1)]:
-        asked.setdefault(1 if width == 1 else bits.get(name.removesuffix(".0"), WORD), []).append(name)
-    shared: dict[str, Wires] = {}
-    for width, names in sorted(asked.items()):
-        filled = None if held is None else np.concatenate([fill_column(held, name, rows, width) for name in names])
-        found = await gates.share(filled, owner=owner, bits=width, rows=rows * len(names))
-        shared |= {name: found[:, k * rows : (k + 1) * rows] for k, name in enumerate(names)}
+    asked = [(0, name, 1 if width == 1 else bits.get(name.removesuffix(".0"), WORD), rows) for name, width in [*layout.items(), (VALID, 1)]]  # fmt: skip
     limbs: dict[str, list[Wires]] = {}
-    for name, x in shared.items():
+    for (_, name), x in (await share_columns(gates, owner, {0: held}, asked)).items():
         limbs.setdefault(name if layout.get(name) in (None, 1) else name.rpartition(".")[0], []).append(x)
     valid = one_bit(limbs.pop(VALID)[0])
     return WireTable({name: join_wires(parts[::-1]) for name, parts in limbs.items()}, valid)
