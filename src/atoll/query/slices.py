@@ -22,7 +22,7 @@ from atoll.secure.tables import SharedTable, concatenate_tables
 
 from .policy import QueryPolicy
 from .secure.enclave import AccessTrace, EnclaveTable, EnclaveTables
-from .secure.extents import Extents
+from .secure.extents import Extents, fill_up
 from .secure.frontier import bases_of
 from .secure.operators import (
     Base,
@@ -318,7 +318,7 @@ class SliceSizes:
         """Rows of the result of the slices that a site alone has, up to a power of two; 0 if it has none."""
         alone = (self.counts[site] * ~self.joint).astype(np.int64)
         rows = int(self._measure(dict(zip(self.sliced.places, alone, strict=True)))[0][id(self.sliced.source)].sum())  # fmt: skip
-        return 1 << (rows - 1).bit_length() if rows else 0
+        return fill_up(rows) if rows else 0
 
     def bounds(self, *, joint: bool) -> tuple[dict[int, int], dict[int, int]]:
         """``id`` of each operator -> rows of all slices, or those of several sites, and pairs of rows that it looks at."""
@@ -468,7 +468,7 @@ def slice_texts(plan: SecurePlan) -> list[str]:
 def tell_slices(rows: Any) -> dict[str, Any]:
     """What a site tells of the values of one leaf: their rows, up to the next power of two."""
     counts = [int(one) for one in rows.column(1).to_pylist()]
-    return {"keys": read_keys(rows.column(0)), "rows": [1 << (n - 1).bit_length() for n in counts]}
+    return {"keys": read_keys(rows.column(0)), "rows": [fill_up(n) for n in counts]}
 
 
 def read_keys(values: Any) -> list[str | None]:

@@ -43,7 +43,7 @@ from atoll.secure.garbled import (
     sum_rows,
 )
 
-from ..secure.extents import bound_pairs
+from ..secure.extents import bound_pairs, fill_up
 from ..secure.operators import (
     Expanded,
     Filtered,
@@ -591,7 +591,7 @@ async def _sort_slices(records: Wires, lengths: Sequence[int], key: int) -> Wire
     if len(lengths) == 1:
         return await sort_rows(records, key)
     rows, starts = np.asarray(lengths), np.cumsum([0, *lengths[:-1]])
-    sizes = np.array([1 << (int(n) - 1).bit_length() for n in rows])
+    sizes = np.array([fill_up(int(n)) for n in rows])
     parts, places = list[Wires](), list[Any]()
     nothing = records.by.constant(np.arange(len(records))[:, None] == key - 1)  # the bit that says so is the highest
     filled, end = join_wires([records, nothing], axis=1), records.shape[1]

@@ -35,7 +35,7 @@ from .operators import (
     Value,
 )
 
-__all__ = ["Extents", "bound_pairs", "too_many_rows"]
+__all__ = ["Extents", "bound_pairs", "fill_up", "too_many_rows"]
 
 _LARGEST = 1 << 62
 """Numbers stay below it, so that differences of two have a sign in 64 bits."""
@@ -218,6 +218,11 @@ class Extents:
         scale = max(x.code.scale, y.code.scale)
         a, b = (_times(self._bound(one, known), 10 ** (scale - one.code.scale)) for one in (x, y))
         self._keep(_sum(a if other is None else _product(a, self._bound(other, known)), b if under is None else _product(b, self._bound(under, known))))  # fmt: skip
+
+
+def fill_up(count: int) -> int:
+    """The rows up to which so many are filled: the next power of two."""
+    return 1 << max(0, count - 1).bit_length()
 
 
 def too_many_rows(rows: int, most: int) -> CompositionError:

@@ -40,9 +40,10 @@ from atoll.secure.tables import SharedTable, concatenate_tables, join_parts, out
 from ..events import write_event
 from ..local import digest_request
 from ..secure.costs import relayed_nbytes, sharing_nbytes
+from ..secure.extents import fill_up
 from ..slices import empty_table
 from .releases import DrawnNumbers, add_noise, find_noised, plan_here, read_cells, release_numbers, wants_shares
-from .smcql import choose_three, fill_up, promised_of
+from .smcql import choose_three, promised_of
 from .strategy import CONTACT_NBYTES, ROLE_NBYTES, promise_min_count
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from ..secure.costs import (
     shared_layout,
     sliced_layout,
 )
-from ..secure.extents import Extents, too_many_rows
+from ..secure.extents import Extents, fill_up, too_many_rows
 from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan, make_told_plan
 from ..secure.tables import Resize, SecureTables, refuse_claim
@@ -95,7 +95,6 @@ __all__ = [
     "compare_requests",
     "choose_three",
     "compute_answer",
-    "fill_up",
     "compute_shares",
     "divide_slices",
     "local_rows",
@@ -130,11 +129,6 @@ MOST_ROWS = 1 << 21
 def choose_three(sites: Sequence[str]) -> list[str]:
     """The three parties: the first three sites, or two and a helper."""
     return list(sites[:3]) if len(sites) > 2 else [*sites, HELPER]
-
-
-def fill_up(count: int) -> int:
-    """The next power of two."""
-    return 1 << max(0, count - 1).bit_length()
 
 
 def promised_of(args: Any) -> Disclosure:
