@@ -96,6 +96,10 @@ class SlicedRows(Operator):
         """The leaves that are sliced."""
         return [place for place, _ in self.columns]
 
+    def compared_beside(self, op: JoinedRows | Looked) -> tuple[Compared, ...]:
+        """What a join compares beside the values of slices."""
+        return tuple(Compared(True, x, y) for x, y in op.pairs if not is_slice_pair((x, y), self.names, self.names))
+
 
 def make_sliced_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
     """The plan of a statement under shares, in slices where joins, groups or windows compare public columns; see `make_secure_plan`."""
@@ -430,7 +434,7 @@ class SlicedTables(SecureTables):
         made = SharedTable({**a.columns, **b.columns}, valid)
         if empty:
             return await made.filter_rows(self._bits(1, 0))
-        rest = tuple(Compared(True, x, y) for x, y in op.pairs if not is_slice_pair((x, y), *[self._slices.sliced.names] * 2))  # fmt: skip
+        rest = self._slices.sliced.compared_beside(op)
         if rest:
             made = await made.filter_rows((await self._truth(made, Connected(True, rest)))[0])
         if isinstance(op, JoinedRows) and op.side == "inner":

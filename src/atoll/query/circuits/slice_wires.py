@@ -17,7 +17,6 @@ from atoll.secure.garbled import GateCounter, Gates, Wires, blank_rows, join_wir
 from ..secure.costs import sliced_layout
 from ..secure.extents import bound_pairs
 from ..secure.operators import (
-    Compared,
     Connected,
     Expanded,
     Filtered,
@@ -32,7 +31,7 @@ from ..secure.operators import (
     Stored,
     walk_operators,
 )
-from ..slices import SlicedRows, SliceSizes, is_slice_pair, pair_slices
+from ..slices import SlicedRows, SliceSizes, pair_slices
 from .owner_rows import Own, play_shapes, release_wires, share_columns, share_leaves, shown_names
 from .wire_values import WORD, WireTable, lengthen, one_bit, turn_top
 from .wires import VALID, RunningTotals, WireTables, any_bits
@@ -111,15 +110,10 @@ class SlicedWireTables(WireTables):
             return WireTable(nothing, self.bits(1, 0)), np.full(1, 0), np.full(1, -1)
         a, b = left.take_rows(rows), right.take_rows(others)
         made = WireTable({**a.columns, **b.columns}, await self.gates.conjoin(a.valid, b.valid))
-        rest = self._rest(op)
+        rest = self._slices.sliced.compared_beside(op)
         if rest:
             made = await made.filter_rows((await self.truth(made, Connected(True, rest)))[0])
         return made, rows, places
-
-    def _rest(self, op: JoinedRows | Looked) -> tuple[Compared, ...]:
-        """What a join compares beside the values of slices."""
-        names = [self._slices.sliced.names] * 2
-        return tuple(Compared(True, x, y) for x, y in op.pairs if not is_slice_pair((x, y), *names))
 
     async def _inner(self, op: JoinedRows | Looked, left: WireTable, right: WireTable) -> WireTable:
         found = await self._paired(op, left, right)
@@ -138,7 +132,7 @@ class SlicedWireTables(WireTables):
             return await super()._look(op)
         rows, bits = known[1], one_bit(inner.valid)
         at = np.where([*(key is not None for key in self._slices.keys), False], np.arange(len(self._slices.keys) + 1), -2)[known[0]]  # fmt: skip
-        if self._rest(op) or op.condition is not None:
+        if self._slices.sliced.compared_beside(op) or op.condition is not None:
             found = await self._paired(op, table, inner)
             if found is None:
                 return await super()._look(op)
