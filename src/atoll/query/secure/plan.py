@@ -208,8 +208,8 @@ class SecurePlanner(GroupPlanner):
         finish_tree, having = self.tree, self.tree.args.get("having")
         if having is not None and self.queries(having):
             finish_tree = self._having(names, having)
-        for one in self._subqueries_beside(self.tree):
-            raise self._refuse_beside(one)
+        for one in self._subqueries_beside():
+            raise refuse(f"the subquery ({one.sql('duckdb')}) beside the aggregates", "ask it in a statement of its own")  # fmt: skip
         named = [(node.sql("duckdb"), column, kind) for (node, _, kind), column in zip(keys, stored, strict=True)]
         withheld = self.count_withheld(grouped, counted, [one.column for one in shown], None) if keys else None
         return self._made(names.operator, named, made, self._finish(finish_tree, named, made), grouped=True, withheld=withheld)  # fmt: skip
@@ -248,14 +248,15 @@ class SecurePlanner(GroupPlanner):
         named = [(text, Stored(value.code), kind) for text, value, kind in keys]
         return self._finish(self.tree, named, [])
 
-    def _subqueries_beside(self, tree: Any) -> list[Any]:
+    def _subqueries_beside(self) -> list[Any]:
+        tree = self.tree
         places = [*tree.expressions, *(tree.args[name] for name in ("qualify", "order") if tree.args.get(name))]
         return [query for place in places for query in self.queries(place)]
 
     def _look_up_beside(self, names: SelectNames, named: list[tuple[str, Stored, str]], outputs: list[AggregateOutput]) -> None:  # fmt: skip
         """Add the subqueries beside the aggregates to what is opened of each group: the value of one, or whether a row or a value is in it, is a column of the group."""
         exp, keys = self.exp, {text for text, _, _ in named}
-        for query in self._subqueries_beside(self.tree):
+        for query in self._subqueries_beside():
             around = [query, *self._nodes_around(query)]
             if any(one.sql("duckdb") in keys for one in around):
                 continue
@@ -275,10 +276,6 @@ class SecurePlanner(GroupPlanner):
         while at is not None and not isinstance(at, self._selects):
             yield at
             at = at.parent
-
-    @staticmethod
-    def _refuse_beside(query: Any) -> CompositionError:
-        return refuse(f"the subquery ({query.sql('duckdb')}) beside the aggregates", "ask it in a statement of its own")
 
     def _mapping(self, nodes: Sequence[Any], outputs: Sequence[AggregateOutput]) -> tuple[None, dict[str, Value]]:
         """The aggregates as values, for conditions and orders."""
