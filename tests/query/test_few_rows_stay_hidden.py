@@ -195,6 +195,8 @@ def test_what_the_policy_keeps_is_refused_before_a_row_is_read(text: str, match:
     ("SELECT sum(p.pay * n.k) FROM p JOIN n ON n.k = p.age", "adds values of n"),
     ("SELECT sum(pay) FROM (SELECT id, pay FROM p UNION ALL SELECT id, pay FROM p WHERE id = 3)", "UNION reads rows of p on both sides"),
     ("SELECT count(*) FROM (SELECT id FROM p EXCEPT SELECT id FROM p WHERE id = 3 AND age > 20)", "EXCEPT reads rows of p on both sides"),
+    ("WITH q AS (SELECT id FROM p) SELECT count(*) FROM (SELECT id FROM q EXCEPT SELECT id FROM q WHERE id = 3)", "EXCEPT reads rows of p on both sides"),
+    ("WITH q AS (SELECT id FROM p) SELECT count(*) FROM (SELECT id FROM p UNION ALL (SELECT id FROM q WHERE id = 3))", "UNION reads rows of p on both sides"),
 ])  # fmt: skip
 def test_no_row_counts_more_often_than_others(text: str, match: str, strategy: str) -> None:
     """The units behind these are those of a total, and the number is the total with one row many times: less the total, it is that row's."""

@@ -368,9 +368,13 @@ class Scopes:
                 how = "aggregate" if allowed[-1] == "aggregate" else f"{allowed[-1]}, range: [0, 100]"
                 raise PolicyError(f"{text}: {table}.{column} is {policy.level} and only counts rows", where="policies of the sites", remedy=f"ask for COUNT, or let the sites release it: {{level: private, release: {how}}}")  # fmt: skip
 
+    def divided_tables(self, scope: Any) -> set[str]:
+        """The tables that a scope reads, at any depth, whose rows only one site has."""
+        return {table for table in self.tables(scope) if self.policy.table(table).mode == "horizontal"}
+
     def is_divided(self, scope: Any) -> bool:
         """Whether a scope reads rows that only one site has."""
-        return any(self.policy.table(table).mode == "horizontal" for table in self.tables(scope))
+        return bool(self.divided_tables(scope))
 
     def is_source_divided(self, source: Any) -> bool:
         """Whether a table of FROM has rows that only one site has."""
@@ -429,7 +433,7 @@ class Scopes:
             if not self.is_divided(scope):
                 continue
             if isinstance(select, self.exp.SetOperation):
-                self._require_other_tables(select)
+                self._require_other_tables(scope)
             elif isinstance(select, self.exp.Select) and len(self.sources_of(scope)) > 1:
                 alike = {name for name, (_, source) in self.sources_of(scope).items() if not self.is_source_divided(source)}  # fmt: skip
                 self._require_even_joins(scope, alike)
@@ -438,11 +442,11 @@ class Scopes:
     def _uneven(self, what: str, remedy: str) -> CompositionError:
         return CompositionError(f"{what}, which could count single rows more often than others, and min_count is {self.policy.min_count}", where="few rows", remedy=remedy)  # fmt: skip
 
-    def _require_other_tables(self, select: Any) -> None:
+    def _require_other_tables(self, scope: Any) -> None:
         """Refuse a set operation that reads the rows of one table twice."""
-        read = [{t.name.lower() for t in side.find_all(self.exp.Table) if not self.is_cte(t) and self.policy.table(t.name).mode == "horizontal"} for side in (select.left, select.right)]  # fmt: skip
-        for table in sorted(read[0] & read[1]):
-            raise self._uneven(f"{type(select).__name__.upper()} reads rows of {table} on both sides", "write one SELECT whose WHERE has both conditions")  # fmt: skip
+        left, right = map(self.divided_tables, scope.set_operation_scopes)
+        for table in sorted(left & right):
+            raise self._uneven(f"{type(scope.expression).__name__.upper()} reads rows of {table} on both sides", "write one SELECT whose WHERE has both conditions")  # fmt: skip
 
     def _require_even_joins(self, scope: Any, alike: set[str]) -> None:
         exp, sources, select = self.exp, self.sources_of(scope), scope.expression
