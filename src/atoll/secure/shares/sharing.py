@@ -110,7 +110,7 @@ def split_shamir(values: Array, n: int, threshold: int, field: Field, secret: Wo
     flat = np.ravel(values)
     if threshold > _STEPS:
         first = [field.random(secret, flat.shape) for _ in range(threshold - 1)]
-        return [row.reshape(values.shape) for row in (*first, *_complete_shares(flat, first, n, field))]
+        return [row.reshape(values.shape) for row in (*first, *_complete_shares([flat], first, n, field))]
     made = np.empty((n, flat.size), dtype=np.uint64)
     for begin in range(0, flat.size, _BLOCK):
         block = flat[begin : begin + _BLOCK]
@@ -140,10 +140,8 @@ def split_seeded(values: Array, n: int, threshold: int, field: Field, secret: Wo
         ConfigError: as `split_shamir`.
     """
     _require_threshold(n, threshold, field, "split_seeded")
-    drawn = secret.uint64((threshold - 1, SEED // 8)).astype("<u8")
-    seeds = [row.tobytes() for row in drawn]
-    first = [expand_share(seed, values.size, field) for seed in seeds]
-    return [*seeds, *_complete_shares(values, first, n, field)]
+    seeds, first = _draw_seeded(threshold - 1, values.size, field, secret)
+    return [*seeds, *_complete_shares([values], first, n, field)]
 
 
 def split_packed(
@@ -177,12 +175,8 @@ def split_packed(
     if pack < 1 or not 1 <= threshold <= n - pack + 1 or n + pack >= field.order:
         raise ConfigError(f"threshold={threshold} and pack={pack} of {n} holders modulo {field.order}", where="split_packed", remedy="use threshold + pack - 1 of at most the number of holders, and a larger prime")  # fmt: skip
     rows = _pack_rows(np.ravel(values), pack)
-    drawn = secret.uint64((threshold - 1, SEED // 8)).astype("<u8")
-    first = [row.tobytes() for row in drawn]
-    shares = [expand_share(seed, rows.shape[1], field) for seed in first]
-    given = tuple(range(-1, -pack - 1, -1)) + tuple(range(threshold - 1))
-    others = interpolate([*rows, *shares], given, tuple(range(threshold, n + 1)), field)
-    return [*(first if seeds else shares), *others]
+    drawn, first = _draw_seeded(threshold - 1, rows.shape[1], field, secret)
+    return [*(drawn if seeds else first), *_complete_shares(rows, first, n, field)]
 
 
 def _pack_rows(values: Array, pack: int) -> Array:
@@ -235,10 +229,18 @@ def _require_threshold(n: int, threshold: int, field: Field, where: str) -> None
     )
 
 
-def _complete_shares(values: Array, first: Sequence[Array], n: int, field: Field) -> Array:
-    """The shares of the other holders, ``(n - len(first), values)``: values at 0 and the first holders' shares fix the polynomials."""
+def _draw_seeded(holders: int, count: int, field: Field, secret: WordSource) -> tuple[list[bytes], list[Array]]:
+    """Seeds of the first holders, and the shares that follow from them."""
+    drawn = secret.uint64((holders, SEED // 8)).astype("<u8")
+    seeds = [row.tobytes() for row in drawn]
+    return seeds, [expand_share(seed, count, field) for seed in seeds]
+
+
+def _complete_shares(rows: Sequence[Array] | Array, first: Sequence[Array], n: int, field: Field) -> Array:
+    """The shares of the other holders, ``(n - len(first), values)``: rows of values at 0, -1, -2, … and the first holders' shares fix the polynomials."""
     given = len(first)
-    return interpolate([values, *first], tuple(range(-1, given)), tuple(range(given + 1, n + 1)), field)
+    places = (*range(-1, -len(rows) - 1, -1), *range(given))
+    return interpolate([*rows, *first], places, tuple(range(given + 1, n + 1)), field)
 
 
 def open_shamir(shares: Mapping[int, Array], threshold: int, field: Field) -> Array:
