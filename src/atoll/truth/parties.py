@@ -204,21 +204,23 @@ class PartySteps:
             raise PolicyError(f"{island.name} has not opened this campaign", where="truth", remedy=_RESTART)
         return state
 
-    def _contribute(self, island: Any, message: Any) -> tuple[Arrays, CodedReports]:
-        """Learn from the last sums, if that was not done, and return what the workers contribute. Reports on tasks that were never shown do not count."""
+    def _learn(self, island: Any, message: Any) -> tuple[CodedReports, Arrays, Arrays]:
+        """Learn from the last sums, if that was not done. Return the reports, what is known of the workers, and the broadcast. Reports on tasks that were never shown do not count."""
         state = self._own_state(island)
-        reports, model, number = self._reports(state, message), state["model"], int(message["number"])
+        reports, model, number = self._reports(state, message), _arrays(state["model"]), int(message["number"])
         broadcast = _arrays(message["broadcast"])
         if message["learn"] and state["learned"] < number:
-            model = self.model.learn(message["learn"], _arrays(model), reports, broadcast)
+            model = self.model.learn(message["learn"], model, reports, broadcast)
         island.state = {**state, "model": model, "learned": max(number, int(state["learned"]))}
+        return reports, model, broadcast
+
+    def _contribute(self, island: Any, message: Any) -> tuple[Arrays, CodedReports]:
+        """Learn, and return what the workers contribute."""
+        reports, model, broadcast = self._learn(island, message)
         if message["step"] == HELD_OUT:
-            task, worker, cell, values = (
-                np.asarray(state["held"][name]) for name in ("task", "worker", "cell", "number")
-            )
-            held = CodedReports(reports.layout, reports.workers, task, worker, cell, values)
-            return score_held_out(self.model, _arrays(model), reports, held, broadcast), reports
-        return self.model.contribute(message["step"], _arrays(model), reports, broadcast), reports
+            held = CodedReports(reports.layout, reports.workers, **island.state["held"])
+            return score_held_out(self.model, model, reports, held, broadcast), reports
+        return self.model.contribute(message["step"], model, reports, broadcast), reports
 
     @staticmethod
     def _reports(state: Any, message: Any = None) -> CodedReports:
@@ -250,17 +252,17 @@ class PartySteps:
         Raises:
             PolicyError: with noise, the server asks for another step than is next, or for a step again after another broadcast: its sums would tell more than was agreed on.
         """
-        given, reports = self._contribute(island, message)
-        noise, state = self.noise, island.state
+        noise = self.noise
         if noise is None:
+            given, reports = self._contribute(island, message)
             return codec.encode(given, len(reports.workers))
+        reports, model, broadcast = self._learn(island, message)
         number = int(message["number"])
         if not 1 <= number <= len(self.order) or message["step"] != self.order[number - 1]:
             raise PolicyError(f"step {number} {message['step']} of a campaign of {len(self.order)} steps", where="truth", remedy="look at the server: it asks for sums that nobody agreed to")  # fmt: skip
         asked = {name: message[name] for name in ("number", "learn", "broadcast", "step")}
         island.promise(f"contribution {number} of {island.request.split('/')[0]}", hashlib.sha256(M.encode(asked)).digest())  # fmt: skip
         island.spend(noise.released if not int(message["attempt"]) else Covered(what=f"step {number} again"))
-        model, broadcast = _arrays(state["model"]), _arrays(message["broadcast"])
 
         def rows() -> Iterator[NDArray[np.float64]]:
             for worker in range(len(reports.workers)):
@@ -268,7 +270,7 @@ class PartySteps:
                 own = {name: value[alone] for name, value in model.items()}
                 yield codec.flatten(self.model.contribute(message["step"], own, reports.of_workers(alone), broadcast))
 
-        return noise.add_up(rows(), codec.entries, bytes(state["seed"]), number)
+        return noise.add_up(rows(), codec.entries, bytes(island.state["seed"]), number)
 
     def _give(self, island: Any, message: Any) -> dict[str, Sum]:
         """The contributions, as they are or as whole numbers."""
@@ -375,14 +377,10 @@ class PartySteps:
     def _close(self, island: Any, message: Any) -> None:
         """Learn from the last sums, and leave what is known of the own workers here, under a name if there is one."""
         self._cover(island, "that the campaign is over")
-        state = self._own_state(island)
-        reports, model = self._reports(state, message), _arrays(state["model"])
-        broadcast, layout = _arrays(message["broadcast"]), reports.layout
-        if message["learn"] and state["learned"] < int(message["number"]):
-            model = self.model.learn(message["learn"], model, reports, broadcast)
-            island.state = {**state, "model": model, "learned": int(message["number"])}
+        reports, model, _ = self._learn(island, message)
         if not message["label"]:
             return
+        layout = reports.layout
         kept: dict[str, Any] = {"workers": list(reports.workers), "classes": list(layout.classes)}
         for name, find in (("errors", self.model.confusions), ("skills", self.model.skills)):
             found = _known(find, layout, model)
