@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,19 @@ def test_labels_are_words_and_rows_have_no_order(tmp_path: Path) -> None:
         assert set(found.labels) == {"007", "7"}
         assert found.workers == ("ann", "bob")
         assert not found.repeated
+
+
+def test_the_reports_of_each_worker_are_split_at_once() -> None:
+    whole = reports_of(ROWS)
+    for values in ("classes", "numbers"):
+        coded = whole.layout(values).code(whole)
+        coded = replace(coded, workers=(*coded.workers, "cem"))  # who reports on nothing
+        parts = coded.split_workers()
+        assert [part.workers for part in parts] == [("ann",), ("bob",), ("cem",)]
+        for at, part in enumerate(parts):
+            alone = coded.of_workers(np.arange(3) == at)
+            for name in ("task", "worker", "cell", "number"):
+                np.testing.assert_array_equal(getattr(part, name), getattr(alone, name))
 
 
 def test_spellings_of_one_number_have_one_order_in_every_process() -> None:

@@ -265,10 +265,9 @@ class PartySteps:
         island.spend(noise.released if not int(message["attempt"]) else Covered(what=f"step {number} again"))
 
         def rows() -> Iterator[NDArray[np.float64]]:
-            for worker in range(len(reports.workers)):
-                alone = np.arange(len(reports.workers)) == worker
-                own = {name: value[alone] for name, value in model.items()}
-                yield codec.flatten(self.model.contribute(message["step"], own, reports.of_workers(alone), broadcast))
+            for worker, alone in enumerate(reports.split_workers()):
+                own = {name: value[worker : worker + 1] for name, value in model.items()}
+                yield codec.flatten(self.model.contribute(message["step"], own, alone, broadcast))
 
         return noise.add_up(rows(), codec.entries, bytes(island.state["seed"]), number)
 

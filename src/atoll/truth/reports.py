@@ -9,6 +9,7 @@ party's reports as numbers of a layout; that is all that models see.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -268,8 +269,8 @@ class CodedReports:
         """How many workers report on each task, ``(tasks,)``."""
         return np.bincount(self.task, minlength=len(self.layout.tasks))
 
-    def choose(self, kept: NDArray[np.bool_]) -> CodedReports:
-        """The reports of a choice, ``(reports,)``, of the same workers."""
+    def choose(self, kept: NDArray[np.bool_] | Codes) -> CodedReports:
+        """The reports of a choice, ``(reports,)`` or their numbers, of the same workers."""
         cell = self.cell[kept] if len(self.cell) else self.cell
         number = self.number[kept] if len(self.number) else self.number
         return CodedReports(self.layout, self.workers, self.task[kept], self.worker[kept], cell, number)
@@ -279,6 +280,16 @@ class CodedReports:
         part, places = self.choose(there[self.worker]), np.cumsum(there) - 1
         names = tuple(name for name, is_in in zip(self.workers, there.tolist(), strict=True) if is_in)
         return CodedReports(self.layout, names, part.task, places[part.worker], part.cell, part.number)
+
+    def split_workers(self) -> list[CodedReports]:
+        """The reports of each worker alone, in the order of the workers."""
+        order = np.argsort(self.worker, kind="stable")
+        ends = np.searchsorted(self.worker[order], np.arange(1, len(self.workers) + 1)).tolist()
+        parts = (order[begin:end] for begin, end in itertools.pairwise([0, *ends]))
+        return [
+            replace(self.choose(part), workers=(name,), worker=np.zeros_like(part))
+            for name, part in zip(self.workers, parts, strict=True)
+        ]
 
     @cached_property
     def counts(self) -> Floats:
