@@ -36,7 +36,7 @@ from .protocols import (  # fmt: skip
     post_checked_shares,
     post_shares,
 )
-from .reporters import HolderCircle, ReporterTest, continue_test, start_test
+from .reporters import HolderCircle, ReporterTest, continue_test, start_test, unpack_tasks
 from .reports import CodedReports, Reports, TaskLayout, reports_of
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class PartySteps:
         silent = None if message is None else message.get("silent")
         if silent is None:
             return made
-        known = ReporterTest(0, np.zeros(0, np.int64), len(layout.tasks)).unpack(silent)
+        known = unpack_tasks(silent, len(layout.tasks))
         if known is None:
             raise PolicyError("silent tasks that are no bits of tasks", where="truth", remedy=_RESTART)
         return made.choose(~known[made.task])
@@ -344,7 +344,7 @@ class PartySteps:
             PolicyError: this holder does not know which these are.
         """
         tested = state["tested"]
-        withheld = test.unpack(tested.get("withheld"))
+        withheld = unpack_tasks(tested.get("withheld"), test.tasks)
         if withheld is None or tested["key"] != _name_tested(senders, holders):
             raise PolicyError(f"sums of {len(senders)} senders whose reporters nobody counted", where="truth", remedy="look at the server: it asks for sums that may have one reporter")  # fmt: skip
         return {"withheld": tested["withheld"], "sums": total[test.find_open(withheld)]}
@@ -367,7 +367,7 @@ class PartySteps:
         if withheld is None:
             island.state = {**state, "test": after}
             return None
-        packed = test.pack(withheld)
+        packed = np.packbits(withheld)
         island.state = {**state, "test": {}, "tested": {"key": _name_tested(kept["senders"], holders), "withheld": packed}}  # fmt: skip
         return {"withheld": packed, "sums": np.asarray(kept["values"])[test.find_open(withheld)]}
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -52,7 +53,7 @@ from atoll.secure.shares import (
 
 from .models.model import Arrays, Term
 from .planning import plan_committee
-from .reporters import ReporterTest, count_rounds
+from .reporters import ReporterTest, count_rounds, unpack_tasks
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -500,10 +501,11 @@ class Additive(TruthProtocol):
                 replies = sums.by_name()
         except QuorumError as error:
             raise self._too_few(0, holders, asked, str(error)) from error
-        domain, entries, known = self.domain(asked.codec), self.count_letter(asked.codec.entries), None
+        domain, entries, withheld, shown = self.domain(asked.codec), self.count_letter(asked.codec.entries), None, None
         if asked.test is not None:
-            replies, known = _split_tested(replies, asked.test)
-            entries = int(np.count_nonzero(asked.test.find_open(known)))
+            replies, withheld = _split_tested(replies, asked.test)
+            shown = asked.test.find_open(withheld)
+            entries = int(np.count_nonzero(shown))
         fit, wrong = _fitting(replies, entries, domain)
         if len(fit) < holders.threshold:
             raise self._too_few(len(fit), holders, asked)
@@ -512,12 +514,12 @@ class Additive(TruthProtocol):
         numbers, off = self.open(fed, rows, holders, domain, asked.at) if entries else (np.zeros(0, np.uint64), ())
         blamed = tuple(sorted([*wrong, *(holders.names[place] for place in off)]))
         signed = domain.signed(numbers[: asked.codec.entries])
-        if asked.test is not None and known is not None:
+        if shown is not None:
             whole = np.zeros(asked.codec.entries, dtype=np.int64)
-            whole[asked.test.find_open(known)] = signed
+            whole[shown] = signed
             signed = whole
         return ContributedSum(
-            asked.codec.decode(signed), given.senders, blamed, withheld=known, tested=tuple(sorted(fit))
+            asked.codec.decode(signed), given.senders, blamed, withheld=withheld, tested=tuple(sorted(fit))
         )
 
     async def _test_and_add(self, fed: Federation, half: PartyHalf, asked: SumRequest, test: ReporterTest, adding: Parties, told: Mapping[str, Any], mail: Mailboxes) -> Mapping[str, Any]:  # fmt: skip
@@ -588,17 +590,16 @@ def _fitting(replies: Mapping[str, Any], entries: int, domain: Domain) -> tuple[
 
 def _split_tested(replies: Mapping[str, Any], test: ReporterTest) -> tuple[dict[str, Any], NDArray[np.bool_]]:
     """The sums of holders, and the tasks that most of them withhold. A holder that says something else has nothing that fits."""
-    said: dict[bytes, list[str]] = {}
-    for name, reply in replies.items():
-        packed = reply.get("withheld") if isinstance(reply, Mapping) else None
-        if test.unpack(packed) is not None:
-            said.setdefault(np.asarray(packed).tobytes(), []).append(name)
-    most = max(said, key=lambda one: len(said[one]), default=None)
-    if most is None:
+    told = {
+        name: reply["withheld"].tobytes()
+        for name, reply in replies.items()
+        if isinstance(reply, Mapping) and unpack_tasks(reply.get("withheld"), test.tasks) is not None
+    }
+    if not told:
         return dict.fromkeys(replies), np.ones(test.tasks, dtype=bool)
-    known = test.unpack(np.frombuffer(most, dtype=np.uint8))
-    rows = {name: reply["sums"] if name in said[most] else None for name, reply in replies.items()}
-    return rows, np.ones(test.tasks, dtype=bool) if known is None else known
+    most, _ = Counter(told.values()).most_common(1)[0]
+    rows = {name: reply["sums"] if told.get(name) == most else None for name, reply in replies.items()}
+    return rows, np.unpackbits(np.frombuffer(most, dtype=np.uint8), count=test.tasks).astype(bool)
 
 
 @dataclass(frozen=True, kw_only=True)

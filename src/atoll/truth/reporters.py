@@ -35,7 +35,7 @@ from .reports import TaskLayout
 if TYPE_CHECKING:
     from atoll.secure.shares.domain import Array
 
-__all__ = ["HolderCircle", "ReporterTest", "continue_test", "count_rounds", "start_test"]
+__all__ = ["HolderCircle", "ReporterTest", "continue_test", "count_rounds", "start_test", "unpack_tasks"]
 
 _LOOK = "look at the server: it asks for a sum that nobody agreed to"
 
@@ -79,15 +79,12 @@ class ReporterTest:
         """Which entries are shown, ``(entries,)``: those of tasks that are not withheld, and those of no task."""
         return ~np.append(withheld, False)[self.owners]
 
-    def pack(self, withheld: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        """Bits of tasks as bytes."""
-        return np.packbits(withheld)
 
-    def unpack(self, packed: Any) -> NDArray[np.bool_] | None:
-        """The inverse of `pack`; ``None`` if these are no such bytes."""
-        if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8 or packed.shape != (-(-self.tasks // 8),):
-            return None
-        return np.unpackbits(packed, count=self.tasks).astype(bool)
+def unpack_tasks(packed: Any, tasks: int) -> NDArray[np.bool_] | None:
+    """Which of the tasks somebody names, by ``np.packbits``, ``(tasks,)``; ``None`` if these are no such bytes."""
+    if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8 or packed.shape != (-(-tasks // 8),):
+        return None
+    return np.unpackbits(packed, count=tasks).astype(bool)
 
 
 def count_rounds(least: int) -> int:
