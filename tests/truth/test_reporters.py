@@ -223,6 +223,20 @@ def test_a_server_that_lies_is_refused(change, said):
         simulated(campaign(2), engine=Relay(change), sealing="real")
 
 
+@pytest.mark.parametrize("tell", [lambda said: {"withheld": said["withheld"]}, lambda said: {"sums": said["sums"]}, lambda said: 7])  # fmt: skip
+def test_a_holder_that_shows_no_sums_is_named(tell):
+    class Mute(Inline):
+        async def run(self, request, positions):
+            replies = await super().run(request, positions)
+            if request.task.name == WITHHOLD and replies[2].value is not None:
+                replies[2].value = tell(replies[2].value)
+            return replies
+
+    result = simulated(campaign(3, OneCoin(iterations=1)), engine=Mute())
+    assert result.wrong == ("w2",)
+    assert result.compare_plain().max_difference < 1e-5
+
+
 @pytest.mark.parametrize(("lost", "at"), [(2, 1), (2, 3), (3, 2)])
 def test_just_enough_holders_finish_a_test_and_one_fewer_does_not(lost, at):
     """Of 7 holders with threshold 3, 2 may be lost: a product lies on a polynomial of degree 4."""

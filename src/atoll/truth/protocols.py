@@ -598,7 +598,7 @@ def _split_tested(replies: Mapping[str, Any], test: ReporterTest) -> tuple[dict[
     if not told:
         return dict.fromkeys(replies), np.ones(test.tasks, dtype=bool)
     most, _ = Counter(told.values()).most_common(1)[0]
-    rows = {name: reply["sums"] if told.get(name) == most else None for name, reply in replies.items()}
+    rows = {name: reply.get("sums") if told.get(name) == most else None for name, reply in replies.items()}
     return rows, np.unpackbits(np.frombuffer(most, dtype=np.uint8), count=test.tasks).astype(bool)
 
 
