@@ -140,6 +140,21 @@ def test_numbers_at_any_offset_and_claims_add_up_alike():
     assert found.truth == model.fit_predict(given) == {"ada": "Oslo", "bo": "Bergen"}
 
 
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (Truth(model=TDH()), {"candidates"}),
+        (Truth(model=TDH(), candidates={"t": ["a", "b"]}), set()),
+        (Truth(model=OneCoin(), tasks=["t"]), {"classes"}),
+        (Truth(model=CRH()), {"tasks", "low and high"}),
+    ],
+    ids=["claims", "agreed", "classes", "numbers"],
+)
+def test_what_parties_are_asked_for_is_said_beforehand(job, told):
+    named = [one.assuming for one in job.explain(clients=3).exposures]
+    assert {one.removeprefix("name them beforehand: ") for one in named if one.startswith("name them")} == told
+
+
 def test_a_site_of_many_workers_adds_its_own_first():
     rows = drawn()
     alone = simulated(Truth(model=DawidSkene(iterations=4)))

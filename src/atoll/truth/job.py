@@ -136,7 +136,7 @@ class Truth(Checked, Job):
             raise ConfigError(f"epsilon={epsilon:g} with ranking={self.ranking}: the order of the parties has no noise", remedy="leave ranking out, or epsilon")  # fmt: skip
         if self.held_out:
             raise ConfigError(f"epsilon={epsilon:g} with held_out={self.held_out}: scores of models have no noise", remedy="leave held_out out, or epsilon")  # fmt: skip
-        asked = self._asked(bool(self.candidates) or self.model.values[0] == "claims")
+        asked = self._asked()
         if asked:
             named = {"range": "low and high"}
             raise ConfigError(f"epsilon={epsilon:g}, and parties would tell their {' and '.join(asked)}", remedy=f"give {' and '.join(named.get(name, name) for name in asked)} in the job: what a party has tells of its workers")  # fmt: skip
@@ -149,9 +149,13 @@ class Truth(Checked, Job):
 
     @property
     def key_columns(self) -> Sequence[str]:
-        """All columns stay text: "007" is another label than "7". Sites have claims if the model reads nothing else, or if candidates are agreed."""
-        claims = bool(self.candidates) or self.model.values[0] == "claims"
-        return ("obj", "src", "value") if claims else ("task", "worker", "label")
+        """All columns stay text: "007" is another label than "7"."""
+        return ("obj", "src", "value") if self._claims else ("task", "worker", "label")
+
+    @property
+    def _claims(self) -> bool:
+        """Whether sites have claims: the model reads nothing else, or candidates are agreed."""
+        return bool(self.candidates) or self.model.values[0] == "claims"
 
     @property
     def most_rounds(self) -> int | None:
@@ -167,18 +171,18 @@ class Truth(Checked, Job):
         """The kind, all models and all protocols."""
         return (*super().known_names(), *part_names("truth model"), *part_names("truth protocol"))
 
-    def _asked(self, claims: bool) -> list[str]:
+    def _asked(self) -> list[str]:
         """What parties are asked for, since the settings do not say it."""
         if self.model.values == ("numbers",):
             return [*([] if self.tasks else ["tasks"]), *(["range"] if self.low is None else [])]
-        if claims:
+        if self._claims:
             return [] if self.candidates else ["candidates"]
         return [*([] if self.tasks else ["tasks"]), *([] if self.classes else ["classes"])]
 
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Return who learns what of the reports, what a party sends, and what has no guarantee."""
         parties = clients or (len(data) if data is not None else 2)
-        asked = self._asked(bool(self.candidates))
+        asked = self._asked()
         seen = list(self.protocol.exposures(parties))
         private = self.epsilon is not None
         seen.append(
@@ -210,7 +214,7 @@ class Truth(Checked, Job):
         ]
         costs: dict[str, Any] = {}
         if self.tasks and (self.classes or self.model.values == ("numbers",)):
-            layout = TaskLayout(tuple(self.tasks), tuple(self.classes), workers=max(parties, 1)) if self.classes else TaskLayout(tuple(self.tasks), workers=max(parties, 1))  # fmt: skip
+            layout = TaskLayout(tuple(self.tasks), tuple(self.classes), workers=max(parties, 1))
             steps = PartySteps(
                 self.model, self.protocol, [f"party-{i}" for i in range(parties)], self.find_noise(parties)
             )
@@ -354,10 +358,9 @@ def _shown(value: Any) -> str:
 
 async def _open_campaign(fed: Federation, job: Truth, steps: PartySteps) -> dict[str, Any]:
     """Agree on the tasks and on what may be their truth; return the first state."""
-    claims = bool(job.candidates) or job.model.values[0] == "claims"
-    told = (await fed.exchange(fed.parties, steps.describe, {"asked": job._asked(claims)}, at="describe")).by_name()
+    told = (await fed.exchange(fed.parties, steps.describe, {"asked": job._asked()}, at="describe")).by_name()
     workers = {name: int(one["workers"]) for name, one in told.items()}
-    layout = _agree_layout(job, told, sum(workers.values()), claims)
+    layout = _agree_layout(job, told, sum(workers.values()))
     job.model.require_layout(layout)
     for step in (*job.model.opening, *job.model.steps):
         if job.protocol.whole:
@@ -407,9 +410,9 @@ def _claimed_twice(one: str, other: str) -> DataError:
     return DataError(f"sites {one!r} and {other!r} both claim a worker", where="Truth", remedy="give each worker to one site, or name workers by site if they are two people")  # fmt: skip
 
 
-def _agree_layout(job: Truth, told: Mapping[str, Any], workers: int, claims: bool) -> TaskLayout:
+def _agree_layout(job: Truth, told: Mapping[str, Any], workers: int) -> TaskLayout:
     """The layout of the settings, and of what parties told where those do not say it."""
-    if claims:
+    if job._claims:
         said: dict[str, set[str]] = {task: set(values) for task, values in job.candidates.items()}
         for one in told.values():
             for task, values in one.get("candidates", {}).items():
