@@ -283,13 +283,31 @@ class PreparedTruth(Prepared):
         cheats = tuple(map(str, value["cheats"]))
         always = set(parties).intersection(*(one.senders for one in steps)) - set(map(str, value["gone"]))
         lost = tuple(name for name in parties if name not in cheats and name not in always)
-        up, down = int(value["bytes_up"]), int(value["bytes_down"])
-        return TruthResult(fit, steps, parties, lost, up, down, (int(value["holders"]), int(value["threshold"])), tuple(map(str, value["wrong"])), cheats, int(value["repeated"]), int(value["reports"]), {str(k): int(v) for k, v in value["workers"].items()}, self.job.alpha, self.data, tuple(map(str, value["ranking"])), str(value["unranked"]), self._withheld(layout, value), self._least, self.noise, *self._scored(value))  # fmt: skip
-
-    def _scored(self, value: Any) -> tuple[float | None, int, float]:
-        """How well held-out reports were foretold, how many they are, and which part of all."""
         score, held = value["scored"] or (0.0, 0.0)
-        return (score / held if held else None), round(held), self.job.held_out
+        return TruthResult(
+            fit=fit,
+            steps=steps,
+            parties=parties,
+            lost=lost,
+            bytes_up=int(value["bytes_up"]),
+            bytes_down=int(value["bytes_down"]),
+            holders=(int(value["holders"]), int(value["threshold"])),
+            wrong=tuple(map(str, value["wrong"])),
+            cheats=cheats,
+            repeated=int(value["repeated"]),
+            reports=int(value["reports"]),
+            workers={str(name): int(count) for name, count in value["workers"].items()},
+            alpha=self.job.alpha,
+            data=self.data,
+            ranking=tuple(map(str, value["ranking"])),
+            unranked=str(value["unranked"]),
+            withheld=self._withheld(layout, value),
+            min_reporters=self._least,
+            noise=self.noise,
+            score=score / held if held else None,
+            held=round(held),
+            held_out=self.job.held_out,
+        )
 
     @property
     def _least(self) -> int:
