@@ -450,19 +450,15 @@ def _score(result: TruthResult, known: Mapping[str, str] | None, votes: Any) -> 
     from atoll.truth import score_labels
 
     none: dict[str, float | None] = dict.fromkeys(("accuracy", "majority", "mae", "pearson"))
-    if known is None:
+    shown = {task: value for task, value in (known or {}).items() if task in result.truth}
+    if not shown:
         return none
     if votes is not None:
-        shown = {task: value for task, value in known.items() if task in result.truth}
-        if not shown:
-            return none
         return {**none, "accuracy": score_labels(result.fit.by_task(), shown), "majority": score_labels(votes, shown)}
     try:
-        pairs = [(float(result.truth[task]), float(value)) for task, value in known.items() if task in result.truth]
+        pairs = [(float(result.truth[task]), float(value)) for task, value in shown.items()]
     except ValueError:
         raise DataError("a truth is no number", where="--truth", remedy="give numbers for numbers, or use a model of classes") from None  # fmt: skip
-    if not pairs:
-        return none
     far = [found - true for found, true in pairs]
     middles = [math.fsum(column) / len(pairs) for column in zip(*pairs, strict=True)]
     apart = [(found - middles[0], true - middles[1]) for found, true in pairs]
