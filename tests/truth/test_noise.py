@@ -102,6 +102,13 @@ def test_a_worker_moves_a_sum_by_no_more_than_counts(scale, workers, seed):
         np.testing.assert_allclose(apart * noise.stage.step, rows[0], atol=noise.stage.step)
 
 
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_a_worker_without_a_finite_contribution_adds_nothing(odd):
+    noise, row = ContributionNoise(8.0, 1e-5, 1.5, 4, 3), np.ones(12)
+    found = noise.add_up([row, np.where(np.arange(12) == 4, odd, row)], 12, bytes(32), 1)
+    np.testing.assert_array_equal(found, noise.add_up([row], 12, bytes(32), 1))
+
+
 def test_sums_with_noise_are_brought_back_to_what_they_can_be():
     codec = SumCodec({"votes": Term((3,), 1.0, signed=False), "logs": Term((2,), 2.0)}, 4, 10, 5, noise=10_000)
     found = codec.decode(np.array([-900, 16, 900, -900, 90], dtype=np.int64))

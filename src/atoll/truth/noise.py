@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError
 from atoll.privacy import smallest_noise
 from atoll.privacy.accountant import epsilon_of
-from atoll.privacy.discrete import DiscreteGaussianLaw, sampler_of
+from atoll.privacy.discrete import DiscreteGaussianLaw, clip_rows, sampler_of
 from atoll.secure.keystream import Keystream, derived
 from atoll.secure.noise import DiscreteGaussianNoise
 
@@ -110,14 +110,7 @@ class ContributionNoise:
         """
         total = np.zeros(entries, dtype=np.int64)
         for row in rows:
-            total += np.trunc(row * (min(1.0, self.clip / max(_length(row), 1e-300)) / self.stage.step)).astype(
-                np.int64
-            )
+            total += clip_rows(row[None], self.clip, 2, self.stage.step)[0].astype(np.int64)
         source = Keystream(derived(seed, "noise of a step", str(number).encode()))
         sampler = sampler_of(DiscreteGaussianLaw(self.stage.variance / self.least))
         return total + sampler.draw(source, entries)
-
-
-def _length(row: NDArray[np.float64]) -> float:
-    peak = float(np.abs(row).max(initial=0.0))
-    return peak * math.sqrt(float(((row / peak) ** 2).sum())) if peak > 0 else 0.0
