@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import tempfile
 import warnings
@@ -20,7 +19,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 from atoll.native import cache_folder
 
-from .images import ImageSettings, hash_images, prepare_images
+from .images import ImageSettings, hash_images, prepare_images, read_settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,7 +127,7 @@ class Encoder:
     @property
     def dual(self) -> bool:
         """Whether it has features of texts and images in one space."""
-        return _model_type(self.folder, self.digest) == "clip" and self.kind == "encoder"
+        return _read_config(self.folder, self.digest).get("model_type") == "clip" and self.kind == "encoder"
 
     @property
     def width(self) -> int:
@@ -139,7 +138,7 @@ class Encoder:
     @property
     def image_settings(self) -> ImageSettings:
         """How images become numbers."""
-        config = _read_settings(Path(self.folder) / "config.json", f"encoder {Path(self.folder).name!r}")
+        config = _read_config(self.folder, self.digest)
         return ImageSettings.read(self.folder, int(config.get("vision_config", {}).get("image_size", 224)))
 
     def tokenise(self, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -291,7 +290,7 @@ def _require_files(place: Path) -> None:
             "there is no tokeniser", where=where, remedy="save it beside the model: tokenizer.save_pretrained(folder)"
         )
     for name in ("config.json", "tokenizer_config.json"):
-        settings = _read_settings(place / name, where) if name in names else {}
+        settings = read_settings(place / name, where) if name in names else {}
         if settings.get("auto_map"):
             raise ConfigError(
                 f"{name} names code of its own (auto_map), which trust_remote_code would run",
@@ -300,20 +299,10 @@ def _require_files(place: Path) -> None:
             )
 
 
-def _read_settings(file: Path, where: str) -> dict[str, Any]:
-    try:
-        made = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{file.name} is no JSON", where=where, remedy="save the model again with save_pretrained"
-        ) from error
-    return made if isinstance(made, dict) else {}
-
-
 @functools.lru_cache(maxsize=32)
-def _model_type(folder: str, digest: str) -> str:
+def _read_config(folder: str, digest: str) -> dict[str, Any]:
     del digest
-    return str(_read_settings(Path(folder) / "config.json", f"encoder {Path(folder).name!r}").get("model_type", ""))
+    return read_settings(Path(folder) / "config.json", f"encoder {Path(folder).name!r}")
 
 
 @functools.lru_cache(maxsize=32)

@@ -20,7 +20,7 @@ from atoll.core.redaction import private
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ImageSettings", "hash_images", "images_below", "prepare_images"]
+__all__ = ["ImageSettings", "hash_images", "images_below", "prepare_images", "read_settings"]
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -95,16 +95,24 @@ class ImageSettings:
         return made
 
 
+def read_settings(file: Path, where: str) -> dict[str, Any]:
+    """Return the settings in a JSON file of an encoder's folder; none where it holds something else than settings.
+
+    Raises:
+        DataError: it is no JSON.
+    """
+    try:
+        made = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file.name} is no JSON", where=where, remedy="save it again with save_pretrained") from error
+    return made if isinstance(made, dict) else {}
+
+
 def _read_said(place: Path, where: str) -> dict[str, Any]:
     for name in _FILES:
         if (place / name).is_file():
-            try:
-                said = json.loads((place / name).read_text("utf-8"))
-            except (OSError, ValueError) as error:
-                raise DataError(
-                    f"{name} is no JSON", where=where, remedy="save it again with save_pretrained"
-                ) from error
-            said = said.get("image_processor", said if name == _FILES[0] else {})
+            settings = read_settings(place / name, where)
+            said = settings.get("image_processor", settings if name == _FILES[0] else {})
             return said if isinstance(said, dict) else {}
     return {}
 
