@@ -96,22 +96,32 @@ class EncodedRows:
             return [np.zeros((height, width, 3), dtype=np.uint8) for _ in names]
         return names
 
+    @property
+    def _of_images(self) -> bool:
+        return self.encoder.modality == "image"
+
+    def _given(self, rows: Any) -> list[Any]:
+        return self.images(rows) if self._of_images else self.texts(rows)
+
+    def _features(self, given: Sequence[Any]) -> NDArray[np.float32]:
+        return self.encoder.encode_images(given) if self._of_images else self.encoder.encode(given)
+
     def features_of(self, rows: Any) -> NDArray[np.float32]:
         """Return the features of some rows, ``(rows, width)``."""
-        image = self.encoder.modality == "image"
-        return self.encoder.encode_images(self.images(rows)) if image else self.encoder.encode(self.texts(rows))
+        return self._features(self._given(rows))
 
     def encode(self, rows: Any) -> Dataset:
         """Return rows with the column ``x`` encoded; labels and their names stay."""
         if isinstance(rows, Dataset) and rows.about.name == _MADE:
             return rows
-        image = self.encoder.modality == "image"
-        given: list[Any] = self.images(rows) if image else self.texts(rows)
+        given = self._given(rows)
         about = getattr(rows, "about", None) or rows.source.about
         causal = self.encoder.kind == "causal"
         own = {} if causal else {name: np.asarray(rows[name]) for name in ("y", "labelled") if name in rows}
         tail = "".join(str(hash(value.tobytes())) for value in own.values())
-        key = hash_texts(hash_images(given) if image else given, f"{self.features} {tail} {about.task} {about.labels}")
+        key = hash_texts(
+            hash_images(given) if self._of_images else given, f"{self.features} {tail} {about.task} {about.labels}"
+        )
         if key not in self._kept:
             if causal:
                 made = self._next_tokens(given)
@@ -127,13 +137,9 @@ class EncodedRows:
 
     def inputs(self, given: Sequence[Any]) -> NDArray[Any]:
         """Return what the tuned module takes of texts or images: features, or what the encoder takes."""
-        if self.encoder.modality == "image":
-            return (
-                self.encoder.encode_images(given)
-                if self.features
-                else prepare_images(given, self.encoder.image_settings)
-            )
-        return self.encoder.encode(given) if self.features else self.encoder.tokenise(given)
+        if self.features:
+            return self._features(given)
+        return prepare_images(given, self.encoder.image_settings) if self._of_images else self.encoder.tokenise(given)
 
     def _next_tokens(self, texts: Sequence[str]) -> Dataset:
         """Return ids with the next token of each as its class; padding has none."""
