@@ -205,9 +205,11 @@ class Encoder:
                 if kept.dtype == np.float32 and kept.ndim == 2 and len(kept) == len(names):
                     known.update(zip(names, kept, strict=True))
                     return np.asarray(kept)
-        first = {name: at for at, name in reversed(list(enumerate(names))) if name not in known}
-        lacking = sorted(first.values())
-        known.update(zip([names[at] for at in lacking], encode(lacking), strict=True))
+        lacking: dict[str, int] = {}
+        for at, name in enumerate(names):
+            if name not in known:
+                lacking.setdefault(name, at)
+        known.update(zip(lacking, encode([*lacking.values()]), strict=True))
         made = np.array([known[name] for name in names], dtype=np.float32).reshape(len(names), self.width)
         if sum(map(len, _KNOWN.values())) > _MOST_ROWS:
             _KNOWN.clear()
