@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 
-from .encoder import Encoder, pooled_of, quiet, unit_rows
+from .encoder import Encoder, pooled_of, prompts_of, quiet, unit_rows
 from .images import ImageSettings, prepare_images
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ _CAPTIONS = (
 )  # fmt: skip
 _SHARES = (0.4, 0.2, 0.2, 0.2)  # colours are learnt first where most captions name them
 _SIDE, _PATCH, _TOKENS = 32, 16, 24
+_IMAGES = ImageSettings((_SIDE,), (_SIDE, _SIDE))
 _HELD_OUT = 512
 
 
@@ -239,7 +240,7 @@ def _train(model: Any, tokeniser: Any, pairs: int, steps: int, batch: int, lr: f
     torch = need("torch", "torch", "pretrain_encoder")
     rng, loss = Rng.of(seed).child("pretraining").generator(), math.nan
     drawn, _, captions = draw_pictures(pairs, rng)
-    pixels = torch.from_numpy(prepare_images(list(drawn), ImageSettings((_SIDE,), (_SIDE, _SIDE))))
+    pixels = torch.from_numpy(prepare_images(list(drawn), _IMAGES))
     words = tokeniser(captions, padding=True, return_tensors="pt")
     codes = torch.from_numpy(np.unique(np.array(captions), return_inverse=True)[1])
     adam = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
@@ -251,7 +252,8 @@ def _train(model: Any, tokeniser: Any, pairs: int, steps: int, batch: int, lr: f
         texts = pooled_of(
             model.get_text_features(input_ids=words["input_ids"][own], attention_mask=words["attention_mask"][own])
         )
-        scores = model.logit_scale.clamp(max=math.log(100)).exp() * _unit(images) @ _unit(texts).T
+        units = [torch.nn.functional.normalize(one, dim=-1) for one in (images, texts)]
+        scores = model.logit_scale.clamp(max=math.log(100)).exp() * units[0] @ units[1].T
         same = (codes[own, None] == codes[None, own]).float()
         share = same / same.sum(1, keepdim=True)
         total = -((share * scores.log_softmax(1)).sum(1).mean() + (share * scores.T.log_softmax(1)).sum(1).mean()) / 2
@@ -271,18 +273,13 @@ def _rate(step: int, steps: int) -> float:
     return (step + 1) / warm if step < warm else 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def _unit(rows: Any) -> Any:
-    return rows / rows.norm(dim=-1, keepdim=True)
-
-
 def _write_about(place: Path) -> None:
     config = json.loads((place / "config.json").read_text("utf-8"))
     (place / "config.json").write_text(json.dumps({**config, "note": NOTE}, indent=2) + "\n", "utf-8")
     (place / "README.md").write_text(f"# A small dual encoder\n\n{NOTE}\n", "utf-8")
-    kept = asdict(ImageSettings((_SIDE,), (_SIDE, _SIDE)))
     said = {
         "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": _SIDE}, "crop_size": {"height": _SIDE, "width": _SIDE},
-        "resample": kept["resample"], "rescale_factor": kept["factor"], "image_mean": kept["mean"], "image_std": kept["deviation"],
+        "resample": _IMAGES.resample, "rescale_factor": _IMAGES.factor, "image_mean": _IMAGES.mean, "image_std": _IMAGES.deviation,
     }  # fmt: skip
     (place / "preprocessor_config.json").write_text(json.dumps(said, indent=2) + "\n", "utf-8")
 
@@ -290,6 +287,5 @@ def _write_about(place: Path) -> None:
 def _find_shapes(encoder: Encoder, seed: int) -> float:
     """Return the share of new pictures whose shape is found by its prompt."""
     pixels, y, _ = draw_pictures(_HELD_OUT, Rng.of(seed).child("held out").generator())
-    prompts: Sequence[str] = [f"a picture of a {shape}" for shape in SHAPES]
-    texts = unit_rows(encoder.encode(prompts, cached=False))
+    texts = unit_rows(prompts_of(encoder, [*SHAPES], "a picture of a {label}"))
     return float(((encoder.encode_images(list(pixels), cached=False) @ texts.T).argmax(1) == y).mean())
