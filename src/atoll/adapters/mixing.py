@@ -10,10 +10,10 @@ import numpy as np
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.extras import need
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithms.fedavg import FedAvg
 from atoll.learn.algorithms.local_adaptive import LocalAdam
+from atoll.learn.metrics import LogLoss
 
 from .encoder import unit_rows
 
@@ -115,9 +115,8 @@ def _choose(table: NDArray[np.float64], y: NDArray[Any], parts: int, prompted: b
             weights = np.array([frozen, parts - frozen - own, own]) / parts
             scores = np.tensordot(weights, table, 1)
             right = float((scores.argmax(1) == y).mean())
-            top = scores.max(1)
-            lost = top + np.log(np.exp(scores - top[:, None]).sum(1)) - scores[np.arange(len(y)), y]
-            found.append((-right, float(lost.mean()), -weights[1], frozen, tuple(weights.tolist())))
+            lost = LogLoss().of(scores, y)["loss"]
+            found.append((-right, lost, -weights[1], frozen, tuple(weights.tolist())))
     return min(found)[-1]
 
 
@@ -149,14 +148,8 @@ class _Scorer:
 
     def score(self, rows: Dataset | Shard, own: Mapping[str, Any]) -> list[NDArray[np.float64]]:
         """Return the scores of the three parts, ``(rows, classes)`` each; zeros of the frozen encoder where there are no prompts."""
-        torch, models = need("torch", "torch", "mix_personal"), need("atoll.torch.models", "torch", "mix_personal")
-        x = np.array(self._rows.encode(rows)["x"])
-        made = []
-        for params in (self._params, own):
-            module = models.load(self._learner.model, params).eval()
-            with torch.no_grad():
-                parts = [module(torch.from_numpy(x[at : at + 256])).double().numpy() for at in range(0, len(x), 256)]
-            made.append(np.concatenate(parts))
+        x = np.asarray(self._rows.encode(rows)["x"])
+        made = [np.asarray(self._learner.scores(params, x), dtype=np.float64) for params in (self._params, own)]
         frozen = np.zeros_like(made[0])
         if self.prompts is not None:
             features, prompts = (unit_rows(one) for one in (self._rows.features_of(rows), self.prompts))
