@@ -365,7 +365,7 @@ class FedMD(Checked):
             }
             answers = await fed.sum(fed.parties, self.turn, digested, at=("turn", number), reducer=self.reducer)
             chosen = after
-            found = await self._show(fed, number)
+            found = await self._show(fed, number, message["seed"])
             fed.record({"round": number, **self._score(fed, found)})
         return found
 
@@ -386,6 +386,12 @@ class FedMD(Checked):
     def _model_of(self, name: str, seed: int) -> nn.Module:
         given = self.models[name] if isinstance(self.models, Mapping) else self.models
         return deepcopy(given) if isinstance(given, nn.Module) else seeded(given, seed)
+
+    def _restore(self, name: str, seed: int, kept: Mapping[str, Any]) -> nn.Module:
+        """Return a client's model with the values that it has kept."""
+        made = self._model_of(name, seed)
+        made.load_state_dict({key: torch.tensor(value) for key, value in kept.items()})
+        return made
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -416,8 +422,7 @@ class FedMD(Checked):
 
     def _turn(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         seed = int(island.state["seed"])
-        made = self._model_of(island.name, seed)
-        made.load_state_dict({name: torch.tensor(value) for name, value in island.state["model"].items()})
+        made = self._restore(island.name, seed, island.state["model"])
         x, mean = torch.tensor(np.asarray(message["rows"])), torch.tensor(np.asarray(message["mean"]))
         made = _imitate(made, x, mean.to(x.dtype), self.digest, island.rng.child("digest"))
         return self._keep(island, self._train_own(made, island, self.revisit), seed, message["answer"])
@@ -439,18 +444,16 @@ class FedMD(Checked):
             answers = log_probabilities(made(torch.tensor(np.asarray(rows))))
         return {"answers": Mean(answers.numpy())}
 
-    async def _show(self, fed: Federation, number: int) -> dict[str, nn.Module]:
+    async def _show(self, fed: Federation, number: int, seed: int) -> dict[str, nn.Module]:
         """Return the clients' models, as an observer sees them."""
         watch = fed.scope("observer")
         watch.settle_at(fed.parties, fed.hub, fed.home)
         watch.observe()
         told = (await watch.exchange(watch.parties, self.show, {}, at=("show", number))).by_name()
-        found = {}
-        for name, reply in told.items():
-            made = self._model_of(str(name), 0)
-            made.load_state_dict({key: torch.tensor(value) for key, value in reply["state"].items()})
-            found[str(name)] = made.eval().requires_grad_(False)
-        return found
+        return {
+            str(name): self._restore(str(name), seed, reply["state"]).eval().requires_grad_(False)
+            for name, reply in told.items()
+        }
 
     @staticmethod
     def _score(fed: Federation, found: Mapping[str, nn.Module]) -> dict[str, float]:
