@@ -25,6 +25,7 @@ from atoll.core.federation.reducer import Reducer
 from atoll.core.job import members_of
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
+from atoll.learn.checks import require_choice, require_count, require_positive
 from atoll.learn.round.evaluation import Evaluation
 from atoll.learn.training import Training
 from atoll.torch import seeded
@@ -255,14 +256,9 @@ class FedBE(FedDF):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.samples < 1 or not (self.concentration > 0 and math.isfinite(self.concentration)):
-            raise ConfigError(
-                f"samples={self.samples}, concentration={self.concentration}",
-                where="FedBE",
-                remedy="draw at least one model, and use a finite concentration above 0",
-            )
-        if self.law not in ("gaussian", "dirichlet"):
-            raise ConfigError(f"law={self.law!r}", where="FedBE", remedy="use gaussian or dirichlet")
+        require_count("FedBE", samples=self.samples)
+        require_positive("FedBE", concentration=self.concentration)
+        require_choice("FedBE", "law", self.law, ("gaussian", "dirichlet"))
 
     def join_models(
         self, models: Sequence[nn.Module], mean: nn.Module, sizes: Sequence[float], rng: Rng

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +15,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.task import Task
 
 from ..capabilities import EVERYONE, REPORTS
+from ..checks import require_share
 from ..round.evaluation import held_model, held_sums, scores
 from .base import Decentralised
 from .graphs import Complete
@@ -63,8 +63,7 @@ class FedAP(Decentralised):
     warmup: int = 1
 
     def __post_init__(self) -> None:
-        if not (0 <= self.own < 1 and math.isfinite(self.own)):
-            raise ConfigError(f"own={self.own}", where="FedAP", remedy="use a share from 0 to less than 1")
+        require_share("FedAP", own=self.own)
         if self.warmup < 0:
             raise ConfigError(f"warmup={self.warmup}", where="FedAP", remedy="use 0 or more rounds")
         if isinstance(self.layers, str) or not self.layers:
