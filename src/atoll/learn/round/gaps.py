@@ -89,10 +89,9 @@ class Gaps:
 
     def plain(self) -> dict[str, Any]:
         """Return plain data, for a file: ``None`` for a gap that is not known."""
-        gaps = {name: [self.out_of_sample(name), self.participation(name)] for name in self.values}
         told = {
-            name: {"out_of_sample": _known(first), "participation": _known(then)}
-            for name, (first, then) in gaps.items()
+            name: {"out_of_sample": _known(self.out_of_sample(name)), "participation": _known(self.participation(name))}
+            for name in self.values
         }
         counts = {"participants": self.participants, "others": self.others, "examples": dict(self.examples)}
         values = {name: dict(found) for name, found in self.values.items()}
@@ -161,17 +160,17 @@ async def measure_gaps(fed: Federation, context: Context, ended: Ended) -> Gaps:
     for participant, place in ((True, 0), (False, 1)):
         parties = fed.parties[np.flatnonzero(mask == participant)]
         groups = (_TRAINED, _HELD_OUT) if participant else (_UNSEEN,)
+        if not len(parties):
+            withheld |= dict.fromkeys(groups, "no client has trained" if participant else "every client has trained")
+            continue
+        message = {"params": ended.model, "participant": participant}
         try:
-            told, refused = await _ask(
-                watch, context, parties, {"params": ended.model, "participant": participant}, place
-            )
+            told, refused = await _ask(watch, context, parties, message, place)
         except AtollError as error:  # the training is done: what refuses must not lose it
             withheld |= dict.fromkeys(groups, error.what)
             continue
         sums |= {group: told[group] for group in groups if group in told}
         withheld |= refused
-        if not len(parties):
-            withheld |= dict.fromkeys(groups, "no client has trained" if participant else "every client has trained")
     found = {group: scores(one) for group, one in sums.items()}
     names = dict.fromkeys(name for one in found.values() for name in one)
     values = {name: {group: one[name] for group, one in found.items() if name in one} for name in names}
@@ -183,8 +182,6 @@ async def _ask(
     watch: Federation, context: Context, parties: Parties, message: Tree, place: int
 ) -> tuple[Tree, dict[str, str]]:
     """Return the sums of one group, which the training's reducer adds up if it hides replies, and whom they lack, and why."""
-    if not len(parties):
-        return {}, {}
     combined = await watch.sum(
         parties,
         gaps_task(context.learner),
