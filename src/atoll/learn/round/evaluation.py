@@ -144,12 +144,9 @@ class Evaluation(Checked):
         """What the other parts of a training must offer."""
         whose = (OWN_MODELS, PERSONAL_MEASURES, CENTRAL_SERVER) if self.personal else ()
         alone = (SELF_FOLDING, PLAIN_MEAN, SINGLE_REPLIES) if self.cross_site else ()
-        served = (CENTRAL_SERVER,) if self.gaps else ()
+        served = Need(CENTRAL_SERVER, "tells clients that train from those that never do", "gaps=False")
         return (
-            *(
-                Need(capability, "tells clients that train from those that never do", "gaps=False")
-                for capability in served
-            ),
+            *((served,) if self.gaps else ()),
             *(Need(capability, "measures clients' personal models", "personal=False") for capability in whose),
             *(Need(capability, "lets each site train a model of its own", "cross_site=False") for capability in alone),
         )

@@ -277,8 +277,7 @@ class BlindRounds(Nodes):
             CompositionError: something between organisations would measure the model at the server, or send it to the clients.
         """
         evaluation = self.context.evaluation
-        measured = evaluation.measures_sites
-        if fed.live and (measured or (evaluation.server and self.context.test is not None)):
+        if fed.live and (evaluation.measures_sites or (evaluation.server and self.context.test is not None)):
             refuse(
                 self.topology,
                 "the server has no model to evaluate, nor to send to clients",
