@@ -516,10 +516,11 @@ class _PreparedEnsemble(Prepared):
         tiles = [[f"test {first}", f"{chosen[first]:.4f}", outcome.aggregate]] if first in chosen else []
         y = np.asarray(self.data.test.y)
         classes = max(2, int(getattr(self.data, "classes", None) or 2))
-        ends = {way: score_interval(first, own[first], y, classes) for way, own in ways.items() if first in own}
-        rows = []
+        ends, rows = dict[str, tuple[float, float]](), list[list[str]]()
         for way, own in ways.items():
-            found = ends.get(way)
+            found = score_interval(first, own[first], y, classes) if first in own else None
+            if found is not None:
+                ends[way] = found
             shown = "-" if found is None else f"{found[0]:.4f} to {found[1]:.4f}"
             rows.append([way, *(f"{own[name]:.4f}" if name in own else "-" for name in measures), shown])
         table = {"head": ["joined by", *measures, f"{first}, 95 % interval"], "rows": rows}
@@ -528,15 +529,17 @@ class _PreparedEnsemble(Prepared):
 
 
 def _draw_ways(
-    measure: str, ways: Mapping[str, Mapping[str, float]], ends: Mapping[str, Any], chosen: float | None
+    measure: str,
+    ways: Mapping[str, Mapping[str, float]],
+    ends: Mapping[str, tuple[float, float]],
+    chosen: float | None,
 ) -> dict[str, Any]:
     """Return the picture of a measure of each way to join: with intervals where all have one, and a line at the way that is used; else as bars."""
-    known = {way: one for way, one in ends.items() if one is not None}
-    if known and len(known) == len(ways):
-        values = [ways[way][measure] for way in known]
-        low, high = ([one[place] for one in known.values()] for place in (0, 1))
+    if len(ends) == len(ways):
+        values = [ways[way][measure] for way in ends]
+        low, high = ([one[place] for one in ends.values()] for place in (0, 1))
         line = values[0] if chosen is None else chosen
-        return {"name": f"test rows: {measure}, 95 % intervals", "kind": "intervals", "labels": list(known), "values": values, "low": low, "high": high, "line": line}  # fmt: skip
+        return {"name": f"test rows: {measure}, 95 % intervals", "kind": "intervals", "labels": list(ends), "values": values, "low": low, "high": high, "line": line}  # fmt: skip
     series = [{"name": measure, "values": [own.get(measure, 0.0) for own in ways.values()]}]
     return {"name": f"test rows: {measure}", "kind": "bars", "flat": True, "labels": list(ways), "series": series}
 
