@@ -12,6 +12,7 @@ import atoll
 from atoll.adapters import AttAI, Bottleneck, LinearHead, Tuning, leave_domains_out, mix_personal
 from atoll.adapters.mixing import _choose
 from atoll.core.errors import AtollError
+from tests.adapters.test_leave_out import rows_of
 from tests.support.encoders import make_encoder, make_reviews
 
 LOCAL = atoll.FedAvg(lr=0.05, batch_size=None)
@@ -77,16 +78,10 @@ def test_ties_go_to_the_likelier_and_then_to_the_shared_adapter() -> None:
 
 
 def test_leaving_out_tells_of_the_mixtures(place: Path) -> None:
-    columns: list[list[str]] = [[], [], []]
-    for file in sorted((place / "data").glob("*.csv")):
-        for line in file.read_text().splitlines()[1:]:
-            for column, value in zip(columns, (*line.split(","), file.stem), strict=True):
-                column.append(value)
-
     def simulate(job: Any, islands: Any, seed: int) -> Any:
         return atoll.simulate(job, islands, engine="inline", seed=seed)
 
-    found = leave_domains_out(tuning(place), *columns, run=simulate, leave_out="none", mix=True)
+    found = leave_domains_out(tuning(place), *rows_of(place), run=simulate, leave_out="none", mix=True)
     (fold,) = found["folds"]
     assert found["mixed"] == fold["mixed"] == pytest.approx(np.mean([*fold["mixed_domains"].values()]))
     assert [sum(one) for one in fold["mixtures"].values()] == pytest.approx([1.0, 1.0])
