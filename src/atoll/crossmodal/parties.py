@@ -145,6 +145,11 @@ def split_rows(job: CrossmodalSettings, rows: Utterances, seed: int) -> tuple[Ut
     return training, valid, held_out
 
 
+def _own_network(job: CrossmodalSettings, rows: Utterances) -> OwnNetwork:
+    """What the side of these rows reads them with."""
+    return job.text if rows.modality == "text" else job.speech
+
+
 def vocabulary_of(rows: Utterances, own: OwnNetwork | None = None) -> list[str]:
     """The words that at least two rows of text have, in order. All others are one word, which training so learns to do without; if it met none, those of later texts would mean whatever weights began with."""
     if rows.modality != "text" or (own is not None and not own.reads_words):
@@ -181,7 +186,7 @@ class SideTraining:
 
     def __post_init__(self) -> None:
         self.vocabulary = {str(word): place + 2 for place, word in enumerate(self.words)}
-        self.own = self.job.text if self.rows.modality == "text" else self.job.speech
+        self.own = _own_network(self.job, self.rows)
         self.train_rows, self.valid_rows, self.test_rows = self.code(self.rows), self.code(self.valid), self.code(self.held_out)  # fmt: skip
 
     def code(self, rows: Utterances) -> CodedRows:
@@ -250,8 +255,7 @@ class SideSteps:
 
     def _training(self, island: Any) -> SideTraining:
         state, rows = island.state, own_utterances(island.data)
-        own = self.job.text if rows.modality == "text" else self.job.speech
-        if own.identity != state["identity"]:
+        if _own_network(self.job, rows).identity != state["identity"]:
             raise PolicyError(f"the pretrained network of {island.name} is another than when the job was opened", where="crossmodal", remedy=_RESTART)  # fmt: skip
         parts = split_rows(self.job, rows, int(state["split"]))  # the same at each request
         return SideTraining(self.job, *parts, tuple(map(str, state["classes"])), state["vocabulary"], int(state["width"]), int(state["seed"]), int(state["split"]))  # fmt: skip
@@ -263,15 +267,11 @@ class SideSteps:
         strange = sorted(set(rows.labels) - set(classes))
         if strange:
             raise DataError(f"a label that is none of the {len(classes)} classes", where=f"crossmodal at {island.name}", remedy="name all classes in classes=, or leave it out")  # fmt: skip
-        split = int(island.rng.key)
-        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": [], "trained": 0, "copies": 0, "identity": self.job.speech.identity}  # fmt: skip
+        split, own = int(island.rng.key), _own_network(self.job, rows)
         training, _, _ = split_rows(self.job, rows, split)
+        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": vocabulary_of(training, own), "trained": 0, "copies": 0, "identity": own.identity}  # fmt: skip
         if rows.modality == "text":
-            island.state = {
-                **start,
-                "vocabulary": vocabulary_of(training, self.job.text),
-                "identity": self.job.text.identity,
-            }
+            island.state = start
             return
         plan = self.job.table_plan
         share = plan.build(training, NoiseStream(island.secret.bytes(32)) if plan.noise else None)
@@ -328,9 +328,8 @@ class SideSteps:
     def _train(self, island: Any, message: Any) -> None:
         """Make the steps of a round, and post the copy of the shared network."""
         state, number = self._own_state(island), int(message["round"])
-        if (
-            number <= state["trained"]
-        ):  # one that it missed is past; a second copy of one round would cost epsilon again
+        # One that it missed is past; a second copy of one round would cost epsilon again.
+        if number <= state["trained"]:
             raise PolicyError(f"round {number} after round {state['trained']}", where="crossmodal", remedy="look at the server: it repeats a round")  # fmt: skip
         training, nets = self._loaded(island)
         job, count, rows, noise = self.job, self.job.iterations, len(training.rows), None
