@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -187,7 +188,23 @@ class SideTraining:
     def __post_init__(self) -> None:
         self.vocabulary = {str(word): place + 2 for place, word in enumerate(self.words)}
         self.own = _own_network(self.job, self.rows)
-        self.train_rows, self.valid_rows, self.test_rows = self.code(self.rows), self.code(self.valid), self.code(self.held_out)  # fmt: skip
+
+    # Rows are coded when they are asked for: a request reads some of them alone, and a pretrained network takes its time.
+
+    @cached_property
+    def train_rows(self) -> CodedRows:
+        """The rows to train on, as the own network reads them; so the others."""
+        return self.code(self.rows)
+
+    @cached_property
+    def valid_rows(self) -> CodedRows:
+        """The rows on which the round is chosen."""
+        return self.code(self.valid)
+
+    @cached_property
+    def test_rows(self) -> CodedRows:
+        """The rows to measure on."""
+        return self.code(self.held_out)
 
     def code(self, rows: Utterances) -> CodedRows:
         """Rows of this side as its own network reads them."""
