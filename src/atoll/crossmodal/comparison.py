@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,10 +43,10 @@ class _Best:
     def __init__(self) -> None:
         self._valid, self.found = -np.inf, dict[str, float]()
 
-    def look(self, side: SideTraining, nets: Any, *, alone: bool = False) -> None:
-        valid = side.measure(nets, alone=alone, valid=True)["f1"]
+    def look(self, measure: Callable[..., dict[str, float]]) -> None:
+        valid = measure(valid=True)["f1"]
         if not valid <= self._valid:
-            self._valid, self.found = valid, side.measure(nets, alone=alone)
+            self._valid, self.found = valid, measure(valid=False)
 
 
 def train_alone(job: Crossmodal, rows: Utterances, seed: int = 0) -> dict[str, float]:
@@ -64,7 +64,7 @@ def train_alone(job: Crossmodal, rows: Utterances, seed: int = 0) -> dict[str, f
         rng = Rng(seed).child("alone", number)
         count = job.iterations + (first if number == 0 else 0)
         nets.train_own(side.train_rows, side.batches(count, rng), int(rng.child("steps").key) % 2**31)  # fmt: skip
-        best.look(side, nets, alone=True)
+        best.look(partial(side.measure, nets, alone=True))
     return best.found
 
 
@@ -81,7 +81,7 @@ def train_together(job: Crossmodal, parties: Mapping[str, Utterances], seed: int
     best = {name: _Best() for name in parties}
     for sides, nets in _train_rounds(job, parties, seed, {name: place for place, name in enumerate(sorted(parties))}):
         for name, side in sides.items():
-            best[name].look(side, nets[name])
+            best[name].look(partial(side.measure, nets[name]))
     return {name: one.found for name, one in best.items()}
 
 
@@ -100,12 +100,10 @@ def train_aligned(job: Crossmodal, rows: Utterances, seed: int = 0, *, phones: T
         DataError: the rows are no speech, or some have no text.
     """
     pair = {"speech": rows, "text": rows.written(phones)}
-    chosen, found = -math.inf, dict[str, float]()
+    best = _Best()
     for sides, nets in _train_rounds(job, pair, seed, dict.fromkeys(pair, 0)):
-        valid, test = (_measure_joint(sides, nets, valid=part) for part in (True, False))
-        if not valid["f1"] <= chosen:
-            chosen, found = valid["f1"], test
-    return found
+        best.look(partial(_measure_joint, sides, nets))
+    return best.found
 
 
 def _measure_joint(sides: Mapping[str, SideTraining], nets: Mapping[str, SideNetworks], *, valid: bool) -> dict[str, float]:  # fmt: skip
