@@ -101,9 +101,6 @@ class Attentive(nn.Module):
         return self.last(_mean_of(self.layers(seen, src_key_padding_mask=absent), lengths))  # type: ignore[no-any-return]
 
 
-# ------------------------------------------------------------------ what is shared
-
-
 class Perceptron(nn.Module):
     """The module of `PretrainedText`: a hidden layer on features."""
 
@@ -116,6 +113,9 @@ class Perceptron(nn.Module):
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Return logits ``(rows, classes)``."""
         return self.last(self.drop(torch.relu(self.first(_mean_of(x, lengths)))))  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------ what is shared
 
 
 class PhoneNetwork(nn.Module):
