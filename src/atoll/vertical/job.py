@@ -26,7 +26,7 @@ from atoll.trees.objectives import POISSON, SQUARED, TreeLoss
 from atoll.trees.tree import score
 
 from .model import GuestRows, VerticalModel, require
-from .tables import PartyTable, read_class_names, read_labels, warn_of_far_columns
+from .tables import PartyTable, read_class_names, read_labels, read_new_rows
 from .transcript import Role, keep_heard
 from .trees.secure_boost import SecureBoost
 
@@ -411,16 +411,12 @@ class VerticalResult:
         if party not in self.parties[1:]:
             raise ConfigError(f"predict_own({party!r})", where="VerticalResult", remedy=f"name a host: {', '.join(self.parties[1:])}")  # fmt: skip
         model, (guest, host) = self.job.model, (self._at_hand("half", name) for name in (self.parties[0], party))
-        kept: dict[str, Any] = {"only": host["features"], "known": host.get("categories", {})}
-        read = PartyTable.of(table, party, key=self.job.id, precision=model.precision, **kept)
-        warn_of_far_columns(host, read.columns, party)
+        read = read_new_rows(table, party, host, key=self.job.id, precision=model.precision)
         made = self.objective.predict(model.own_margins(host["part"], guest["part"], read.x))
         return made[:, 0] if self.objective.outputs == 1 else made
 
     def _rows(self, data: Any, party: str, half: Any) -> tuple[NDArray[Any], RowKeys]:
-        kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
-        table = PartyTable.of(data, party, key=self.job.id, precision=self.job.model.precision, **kept)
-        warn_of_far_columns(half, table.columns, party)
+        table = read_new_rows(data, party, half, key=self.job.id, precision=self.job.model.precision)
         return table.x, table.keys(self.job.id, self.job.order, self.job.repeats, self.job.key)
 
     @property

@@ -22,7 +22,7 @@ from atoll.trees.objectives import OBJECTIVES, TreeLoss
 
 from .job import MODEL, Vertical, read_token
 from .model import VerticalModel, model_named, require
-from .tables import PartyTable, warn_of_far_columns
+from .tables import read_new_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -167,13 +167,10 @@ class _PreparedPrediction(Prepared):
         self, island: Island, half: Mapping[str, Any], data: Any = None
     ) -> tuple[type[VerticalModel], NDArray[Any], RowKeys]:
         model = model_named(half["method"])
-        kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
         given = island.data if data is None else data
-        table = PartyTable.of(given, island.name, key=self.job.id, precision=model.precision, **kept)
-        if (
-            data is None and not island.remote
-        ):  # `keep_rows` has said it of rows that were given; a site's log has no reader who asked
-            warn_of_far_columns(half, table.columns, island.name)
+        # `keep_rows` has warned of rows that were given; a site's log has no reader who asked.
+        warn = data is None and not island.remote
+        table = read_new_rows(given, island.name, half, key=self.job.id, precision=model.precision, warn=warn)
         return model, table.x, table.keys(self.job.id, 0, self.job.repeats, self.job.key)
 
     async def _guest(self, island: Island, peers: Peers) -> Any:
@@ -290,9 +287,7 @@ def keep_rows(
     model, keys = model_named(half["method"]), half.get("keys", {})
     told = {name: keys[name] for name in ("id", "key", "repeats") if keys.get(name)}
     job = VerticalPrediction(guest=guest, unknown=unknown, rows=f"{ROWS}{token}", **told)
-    kept: dict[str, Any] = {"only": half["features"], "known": half.get("categories", {})}
-    read = PartyTable.of(table, guest, key=job.id, precision=model.precision, **kept)
-    warn_of_far_columns(half, read.columns, guest)
+    read = read_new_rows(table, guest, half, key=job.id, precision=model.precision)
     asked = RowKeys.of(read.columns, job.id, key=job.key, row_offset=read.row_offset, where=f"table of {guest!r}")
     if (asked.rows < 0).any():
         line = int(np.flatnonzero(asked.rows < 0)[0]) + read.row_offset

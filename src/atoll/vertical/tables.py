@@ -25,7 +25,7 @@ from atoll.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, TreeLoss
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["GuestLabels", "PartyTable", "read_class_names", "read_labels", "warn_of_far_columns"]
+__all__ = ["GuestLabels", "PartyTable", "read_class_names", "read_labels", "read_new_rows"]
 
 Task = Literal["auto", "binary", "multiclass", "regression"]
 MOST_CATEGORIES = 64
@@ -157,16 +157,25 @@ class PartyTable:
         return made
 
 
-def warn_of_far_columns(half: Mapping[str, Any], columns: Mapping[str, Any], party: str) -> None:
-    """Warn of columns of which most rows to predict lie outside nearly all rows of the training, or that have a number such as -99.
+def read_new_rows(data: Any, party: str, half: Mapping[str, Any], *, key: str, precision: type[np.floating[Any]], warn: bool = True) -> PartyTable:  # fmt: skip
+    """Read rows to predict, with the columns of a party's saved part of a model.
 
     Args:
-        half: the party's saved part of the model, with `PartyTable.extents`; a part of before has none.
-        columns: the columns of the rows to predict.
+        data: see `PartyTable.of`.
         party: whose they are.
+        half: its saved part, with `PartyTable.extents`; a part of before has none.
+        key: the column of the keys.
+        precision: the floating-point type of the features.
+        warn: whether to warn of columns of which most rows lie outside nearly all rows of the training, or that have a number such as -99.
+
+    Raises:
+        DataError: see `PartyTable.of`.
     """
-    for line in name_far_rows(extents_in(half.get("extents", {}), f"model of {party!r}"), columns):
+    table = PartyTable.of(data, party, key=key, only=half["features"], precision=precision, known=half.get("categories", {}))  # fmt: skip
+    extents = extents_in(half.get("extents", {}), f"model of {party!r}") if warn else {}
+    for line in name_far_rows(extents, table.columns):
         warnings.warn(f"table of {party!r}: {line}", RuntimeWarning, stacklevel=level_outside())
+    return table
 
 
 @dataclass(frozen=True)
