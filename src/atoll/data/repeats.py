@@ -53,9 +53,11 @@ def name_shared_rows(train: NDArray[Any], held: Mapping[str, NDArray[Any]]) -> l
         train: rows with their labels, ``(rows, numbers)``, or their digests, ``(rows,)``.
         held: rows to score on, by what they are called, in the same form.
     """
+    if not held or not len(train):
+        return []
     rows = _as_digests(train)
     known, told = np.unique(rows), list[str]()
-    if not len(known) or len(known) < _DISTINCT * len(rows):
+    if len(known) < _DISTINCT * len(rows):
         return []
     for whose, one in held.items():
         own = _as_digests(one)
@@ -83,11 +85,16 @@ def _compare(clients: Mapping[str, Any], tests: Mapping[str, Any], held: Mapping
     kept = dict(zip(held, others[len(tests) :], strict=True))
     apart = dict(zip((*tests, *(f"rows held out by {name!r}" for name in held)), others, strict=True))
     whole = {name: np.concatenate([own, kept.get(name, own[:0])]) for name, own in rows.items()}
-    return _name_equal(whole) + _name_doubled(whole) + name_shared_rows(np.concatenate(list(rows.values())), apart)
+    distinct = {name: np.unique(own, return_counts=True) for name, own in whole.items()}
+    return (
+        _name_equal(whole, {name: values for name, (values, _) in distinct.items()})
+        + _name_doubled({name: counts for name, (_, counts) in distinct.items()})
+        + name_shared_rows(np.concatenate(list(rows.values())), apart)
+    )
 
 
-def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
-    """Say which clients have the same rows, in any order, and which have rows of another client."""
+def _name_equal(rows: Mapping[str, Digests], distinct: Mapping[str, Digests]) -> list[str]:
+    """Say which clients have the same rows, in any order, and which have rows of another client, from their rows and their different ones."""
     told, twins = list[str](), dict[tuple[int, int], str]()
     sums = {name: (len(own), int(np.add.reduce(own))) for name, own in rows.items()}
     first = dict[str, Digests]()
@@ -95,17 +102,19 @@ def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
         other = twins.setdefault(sums[name], name)
         if other == name or not np.array_equal(np.sort(own), np.sort(rows[other])):
             first[name] = own
-        elif len(np.unique(own)) >= _FEW:
+        elif len(distinct[name]) >= _FEW:
             told.append(
                 f"clients {other!r} and {name!r} have the same {len(own):,} rows, and each row counts twice: is one table given under two names?"
             )
     names = sorted(first, key=lambda name: (len(first[name]), name))
-    values, counts = np.unique(np.concatenate([np.unique(own) for own in first.values()]), return_counts=True)
+    values, counts = np.unique(np.concatenate([distinct[name] for name in first]), return_counts=True)
     shared = values[counts > 1]
     parts = [
         name
         for name in names
-        if len(shared) and _may_be_part(first[name]) and _share_in(first[name], shared) is not None
+        if len(shared)
+        and len(distinct[name]) >= max(_PART, _DIFFERENT * len(first[name]))  # fewer are equal by chance
+        and _share_in(first[name], shared) is not None
     ]
     for name in parts[:_PARTS]:
         larger = ((other, _share_in(first[name], first[other])) for other in names[names.index(name) + 1 :])
@@ -117,21 +126,15 @@ def _name_equal(rows: Mapping[str, Digests]) -> list[str]:
     return told[:_SHOWN] + ([f"{len(told) - _SHOWN} more pairs of clients share rows"] if len(told) > _SHOWN else [])
 
 
-def _name_doubled(rows: Mapping[str, Digests]) -> list[str]:
-    """Say which clients have each row as often as any other, as a file that was joined to itself has. Single rows that are equal may be different people."""
+def _name_doubled(times: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Say which clients have each row as often as any other, from how often each different row stands: so has a file that was joined to itself. Single rows that are equal may be different people."""
     told = []
-    for name, own in rows.items():
-        counts = np.unique(own, return_counts=True)[1]
+    for name, counts in times.items():
         if len(counts) >= _PART and counts[0] > 1 and (counts == counts[0]).all():
             told.append(
                 f"each of the {len(counts):,} different rows of client {name!r} stands {counts[0]} times, and counts as often: was a file joined to itself?"
             )
     return told[:_SHOWN] + ([f"{len(told) - _SHOWN} more clients have such rows"] if len(told) > _SHOWN else [])
-
-
-def _may_be_part(rows: Digests) -> bool:
-    """Whether a table has enough different rows: fewer are equal by chance."""
-    return len(np.unique(rows)) >= max(_PART, _DIFFERENT * len(rows))
 
 
 def _share_in(rows: Digests, others: Digests) -> str | None:
