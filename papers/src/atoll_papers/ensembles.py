@@ -43,18 +43,15 @@ def segments_of(seed: int, users: int = 240, segments: int = 4, inputs: int = 8,
     """Return users of segments, of whose rows a quarter is for tests: ``x = .7 mu_s + noise``, and ``logit = 1.5 (x - .7 mu_s) w_s``."""
     draw = np.random.default_rng(seed)
     means, slopes = draw.normal(size=(segments, inputs)), draw.normal(size=(segments, inputs))
-    parts, tests = {}, []
+    made = []
     for user in range(users):
         s = user % segments
         own = draw.normal(size=(rows, inputs))
         chance = 1 / (1 + np.exp(-1.5 * own @ slopes[s]))
         x, y = (0.7 * means[s] + own).astype(np.float32), (draw.random(rows) < chance).astype(np.int64)
-        columns = {"x": x, "y": y, "segment": np.full(rows, s), "user": np.full(rows, f"user-{user}")}
-        held = rows // 4
-        parts[f"user-{user}"] = Dataset({name: value[held:] for name, value in columns.items()}, task="classification")
-        tests.append({name: value[:held] for name, value in columns.items()})
-    rest = {name: np.concatenate([one[name] for one in tests]) for name in tests[0]}
-    return Islands.from_datasets(parts, test=Dataset(rest, task="classification"))
+        made.append({"x": x, "y": y, "segment": np.full(rows, s)})
+    columns = {name: np.concatenate([one[name] for one in made]) for name in made[0]}
+    return hold_out_quarter(np.repeat(np.arange(users), rows), columns)
 
 
 def hold_out_quarter(users: np.ndarray[Any, Any], columns: Mapping[str, Any], seed: int | None = None) -> Islands:
