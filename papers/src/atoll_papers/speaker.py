@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import ctypes
 import functools
-import io
 import json
 import subprocess
 import sys
@@ -119,13 +118,11 @@ def write_folder(folder: Path, sentences: Sequence[Sentence], sounds: Sequence[N
     folder.mkdir(parents=True, exist_ok=True)
     lines: list[tuple[str, ...]] = [("file", "label", "text")]
     for number, (one, sound) in enumerate(zip(sentences, sounds, strict=True)):
-        whole = io.BytesIO()
-        with wave.open(whole, "wb") as file:
+        with wave.open(str(folder / f"{number:05}.wav"), "wb") as file:
             file.setnchannels(1)
             file.setsampwidth(2)
             file.setframerate(rate)
             file.writeframes(np.asarray(sound, dtype="<i2").tobytes())
-        (folder / f"{number:05}.wav").write_bytes(whole.getvalue())
         lines.append((f"{number:05}.wav", one.label, one.text))
     with (folder / "labels.csv").open("w", newline="", encoding="utf-8") as listed:
         csv.writer(listed).writerows(lines)
