@@ -13,6 +13,7 @@ With ``--quick`` rows are drawn, in the same tables.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,8 +77,6 @@ def read_films() -> Table:
 
 
 def _lines(path: Any) -> list[list[str]]:
-    import gzip
-
     opened: Any = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="latin-1") as file:
         return [line.rstrip("\n").split("|") for line in file if line.strip()]
@@ -111,10 +110,9 @@ def embed_films(table: Table, opt_in: NDArray[np.int64], items: int) -> NDArray[
     seen = np.bincount(place, minlength=len(opt_in))
     mean = np.bincount(place, table["stars"][own], minlength=len(opt_in)) / np.maximum(seen, 1)
     matrix[place, table["item"][own]] = table["stars"][own] - mean[place]
-    _, values, right = np.linalg.svd(matrix, full_matrices=False)
+    largest = np.linalg.svd(matrix, full_matrices=False)[2][:_WIDTH]
     made = np.zeros((items, _WIDTH))
-    found = min(_WIDTH, len(values))
-    made[:, :found] = right[:found].T * np.sqrt(items)
+    made[:, : len(largest)] = largest.T * np.sqrt(items)
     return made
 
 
