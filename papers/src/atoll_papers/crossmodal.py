@@ -100,14 +100,11 @@ def _federate(job: Crossmodal, parties: Mapping[str, Utterances], seed: int) -> 
     return {side: float(found.sides[side]["f1"]) for side in parties}, found.sides
 
 
-def _compare(job: Crossmodal, parties: Mapping[str, Utterances], seed: int) -> dict[str, Scores]:
-    """The three arms: each side's F1."""
+def _bounds(job: Crossmodal, parties: Mapping[str, Utterances], seed: int) -> tuple[Scores, Scores]:
+    """Each side's F1 alone, and with all rows in one place."""
     together = train_together(job, parties, seed)
-    return {
-        "mono": {side: train_alone(job, rows, seed)["f1"] for side, rows in parties.items()},
-        "federated": _federate(job, parties, seed)[0],
-        "oracle": {side: together[side]["f1"] for side in parties},
-    }
+    alone = {side: train_alone(job, rows, seed)["f1"] for side, rows in parties.items()}
+    return alone, {side: together[side]["f1"] for side in parties}
 
 
 def _means(found: Sequence[Mapping[str, Scores]], arm: str, side: str) -> float:
@@ -137,8 +134,9 @@ def _run_phones(quick: bool) -> list[Claim]:
         found = []
         for seed in range(_UNSEEN, _UNSEEN + seeds):
             parties = _sides_of_phones(sizes, seed, test)
-            fused = _federate(replace(job, shared_loss="fused"), parties, seed)[0]
-            found.append({**_compare(job, parties, seed), "federated by the fused loss": fused})
+            alone, together = _bounds(job, parties, seed)
+            plain, fused = (_federate(one, parties, seed)[0] for one in (job, replace(job, shared_loss="fused")))
+            found.append({"mono": alone, "federated": plain, "oracle": together, "federated by the fused loss": fused})
         part = f"{small} utterances of {less}, {large} of {more}"
         gain = {side: _means(found, "federated", side) - _means(found, "mono", side) for side in sizes}
         over = {side: _means(found, "federated", side) - _means(found, "oracle", side) for side in sizes}
@@ -221,11 +219,7 @@ def _name(epsilon: float | None) -> str:
 
 def _run_arms(job: Crossmodal, parties: Mapping[str, Utterances], seed: int) -> tuple[dict[str, Scores], dict[str, int]]:  # fmt: skip
     """Every arm's F1 a side, and the round that each reading's sides have kept, over all epsilon."""
-    together = train_together(job, parties, seed)
-    found = {
-        "mono": {side: train_alone(job, rows, seed)["f1"] for side, rows in parties.items()},
-        "oracle": {side: together[side]["f1"] for side in parties},
-    }
+    found = dict(zip(("mono", "oracle"), _bounds(job, parties, seed), strict=True))
     rounds = {}
     for reading, more in _READINGS.items():
         for epsilon in _EPSILONS:
