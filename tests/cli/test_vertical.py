@@ -440,6 +440,9 @@ def test_a_kept_model_predicts_new_rows_in_the_order_asked(files, asked, tmp_pat
     write(tmp_path / "new.csv", {**rows, "id": ["nobody", *names[1:]]})
     assert "1 of 3 rows are not at 'shop': «nobody»" in predict(3)["error"]["what"]
     assert predict(0, "--unknown", "guest")["rows"] == 3
+    write(tmp_path / "new.csv", {**rows, "id": ["nobody", "Nobody", names[2]]})
+    with pytest.warns(UserWarning, match="in capitals alone"):  # of keys, and no notice of the rows
+        assert "notices" not in predict(0, "--unknown", "guest")
     write(tmp_path / "new.csv", {**rows, "id": ["", *names[1:]]})
     assert "row 2 has no key" in predict(3)["error"]["what"]
     write(tmp_path / "new.csv", {**rows, "id": [names[0], names[1], names[0]]})

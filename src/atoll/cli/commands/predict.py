@@ -9,7 +9,7 @@ import json as json_module
 import secrets
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -94,8 +94,7 @@ def command(
         _predict_alone(found, rows, options, out, output_of(context))
         return 0
     asks = _Asked(rows, options, unknown or "refuse", output_of(context))
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", RuntimeWarning)
+    with _keep_notices() as notices:
         made = asks.saved(place) if apart and place is not None else asks.site(opened, folder, model, server)
     if made is None:
         return INTERRUPT_CODE
@@ -105,17 +104,29 @@ def command(
         "rows": len(made["ids"]),
         "file": str(out),
         "classes": made["classes"],
-        **_notices_of(said),
+        **notices,
     }
     note_found(output_of(context), told, None)
     output_of(context).give(told, f"{len(made['ids']):,} predictions are in {out}")
     return 0
 
 
-def _notices_of(said: list[warnings.WarningMessage]) -> dict[str, Any]:
-    """What Atoll warned of, once each, for a person and for JSON."""
-    lines = dict.fromkeys(str(one.message) for one in said if issubclass(one.category, RuntimeWarning))
-    return {"notices": list(lines)} if lines else {}
+@contextlib.contextmanager
+def _keep_notices() -> Iterator[dict[str, list[str]]]:
+    """Collect what is said of the rows, once each, for a person and for JSON; any other warning is shown as ever."""
+    found = dict[str, list[str]]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RuntimeWarning)
+        show = warnings.showwarning
+
+        def keep(message: Warning | str, category: type[Warning], *place: Any) -> None:
+            if not issubclass(category, RuntimeWarning):
+                show(message, category, *place)
+            elif str(message) not in found.setdefault("notices", []):
+                found["notices"].append(str(message))
+
+        warnings.showwarning = keep
+        yield found
 
 
 def _load(
@@ -152,8 +163,7 @@ def _predict_alone(found: TableModel, rows: Path, options: FileOptions, out: Pat
 
     # A file in the usual form is read by the model, whose errors name its lines.
     given = rows if options == FileOptions() else DataTable.read(rows, **options.plain())
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", RuntimeWarning)
+    with _keep_notices() as notices:
         answer = found.answer(given, str(rows))
     write_bytes(out, _table_of(answer, found).encode())
     count = len(answer.prediction)
@@ -163,7 +173,7 @@ def _predict_alone(found: TableModel, rows: Path, options: FileOptions, out: Pat
         "file": str(out),
         "columns": list(found.columns.features),
         "classes": list(found.columns.classes),
-        **_notices_of(said),
+        **notices,
     }
     note_found(output, told, None)
     output.give(told, f"{count:,} predictions of {found.title} are in {out}")
