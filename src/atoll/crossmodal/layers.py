@@ -197,10 +197,10 @@ class CodedRows:
     labels: torch.Tensor
 
     @classmethod
-    def of(cls, rows: Utterances, classes: Sequence[str], vocabulary: Mapping[str, int], own: OwnNetwork | None = None) -> CodedRows:  # fmt: skip
+    def of(cls, rows: Utterances, classes: Sequence[str], vocabulary: Mapping[str, int], own: OwnNetwork) -> CodedRows:  # fmt: skip
         """Code rows; a word outside the vocabulary is 1. An ``own`` network that reads no words makes one frame of each text."""
         number, width = {name: place for place, name in enumerate(classes)}, rows.width
-        if rows.modality == "text" and own is not None and not own.reads_words:
+        if rows.modality == "text" and not own.reads_words:
             features = np.asarray(own.encode([" ".join(words) for words in rows.inputs]), dtype=np.float32)
             coded, width = list(features[:, None]), features.shape[1]
         elif rows.modality == "text":

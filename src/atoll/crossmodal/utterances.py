@@ -267,7 +267,6 @@ def _kept(content: bytes, name: str, rule: SpeechToPhone, tell: Acoustic, hear: 
     sound = read_wave(content, name)
     phones, frames = np.array(hear(sound), dtype=np.int64), tell(sound)
     if cached:
-        place.parent.mkdir(parents=True, exist_ok=True)
         whole = io.BytesIO()
         np.savez(whole, phones=phones, frames=frames)
         write_bytes(place, whole.getvalue())
