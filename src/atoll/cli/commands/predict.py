@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -119,9 +119,16 @@ def _keep_notices() -> Iterator[dict[str, list[str]]]:
         warnings.simplefilter("always", RuntimeWarning)
         show = warnings.showwarning
 
-        def keep(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        def keep(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
             if not issubclass(category, RuntimeWarning):
-                show(message, category, *place)
+                show(message, category, filename, lineno, file, line)
             elif str(message) not in found.setdefault("notices", []):
                 found["notices"].append(str(message))
 
