@@ -332,6 +332,9 @@ def test_an_arbiter_between_real_processes_gives_the_same_file(files, asked, tmp
 
 
 @pytest.mark.network
+@pytest.mark.quick(
+    "ckks*"
+)  # shares between processes: `vertical/test_linear_network.py`; sealed sums: the arbiter above
 @pytest.mark.parametrize(("security", "bound"), [("pair", 0.0), ("shared", 1e-3), ("ckks", 1e-5)])
 def test_a_linear_model_between_real_processes_writes_the_same_file(files, asked, tmp_path, security, bound):
     """To the byte where sums are exact; shares and CKKS round by noise that each run draws, so there in bounds."""
@@ -388,12 +391,13 @@ def test_statistics_with_options_of_models_are_refused(files, asked, words, matc
 
 
 @pytest.mark.network
-def test_statistics_between_real_processes_are_the_same(files, asked):
+@pytest.mark.quick("woe*")
+@pytest.mark.parametrize(("statistic", "name"), [("woe", "iv"), ("correlation", "correlation")])
+def test_statistics_between_real_processes_are_the_same(files, asked, statistic, name):
     pytest.importorskip("gmpy2")
-    for statistic, name in (("woe", "iv"), ("correlation", "correlation")):
-        words = ("--statistics", statistic, "--short-exponents")
-        order = np.random.default_rng(1).permutation(ROWS)
-        assert asked(*files(), *words)[name] == asked(*files(order=order), *words, "--poc")[name]
+    words = ("--statistics", statistic, "--short-exponents")
+    order = np.random.default_rng(1).permutation(ROWS)
+    assert asked(*files(), *words)[name] == asked(*files(order=order), *words, "--poc")[name]
 
 
 @pytest.mark.network

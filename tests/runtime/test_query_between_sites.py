@@ -185,7 +185,15 @@ def test_ctrl_c_ends_a_statement_at_the_sites(tmp_path: Path) -> None:
     assert json.loads(out)["rows"] == [[2000]]
 
 
-def test_the_nearest_rows_of_three_sites_over_mutual_tls_are_those_of_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+NEAREST = {
+    "join": ("SELECT a.id, b.id FROM cabs a JOIN cabs b ON kNN(a.place, b.place, 2) WHERE a.id > 4 ORDER BY 1, 2", [(5, 2), (5, 5), (6, 1), (6, 6)]),
+    "rows": ("SELECT id FROM cabs WHERE kNN(POINT(0, 0), place, 3) ORDER BY id", [(1,), (2,), (3,)]),
+}  # fmt: skip
+
+
+@pytest.mark.quick("join")
+@pytest.mark.parametrize("kind", NEAREST)
+def test_the_nearest_rows_of_three_sites_over_mutual_tls_are_those_of_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:  # fmt: skip
     """Ties on a circle, a site without rows, and a join whose relation sites tell each other."""
     (tmp_path / "data").mkdir()
     header, silos = "id,x,y\n", {}
@@ -197,20 +205,18 @@ def test_the_nearest_rows_of_three_sites_over_mutual_tls_are_those_of_a_simulati
         (tmp_path / "data" / f"{name}.yaml").write_text(f"path: {tmp_path}/{name}\n{rules}")
         silos[name] = str(tmp_path / name)
     (tmp_path / "p.yaml").write_text(rules)
-    nearest = "SELECT id FROM cabs WHERE kNN(POINT(0, 0), place, 3) ORDER BY id"
-    joined = "SELECT a.id, b.id FROM cabs a JOIN cabs b ON kNN(a.place, b.place, 2) WHERE a.id > 4 ORDER BY 1, 2"
+    text, rows_of_all = NEAREST[kind]
     with atoll.query.connect(silos=silos, policy=tmp_path / "p.yaml") as db:
-        simulated = [db.sql(text, strategy="hufu") for text in (nearest, joined)]
-        assert simulated[0].rows == [(1,), (2,), (3,)]
-        assert all(db.check(one) for one in simulated)
-    for k, (text, expected) in enumerate(zip((nearest, joined), simulated, strict=True)):
-        (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nstrategy: hufu\nsql: {text}\n")
-        asked = ["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south,west", "--folder", str(tmp_path / f"trial{k}")]  # fmt: skip
-        assert run(asked) == 0, capsys.readouterr().err
-        found = json.loads((tmp_path / f"trial{k}" / "result" / "query.json").read_text())
-        assert [tuple(row) for row in found["rows"]] == expected.rows
-        assert (found["strategy"], found["comparisons"]) == ("hufu", expected.facts()["comparisons"])
-        assert abs(found["bytes"]["predicted"] / found["bytes"]["total"] - 1) < 0.1
+        simulated = db.sql(text, strategy="hufu")
+        assert simulated.rows == rows_of_all
+        assert db.check(simulated)
+    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nstrategy: hufu\nsql: {text}\n")
+    asked = ["poc", str(tmp_path / "job.yaml"), "--data", str(tmp_path / "data"), "--sites", "north,south,west", "--folder", str(tmp_path / "trial")]  # fmt: skip
+    assert run(asked) == 0, capsys.readouterr().err
+    found = json.loads((tmp_path / "trial" / "result" / "query.json").read_text())
+    assert [tuple(row) for row in found["rows"]] == rows_of_all
+    assert (found["strategy"], found["comparisons"]) == ("hufu", simulated.facts()["comparisons"])
+    assert abs(found["bytes"]["predicted"] / found["bytes"]["total"] - 1) < 0.1
 
 
 def test_sizes_with_noise_are_charged_at_each_site_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
@@ -237,6 +243,7 @@ def test_sizes_with_noise_are_charged_at_each_site_over_mutual_tls(tmp_path: Pat
     assert [(one["site"], one["analyst"], one["epsilon"]) for one in spent] == [("north", "anna", 8.0), ("south", "anna", 8.0)]  # fmt: skip
 
 
+@pytest.mark.slow  # `test_sizes_with_noise_are_charged_at_each_site_over_mutual_tls` computes on shares with a helper in place of the third site
 def test_three_sites_share_rows_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A strategy under shares by its name: with three sites no helper is asked for."""
     (tmp_path / "data").mkdir()

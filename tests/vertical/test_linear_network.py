@@ -70,7 +70,7 @@ async def kill_and_end(world, folder, asked, victim, begun=agreed_step):
 @pytest.mark.parametrize(
     ("security", "victim", "bound"),
     [
-        ("pair", "host-1", 0.0),
+        pytest.param("pair", "host-1", 0.0, marks=pytest.mark.slow),  # trees are killed and go on by the same steps
         pytest.param("pair", "guest", 0.0, marks=pytest.mark.slow),
         pytest.param("arbiter", "arbiter", 0.0, marks=pytest.mark.slow),
         ("shared", "host-1", 1e-3),

@@ -81,12 +81,13 @@ def test_a_killed_party_goes_on_to_the_same_model(tmp_path, victim):
     np.testing.assert_array_equal(answers["predictions"], [told[key] for key in answers["ids"].tolist()])
 
 
+@pytest.mark.slow  # a host of the trees above is killed in the same way, and in one process `split` kills each network at every point
 @pytest.mark.parametrize(
     ("model", "victim"),
     [
         (SplitNet(epochs=6, batch=100, shape="u"), "host-1"),
-        pytest.param(SplitNet(epochs=6), "guest", marks=pytest.mark.slow),
-        pytest.param(VAFL(epochs=6, pace={"host-2": 2.5}), "host-2", marks=pytest.mark.slow),
+        (SplitNet(epochs=6), "guest"),
+        (VAFL(epochs=6, pace={"host-2": 2.5}), "host-2"),
     ],
 )
 def test_a_split_network_survives_a_killed_party(tmp_path, model, victim):
@@ -101,6 +102,7 @@ def test_a_split_network_survives_a_killed_party(tmp_path, model, victim):
     np.testing.assert_allclose(answers["predictions"], expected.predict(parties), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow  # the same numbers in one process: `transfer/test_sftl.py`
 def test_labels_reach_another_party_between_processes(tmp_path):
     """A method of transfer, by oblivious transfers: the target predicts all rows of its own, and the rows that it has alone too."""
     x = np.random.default_rng(0).normal(size=(300, 6))
