@@ -28,6 +28,7 @@ sys.path.append(str(Path(__file__).parent))
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from hypothesis.internal.conjecture import providers  # noqa: E402
 
 from atoll.heap import loading  # noqa: E402
 
@@ -49,11 +50,18 @@ settings.register_profile("thorough", **{**_COMMON, "max_examples": 500}, derand
 settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep PyTorch to one thread where something loaded it early."""
+    """Keep PyTorch to one thread where something loaded it early, and draws of laws apart from the modules that happen to be loaded.
+
+    Hypothesis tries numbers that it reads in the source of every loaded module: seconds of every worker, and other draws in each. Only ``make thorough`` does so.
+    """
     del config
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    if settings.default.derandomize:
+        patch: Any = setattr
+        patch(providers, "is_local_module_file", lambda path: False)
 
 
 @pytest.hookimpl(wrapper=True)

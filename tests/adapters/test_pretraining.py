@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from atoll.adapters.pretraining import _COLOURS, COLOURS, NOTE, SHAPES, draw_pic
 from atoll.cli.app import run
 from atoll.core.errors import AtollError
 
-for library in ("torch", "transformers", "tokenizers", "PIL"):
-    pytest.importorskip(library)
+for library in ("torch", "transformers", "tokenizers", "PIL"):  # not imported here: that takes seconds of every worker
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed", allow_module_level=True)
 
 SMALL = {"pairs": 16, "steps": 2, "batch": 8, "width": 16, "layers": 1}
 
