@@ -3,8 +3,8 @@
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
-# Tests that start real processes wait for them now and then: one worker more than there are processors.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
+# A worker a processor: each collects all tests, for half a minute. Tests that start real processes wait for them now and then: one worker more.
+CORES   := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 # The first Python 3.11 or newer on the path. Override with `make PYTHON=/path/to/python`.
 FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -31,15 +31,15 @@ demo: $(READY) ## train on digits over 100 clients and write a report
 
 test: $(READY) ## run the tests that start no process, in parallel (WORKERS=n, ARGS="tests/core -k name")
 	@$(BIN)/python -m compileall -q src papers/src # also where bytecode is forbidden
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --durations=25 -m "not network and not slow" $(ARGS)
+	@$(BIN)/pytest -q -n $(or $(WORKERS),$(CORES)) --dist worksteal --durations=25 -m "not network and not slow" $(ARGS)
 
 test-network: $(READY) ## run the tests that start processes: sites, servers, engines with workers, scripts (WORKERS=n, ARGS=...)
 	@$(BIN)/python -m compileall -q src papers/src # tests start hundreds of processes
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --durations=25 -m "network and not slow" $(ARGS)
+	@$(BIN)/pytest -q -n $(or $(WORKERS),$(shell expr $(CORES) + 1)) --dist worksteal --durations=25 -m "network and not slow" $(ARGS)
 
 thorough: $(READY) ## all tests, with the slow ones that have a quick sibling and ten times as many examples of each law
 	@$(BIN)/python -m compileall -q src papers/src
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile=thorough $(ARGS)
+	@$(BIN)/pytest -q -n $(or $(WORKERS),$(shell expr $(CORES) + 1)) --dist worksteal -m "" --hypothesis-profile=thorough $(ARGS)
 
 faults: $(READY) ## cut networks, fill disks, turn clocks: the tests of failures that take minutes
 	@ATOLL_FAULTS=1 $(BIN)/pytest -q tests/runtime/failures tests/runtime/line/test_mutations.py
