@@ -100,7 +100,7 @@ def _runs(folder: Path) -> list[RunFolder]:
     made = []
     for k in range(2):
         run = RunFolder(folder / f"run {k}")
-        execute(parse_config({**small(), "rounds": 2, "seed": k}), run)
+        execute(parse_config({**small(), "rounds": 2, "seed": k}), run, report=False)
         for file in run.path.rglob("*.json*"):
             text = file.read_text(encoding="utf-8")
             for word, name in (("small", NAMES[k]), ("FedAvg", NAMES[2]), ("iris", NAMES[4]), ("setosa", NAMES[1])):
