@@ -70,6 +70,8 @@ LONG = frozenset(
     ]
 )
 """Pages and examples that run for seconds; the tests of their rooms show the same sooner. They run with ``make thorough``."""
+LONG_COMMANDS = frozenset(["docs/howto/queries.md"])
+"""Pages of whose commands the same holds; their code runs with ``make test-network``. ``tests/cli/test_sql.py`` types such commands in one process."""
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)$")
 _FILE = re.compile(r"# ((?:[\w-]+/)*[\w-]+\.(yaml|py))\n")
 _SHELL = re.compile(r"<!-- shell until: (?P<text>.+) -->")
@@ -139,10 +141,10 @@ def script(page: str) -> str:
     return "\n".join(lines)
 
 
-def shown(paths: list[Path]) -> list[Any]:
-    """Parameters for pages or examples, by their path; those of ``LONG`` are slow."""
+def shown(paths: list[Path], long: frozenset[str] = LONG) -> list[Any]:
+    """Parameters for pages or examples, by their path; those that are long are slow."""
     names = [path.relative_to(ROOT).as_posix() for path in paths]
-    slow = [[pytest.mark.slow] if name in LONG else [] for name in names]
+    slow = [[pytest.mark.slow] if name in long else [] for name in names]
     return [pytest.param(path, id=name, marks=marks) for path, name, marks in zip(paths, names, slow, strict=True)]
 
 
@@ -248,7 +250,7 @@ WITH_COMMANDS = [page for page in PAGES if any(block.run for block in blocks(pag
 
 @pytest.mark.network
 @pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")
-@pytest.mark.parametrize("page", shown(WITH_COMMANDS))
+@pytest.mark.parametrize("page", shown(WITH_COMMANDS, LONG | LONG_COMMANDS))
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script_of_page, extras = commands(page.read_text(encoding="utf-8")), extras_of(page.read_text(encoding="utf-8"))
@@ -268,6 +270,7 @@ def test_a_file_of_a_page_is_used_by_its_commands(page: Path) -> None:
 def test_the_documentation_has_code() -> None:
     assert len(WITH_CODE) >= 8
     assert {path.relative_to(ROOT).as_posix() for path in [*WITH_CODE, *WITH_COMMANDS, *EXAMPLES]} >= LONG
+    assert {path.relative_to(ROOT).as_posix() for path in WITH_COMMANDS} >= LONG_COMMANDS
 
 
 PAGE = """# Title
