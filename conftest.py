@@ -31,6 +31,7 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from hypothesis.internal.conjecture import providers  # noqa: E402
 
 from atoll.heap import loading  # noqa: E402
+from atoll.testing import crash  # noqa: E402
 
 # GNU readline, which debuggers load, writes the size of a terminal into the environment of its process, below `os.environ`, and whatever the process starts inherits it: the workers of
 # this run do, and their children. Then tables are as wide as that. It is loaded here, so that no test does it later.
@@ -43,25 +44,30 @@ for _name in ("COLUMNS", "LINES"):
 
 pytest_plugins = ["tests.support.hangs", "tests.support.databases", "tests.support.tiers"]
 
-# 50 examples for a law that does not say how many it needs, the same at every run, so that what passes here passes in every clone. `make thorough` draws 500, anew each time.
-_COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "max_examples": 50}
+# 25 examples for a law that does not say how many it needs, the same at every run, so that what passes here passes in every clone. `make thorough` draws 500, anew each time.
+_COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "max_examples": 25}
 settings.register_profile("repeatable", **_COMMON, derandomize=True)
 settings.register_profile("thorough", **{**_COMMON, "max_examples": 500}, derandomize=False)
 settings.load_profile("repeatable")
 
 
+MOST_KILLS = 5
+"""At how many steps a program is killed, first and last among them, however many its test asks for; ``make thorough`` kills at all of those."""
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep PyTorch to one thread where something loaded it early, and draws of laws apart from the modules that happen to be loaded.
+    """Keep PyTorch to one thread where something loaded it early; without ``make thorough``, kill at fewer steps and keep draws apart from the modules that are loaded.
 
-    Hypothesis tries numbers that it reads in the source of every loaded module: seconds of every worker, and other draws in each. Only ``make thorough`` does so.
+    Hypothesis tries numbers that it reads in the source of every loaded module: seconds of every worker, and other draws in each.
     """
     del config
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     if settings.default.derandomize:
-        patch: Any = setattr
-        patch(providers, "is_local_module_file", lambda path: False)
+        patch, spread = pytest.MonkeyPatch(), crash._spread
+        patch.setattr(crash, "_spread", lambda steps, points: spread(steps, min(points or steps, MOST_KILLS)))
+        patch.setattr(providers, "is_local_module_file", lambda path: False)
 
 
 @pytest.hookimpl(wrapper=True)
