@@ -66,6 +66,7 @@ def alone(place: Path) -> Any:
     return own, {layer: np.mean([b @ a for b, a in pairs], axis=0) for layer, pairs in own.items()}
 
 
+@pytest.mark.quick("FedExLoRA(share='products')", "FLoRA(share='factors')")
 @pytest.mark.parametrize("aggregation", [FedExLoRA(), FedExLoRA("factors"), FLoRA(), FLoRA("factors")], ids=str)
 def test_fedex_and_flora_are_the_mean_of_products(aggregation: Any, place: Path, alone: Any) -> None:
     result = run(place, aggregation)

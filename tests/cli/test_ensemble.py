@@ -56,15 +56,12 @@ def test_the_command_compares_arms(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (found["leaves"], found["users"], found["opt_in"]) == (3, 18, 2)
 
 
-def test_a_page_has_the_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, page = str(write_segments(tmp_path / "rows.csv", users=6)), tmp_path / "arms.html"
-    told(capsys, file, "--cluster", "segment", "--rounds", "1", "--opt-in", "0", "--html", str(page))
+def test_with_an_epsilon_the_leaves_cost_it_once_and_a_page_has_the_arms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, page = str(write_segments(tmp_path / "rows.csv")), tmp_path / "arms.html"
+    found = told(capsys, file, "--cluster", "kmeans:2:a", "--rounds", "2", "--epsilon", "9", "--html", str(page))
     assert "Against one model" in page.read_text()
-
-
-def test_with_an_epsilon_the_leaves_cost_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(write_segments(tmp_path / "rows.csv"))
-    found = told(capsys, file, "--cluster", "kmeans:2:a", "--rounds", "2", "--epsilon", "9")
     assert found["left_out"] == ["segment"]
     assert found["epsilon"]["leaves"] == pytest.approx(9, rel=1e-3)
     assert found["epsilon"]["total"] == found["epsilon"]["leaves"]

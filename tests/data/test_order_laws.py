@@ -294,6 +294,7 @@ def _for_job(job: str, frames: Frames) -> Frames:
     return {name: made[name][made[name].columns[::-1]] for name in made} if turned else made
 
 
+@pytest.mark.every(2)  # each job by one reader
 @pytest.mark.parametrize(("job", "reader"), PAIRS)
 @given(tables=drawn())
 @LAW

@@ -103,6 +103,7 @@ def test_private_leaves_that_do_not_fit_are_refused() -> None:
         with_private(private_leaf=PrivateLeaf(columns=list("abcd"), model=None)).prepare(population())
 
 
+@pytest.mark.quick("block")
 @pytest.mark.parametrize("how", ["block", "beside"])
 def test_an_ensemble_that_is_killed_goes_on(how: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {} if how == "block" else {"uplink": [atoll.stages.Clip(0.5)]}

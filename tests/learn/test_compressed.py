@@ -346,6 +346,7 @@ def test_every_engine_gives_the_same(algorithm):
 
 
 @pytest.mark.network
+@pytest.mark.every(2)
 @pytest.mark.parametrize("stage", [QSGD(7), ErrorFeedback(TopK(0.1)), OptimalSparse(1.0)], ids=repr)
 @pytest.mark.parametrize("algorithm", [FedAvg(lr=0.05), Scaffold(lr=0.05)], ids=lambda a: type(a).__name__)
 def test_blocks_of_pytorch_models_are_compressed_as_single_ones_are(algorithm, stage):

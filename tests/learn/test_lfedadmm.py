@@ -62,6 +62,7 @@ def test_the_optimum_is_the_golden_one():
 
 
 # Specification of the survey, section 4: gaps at round 100, full and 4 of 8, given with one digit, from an independent NumPy loop.
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("share", "steps", "full"),
     [(0.02, 1, 2e1), (0.1, 1, 3e-3), (0.3, 5, 5e-2), (1.0, 5, 2e-4)],

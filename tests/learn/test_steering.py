@@ -176,6 +176,7 @@ def test_operators_that_weigh_the_population_know_it():
     np.testing.assert_allclose(flat(kept), flat(plain), rtol=1e-12)
 
 
+@pytest.mark.quick("10.0")
 @pytest.mark.parametrize("small", [0.0, 10.0])
 def test_a_killed_run_goes_on_where_it_was(tmp_path, small):
     made = job(

@@ -46,7 +46,7 @@ def test_output_noise_is_m_times_smaller_than_that_of_one_party(parties, smalles
 @pytest.mark.parametrize("parties", [1, 3, 10])
 def test_shares_add_up_to_the_noise_of_the_paper(parties):
     """A density ~ exp(-||b|| / s) in d dimensions has ||b|| ~ Gamma(d, s) and a uniform direction."""
-    dim, scale, n = 4, 0.7, 1200
+    dim, scale, n = 4, 0.7, 600
     made = [
         sum(add_radial_share(np.zeros(dim), Secret(parties * i + j), scale, parties) for j in range(parties))
         for i in range(n)

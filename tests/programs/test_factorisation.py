@@ -130,7 +130,7 @@ def test_a_sum_over_one_user_would_give_it_away_and_is_refused():
         factorise(HALF, rounds=1, cohort=1)
 
 
-@pytest.mark.parametrize("cohort", [None, 10])
+@pytest.mark.parametrize("cohort", [pytest.param(None, marks=pytest.mark.slow), 10])
 def test_both_forms_have_the_same_iterates(cohort):
     clear, sums = (factorise(HALF, form=form, rounds=25, cohort=cohort) for form in ("clear", "aggregate"))
     np.testing.assert_allclose(clear[0].items, sums[0].items, atol=1e-10)

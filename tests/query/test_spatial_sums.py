@@ -49,7 +49,9 @@ def outcome(db: Any, text: str, strategy: str) -> Any:
     return one.rows, one.withheld_groups, one.withheld_values
 
 
-@pytest.mark.parametrize(("owners", "least", "unit"), [(2, 3, ""), (3, 4, ""), (3, 2, "id"), (3, 1, "")])
+@pytest.mark.parametrize(
+    ("owners", "least", "unit"), [pytest.param(2, 3, "", marks=pytest.mark.slow), (3, 4, ""), (3, 2, "id"), (3, 1, "")]
+)
 def test_sums_and_what_is_withheld_are_those_of_masked_sums(owners: int, least: int, unit: str) -> None:
     seen = []
     for text in STATEMENTS:

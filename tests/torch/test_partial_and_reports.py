@@ -41,7 +41,7 @@ def job(make: Any, algorithm: Any = None, **more: Any) -> atoll.Training:
 
 
 @pytest.mark.network
-@pytest.mark.quick("phases", "private state")
+@pytest.mark.quick("private state")
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -72,6 +72,7 @@ def test_so_they_are_for_other_models(make: Any, shape: tuple[int, ...], layer: 
 
 
 @pytest.mark.network
+@pytest.mark.quick("local")
 @pytest.mark.parametrize("buffers", ["averaged", "local"])
 def test_so_they_are_where_statistics_of_batches_are_kept(buffers: str) -> None:
     plan = job(lambda: Images(nn.BatchNorm2d(4)), FedAvg(lr=0.1, batch_size=4), buffers=buffers)
