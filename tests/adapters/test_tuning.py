@@ -59,6 +59,7 @@ METHODS = {
 }
 
 
+@pytest.mark.quick("attai*", "bottleneck", "probe", "lora", "prompt", "bitfit")
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_what_it_declares_and_a_saved_adapter_scores_the_same(
     name: str, place: Path, tmp_path: Path

@@ -86,6 +86,7 @@ def test_a_comparison_has_the_strongest_of_labelled_rows_alone_beside_each_metho
     assert made["client_state"] == "none"
 
 
+@pytest.mark.slow  # `labels/test_guard_and_relabel.py` has the laws of the guard
 def test_a_guard_says_whether_a_method_stayed(archive):
     setting = LabelSetting(at="rows", keep=60, parties=2)
     runs = LabelRuns(rows_of(archive), setting, rounds=2, lr=0.02, guard=True)

@@ -256,6 +256,7 @@ def test_labels_of_a_host_teach_too(files, asked, tmp_path):
     assert refused["error"]["what"] == "--host-labels shop"
 
 
+@pytest.mark.slow  # so is that of the arbiter, whose transcript is looked at below
 def test_a_linear_model_on_ciphertexts_is_the_plain_one(files, asked):
     pytest.importorskip("gmpy2")
     found = asked(*files(), "--model", "linear", "--short-exponents")
@@ -332,9 +333,7 @@ def test_an_arbiter_between_real_processes_gives_the_same_file(files, asked, tmp
 
 
 @pytest.mark.network
-@pytest.mark.quick(
-    "ckks*"
-)  # shares between processes: `vertical/test_linear_network.py`; sealed sums: the arbiter above
+@pytest.mark.slow  # shares between processes: `vertical/test_linear_network.py`; ciphertexts: the arbiter above
 @pytest.mark.parametrize(("security", "bound"), [("pair", 0.0), ("shared", 1e-3), ("ckks", 1e-5)])
 def test_a_linear_model_between_real_processes_writes_the_same_file(files, asked, tmp_path, security, bound):
     """To the byte where sums are exact; shares and CKKS round by noise that each run draws, so there in bounds."""
@@ -355,6 +354,7 @@ def test_a_linear_model_between_real_processes_writes_the_same_file(files, asked
         assert abs(float(a["federated"]) - float(b["federated"])) <= bound
 
 
+@pytest.mark.quick("woe")
 @pytest.mark.parametrize("statistic", ["woe", "correlation"])
 def test_statistics_train_nothing(files, asked, capsys, statistic):
     pytest.importorskip("gmpy2")

@@ -54,6 +54,7 @@ def test_phones_that_are_heard_are_those_of_the_dictionary_more_than_those_of_an
     assert rows.counts == {"negative": 3, "positive": 3}
 
 
+@pytest.mark.slow  # `cli/test_crossmodal.py` takes files to the same table
 def test_the_command_takes_spoken_and_written_sentences_to_f1_and_epsilon(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

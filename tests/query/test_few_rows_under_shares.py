@@ -202,6 +202,7 @@ def in_enclave(least: int) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("text", "rule"), [one[1:] for one in ENCLAVE_RULES])
 def test_an_enclave_counts_units_too(text: str, rule: str) -> None:
     """Tables that keep a row for each that could be hide few rows; an enclave that tells how many there are, or counts no units, is refused by each site."""

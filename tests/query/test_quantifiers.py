@@ -46,6 +46,7 @@ def require_equal(made: dict[str, TableSource], text: str) -> None:
         same_rows(db.sql(text, strategy="smcql").rows, oracle.execute(text).fetchall(), what=text)
 
 
+@pytest.mark.quick("*some", "< ANY*none")
 @pytest.mark.parametrize("visits", ["some", "none", pytest.param("one", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("compared", "query"), [pytest.param(c, q, marks=() if (c, q) in QUICK else pytest.mark.slow) for c in COMPARED for q in (WITHIN, BESIDE)])  # fmt: skip
 def test_a_comparison_with_any_or_all_has_three_values(compared: str, query: str, visits: str) -> None:

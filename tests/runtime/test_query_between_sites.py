@@ -264,6 +264,7 @@ def test_three_sites_share_rows_over_mutual_tls(tmp_path: Path, capsys: pytest.C
     assert (found["strategy"], found["rows"]) == ("smcql", [[1, 1], [2, 1]])
 
 
+@pytest.mark.slow  # `query/test_opaque.py` verifies quotes and sealed rows in one process
 def test_an_enclave_gets_sealed_rows_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two sites and an enclave: quotes are verified between processes, and the answer is that of all rows."""
     (tmp_path / "data").mkdir()

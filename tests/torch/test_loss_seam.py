@@ -77,7 +77,7 @@ QUICK_NATIVE = {"mean"}  # every compilation takes seconds
         for way in WAYS
     ],
 )
-@pytest.mark.quick("*-vector", "*-single", "mean-native", "per-row-unrolled")
+@pytest.mark.quick("*-vector", "fixmatch-single", "survival-single", "numbered-single", "mean-*", "per-row-unrolled")
 def test_every_path_gives_the_reference(name: str, way: str) -> None:
     loss, make, shards, more = CASES[name]
     model = seeded(make)

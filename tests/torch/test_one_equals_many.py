@@ -46,7 +46,7 @@ def _models() -> dict[str, tuple[Any, tuple[int, ...], bool]]:
     }
 
 
-@pytest.mark.quick("vector-*-unequal", "single-linear-*", "single-dropout-unequal")
+@pytest.mark.quick("vector-[lmdc]*-unequal", "single-linear-*", "single-dropout-unequal")  # one recurrent layer
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("name", list(_models()))
 @pytest.mark.parametrize("mode", ["vector", "single"])

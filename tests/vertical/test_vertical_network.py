@@ -155,7 +155,9 @@ def test_a_sites_people_predict_new_rows_with_the_kit_of_the_site(tmp_path):
             return await typed(world, "predict", *words, code=code, who=who)
 
         assert (await predict("new.csv", "first.csv"))["rows"] == 16
-        refused = (await predict("new.csv", "none.csv", code=PolicyError.exit_code))["error"]  # 16 of 20 have been asked for
+        refused = (await predict("new.csv", "none.csv", code=PolicyError.exit_code))[
+            "error"
+        ]  # 16 of 20 have been asked for
         assert "predictions_per_hour=20" in refused["what"], refused
         told = await typed(world, "jobs", who="guest")
         assert {one["submitter"] for one in told["jobs"]} == {"admin", "guest"}

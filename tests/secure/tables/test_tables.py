@@ -147,7 +147,7 @@ def windowed(frame):
     return made.drop(columns="blank").astype(np.int64)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(n=st.integers(0, 25), m=st.integers(1, 25), filling=st.integers(0, 9), seed=st.integers(0, 999))
 def test_operators_give_what_pandas_gives(n, m, filling, seed):
     rng = np.random.default_rng(seed)
