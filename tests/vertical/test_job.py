@@ -107,6 +107,7 @@ def test_ties_go_to_the_first_column_the_guests_first():
     assert with_copy.replies["shop"]["half"]["part"]["feature"].size == 0
     twice = train({"bank": {"id": ids, "y": y}, "shop": {"id": ids, "x": x, "copy": x}})
     assert set(np.asarray(twice.replies["shop"]["half"]["part"]["feature"]).tolist()) == {0}
+    assert twice.replies["shop"]["half"]["features"] == ["x", "copy"]  # the table's order, as in XGBoost
     np.testing.assert_array_equal(with_copy.predictions["federated"], twice.predictions["federated"])
 
 

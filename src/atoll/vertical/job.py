@@ -155,7 +155,7 @@ class Vertical(Checked, Job):
             "key": self.id,
             "label": column,
             "coded": coded,
-            "as_listed": self.model.reads_images and not label,
+            "as_listed": self.model.as_listed or (self.model.reads_images and not label),
         }
         return PartyTable.of(data, party, precision=self.model.precision, **given)
 

@@ -86,12 +86,14 @@ class VerticalModel(Checked):
     """Whether it reads text as categories, an input for each; else text is refused."""
     reads_groups: ClassVar[bool] = False
     """Whether it looks at all inputs of a column of categories together: a host's role then gets their ``groups``, as `GuestRows` has them."""
+    as_listed: ClassVar[bool] = False
+    """Whether it reads the columns of each party in the table's order, of which the first wins where gains are equal, as in XGBoost; else in the order of their names."""
     implied_task: Literal["auto", "regression"] = "auto"
     """The task of the labels where the job says ``auto``: a model of numbers alone takes whole numbers as numbers."""
 
     @property
     def reads_images(self) -> bool:
-        """Whether a host's columns are the pixels of images, whose places count; other columns are read in the order of their names."""
+        """Whether a host's columns are the pixels of images, whose places count."""
         return False
 
     @property

@@ -81,7 +81,7 @@ class PartyTable:
             precision: the floating-point type of the features.
             coded: columns whose numbers are codes of categories; others are left out of account. With ``None`` the model has no categories, and text is refused, else it is categories.
             known: the categories of a training. Rows of any other are of none of them; rows without a value are missing.
-            as_listed: whether all features keep the table's order, as the pixels of an image do.
+            as_listed: whether all features keep the table's order, as the pixels of an image and the columns of boosted trees do.
 
         Raises:
             DataError: there is no column of that name, a feature is no column of numbers or holds an infinity, or there are too many categories.

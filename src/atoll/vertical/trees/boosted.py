@@ -49,6 +49,7 @@ class BoostedTrees(VerticalModel):
 
     categories: ClassVar[bool] = True
     reads_groups: ClassVar[bool] = True
+    as_listed: ClassVar[bool] = True
     trees: int = 20
     depth: int = 3
     rate: float = 0.3

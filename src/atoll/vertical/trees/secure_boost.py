@@ -29,7 +29,7 @@ class SecureBoost(BoostedTrees):
 
     Each owner finds XGBoost's cuts of its own columns (``tree_method="hist"``, rows in the common order). The gain of a split is
     ``G_L^2 / (H_L + lambda) + G_R^2 / (H_R + lambda) - G^2 / (H + lambda)`` (Chen, Guestrin 2016, equation 7), in single precision where XGBoost rounds it, from exact sums of
-    gradients in units of ``2^-24``. Of equal gains the first column's counts, the guest's first, then the hosts' in their order.
+    gradients in units of ``2^-24``. Of equal gains the first column's counts, in the order of the tables: the guest's first, then the hosts' in their order.
 
     ============  ========================================================  ====================================================
     security      what a host sees                                          what the guest sees of a host's columns
