@@ -503,6 +503,14 @@ def test_labels_that_single_precision_cannot_hold_are_refused(files, asked, tmp_
     assert "column 'y' has values that differ, but are equal in single precision" in told["what"]
     assert "at all parties" not in told["remedy"]
     assert asked(bank, shop, "--model", "linear", "--security", "none")["task"] == "regression"
+    write(
+        tmp_path / "bank.csv",
+        {"id": files.ids, "a": files.x[:, 0].tolist(), "y": [base + 128 * i for i in range(ROWS)]},
+    )
+    asked(bank, shop, *few, "--predictions", tmp_path / "F.csv")
+    for row in rows_of(tmp_path / "F.csv"):
+        assert float(row["y"]) == base + 128 * int(row["id"])
+        assert float(row["federated"]) == np.float32(row["federated"])
     write(tmp_path / "bank.csv", {"id": files.ids, "a": files.x[:, 0].tolist(), "y": files.x[:, 1].tolist()})
     assert "with fractions, for task='multiclass'" in asked(bank, shop, *few, "--task", "multiclass", code=3)["error"]["what"]  # fmt: skip
     write(tmp_path / "bank.csv", {"id": files.ids, "a": files.x[:, 0].tolist(), "y": [i % 4 for i in range(ROWS)]})

@@ -24,6 +24,7 @@ from atoll.data import (
     read_npz,
     read_parquet,
 )
+from atoll.data.missing import name_number
 
 X = [0.5, 1.5, 2.5, 3.5, 4.5]
 Y = [0, 2, 1, 2, 0]
@@ -132,3 +133,16 @@ def test_an_undeclared_minus_one_is_refused_with_party_and_remedy(tmp_path: Path
     found = from_csv_folder(tmp_path, target="y", missing=-1)
     assert found.about.labels == ("0", "1", "2")
     assert found.shard("south")["labelled"].tolist() == [True, False]
+
+
+def test_classes_with_many_digits_keep_them(tmp_path: Path) -> None:
+    """A cell without a label makes a column of whole numbers one of fractions, and six digits would be one class."""
+    (tmp_path / "a.csv").write_text("x,y\n1.5,1000001\n2.5,1000002\n3.5,\n")
+    assert read_csv(tmp_path / "a.csv", target="y", task="classification").about.labels == ("1000001", "1000002")
+    assert [name_number(one) for one in (7.0, -0.5, 0.1234567, 1e20, 2**53 + 1)] == [
+        "7",
+        "-0.5",
+        "0.1234567",
+        "1e+20",
+        "9007199254740993",
+    ]

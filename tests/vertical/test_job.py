@@ -169,7 +169,7 @@ def test_bad_tables_are_refused():
     assert train({**parties, "shop": twice}, repeats="first").rows["aligned"] == 60
 
 
-@pytest.mark.parametrize(("labels", "task"), [([0, 1], "binary"), (["no", "yes"], "binary"), ([1, 2, 5], "multiclass"), (["a", "b", "c"], "multiclass"), ([0.5, 1.5, 2.25], "regression"), (list(range(30)), "regression")])  # fmt: skip
+@pytest.mark.parametrize(("labels", "task"), [([0, 1], "binary"), (["no", "yes"], "binary"), ([1, 2, 5], "multiclass"), (["a", "b", "c"], "multiclass"), ([1000001, 1000002], "binary"), ([0.1234567, 0.1234568], "binary"), ([0.5, 1.5, 2.25], "regression"), (list(range(30)), "regression")])  # fmt: skip
 def test_the_task_follows_from_the_labels(labels, task):
     result = train(toy(y=np.resize(np.array(labels), 60)))
     assert result.task == task

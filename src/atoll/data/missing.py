@@ -1,4 +1,4 @@
-"""Missing labels, and values that single precision would lose."""
+"""Missing labels, numbers as names of classes, and values that single precision would lose."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = [
     "known_labels",
     "known_rows",
     "labelled_rows",
+    "name_number",
     "require_single_precision",
     "without_hidden",
 ]
@@ -48,10 +49,18 @@ def known_labels(labels: Array, missing: Missing = None) -> Mask:
         there &= ~np.isnan(labels)
     for value in declared(missing):
         if labels.dtype.kind == "U":
-            there &= labels != (value if isinstance(value, str) else f"{value:g}")
+            there &= labels != (value if isinstance(value, str) else name_number(value))
         elif labels.dtype.kind in "biuf" and _number(value) is not None:
             there &= labels != _number(value)
     return there
+
+
+def name_number(value: float) -> str:
+    """Return the text of a number that names a class or a category: ``7`` for 7.0, and different texts for different numbers."""
+    if isinstance(value, int | np.integer) or (abs(value) < 2**53 and float(value).is_integer()):
+        return str(int(value))
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
 
 
 def _number(value: str | float) -> float | None:

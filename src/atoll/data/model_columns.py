@@ -19,6 +19,7 @@ from atoll.core.redaction import private
 
 from .dataset import About, Dataset
 from .islands import Islands
+from .missing import name_number
 from .readers._words import is_number, read_truths
 from .readers.table import holes
 from .table import DataTable
@@ -334,7 +335,7 @@ def _code_words(values: Array, words: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _write_word(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
+    return name_number(value) if isinstance(value, float | np.floating) else str(value)
 
 
 def type_classes(names: Sequence[str]) -> Array:

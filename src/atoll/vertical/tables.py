@@ -14,7 +14,7 @@ from atoll.core.calls import level_outside
 from atoll.core.errors import DataError, nearest
 from atoll.core.redaction import private
 from atoll.data.dataset import Dataset
-from atoll.data.missing import require_single_precision
+from atoll.data.missing import name_number, require_single_precision
 from atoll.data.readers._words import require_plain_numbers
 from atoll.data.readers.table import holes, require_no_key, without_holes
 from atoll.data.units import extents_in, measure_tables, name_far_rows
@@ -291,7 +291,7 @@ def read_labels(
 
 
 def _name_class(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+    return value if isinstance(value, str) else name_number(value)
 
 
 def read_class_names(table: PartyTable, label: str) -> NDArray[np.str_]:

@@ -18,6 +18,8 @@ from atoll.cli.asking import in_order
 from atoll.cli.output import Output, PlainTable
 from atoll.core.persistence.files import write_bytes
 
+_EXACT = 2.0**24
+"""From here on single precision has no fractions: shorter texts would be other whole numbers."""
 Files = Annotated[
     list[Path],
     typer.Argument(help="The file with the labels, then one file a host: CSV or Parquet.", metavar="GUEST HOST…"),
@@ -597,8 +599,11 @@ async def _train_at_sites(
 
 
 def _write(file: Path, told: Mapping[str, Any], classes: Sequence[str], task: str) -> None:
-    """The shared rows in the common order, a line each, with the shortest decimal numbers that are the same in the model's precision."""
+    """The shared rows in the common order, a line each. Numbers are the shortest that are the same in the model's precision, large ones exact: 1000000256.0, not 1.0000003e+09."""
     import numpy as np
+
+    def write(number: Any) -> str:
+        return str(float(number) if abs(number) >= _EXACT else number)
 
     names = ("alone", "federated", "pooled")
     several = task == "multiclass"
@@ -610,8 +615,8 @@ def _write(file: Path, told: Mapping[str, Any], classes: Sequence[str], task: st
         for key, held, y, row in zip(
             told["id"].tolist(), told["test"].tolist(), told["y"].tolist(), values, strict=True
         ):
-            shown = classes[int(y)] if classes else str(np.float32(y) if np.float32(y) == y else y)
-            writer.writerow([key, "test" if held else "train", shown, *(str(one) for one in row)])
+            shown = classes[int(y)] if classes else write(np.float32(y) if np.float32(y) == y else y)
+            writer.writerow([key, "test" if held else "train", shown, *(write(one) for one in row)])
 
 
 def _table(found: Mapping[str, Any]) -> PlainTable:

@@ -15,7 +15,7 @@ from atoll.core.redaction import private
 
 from .._checks import Array
 from ..dataset import Dataset
-from ..missing import Missing
+from ..missing import Missing, name_number
 from ._files import existing
 from .libraries import plain_of_objects
 from .table import from_table
@@ -89,7 +89,7 @@ def distinct_of_parquet(path: str | Path, column: str, most: int) -> list[str]:
     """
     table = _read("read_table", path, columns=[column])
     values = table[column].drop_null().unique().slice(0, most)
-    return [f"{value:g}" if isinstance(value, float) else str(value) for value in values.to_pylist()]
+    return [name_number(value) if isinstance(value, float) else str(value) for value in values.to_pylist()]
 
 
 def _read(reader: str, path: str | Path, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from atoll.core.redaction import private
 from .._checks import Array, resolve_task
 from ..codings import require_one_spelling
 from ..dataset import Dataset
-from ..missing import Missing, known_labels, require_single_precision
+from ..missing import Missing, known_labels, name_number, require_single_precision
 from ._words import MISSING, first_word, is_number, require_categories, require_no_moments
 
 __all__ = [
@@ -301,7 +301,7 @@ def require_declared(columns: Mapping[str, Array], column: str) -> None:
         DataError: there is a -1, and other values than -1 and +1; names the place.
     """
     found = {
-        where: {f"{v:g}" if isinstance(v, float) else str(v) for v in values.tolist()}
+        where: {name_number(v) if isinstance(v, float) else str(v) for v in values.tolist()}
         for where, values in columns.items()
     }
     marked = [where for where, words in found.items() if "-1" in words]
@@ -463,7 +463,7 @@ def _nothing_known(rows: int, task: str | None, listed: Sequence[str] | None) ->
 
 def _shown(numbers: Array) -> Array:
     """Numbers as class names: 1 for 1.0."""
-    return np.array([f"{v:g}" if numbers.dtype.kind == "f" else str(v) for v in numbers], dtype=np.str_)
+    return np.array([name_number(v) if numbers.dtype.kind == "f" else str(v) for v in numbers], dtype=np.str_)
 
 
 def inferred(values: Array, column: str, name: str) -> str:
