@@ -151,9 +151,11 @@ def test_codes_of_categories_are_named_by_their_columns(files, asked):
 
 def test_people_get_a_table(files, capsys):
     assert run(["vertical", *files(), "--trees", "1", "--security", "none"]) == 0
-    told = capsys.readouterr().out
+    told, said = capsys.readouterr()
     assert "shop learns" in told
     assert "largest difference to pooled" in told
+    assert "security" in told
+    assert "SecureBoost of bank, shop with security none: about" in said
 
 
 def test_a_transcript_has_no_key_and_no_cell(files, asked, tmp_path):

@@ -55,9 +55,9 @@ def known_labels(labels: Array, missing: Missing = None) -> Mask:
     return there
 
 
-def name_number(value: float) -> str:
+def name_number(value: float | np.floating[Any]) -> str:
     """Return the text of a number that names a class or a category: ``7`` for 7.0, and different texts for different numbers."""
-    if isinstance(value, int | np.integer) or (abs(value) < 2**53 and float(value).is_integer()):
+    if isinstance(value, int | np.integer) or (abs(float(value)) < 2**53 and float(value).is_integer()):
         return str(int(value))
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))

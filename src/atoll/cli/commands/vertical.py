@@ -311,6 +311,7 @@ def _train(
     from atoll.vertical.transcript import write_transcript
 
     named = name_files(files)
+    _note_cost(job, tables, output)
     with tempfile.TemporaryDirectory(prefix="atoll-vertical-") as made:
         folder = Path(made) if kept is None else _make_kept(kept)
         trained = _between_processes(job, named, folder, output, drop) if poc else _in_this_process(job, tables, folder)
@@ -324,6 +325,24 @@ def _train(
             helpers = list(job.helpers())
             write_transcript(trained[1], [*trained[0].parties, *helpers], transcript, helpers)
     return None if trained is None else trained[0]
+
+
+def _note_cost(job: Any, tables: Mapping[str, Any], output: Output) -> None:
+    """Say beforehand how the parties hide from each other, and what it will cost."""
+    from atoll.core.overview import human_bytes
+    from atoll.vertical.tables import MOST_CLASSES
+
+    labels = set(tables[job.guest][job.label].tolist()) if job.label in tables[job.guest] else set()
+    several = 2 < len(labels) <= MOST_CLASSES and job.task in ("auto", "multiclass")
+    cost = job.predict_cost({k: len(one) for k, one in tables.items()}, _columns(tables), len(labels) if several else 1)
+    learner = getattr(job, "model", job)
+    security = getattr(learner, "security", "paillier")
+    output.note(f"{type(learner).__name__} of {', '.join(tables)} with security {security}: about {cost['seconds']:.2g} s of processor time and {human_bytes(cost['bytes'])}, if they share all rows.")  # fmt: skip
+
+
+def _columns(tables: Mapping[str, Any]) -> list[int]:
+    """How many features each party has, the guest first."""
+    return [len(table.columns) - 1 - (i == 0) for i, table in enumerate(tables.values())]
 
 
 def _make_kept(folder: Path) -> Path:
@@ -452,7 +471,6 @@ def _describe(job: Any, tables: Mapping[str, Any], result: Any) -> dict[str, Any
     """What the statistics say, as plain data."""
     sizes = {name: len(table) for name, table in tables.items()}
     guest, *hosts = sizes
-    columns = [len(table.columns) - 1 - (i == 0) for i, table in enumerate(tables.values())]
     told: dict[str, Any] = {
         "statistic": job.statistic,
         "rows": {"guest": sizes[guest], "host": sizes[hosts[0]] if len(hosts) == 1 else [sizes[name] for name in hosts]}
@@ -472,7 +490,7 @@ def _describe(job: Any, tables: Mapping[str, Any], result: Any) -> dict[str, Any
     outputs = len(result.classes) if job.statistic == "woe" else 1
     return told | {
         "seconds": result.cost.get("seconds"),
-        "predicted_seconds": job.predict_cost(sizes, columns, outputs)["seconds"],
+        "predicted_seconds": job.predict_cost(sizes, _columns(tables), outputs)["seconds"],
         "bytes": int(result.cost.get("bytes", 0)),
         "security": "paillier",
         "learns": result.learns,
@@ -499,7 +517,6 @@ def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path
     """Compare with all columns in one place, and write the predictions."""
     from atoll.vertical import read_leaks, train_pooled
 
-    columns = [len(table.columns) - 1 - (i == 0) for i, table in enumerate(tables.values())]
     outputs = len(result.classes) if result.task == "multiclass" else 1
     sizes = {name: len(table) for name, table in tables.items()}
     guest, *hosts = sizes
@@ -510,7 +527,7 @@ def _compare(job: Any, tables: Mapping[str, Any], result: Any, predictions: Path
         | result.rows,
         **result.compare(pooled),
         "seconds": result.cost.get("seconds"),
-        "predicted_seconds": job.predict_cost(sizes, columns, outputs)["seconds"],
+        "predicted_seconds": job.predict_cost(sizes, _columns(tables), outputs)["seconds"],
         "bytes": int(result.cost.get("bytes", 0)),
         "security": job.model.security,
         "learns": result.learns,
@@ -633,6 +650,7 @@ def _table(found: Mapping[str, Any]) -> PlainTable:
     taken = "-" if found["seconds"] is None else f"{found['seconds']:.3g}"
     table.add_row("seconds (predicted)", f"{taken} ({found['predicted_seconds']:.3g})")
     table.add_row("bytes", f"{found['bytes']:,}")
+    table.add_row("security", found["security"])
     for attack, value in found.get("attacks", {}).items():
         table.add_row(f"attack: {attack}", f"{value:.4f}")
     for party, lines in found["learns"].items():
