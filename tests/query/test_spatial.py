@@ -84,6 +84,10 @@ def test_distances_are_those_of_closed_forms() -> None:
     found = answer("SELECT avg(DistanceSphere(POINT(0, 0), location)) AS d FROM t WHERE id = 3", whole)
     assert found[0][0] == pytest.approx(2 * 6_371_008.8 * math.asin(math.sqrt(h)), rel=1e-12)
     assert answer("SELECT count(*) FROM t JOIN r ON DWithin(t.location, r.location, 0.5)") == [(2,)]
+    sphere = "DistanceSphere({}, POINT(0, 0))"  # rows 4 and 5 have no x, or one that is no number
+    assert sorted(answer(f"SELECT id FROM t WHERE {sphere.format('location')} <= 3e7")) == [(1,), (2,), (3,)]
+    assert sorted(answer(f"SELECT id FROM t WHERE {sphere.format('location')} IS NULL")) == [(4,), (5,)]
+    assert sorted(answer(f"SELECT id FROM t WHERE {sphere.format('place')} IS NULL")) == [(3,), (4,), (5,)]
 
 
 @pytest.mark.parametrize(
