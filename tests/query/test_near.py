@@ -51,6 +51,16 @@ def require_equal(sites: list[tuple[list[Row], list[Row]]], radius: float, k: in
             )  # few rows are sorted in a number of steps that varies
 
 
+def test_groups_and_aggregates_of_near_pairs_equal_brute_force() -> None:
+    """The coordinator computes them from the pairs; of no pair a count is 0 and a sum NULL."""
+    ring: list[Row] = [(k, "ab"[k % 2], 3.0 * (-1) ** k, 4.0 * (-1) ** (k // 2)) for k in range(4)]
+    sites = [(ring[:2], [(21, "q", 0.0, 0.0)]), ([*ring[2:], (8, "z", None, 0.0)], [(23, "q", 700.0, 1.0)]), ([], [])]
+    grouped = "SELECT t.name, count(*) AS n, sum(t.id), max(Distance(r.location, t.place)) FROM r, t WHERE DWithin(r.location, t.place, {}) GROUP BY t.name HAVING count(*) > 1 ORDER BY t.name DESC"
+    with connected({f"s{j}": source(*site) for j, site in enumerate(sites)}, POLICY) as db:
+        assert db.sql(grouped.format(5), strategy="smcql").rows == [("b", 2, 4, 5.0), ("a", 2, 2, 5.0)]
+        assert db.sql("SELECT count(*), sum(t.id) FROM r JOIN t ON DWithin(r.location, t.place, 4.99)").rows == [(0, None)]  # fmt: skip
+
+
 @st.composite
 def cases(draw: Any) -> tuple[Any, ...]:
     """Few places, so that there are ties; far from 0 or not, between units, missing, and beyond the extent."""
@@ -112,6 +122,7 @@ def test_sites_hear_no_point_of_others() -> None:
 
 @pytest.mark.parametrize(("text", "error", "match"), [
     ("SELECT r.age, t.id FROM r JOIN t ON DWithin(r.location, t.location, 2)", PolicyError, r"shows values of r\.age to the coordinator"),
+    ("SELECT sum(r.age) FROM r JOIN t ON DWithin(r.location, t.location, 2)", PolicyError, r"r\.age"),
     ("SELECT r.id FROM r JOIN t ON DWithin(r.location, t.location, 2) AND r.age < t.age", PolicyError, r"shows values of [rt]\.age"),
     ("SELECT r.id FROM r JOIN t ON DistanceSphere(r.location, t.location) < 2", PolicyError, "other sites would read r"),
     ("SELECT r.id FROM r LEFT JOIN t ON DWithin(r.location, t.location, 2)", PolicyError, "other sites would read r"),

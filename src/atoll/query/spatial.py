@@ -149,7 +149,9 @@ def _distance(a: _Point, b: _Point, *, sphere: bool) -> Any:
     if sphere:
         across = f"pow(sin(radians({a.y} - {b.y}) / 2), 2) + cos(radians({a.y})) * cos(radians({b.y})) * pow(sin(radians({a.x} - {b.x}) / 2), 2)"
         # LEAST takes a NULL for no value at all: without the condition a missing coordinate would lie at the antipode.
-        made = _parse(f"CASE WHEN isfinite({a.x} + {a.y} + {b.x} + {b.y}) THEN try({2 * RADIUS!r} * asin(least(1.0, sqrt({across})))) END")
+        made = _parse(
+            f"CASE WHEN isfinite({a.x} + {a.y} + {b.x} + {b.y}) THEN try({2 * RADIUS!r} * asin(least(1.0, sqrt({across})))) END"
+        )
     else:
         made = _parse(f"sqrt(({a.x} - {b.x}) * ({a.x} - {b.x}) + ({a.y} - {b.y}) * ({a.y} - {b.y}))")  # faster than pow
         made.meta["between"] = [(one.alias, one.x, one.y) for one in (a, b)]

@@ -1,7 +1,7 @@
 """Joins by distance, and of the k nearest rows, of two tables whose points other sites may not read: which pairs are near the parties find on shares, and the coordinator computes the rest from their columns.
 
 Sites round coordinates to the precision that the policy declares, or to ``2^-26`` of the extent, if that is coarser. The parties open too many pairs rather than too few (`atoll.secure.tables.near_pairs`), with the columns that the statement needs of both
-tables; the coordinator, which may read these columns, runs the statement over them. So the answer is that of exact distances.
+tables; the coordinator, which may read these columns, runs the statement over them, its groups and aggregates too. So the answer is that of exact distances.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class _NearPlanner(QueryPlanner):
         found = self._distance() if self._is_pair() else None
         if found is None:
             return None
+        self._require_released()
         if self.strict:
             raise PolicyError(f"min_count is {self.policy.min_count}, and under shares no site can write down which of its rows stand behind an answer", where=self.where, remedy="let sites set min_count: 1")  # fmt: skip
         self.scopes.require_readable()
@@ -97,7 +98,7 @@ class _NearPlanner(QueryPlanner):
         sources = self.root.selected_sources
         if len(self.scopes.all) > 1 or len(sources) != 2 or not all(isinstance(one, exp.Table) for _, one in sources.values()):  # fmt: skip
             return False
-        if tree.args.get("group") or tree.args.get("distinct") or any(one.find(exp.AggFunc, exp.Window) for one in tree.expressions):  # fmt: skip
+        if any(one.find(exp.Window) for one in tree.expressions):
             return False
         if any(one.side or (one.kind or "").upper() not in ("", "INNER", "CROSS") or one.args.get("method") for one in tree.args["joins"]):  # fmt: skip
             return False
@@ -108,6 +109,11 @@ class _NearPlanner(QueryPlanner):
         except CompositionError:
             return True
         return False
+
+    def _require_released(self) -> None:
+        """Refuse aggregates of columns that sites show and release in none."""
+        for node in self.tree.find_all(self.exp.AggFunc):
+            self.scopes.require_released(self.scopes.bases(node, self.root), node.sql("duckdb"))
 
     def _conditions(self) -> list[Any]:
         """The conditions of WHERE and ON, one by one."""
@@ -149,7 +155,7 @@ class _NearPlanner(QueryPlanner):
         aliases = list(self.root.selected_sources)
         inner = "" if self.nearest is None else self.nearest.table
         aliases.sort(key=lambda alias: alias.lower() == inner)
-        read = [*tree.expressions, *([tree.args["order"]] if tree.args.get("order") else []), *([tree.args["qualify"]] if tree.args.get("qualify") else [])]  # fmt: skip
+        read = [*tree.expressions, *(tree.args[name] for name in ("distinct", "group", "having", "qualify", "order") if tree.args.get(name))]  # fmt: skip
         read += [one for one in self._conditions() if len({c.table for c in one.find_all(exp.Column)}) != 1]
         found: dict[str, dict[str, str]] = {alias: {} for alias in aliases}
         for node in read:

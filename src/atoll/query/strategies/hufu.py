@@ -533,7 +533,7 @@ class Hufu(Strategy):
             return drawn
         try:
             plan = make_spatial_plan(statement, catalog, policy)
-        except PolicyError:
+        except (PolicyError, CompositionError):
             near = make_near_plan(statement, catalog, policy)
             if near is None:
                 raise
