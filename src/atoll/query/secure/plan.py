@@ -10,9 +10,10 @@ How many rows a join has follows from what policies declare of keys: `key`, or `
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 from atoll.core.errors import CompositionError, PolicyError
@@ -93,13 +94,34 @@ def make_told_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolic
 
 
 def make_row_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
-    """The same with every join as a table of rows, for whoever counts these; see `make_secure_plan`."""
+    """The same with every join as a table of rows, for whoever counts these; see `make_secure_plan`.
+
+    It is made once for one statement, tables and policy: strategies that compete for a statement, and parties in one process, begin with the same.
+    """
     named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
-    near = make_near_plan(statement, catalog, named)
+    made = _plan_rows(_Asked(statement.sql, catalog.key(), repr(named), statement, catalog, named))
+    return replace(made, statement=statement, catalog=catalog, policy=named)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A statement, tables and a policy; two are alike if all that a plan follows from is."""
+
+    sql: str
+    tables: tuple[Any, ...]
+    allowed: str
+    statement: SqlStatement = field(compare=False)
+    catalog: Catalog = field(compare=False)
+    policy: QueryPolicy = field(compare=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _plan_rows(asked: _Asked) -> SecurePlan:
+    near = make_near_plan(asked.statement, asked.catalog, asked.policy)
     if near is not None:
         return near
-    with shadow(catalog) as connection:
-        return SecurePlanner(statement, catalog, named, connection).plan()
+    with shadow(asked.catalog) as connection:
+        return SecurePlanner(asked.statement, asked.catalog, asked.policy, connection).plan()
 
 
 class SecurePlanner(GroupPlanner):
