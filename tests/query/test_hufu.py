@@ -252,5 +252,6 @@ def test_a_min_count_one_site_and_wrong_options_are_refused() -> None:
             db.sql(text, strategy="hufu:comparison=masked")
         with pytest.raises(ConfigError, match="strategy='auto'"):
             db.sql(text, strategy="auto:radii=1")
-    with connected({"s0": sites["s0"]}, POLICY) as db, pytest.raises(CompositionError, match="one site"):
-        db.sql(text, strategy="hufu")
+    for alone, strategy in ((text, "hufu"), ("EXPLAIN SELECT count(*) FROM t", "sums")):
+        with connected({"s0": sites["s0"]}, POLICY) as db, pytest.raises(CompositionError, match="one site"):
+            db.sql(alone, strategy=strategy)

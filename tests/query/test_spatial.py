@@ -90,6 +90,15 @@ def test_distances_are_those_of_closed_forms() -> None:
     assert sorted(answer(f"SELECT id FROM t WHERE {sphere.format('place')} IS NULL")) == [(3,), (4,), (5,)]
 
 
+def test_a_column_of_points_that_has_none_is_read_as_text() -> None:
+    """A CSV file without a point has a column of another type."""
+    types = {"id": "BIGINT", "shape": "INTEGER"}
+    policy = {"policy": {"min_count": 1}, "tables": {"t": {"columns": "protected", "points": {"place": POINTS["place"]}}}}  # fmt: skip
+    with connected({name: TableSource({"t": (types, [(k, None)])}) for k, name in enumerate("ab")}, policy) as db:
+        assert db.sql("SELECT count(*) FROM t WHERE DWithin(place, POINT(0, 0), 9)").rows == [(0,)]
+        assert db.sql("SELECT id FROM t WHERE kNN(POINT(0, 0), place, 2)").rows == []
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [

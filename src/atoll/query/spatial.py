@@ -197,7 +197,8 @@ def _declared(node: Any, points: Points, at: At) -> _Point:
             own, policy = fitting[0]
             shown = ".".join((quote(own), ""))
             if policy.wkt:
-                x, y = (f"try_cast(regexp_extract({shown}{quote(policy.wkt)}, '{_WKT}', {k}, 'i') AS DOUBLE)" for k in (1, 2))  # fmt: skip
+                text = f"CAST({shown}{quote(policy.wkt)} AS VARCHAR)"  # a column of a file without a point has another type
+                x, y = (f"try_cast(regexp_extract({text}, '{_WKT}', {k}, 'i') AS DOUBLE)" for k in (1, 2))
             else:
                 x, y = (f"try_cast({shown}{quote(column)} AS DOUBLE)" for column in policy.columns)
             return _Point(x, y, own, policy)

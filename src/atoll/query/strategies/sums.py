@@ -19,7 +19,7 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import DataError
+from atoll.core.errors import CompositionError, DataError
 from atoll.core.exposure import Exposure
 from atoll.core.requests.task import task
 from atoll.secure.masking import SecureAggregation
@@ -107,6 +107,12 @@ class MaskedSums(Strategy):
         told = policy.told({table: [c.lower() for c in columns] for table, columns in tables.items()})
         made: QueryPlan = plan_once(make_plan, statement.sql, tables, [told])
         return replace(made, statement=statement)
+
+    def require_parties(self, sites: int, *, helper: bool) -> None:
+        """Refuse one site, whose sums no mask hides."""
+        del helper
+        if sites < 2:
+            raise CompositionError("one site, whose sums no other one's masks hide", where="sums", remedy="name two sites or more")  # fmt: skip
 
     def steps(self, plan: QueryPlan) -> Sequence[PlanStep]:
         """The steps of a plan."""
