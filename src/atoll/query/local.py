@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError, PolicyError
-from atoll.statistics.answered import AnswerRecord, RowSets
+from atoll.statistics.answered import AnswerRecord, RowSets, with_entry
 
 from .databases.silo import Silo, bounded_cell, quote
 from .indexes.narrowing import narrow_tables
 from .plan import DIGEST, ROW, QueryPlan, Released, digest_rows_text, make_plan
 from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_points
+from .strategies.groupings import make_sums_plan
 from .strategies.strategy import Strategy, permits_strategy, read_strategy
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LocalCells",
+    "StatementCells",
     "UnitRows",
     "digest_request",
     "digest_rows",
@@ -221,7 +223,7 @@ def digest_rows(silo: Silo, asked: Mapping[str, Mapping[str, str]], key: str) ->
 
 
 class LocalCells:
-    """The cells of one statement at one site, of one snapshot.
+    """The cells of one grouping of a statement at one site; `StatementCells` reads them.
 
     Args:
         silo: the site.
@@ -230,36 +232,46 @@ class LocalCells:
 
     Attributes:
         plan: the plan.
+        names: table -> as the source writes it.
+        listed: local SQL of the keys that could occur; empty without keys.
         possible: keys that could occur.
         members: for each released table, the units with their cell and conditions; only if few units must not show.
     """
 
-    def __init__(self, silo: Silo, plan: QueryPlan, *, lone: bool = True) -> None:
+    def __init__(self, silo: Silo, plan: QueryPlan, *, lone: bool) -> None:
         self.plan, self._silo = plan, silo
-        self._names = names_of(silo, plan)
+        self.names = names_of(silo, plan)
         self._speaks = lone or not plan.lone
-        listed = self._keys_text() if plan.keys else ""
+        self.listed = self._keys_text() if plan.keys else ""
 
-        def write(run: Any, kept: dict[Any, Any]) -> list[str]:
-            narrowed = narrow_tables(silo.policy, plan, self._names, run, kept)
-            texts = [self._cells_text(narrowed), *([listed] if plan.keys else [])]
-            if plan.counted:
-                texts += [self._members_text(one, narrowed) for one in plan.released]
-                texts += [units_text(one, plan.catalog, self._names[one.table]) for one in plan.released]
-            return texts
+    def write_texts(self, run: Any, kept: dict[Any, Any]) -> list[str]:
+        """The local SQL of what `take_rows` takes; see `Silo.run_all`."""
+        plan = self.plan
+        narrowed = narrow_tables(self._silo.policy, plan, self.names, run, kept)
+        texts = [self._cells_text(narrowed), *([self.listed] if plan.keys else [])]
+        if plan.counted:
+            texts += [self._members_text(one, narrowed) for one in plan.released]
+            texts += [units_text(one, plan.catalog, self.names[one.table]) for one in plan.released]
+        return texts
 
-        found = silo.run_all(write, list(self._names.values()), stable={listed})
-        keys = len(plan.keys)
+    def take_rows(self, found: Sequence[Any]) -> None:
+        """Take the rows of each text of `write_texts`."""
+        plan, keys = self.plan, len(self.plan.keys)
         self._rows = {tuple(row[:keys]): row[keys:] for row in found[0]}
         self.possible: list[Cell] = [tuple(row) for row in found[1]] if plan.keys else []
         rest = found[1 + bool(plan.keys) :]
         self.members = rest[: len(plan.released)]
         self.entities = rest[len(plan.released) :]
 
+    @property
+    def count(self) -> int:
+        """How many texts there are."""
+        return 1 + bool(self.plan.keys) + (2 * len(self.plan.released) if self.plan.counted else 0)
+
     # ------------------------------------------------------------------ SQL
 
     def _with(self, narrowed: Mapping[str, str] | None = None) -> str:
-        return prefix_of(self._silo, self.plan, self._names, narrowed)
+        return prefix_of(self._silo, self.plan, self.names, narrowed)
 
     def _key_list(self) -> list[str]:
         return [f"CAST({key.local} AS VARCHAR)" for key in self.plan.keys]
@@ -287,14 +299,16 @@ class LocalCells:
         row = self._rows.get(key) if self._speaks else None
         return [0] * self.plan.counted if row is None else [int(one) for one in row[1 : 1 + self.plan.counted]]
 
-    def behind(self, keys: Collection[Cell]) -> dict[str, int]:
-        """How many units of each released table have a row in these cells; rows, where units do not count."""
-        if not self._speaks:
+    def units_behind(self, keys: Collection[Cell]) -> dict[str, set[Any]]:
+        """The units of each released table that have a row in these cells."""
+        if not self._speaks or not self.plan.counted:
             return {}
-        if not self.plan.counted:
-            return {"rows": sum(int(self._rows[key][0]) for key in keys if key in self._rows)}
         n = len(self.plan.keys)
-        return {one.table: len({row[0] for row in rows if tuple(row[1 : 1 + n]) in keys}) for one, rows in zip(self.plan.released, self.members, strict=True)}  # fmt: skip
+        return {one.table: {row[0] for row in rows if tuple(row[1 : 1 + n]) in keys} for one, rows in zip(self.plan.released, self.members, strict=True)}  # fmt: skip
+
+    def count_rows(self, keys: Collection[Cell]) -> int:
+        """How many rows there are in these cells."""
+        return sum(int(self._rows[key][0]) for key in keys if key in self._rows) if self._speaks else 0
 
     def words(self, key: Cell, hidden: Collection[int] = ()) -> list[int]:
         """The number of rows of one cell, and the words of its addends; zeros for those that only withheld aggregates need.
@@ -312,6 +326,44 @@ class LocalCells:
             made += addend.encode(row[start : start + len(addend.columns)]) if place in told else [0] * addend.words
             start += len(addend.columns)
         return made
+
+
+class StatementCells:
+    """The cells of all groupings of a statement at one site, of one snapshot.
+
+    Args:
+        silo: the site.
+        plan: its plan.
+        lone: whether this site answers for all, if every site has all rows.
+
+    Attributes:
+        plan: the plan.
+        parts: the cells of each grouping.
+    """
+
+    def __init__(self, silo: Silo, plan: QueryPlan, *, lone: bool = True) -> None:
+        self.plan = plan
+        self.parts = [LocalCells(silo, one, lone=lone) for one in plan.groupings]
+
+        def write(run: Any, kept: dict[Any, Any]) -> list[str]:
+            return [text for one in self.parts for text in one.write_texts(run, kept)]
+
+        names = {name for one in self.parts for name in one.names.values()}
+        found = silo.run_all(write, sorted(names), stable={one.listed for one in self.parts})
+        for one in self.parts:
+            one.take_rows(found[: one.count])
+            found = found[one.count :]
+
+    def behind(self, keys: Sequence[Collection[Cell]]) -> dict[str, int]:
+        """How many units of each released table have a row in the cells of any grouping; rows, where units do not count."""
+        if not any(one.counted for one in self.plan.groupings):
+            rows = max((one.count_rows(told) for one, told in zip(self.parts, keys, strict=True)), default=0)
+            return {"rows": rows}
+        found: dict[str, set[Any]] = {}
+        for one, told in zip(self.parts, keys, strict=True):
+            for table, units in one.units_behind(told).items():
+                found.setdefault(table, set()).update(units)
+        return {table: len(units) for table, units in found.items()}
 
 
 def units_text(one: Released, catalog: Catalog, name: str) -> str:
@@ -395,7 +447,7 @@ def names_of(silo: Silo, plan: Any) -> dict[str, str]:
     return {table: found[table] for table in plan.sources}
 
 
-def local_cells(island: Any, message: Mapping[str, Any], *, fresh: bool) -> LocalCells:
+def local_cells(island: Any, message: Mapping[str, Any], *, fresh: bool) -> StatementCells:
     """The cells of a statement at a site, of one snapshot for all of its requests.
 
     Args:
@@ -404,28 +456,39 @@ def local_cells(island: Any, message: Mapping[str, Any], *, fresh: bool) -> Loca
         fresh: whether this is the statement's first request.
     """
     silo = silo_of(island.data)
-    plan = plan_of(silo, message)
+    plan = plan_of(silo, message, make_sums_plan)
     kept = silo.kept
-    if fresh or not isinstance(kept, LocalCells) or kept.plan is not plan:
-        kept = LocalCells(silo, plan, lone=island.name == message["first"])
+    if fresh or not isinstance(kept, StatementCells) or kept.plan is not plan:
+        kept = StatementCells(silo, plan, lone=island.name == message["first"])
         silo.kept = kept
     return kept
 
 
-def record_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden: Sequence[Collection[int]]) -> None:
-    """Write down which units stand behind an answer, before it leaves.
+def record_units(island: Any, cells: StatementCells, told: Sequence[Sequence[Cell]], hidden: Sequence[Sequence[Collection[int]]]) -> None:  # fmt: skip
+    """Write down which units stand behind the answer of all groupings, before it leaves.
+
+    A grouping is compared with those before it as with the answers of earlier statements: a total less the groups that are shown is a difference like any other.
 
     Args:
         island: the site.
         cells: its cells.
-        told: the cells that are answered.
-        hidden: of each, places of the aggregates that are withheld.
+        told: of each grouping the cells that are answered.
+        hidden: of each of these, places of the aggregates that are withheld.
 
     Raises:
-        PolicyError: the answer differs from an earlier one by too few units.
+        PolicyError: a grouping differs from an earlier answer, or from another grouping, by too few units.
     """
+    records: dict[str, AnswerRecord] = {}
+    for part, mine, few in zip(cells.parts, told, hidden, strict=True):
+        _describe_units(island, part, mine, few, records)
+    for record in records.values():
+        record.keep(island)
+
+
+def _describe_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden: Sequence[Collection[int]], records: dict[str, AnswerRecord]) -> None:  # fmt: skip
+    """Take note of the units of one grouping; `records` has what there is to keep of each table."""
     plan = cells.plan
-    if not plan.counted:
+    if not plan.counted or not told:
         return
     keys = len(plan.keys)
     places_told = [{0} | {p for k, one in enumerate(plan.aggregates) if k not in some for p in one.supports} for some in hidden]  # fmt: skip
@@ -454,8 +517,11 @@ def record_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden: S
                 made.append(RowSets(["the groups together"], units.label(total), keys=[json.dumps([])]))
             sets += [replace(one, combined=condition in divided) for one in made]
         record = open_record(island, plan.statement.text, plan.policy.min_count, released.table, units.hashes)
+        before = records.get(released.table)
+        if before is not None:
+            record.kept = with_entry(before.kept, before.request, before.made, before.hashes)
         record.describe(sets, alone=False)
-        record.keep(island)
+        records[released.table] = record
 
 
 async def find_few(circle: OwnerCircle, cells: LocalCells, least: int, comparison: str) -> tuple[bool, list[int]]:

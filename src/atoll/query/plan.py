@@ -19,7 +19,7 @@ from atoll.core.errors import CompositionError, PolicyError
 from .aggregates import Addend, QueryAggregate
 from .databases.silo import quote
 from .policy import LEVELS, QueryPolicy
-from .scopes import Scopes, find_outermost, group_keys, merge_derived
+from .scopes import Scopes, find_outermost, group_keys, has_grouping_sets, merge_derived
 from .spatial import distance_of, nearest_of
 from .statement import Catalog, SqlStatement, shadow
 
@@ -137,6 +137,7 @@ class QueryPlan:
         key_body: the same without what depends on columns that are not public, and without GROUP BY.
         finish: SQL of the result, over the table ``cells``.
         reads: columns that are read, with their level, in words.
+        parts: the plans of a statement of several groupings; this one says then what they have in common, and its finish reads the cells of all. See `atoll.query.strategies.groupings`.
     """
 
     statement: SqlStatement
@@ -155,6 +156,12 @@ class QueryPlan:
     key_body: str = ""
     finish: str = ""
     reads: tuple[str, ...] = ()
+    parts: tuple[QueryPlan, ...] = ()
+
+    @property
+    def groupings(self) -> tuple[QueryPlan, ...]:
+        """The plans of all groupings; of most statements it is one."""
+        return self.parts or (self,)
 
     @property
     def words(self) -> int:
@@ -252,6 +259,8 @@ class QueryPlanner:
         self.nearest = nearest_of(tree)
         if self.nearest is not None and not self.answers_nearest:
             raise CompositionError("kNN compares distances of rows at different sites", where=self.where, remedy="use the strategy hufu")  # fmt: skip
+        if has_grouping_sets(tree):
+            raise CompositionError(tree.args["group"].sql("duckdb").strip(), where=self.where, remedy="ask for each grouping in a statement of its own, or use the strategy sums")  # fmt: skip
         for name in ("qualify", "windows"):
             if tree.args.get(name) and (name != "qualify" or self.nearest is None):
                 raise CompositionError(f"{name.upper()} at the outside", where=self.where, remedy="leave it out")

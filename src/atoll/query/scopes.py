@@ -17,7 +17,16 @@ from .policy import ColumnPolicy, QueryPolicy
 from .rules.matching import has_matching, weight_of
 from .statement import SOURCE, Catalog
 
-__all__ = ["Scopes", "factor_conditions", "find_outermost", "group_keys", "merge_derived", "write_out_quantifiers"]
+__all__ = [
+    "Scopes",
+    "beside_groups",
+    "factor_conditions",
+    "find_outermost",
+    "group_keys",
+    "has_grouping_sets",
+    "merge_derived",
+    "write_out_quantifiers",
+]
 
 Base = tuple[str, str]
 """Table and column, in lower case."""
@@ -127,6 +136,26 @@ def group_keys(exp: Any, select: Any) -> list[Any]:
     if group is not None and group.args.get("all"):
         return [one.unalias() for one in select.expressions if not any(True for _ in find_outermost(one, (exp.AggFunc,), (exp.Query,)))]  # fmt: skip
     return list(group.expressions) if group is not None else []
+
+
+def has_grouping_sets(select: Any) -> bool:
+    """Whether a SELECT has GROUPING SETS, ROLLUP or CUBE, or asks of which of them a row is."""
+    from sqlglot import exp
+
+    group = select.args.get("group") if isinstance(select, exp.Select) else None
+    if group is None:
+        return False
+    return any(isinstance(one, exp.GroupingSets | exp.Rollup | exp.Cube) for one in group.expressions) or any(True for part in beside_groups(select) for _ in _find_grouping(exp, part))  # fmt: skip
+
+
+def beside_groups(select: Any) -> list[Any]:
+    """The expressions of a SELECT in which aggregates may stand."""
+    return [*select.expressions, *(select.args[name] for name in ("having", "order", "qualify") if select.args.get(name))]  # fmt: skip
+
+
+def _find_grouping(exp: Any, part: Any) -> Iterator[Any]:
+    kinds = (exp.Grouping, exp.GroupingId)
+    return iter([part]) if isinstance(part, kinds) else find_outermost(part, kinds, (exp.Query,))
 
 
 def factor_conditions(tree: Any) -> Any:

@@ -327,13 +327,13 @@ _FUNCTIONS = frozenset(
     datesub date_add gcd lcm bit_count initcap cast try_cast extract date_trunc date_diff datediff concat_ws if date strip_accents left right quantize
     count sum avg min max var_samp var_pop variance stddev stddev_samp stddev_pop corr covar_samp covar_pop count_if exists any all in median mode quantile
     quantile_cont quantile_disc approx_quantile approx_count_distinct string_agg listagg bool_and bool_or first last arg_min arg_max row_number rank dense_rank
-    percent_rank cume_dist ntile lag lead first_value last_value nth_value geomean skewness kurtosis regr_slope regr_intercept regr_r2
+    percent_rank cume_dist ntile lag lead first_value last_value nth_value geomean skewness kurtosis regr_slope regr_intercept regr_r2 grouping grouping_id
     dwithin knn distance distancesphere point matched""".split()  # noqa: SIM905 - a list for people
 )
 """Functions that only compute from their arguments, by the names that DuckDB's text has."""
 _REFUSED_NODES = (
     "Insert", "Update", "Delete", "Merge", "Create", "Drop", "Alter", "Command", "Copy", "Attach", "Detach", "Pragma", "Set", "Into", "Use", "Describe", "Summarize", "Lateral", "Unnest",
-    "TableSample", "Pivot", "Collate", "Rollup", "Cube", "GroupingSets", "MatchRecognize", "Placeholder", "Parameter", "SessionParameter", "Lambda", "Explode", "Export", "Install", "Show", "TableColumn",
+    "TableSample", "Pivot", "Collate", "MatchRecognize", "Placeholder", "Parameter", "SessionParameter", "Lambda", "Explode", "Export", "Install", "Show", "TableColumn",
 )  # fmt: skip
 _REFUSED_FUNCTIONS = (
     "Rand", "Randn", "Randstr", "Uuid", "CurrentDate", "CurrentTime", "CurrentTimestamp", "CurrentUser", "CurrentSchema", "CurrentCatalog", "CurrentDatabase", "CurrentDatetime", "SessionUser",
@@ -404,9 +404,20 @@ def _qualified(sqlglot: Any, tree: Any, catalog: Catalog) -> Any:
 
     schema: dict[str, object] = {table: {name.lower(): kind for name, kind in columns.items()} for table, columns in catalog.tables.items()}  # fmt: skip
     try:
-        return qualify(_name_subqueries(sqlglot.exp, tree.copy()), schema=schema, dialect="duckdb")
+        made = qualify(_name_subqueries(sqlglot.exp, tree.copy()), schema=schema, dialect="duckdb")
+        return _expand_positions(sqlglot.exp, made)
     except sqlglot.errors.SqlglotError as error:
         raise ConfigError(str(error).partition("\n")[0], where="sql", remedy="name columns with their tables: patients.age") from None  # fmt: skip
+
+
+def _expand_positions(exp: Any, tree: Any) -> Any:
+    """The tree with expressions in the place of their numbers in ROLLUP, CUBE and GROUPING SETS, where sqlglot leaves these. Changes the tree."""
+    for node in list(tree.find_all(exp.Rollup, exp.Cube, exp.GroupingSets)):
+        select = node.find_ancestor(exp.Select)
+        for key in list(node.find_all(exp.Literal)):
+            if not key.is_string and isinstance(key.parent, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple | exp.Paren):  # fmt: skip
+                key.replace(select.expressions[int(key.name) - 1].unalias().copy())
+    return tree
 
 
 def _name_subqueries(exp: Any, tree: Any) -> Any:

@@ -367,7 +367,9 @@ class GroupPlanner(JoinPlanner):
         (a, left, _), (b, right, _) = sides
         columns, inputs = [], [[], []]  # type: ignore[var-annotated]
         for (_, x), (_, y) in zip(left, right, strict=True):
-            if x.code.kind != y.code.kind or isinstance(x, Quotient) or isinstance(y, Quotient):
+            if isinstance(x, Quotient) or isinstance(y, Quotient):
+                raise refuse(f"{type(node).__name__.upper()} of averages or quotients", "ask for SUM and COUNT, and divide yourself")  # fmt: skip
+            if x.code.kind != y.code.kind:
                 raise refuse(f"{type(node).__name__.upper()} of types {x.code.type} and {y.code.type}", "cast the columns inside their tables")  # fmt: skip
             scale = max(x.code.scale, y.code.scale)
             wide = x if x.code.scale == scale else y

@@ -13,8 +13,9 @@ from ..plan import Released, guard_node, try_casts
 from ..policy import QueryPolicy
 from ..quantiles import write_out_quantiles
 from ..rules.matching import has_matching
-from ..scopes import Scopes, factor_conditions, find_outermost, merge_derived, write_out_quantifiers
+from ..scopes import Scopes, factor_conditions, find_outermost, has_grouping_sets, merge_derived, write_out_quantifiers
 from ..statement import Catalog, SqlStatement
+from ..strategies.groupings import write_out_grouping_sets
 from .operators import (
     ChosenValue,
     Computed,
@@ -122,8 +123,9 @@ class NamePlanner:
         self._selects = exp.Query  # SELECT and what joins several, not the job of that name
         # A subquery's condition chooses who takes part in a matching, and one around it chooses among its pairs.
         self.strict = policy.min_count > 1
-        tree = factor_conditions(statement.tree.copy() if statement.needs else merge_derived(statement.tree))
-        self.tree = write_out_quantifiers(tree, strict=self.strict)
+        self._kinds: dict[tuple[int, str], str] = {}
+        tree = self._write_sets(statement.tree.copy() if statement.needs else merge_derived(statement.tree))
+        self.tree = write_out_quantifiers(factor_conditions(tree), strict=self.strict)
         if not self.strict:
             self.tree = write_out_quantiles(self.tree, self._type_in)
         if self.strict:
@@ -135,7 +137,6 @@ class NamePlanner:
         """Units that are in one row each, so that counting rows counts them."""
         self.query_units: dict[int, list[Stored]] = {}
         self.leaves: list[LeafDraft] = []
-        self._kinds: dict[tuple[int, str], str] = {}
         self._count = 0
         self.origins: dict[str, Value] = {}
 
@@ -170,6 +171,13 @@ class NamePlanner:
             shell = self.exp.Select(windows=[one.copy() for one in select.args["windows"]])
             body += shell.sql("duckdb").removeprefix("SELECT")
         return self.describe(f"{self._with(select)}SELECT {node.sql('duckdb')} AS x {body}")
+
+    def _write_sets(self, tree: Any) -> Any:
+        """The tree with a SELECT for each grouping set."""
+        for select in tree.find_all(self.exp.Select) if self.strict else ():
+            if has_grouping_sets(select):
+                raise refuse(f"{select.args['group'].sql('duckdb').strip()}, and min_count is {self.policy.min_count}", "use the strategy sums, or ask for each grouping in a statement of its own")  # fmt: skip
+        return write_out_grouping_sets(tree, self._type_in, "smcql")
 
     def _with(self, select: Any) -> str:
         found: list[str] = []

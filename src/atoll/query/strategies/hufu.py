@@ -44,7 +44,7 @@ from ..databases.silo import quote, quote_text
 from ..events import write_event
 from ..indexes.narrowing import narrow_tables
 from ..local import (
-    LocalCells,
+    StatementCells,
     digest_request,
     find_few,
     message_of,
@@ -467,15 +467,16 @@ async def share_counts(island: Island, peers: Peers, *, request: Any, parties: A
     counts: Any = plan.counts
     asks: Any = read_strategy(request["message"])
     circle = await OwnerCircle.begin(island.secret, peers, parties, me, digest_request(request, parties))
-    cells = LocalCells(silo, counts, lone=island.name == request["message"]["first"])
+    cells = StatementCells(silo, counts, lone=island.name == request["message"]["first"])
+    (only,) = cells.parts
     few, hidden = False, list[int]()
     words = np.zeros(1 + counts.words, np.int64)
     if counts.counted:
-        few, hidden = await find_few(circle, cells, counts.least(len(parties)), asks.comparison)
+        few, hidden = await find_few(circle, only, counts.least(len(parties)), asks.comparison)
     if not few:
-        record_units(island, cells, [()], [hidden])
-        write_event(island, request["message"], plan, "sums with masks", cells.behind([()]))
-        words = np.asarray(cells.words((), hidden), np.int64)
+        record_units(island, cells, [[()]], [[hidden]])
+        write_event(island, request["message"], plan, "sums with masks", cells.behind([[()]]))
+        words = np.asarray(only.words((), hidden), np.int64)
     return {"part": circle.mask(FIELD.of(words)), "rounds": circle.rounds, "few": few, "hidden": hidden}
 
 

@@ -6,6 +6,8 @@
    (`atoll.statistics.answered`), and refuses what differs from an earlier answer by too few.
 4. The coordinator computes what is written around the aggregates.
 
+A statement may have several groupings (`atoll.query.strategies.groupings`), each with its keys and aggregates: all of them take these steps together.
+
 Every site makes the plan itself, from the statement and its own policy, so a coordinator that sends another policy opens nothing.
 """
 
@@ -19,15 +21,16 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import CompositionError, DataError
+from atoll.core.errors import CompositionError, DataError, PolicyError
 from atoll.core.exposure import Exposure
 from atoll.core.requests.task import task
 from atoll.secure.masking import SecureAggregation
 
 from ..events import write_event
 from ..local import local_cells, message_of, plan_once, record_units
-from ..plan import QueryPlan, make_plan
+from ..plan import QueryPlan
 from ..statement import shadow
+from .groupings import make_sums_plan, name_cells
 from .strategy import CONTACT_NBYTES, PlanStep, QueryAnswer, Strategy, promise_min_count, promise_sum
 
 if TYPE_CHECKING:
@@ -52,31 +55,46 @@ def _whole(values: Any) -> dict[str, Sum]:
 def list_keys(island: Any, message: Any) -> Any:
     """The keys of groups that could occur at one site: values of public columns."""
     cells = local_cells(island, message, fresh=True)
-    write_event(island, message, cells.plan, f"{len(cells.possible)} keys of groups, of public columns", {})
-    return {"keys": [list(key) for key in cells.possible]}
+    write_event(
+        island,
+        message,
+        cells.plan,
+        f"{sum(len(one.possible) for one in cells.parts)} keys of groups, of public columns",
+        {},
+    )
+    return {"keys": [[list(key) for key in one.possible] for one in cells.parts]}
 
 
 @task(discloses=promise_sum)
 def count_units(island: Any, message: Any) -> Any:
     """Units of each cell and condition, of each table that is released."""
     cells = local_cells(island, message, fresh=not cells_named(message))
-    write_event(island, message, cells.plan, f"the units of {len(keys_of(message))} groups, masked", cells.behind(keys_of(message)))  # fmt: skip
-    return _whole([cells.units(key) for key in keys_of(message)])
+    told = keys_of(message, cells.plan)
+    write_event(island, message, cells.plan, f"the units of {sum(map(len, told))} groups, masked", cells.behind(told))
+    return _whole([n for one, keys in zip(cells.parts, told, strict=True) for key in keys for n in one.units(key)])
 
 
 @task(discloses=promise_sum)
 def add_words(island: Any, message: Any) -> Any:
     """The words of the addends of each released cell."""
     cells = local_cells(island, message, fresh=not cells_named(message) and cells_least(message) <= 1)
-    hidden = [frozenset(int(place) for place in one) for one in message["hidden"]]
-    record_units(island, cells, keys_of(message), hidden)
-    write_event(island, message, cells.plan, f"the sums of {len(keys_of(message))} groups, masked", cells.behind(keys_of(message)))  # fmt: skip
-    return _whole([cells.words(key, one) for key, one in zip(keys_of(message), hidden, strict=True)])
+    told = keys_of(message, cells.plan)
+    hidden = [[frozenset(int(place) for place in one) for one in some] for some in message["hidden"]]
+    record_units(island, cells, told, hidden)
+    write_event(island, message, cells.plan, f"the sums of {sum(map(len, told))} groups, masked", cells.behind(told))
+    return _whole([n for part, keys, some in zip(cells.parts, told, hidden, strict=True) for key, one in zip(keys, some, strict=True) for n in part.words(key, one)])  # fmt: skip
 
 
-def keys_of(message: Any) -> list[tuple[str | None, ...]]:
-    """The cells that a request names."""
-    return [tuple(key) for key in message["cells"]]
+def keys_of(message: Any, plan: QueryPlan) -> list[list[tuple[str | None, ...]]]:
+    """The cells of each grouping that a request names.
+
+    Raises:
+        PolicyError: it names those of more groupings than the statement has, or of fewer.
+    """
+    found = [[tuple(key) for key in some] for some in message["cells"]]
+    if len(found) != len(plan.groupings):
+        raise PolicyError(f"{len(found)} groupings are asked for, and the statement has {len(plan.groupings)}", where="query", remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
+    return found
 
 
 def cells_named(message: Any) -> bool:
@@ -105,7 +123,7 @@ class MaskedSums(Strategy):
         """A plan; see `atoll.query.plan`."""
         tables = {table: dict(columns) for table, columns in catalog.tables.items()}
         told = policy.told({table: [c.lower() for c in columns] for table, columns in tables.items()})
-        made: QueryPlan = plan_once(make_plan, statement.sql, tables, [told])
+        made: QueryPlan = plan_once(make_sums_plan, statement.sql, tables, [told])
         return replace(made, statement=statement)
 
     def require_parties(self, sites: int, *, helper: bool) -> None:
@@ -116,30 +134,33 @@ class MaskedSums(Strategy):
 
     def steps(self, plan: QueryPlan) -> Sequence[PlanStep]:
         """The steps of a plan."""
-        what = ", ".join(one.text for one in plan.aggregates) or "the groups"
-        found = []
-        if plan.keys:
-            found.append(PlanStep("each site", "plain", f"name the values of {', '.join(one.text for one in plan.keys)}: public columns"))  # fmt: skip
-        if plan.counted:
-            units = ", ".join(
-                f"{one.table}.{one.unit}" if one.unit else f"rows of {one.table}" for one in plan.released
-            )
-            found.append(PlanStep("each site, added up masked", "masked", f"count {units} of each group{_and_conditions(plan)}"))  # fmt: skip
+        parts, found = plan.groupings, []
+        keys = dict.fromkeys(one.text for part in parts for one in part.keys)
+        if keys:
+            found.append(PlanStep("each site", "plain", f"name the values of {', '.join(keys)}: public columns"))
+        if any(part.counted for part in parts):
+            units = dict.fromkeys(f"{one.table}.{one.unit}" if one.unit else f"rows of {one.table}" for part in parts for one in part.released)  # fmt: skip
+            found.append(PlanStep("each site, added up masked", "masked", f"count {', '.join(units)} of each group{_and_conditions(parts)}"))  # fmt: skip
             found.append(PlanStep("coordinator", "plain", f"leave out groups of fewer than {plan.policy.min_count}"))
-        found.append(PlanStep("each site, added up masked", "masked", f"{what}: {8 * (1 + plan.words)} bytes a group"))
+        for part in parts:
+            what = ", ".join(one.text for one in part.aggregates) or "the groups"
+            by = f" by {', '.join(one.text for one in part.keys) or 'nothing'}" if len(parts) > 1 else ""
+            place = "each site, added up masked" if part is parts[0] else "in the same sum"
+            found.append(PlanStep(place, "masked", f"{what}{by}: {8 * (1 + part.words)} bytes a group"))
         found.append(PlanStep("coordinator", "plain", plan.finish))
         return found
 
     def exposures(self, plan: QueryPlan) -> Sequence[Exposure]:
         """What a plan gives away."""
         masks = "the coordinator follows the protocol; between organisations it may lie about who replied"
-        found = []
-        if plan.keys:
-            found.append(Exposure("coordinator", f"the values of {', '.join(one.text for one in plan.keys)} at each site", "these columns are public", "keys"))  # fmt: skip
-        if plan.counted:
+        parts, found = plan.groupings, []
+        keys = dict.fromkeys(one.text for part in parts for one in part.keys)
+        if keys:
+            found.append(Exposure("coordinator", f"the values of {', '.join(keys)} at each site", "these columns are public", "keys"))  # fmt: skip
+        if any(part.counted for part in parts):
             found.append(Exposure("coordinator", "the number of units of every group and condition over all sites, also of those that the answer leaves out", masks, "count"))  # fmt: skip
         sums = "sums over all sites, from which the answer follows: counts, sums"
-        sums += ", sums of squares and products" if any(one.kind in ("square", "product") for one in plan.addends) else ""  # fmt: skip
+        sums += ", sums of squares and products" if any(one.kind in ("square", "product") for part in parts for one in part.addends) else ""  # fmt: skip
         found.append(Exposure("coordinator", sums, masks, "sum"))
         found.append(Exposure("analyst", "the answer, and how many groups it leaves out", "", "sum"))
         return found
@@ -148,56 +169,79 @@ class MaskedSums(Strategy):
         """Bytes of all sites, for a coordinator that is honest.
 
         A masked sum over n sites costs each of them its words, the message and ``721 + 1657 n`` bytes; a request for keys costs the message and the keys. Between organisations a masked sum has one more
-        exchange, in which sites vote.
+        exchange, in which sites vote. Of several groupings, each group has the place of its grouping before its keys.
         """
+        parts = plan.groupings
+        cells = [[list(key[1:]) for key in groups if key[0] == str(place)] for place in range(len(parts))] if plan.parts and any(groups) else [[list(key) for key in groups] for _ in parts]  # fmt: skip
         asked = M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, "x" * 8, self)) + CONTACT_NBYTES
-        keys = float(M.nbytes([list(key) for key in groups]))
-        sums = 1 + bool(plan.counted) if groups else 0  # nothing is added up where no site has a group
-        words = 8.0 * len(groups) * (1 + plan.words + plan.counted)
-        hidden = M.nbytes([[] for _ in groups])  # which aggregates of a group are withheld
-        listed = asked + CONTACT_NBYTES + keys if plan.keys else 0.0
+        keys = float(M.nbytes(cells))
+        counted = any(part.counted for part in parts)
+        sums = 1 + counted if any(cells) else 0  # nothing is added up where no site has a group
+        words = sum(8.0 * len(some) * (1 + part.words + part.counted) for part, some in zip(parts, cells, strict=True))
+        hidden = M.nbytes([[[] for _ in some] for some in cells])  # which aggregates of a group are withheld
+        listed = asked + CONTACT_NBYTES + keys if any(part.keys for part in parts) else 0.0
         return sites * (listed + sums * (asked + keys + _SUM + _NEIGHBOUR * sites) + min(sums, 1) * hidden + words)
 
     async def run(self, fed: Federation, plan: QueryPlan, message: Mapping[str, Any]) -> QueryAnswer:
         """Carry a plan out."""
-        parties = fed.parties
-        asked = {**message, "grouped": bool(plan.keys), "cells": [[]]}
-        rounds = 0
-        if plan.keys:
+        parts, parties, rounds = plan.groupings, fed.parties, 0
+        grouped = any(part.keys for part in parts)
+        asked: dict[str, Any] = {**message, "grouped": grouped, "cells": [[[]] for _ in parts]}
+        if grouped:
             told = await fed.ask_all(parties, list_keys, asked)
-            seen = {tuple(key) for one in told.values for key in one["keys"]}
-            asked["cells"] = [list(key) for key in sorted(seen, key=lambda key: [(part is None, part or "") for part in key])]  # fmt: skip
+            asked["cells"] = [_join_keys([one["keys"][place] for one in told.values]) if part.keys else [[]] for place, part in enumerate(parts)]  # fmt: skip
             rounds += 1
-        units = np.zeros((len(asked["cells"]), len(plan.conditions), len(plan.released)), np.int64)
-        if plan.counted and asked["cells"]:
-            units = (await self._add(fed, count_units, asked)).reshape(units.shape)
-            rounds += 1
-        least = plan.least(len(parties))
         groups = asked["cells"]
-        few: Any = (
-            # None is as few: if it were told from one, a statement would say whether somebody is there.
-            (units[:, 0] < least).any(axis=1) if plan.counted else np.zeros(len(units), bool)
-        )
-        told_cells = [k for k in range(len(units)) if not few[k]]  # fmt: skip
-        asked["cells"] = [asked["cells"][k] for k in told_cells]
-        cells: list[tuple[Any, ...]] = []
-        withheld = 0
-        if asked["cells"]:
-            asked["hidden"] = [_hidden(plan, one, least) for one in units[told_cells]]
-            words = (await self._add(fed, add_words, asked)).reshape(len(asked["cells"]), plan.words + 1)
+        units = [np.zeros((len(some), part.counted), np.int64) for part, some in zip(parts, groups, strict=True)]
+        if any(one.size for one in units):
+            units = _divide_words(await self._add(fed, count_units, asked), [one.shape for one in units])
             rounds += 1
-            for key, row, hidden in zip(asked["cells"], words, asked["hidden"], strict=True):
-                if plan.keys and not row[0]:
-                    continue
-                withheld += len(hidden)
-                cells.append((*key, *read_values(plan, row[1:], hidden)))
-        rows = finish_cells(plan, cells)
-        statement = plan.statement
-        return QueryAnswer(statement.columns, statement.types, rows, int(few.sum()), withheld, rounds, groups)
+        shown = [_find_shown(part, some, len(parties)) for part, some in zip(parts, units, strict=True)]
+        asked["cells"] = [[some[k] for k in places] for some, (places, _) in zip(groups, shown, strict=True)]
+        asked["hidden"] = [hidden for _, hidden in shown]
+        cells: list[list[tuple[Any, ...]]] = [[] for _ in parts]
+        withheld = 0
+        if any(asked["cells"]):
+            shapes = [(len(some), 1 + part.words) for part, some in zip(parts, asked["cells"], strict=True)]
+            words = _divide_words(await self._add(fed, add_words, asked), shapes)
+            rounds += 1
+            for place, part in enumerate(parts):
+                for key, row, hidden in zip(asked["cells"][place], words[place], asked["hidden"][place], strict=True):
+                    if part.keys and not row[0]:
+                        continue
+                    withheld += len(hidden)
+                    cells[place].append((*key, *read_values(part, row[1:], hidden)))
+        rows = _finish(plan, list(zip(parts, cells, strict=True)))
+        few = sum(len(some) - len(places) for some, (places, _) in zip(groups, shown, strict=True))
+        numbered = [(str(place), *key) for place, some in enumerate(groups) for key in some] if plan.parts else groups[0]  # fmt: skip
+        return QueryAnswer(plan.statement.columns, plan.statement.types, rows, few, withheld, rounds, numbered)
 
     async def _add(self, fed: Federation, what: Any, message: Mapping[str, Any]) -> Any:
         found = await fed.sum(fed.parties, what, message, reducer=self.reducer, quorum=len(fed.parties))
         return np.asarray(found.value["words"], np.int64)
+
+
+def _join_keys(told: Sequence[Any]) -> list[list[str | None]]:
+    """The keys that any site has named, in order."""
+    seen = {tuple(key) for one in told for key in one}
+    return [list(key) for key in sorted(seen, key=lambda key: [(part is None, part or "") for part in key])]
+
+
+def _divide_words(words: Any, shapes: Sequence[tuple[int, int]]) -> list[Any]:
+    """The words of each grouping."""
+    ends = np.cumsum([rows * width for rows, width in shapes])[:-1]
+    return [one.reshape(shape) for one, shape in zip(np.split(words, ends), shapes, strict=True)]
+
+
+def _find_shown(plan: QueryPlan, counted: Any, sites: int) -> tuple[list[int], list[list[int]]]:
+    """Places of the cells of a grouping that enough units stand behind, and of each those of its aggregates that are withheld."""
+    if not plan.counted:
+        return list(range(len(counted))), [[] for _ in counted]
+    least = plan.least(sites)
+    units = counted.reshape(-1, len(plan.conditions), len(plan.released))
+    # None is as few: if it were told from one, a statement would say whether somebody is there.
+    places = [k for k, one in enumerate(units) if (one[0] >= least).all()]
+    return places, [_hidden(plan, units[k], least) for k in places]
 
 
 def _few(units: Any, least: int) -> bool:
@@ -205,15 +249,13 @@ def _few(units: Any, least: int) -> bool:
     return bool(((units > 0) & (units < least)).any())
 
 
-def _and_conditions(plan: QueryPlan) -> str:
-    count = len(plan.conditions) - 1
+def _and_conditions(parts: Sequence[QueryPlan]) -> str:
+    count = sum(len(part.conditions) - 1 for part in parts)
     return "" if not count else f", and of {count} condition{'' if count == 1 else 's'} in it"
 
 
 def _hidden(plan: QueryPlan, units: Any, least: int) -> list[int]:
     """Places of the aggregates of one cell that are withheld. The sites hear of it, so that they neither send them nor count them as answered."""
-    if not plan.counted:
-        return []
     return [k for k, one in enumerate(plan.aggregates) if (units[list(one.supports)] < least).any() or _few(units[list(one.rests)], least)]  # fmt: skip
 
 
@@ -242,20 +284,31 @@ def finish_cells(plan: Any, cells: Sequence[tuple[Any, ...]]) -> list[tuple[Any,
     Raises:
         DataError: DuckDB cannot compute it.
     """
-    types = [*(one.type for one in plan.keys), *(one.type for one in plan.aggregates)]
-    names = [*(f"k{k}" for k in range(len(plan.keys))), *(f"a{k}" for k in range(len(plan.aggregates)))]
+    return _finish(plan, [(plan, cells)])
+
+
+def _finish(plan: Any, tables: Sequence[tuple[Any, Sequence[tuple[Any, ...]]]]) -> list[tuple[Any, ...]]:
+    """The same over the released cells of several groupings."""
     with shadow(plan.catalog) as connection:
-        if names:
-            connection.execute(f"CREATE TEMP TABLE texts ({', '.join(f'{name} VARCHAR' for name in names)})")
-            for start in range(0, len(cells), _CHUNK):  # one statement a row takes DuckDB milliseconds
-                some = cells[start : start + _CHUNK]
-                row = f"({', '.join('?' * len(names))})"
-                connection.execute(f"INSERT INTO texts VALUES {', '.join([row] * len(some))}", [value for cell in some for value in cell])  # fmt: skip
-            shown = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(names, types, strict=True))
-            connection.execute(f"CREATE TEMP TABLE cells AS SELECT {shown} FROM texts")
-        else:
-            connection.execute("CREATE TEMP TABLE cells AS SELECT 1 AS one")
+        for place, (part, cells) in enumerate(tables):
+            _fill_cells(connection, name_cells(place), part, cells)
         try:
             return connection.execute(plan.finish).fetchall()  # type: ignore[no-any-return]
         except Exception as error:
             raise DataError(f"the released sums cannot be put together: {str(error).strip().partition(chr(10))[0]}", where="sql", remedy="correct what is written around the aggregates") from error  # fmt: skip
+
+
+def _fill_cells(connection: Any, table: str, plan: Any, cells: Sequence[tuple[Any, ...]]) -> None:
+    """Make the table of the cells of a grouping."""
+    types = [*(one.type for one in plan.keys), *(one.type for one in plan.aggregates)]
+    names = [*(f"k{k}" for k in range(len(plan.keys))), *(f"a{k}" for k in range(len(plan.aggregates)))]
+    if not names:
+        connection.execute(f"CREATE TEMP TABLE {table} AS SELECT 1 AS one")
+        return
+    connection.execute(f"CREATE TEMP TABLE {table}_texts ({', '.join(f'{name} VARCHAR' for name in names)})")
+    for start in range(0, len(cells), _CHUNK):  # one statement a row takes DuckDB milliseconds
+        some = cells[start : start + _CHUNK]
+        row = f"({', '.join('?' * len(names))})"
+        connection.execute(f"INSERT INTO {table}_texts VALUES {', '.join([row] * len(some))}", [value for cell in some for value in cell])  # fmt: skip
+    shown = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in zip(names, types, strict=True))
+    connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {shown} FROM {table}_texts")
