@@ -1,4 +1,4 @@
-"""Queries inside a statement: GROUP BY, aggregates, windows, DISTINCT, LIMIT and set operations."""
+"""Queries inside a statement: GROUP BY, aggregates, DISTINCT, LIMIT and set operations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, cast
 from ..column_codes import ColumnCode
 from ..plan import read_aggregate, split_conditions
 from ..quantiles import quantile_kinds
-from ..scopes import find_outermost, group_keys
-from .joins import JoinPlanner
+from ..scopes import group_keys
 from .names import NamePlanner, SelectNames, refuse
 from .operators import (
     ChosenValue,
@@ -35,6 +34,7 @@ from .operators import (
     Value,
     WindowColumn,
 )
+from .windows import WindowPlanner
 
 __all__ = ["GroupPlanner"]
 
@@ -72,8 +72,8 @@ class _Columns:
         return self._known[key].column
 
 
-class GroupPlanner(JoinPlanner):
-    """Groups, windows and set operations."""
+class GroupPlanner(WindowPlanner):
+    """Groups and set operations."""
 
     # ------------------------------------------------------------------ queries
 
@@ -145,7 +145,7 @@ class GroupPlanner(JoinPlanner):
             self._group(names, nodes)
         if select.args.get("having"):
             self.filter(names, select.args["having"].this)
-        self._add_windows(names)
+        self.add_windows(names)
 
     def _key_nodes(self, names: SelectNames) -> list[Any]:
         return [node for node in group_keys(self.exp, names.select) if not isinstance(node, self.exp.Literal)]
@@ -162,15 +162,12 @@ class GroupPlanner(JoinPlanner):
         for place in places:
             for node in self.outermost(place, (exp.Filter, exp.AggFunc, exp.Window)):
                 if isinstance(node, exp.Window):
-                    inner = [*(node.args.get("partition_by") or ()), *([node.args["order"]] if node.args.get("order") else []), *node.this.iter_expressions()]  # fmt: skip
+                    called = node.this.this if isinstance(node.this, exp.IgnoreNulls | exp.RespectNulls) else node.this
+                    inner = [*(node.args.get("partition_by") or ()), *([node.args["order"]] if node.args.get("order") else []), *called.iter_expressions()]  # fmt: skip
                     found += [one for part in inner for one in self.outermost(part, (exp.Filter, exp.AggFunc))]
                 else:
                     found.append(node)
         return list(dict.fromkeys(found))
-
-    def outermost(self, node: Any, kinds: tuple[type, ...]) -> list[Any]:
-        """The outermost nodes of some kinds, the expression itself too, and none of a subquery."""
-        return [node] if isinstance(node, kinds) else list(find_outermost(node, kinds, (self.exp.Query,)))
 
     def _group(self, names: SelectNames, nodes: Sequence[Any]) -> None:
         """GROUP BY: afterwards only keys and aggregates have values."""
@@ -243,7 +240,7 @@ class GroupPlanner(JoinPlanner):
         """The count, the sums and the sums of products of an aggregate."""
         if len(numbers) == 1:
             (x,) = numbers
-            found = [put.add("count", x, _WHOLE), put.add("sum", x, self._sum_code(x))]
+            found = [put.add("count", x, _WHOLE), put.add("sum", x, self.sum_code(x))]
             if name in ("sum", "avg"):
                 return found
             return [*found, put.add("sum", self._product(args[0], args[0], x, x, names), self._square_code(x, x))]
@@ -253,11 +250,6 @@ class GroupPlanner(JoinPlanner):
             product = self._product(args[i], args[j], numbers[i], numbers[j], names)
             found.append(put.add("sum", product, self._square_code(numbers[i], numbers[j])))
         return found
-
-    @staticmethod
-    def _sum_code(value: Value) -> ColumnCode:
-        scale = value.code.scale
-        return ColumnCode("whole", f"DECIMAL(38,{scale})" if scale else "HUGEINT", scale)
 
     @staticmethod
     def _square_code(x: Value, y: Value) -> ColumnCode:
@@ -271,92 +263,6 @@ class GroupPlanner(JoinPlanner):
             texts = [next(column.text for column in leaf.columns if column.name == side.name) for side in (x, y)]
             return self.share(leaf, f"({texts[0]}) * ({texts[1]})", self._square_code(x, y), x.bases | y.bases, number=True)  # fmt: skip
         return Computed(self._square_code(x, y), x.bases | y.bases, "*", left=x, right=y)
-
-    # ------------------------------------------------------------------ windows
-
-    def _add_windows(self, names: SelectNames) -> None:
-        """Window functions of SELECT and QUALIFY, and then QUALIFY."""
-        exp, select = self.exp, names.select
-        places = [*select.expressions, *(select.args[name] for name in ("qualify", "order") if select.args.get(name))]
-        nodes = list(dict.fromkeys(node for place in places for node in self.outermost(place, (exp.Window,))))
-        for node in nodes:
-            self._add_window(node, names)
-        if select.args.get("qualify"):
-            self.filter(names, select.args["qualify"].this)
-
-    def _add_window(self, node: Any, names: SelectNames) -> None:
-        exp = self.exp
-        partition, order, frame = node.args.get("partition_by") or [], node.args.get("order"), node.args.get("spec")
-        name = node.args.get("alias")
-        if name is not None:
-            known = next((one for one in names.select.args.get("windows") or () if one.name == name.name), None)
-            if known is None:
-                raise refuse(f"the window {name.name}", "define it with WINDOW")
-            partition, order, frame = known.args.get("partition_by") or partition, known.args.get("order") or order, known.args.get("spec") or frame  # fmt: skip
-        text, at = node.sql("duckdb"), node.this
-        ranking = {"RowNumber": "row_number", "Rank": "rank", "DenseRank": "dense_rank", "Lag": "lag", "Lead": "lag"}.get(type(at).__name__)  # fmt: skip
-        where = "whole" if order is None else "peers"
-        if frame is not None:
-            where = self._frame(frame, text, order is None)
-        parts = [self.value(one, names) for one in partition]
-        names.operator, keys = self.store(names.operator, parts, text, words=True)
-        sorted_by = [(self.value(one.this, names), bool(one.args.get("desc")), bool(one.args.get("nulls_first"))) for one in (order.expressions if order is not None else ())]  # fmt: skip
-        names.operator, by = self.store(names.operator, [value for value, _, _ in sorted_by], text, words=True)
-        columns: list[WindowColumn] = []
-        # Who sees a rank or a running sum sees by what rows are ordered, and which rows are equal.
-        by_order = frozenset(base for value in (*parts, *(one for one, _, _ in sorted_by)) for base in value.bases)
-        if ranking == "lag":
-            value = self.value(at.this, names)
-            step = at.args.get("offset")
-            if at.args.get("default") is not None or (step is not None and not (isinstance(step, exp.Literal) and not step.is_string)):  # fmt: skip
-                raise refuse(f"{text} with a default or an offset that is no number", "use coalesce around it")
-            offset = int(step.name) if step is not None else 1
-            lagged = Stored(value.code, value.bases | by_order, self.new_name("g"))
-            found: Value = lagged
-            columns.append(WindowColumn(lagged, "lag", value, offset=offset if isinstance(at, exp.Lag) else -offset))  # fmt: skip
-        elif ranking:
-            ranked = Stored(_WHOLE, by_order, self.new_name("g"), True)
-            found = ranked
-            columns.append(WindowColumn(ranked, ranking))
-        else:
-            found = self._window_aggregate(at, names, where, columns, text, by_order)
-        names.operator = Ranked(names.operator, tuple(keys), tuple((column, down, first) for column, (_, down, first) in zip(by, sorted_by, strict=True)), tuple(columns), what=text)  # fmt: skip
-        names.values[text] = found
-
-    def _frame(self, spec: Any, text: str, whole: bool) -> str:
-        start, end = (str(spec.args.get(name) or "") for name in ("start", "end"))
-        unit = str(spec.args.get("kind") or "").upper()
-        if start.upper() == "UNBOUNDED" and end.upper() in ("CURRENT ROW", "") and not whole:
-            return "rows" if unit == "ROWS" else "peers"
-        if start.upper() == end.upper() == "UNBOUNDED":
-            return "whole"
-        raise refuse(f"the frame of {text}", "use ROWS UNBOUNDED PRECEDING, or no frame")
-
-    def _window_aggregate(self, at: Any, names: SelectNames, frame: str, columns: list[WindowColumn], text: str, bases: frozenset[tuple[str, str]]) -> Value:  # fmt: skip
-        exp = self.exp
-        name, args = read_aggregate(exp, at)
-        if name not in ("count", "sum", "avg", "min", "max"):
-            raise refuse(f"{text} under shares", "use ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, COUNT, SUM, AVG, MIN or MAX")  # fmt: skip
-        if name == "count":
-            found = Stored(_WHOLE, bases, self.new_name("g"), True)
-            columns.append(WindowColumn(found, "count", self.value(args[0], names) if args else None, frame))
-            return found
-        if name in ("min", "max"):
-            value = self.value(args[0], names)
-            if value.code.kind == "text" or isinstance(value, Quotient):
-                raise refuse(f"{text} of text or averages", "use numbers or dates")
-            found = Stored(value.code, value.bases | bases, self.new_name("g"))
-            columns.append(WindowColumn(found, name, value, frame))
-            return found
-        self.scopes.require_released(self.bases_of(args[0], names), text)
-        number = self.number(args[0], names, adds=text)
-        total = Stored(self._sum_code(number), bases | (self.bases_of(args[0], names) if self.strict else frozenset()), self.new_name("g"), True)  # fmt: skip
-        columns.append(WindowColumn(total, "sum", number, frame))
-        if name == "sum":
-            return total
-        count = Stored(_WHOLE, bases, self.new_name("g"), True)
-        columns.append(WindowColumn(count, "count", number, frame))
-        return Quotient(ColumnCode("whole", "DOUBLE"), total.bases, over=total, under=count)
 
     # ------------------------------------------------------------------ set operations
 

@@ -397,7 +397,7 @@ class SecurePlanner(GroupPlanner):
         """Rows, and what is computed beside them."""
         exp, tree = self.exp, self.tree
         self.read_rows(names, where)
-        self._add_windows(names)
+        self.add_windows(names)
         shown = list(dict.fromkeys(one.unalias() for one in tree.expressions))
         outputs: list[AggregateOutput] = []
         keys: list[tuple[str, Stored, str]] = []
@@ -405,6 +405,7 @@ class SecurePlanner(GroupPlanner):
             value, text = self.value(node, names), node.sql("duckdb")
             if isinstance(value, Quotient) and isinstance(value.over, Stored) and isinstance(value.under, Stored):
                 aggregate = QueryAggregate("avg", text, self.kind(node, names), (0, 1))
+                self._require_shown(value)  # a share of the rows shows by what they are ordered
                 outputs.append(AggregateOutput(aggregate, (value.under, value.over)))
                 continue
             names.operator, (column,) = self.store(names.operator, [value], "the answer", words=True)
