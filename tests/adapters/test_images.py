@@ -10,13 +10,25 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.adapters import AttAI, BitFit, Bottleneck, Encoder, LinearHead, Peft, Tuning, load_adapter
+from atoll.adapters import (
+    AttAI,
+    BitFit,
+    Bottleneck,
+    Encoder,
+    LinearHead,
+    Peft,
+    PromptFL,
+    Tuning,
+    leave_domains_out,
+    load_adapter,
+)
 from atoll.adapters.encoder import quiet
 from atoll.adapters.images import ImageSettings, hash_images, prepare_images
+from atoll.adapters.methods import EncoderTarget
 from atoll.cli.app import run
 from atoll.core.errors import AtollError
 from atoll.core.redaction import redacted
-from tests.support.encoders import COLOURS, make_dual_encoder, make_pictures
+from tests.support.encoders import COLOURS, make_dual_encoder, make_image_encoder, make_pictures
 
 pillow = pytest.importorskip("PIL.Image")
 
@@ -75,6 +87,73 @@ def test_the_numbers_are_those_of_clips_own_processor(
     monkeypatch.delenv("ATOLL_IMAGES")
     found = prepare_images([*arrays, *files], ImageSettings.read(str(tmp_path), 16))
     np.testing.assert_array_equal(found, want)
+
+
+def test_the_numbers_are_those_of_the_processor_of_vit(tmp_path: Path) -> None:
+    """Oracle: transformers' processor that needs no torchvision; what the file leaves out, it says itself."""
+    library = pytest.importorskip("transformers.models.vit.image_processing_pil_vit")
+    said = {"size": {"height": 16, "width": 16}, "image_processor_type": "ViTImageProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 256, size=shape, dtype=np.uint8) for shape in ((30, 17, 3), (9, 40, 3), (5, 5, 3))]
+    with quiet():
+        made = library.ViTImageProcessorPil(size=said["size"])
+        want = made([pillow.fromarray(one) for one in arrays], return_tensors="np")["pixel_values"]
+    np.testing.assert_array_equal(prepare_images(arrays, ImageSettings.read(str(tmp_path), 16)), want)
+
+
+def test_an_encoder_of_images_alone_has_features_and_a_head(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    import transformers
+
+    folder, rows = make_image_encoder(tmp_path / "vit"), pictures(place)
+    encoder = Encoder.open(str(folder))
+    assert (encoder.modality, encoder.modalities, encoder.width) == ("image", ("image",), 16)
+    names = [str(one) for one in rows.shard(0)["image"]]
+    pixels = torch.from_numpy(prepare_images(names, encoder.image_settings))
+    with quiet(), torch.no_grad():
+        states = transformers.ViTModel.from_pretrained(folder)(pixel_values=pixels).last_hidden_state
+    np.testing.assert_allclose(encoder.encode_images(names), states.numpy().mean(1), atol=1e-6)
+    for method in (LinearHead(), Bottleneck(hidden=4)):
+        job = Tuning(
+            encoder=str(folder), method=method, image="image", rounds=3, algorithm=atoll.FedAvg(lr=0.5, batch_size=4)
+        )
+        result = atoll.simulate(job, rows, engine="inline")
+        loaded = load_adapter(result.save(tmp_path / "adapter"), str(folder))
+        assert loaded.predict(names) == [COLOURS[row % 3] for row in range(12)]
+    lora = Peft("LORA", {"r": 2, "target_modules": ["q_proj", "v_proj"]}).build(encoder, EncoderTarget(3, None, 20.0))
+    assert lora(pixels).shape == (12, 3)
+    found = leave_domains_out(
+        tuning(place, LinearHead(), rounds=1).replace(encoder=str(folder), model=None), names, ["a", "b"] * 6, ["c"] * 6 + ["d"] * 6,
+        run=lambda *given, **more: atoll.simulate(*given, engine="inline", **more), leave_out="d",
+    )  # fmt: skip
+    assert found["zero_shot"] is None
+    assert found["generalization"] is not None
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(AtollError, match=r"no preprocessor_config\.json says"):
+        Encoder.open(str(folder)).image_settings
+
+
+def test_an_encoder_of_images_alone_refuses_prompts(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, rows = make_image_encoder(tmp_path / "vit"), pictures(place)
+    own = {"encoder": str(folder), "algorithm": atoll.FedAvg(lr=0.1), "rounds": 1}
+    for change in (
+        {"image": "image", "prompt": "a {label}", "method": LinearHead()},
+        {"image": "image", "method": AttAI("text")},
+        {"image": "image", "method": PromptFL()},
+        {"text": "image"},
+    ):
+        with pytest.raises(AtollError, match=r"takes images alone.*LinearHead\(\)"):
+            Tuning(**own, **change).prepare(rows)
+    words = ["adapters", "train", str(place / "data" / "site0.csv"), "--image", "image", "--group", "label"]
+    assert run([*words, "--encoder", str(folder), "--method", "zero-shot"]) != 0
+    assert "takes images alone" in capsys.readouterr().err
+    assert run(["adapters", "hash", str(folder)]) == 0
+    assert capsys.readouterr().out.strip() == Encoder.open(str(folder)).digest
 
 
 def test_arrays_in_any_layout_are_one_image() -> None:

@@ -99,14 +99,17 @@ def make_dual_encoder(folder: Path, *, width: int = 12, seed: int = 0) -> Path:
 COLOURS = ("red", "green", "blue")
 
 
-def make_pictures(folder: Path, sites: int = 2, rows: int = 12, seed: int = 0) -> Path:
-    """Write PNG files of noisy colours, and a CSV file a site with their names and colours: ``image,label``."""
+def make_pictures(folder: Path, sites: int = 2, rows: int | tuple[int, ...] = 12, seed: int = 0) -> Path:
+    """Write PNG files of noisy colours, and a CSV file a site with their names and colours: ``image,label``.
+
+    ``rows`` is their number at each site, or at all sites.
+    """
     pillow = pytest.importorskip("PIL.Image")
     rng = np.random.default_rng(seed)
     (folder / "files").mkdir(parents=True, exist_ok=True)
     for site in range(sites):
         lines = ["image,label"]
-        for row in range(rows):
+        for row in range(rows if isinstance(rows, int) else rows[site]):
             colour = row % len(COLOURS)
             pixels = rng.integers(0, 120, size=(18 + row % 3, 20, 3), dtype=np.uint8)
             pixels[..., colour] += 120
@@ -114,4 +117,20 @@ def make_pictures(folder: Path, sites: int = 2, rows: int = 12, seed: int = 0) -
             pillow.fromarray(pixels).save(folder / name)
             lines.append(f"{name},{COLOURS[colour]}")
         (folder / f"site{site}.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def make_image_encoder(folder: Path, *, width: int = 16, seed: int = 0) -> Path:
+    """Write a ``ViTModel`` of one layer, for images of 16 × 16, and the settings of images; it has no side of texts."""
+    torch, library = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    pytest.importorskip("PIL")
+    config = library.ViTConfig(
+        hidden_size=width, intermediate_size=2 * width, num_hidden_layers=1, num_attention_heads=2, image_size=16,
+        patch_size=8, initializer_range=0.3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        library.ViTModel(config).save_pretrained(folder)
+    said = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(said))
     return folder

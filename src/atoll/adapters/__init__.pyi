@@ -16,6 +16,7 @@ from .methods import BitFit as BitFit
 from .methods import Bottleneck as Bottleneck
 from .methods import LinearHead as LinearHead
 from .methods import Peft as Peft
+from .methods import PromptFL as PromptFL
 from .methods import TuningMethod as TuningMethod
 from .methods import WholeModel as WholeModel
 from .mixing import PersonalMixture as PersonalMixture

@@ -7,9 +7,9 @@ import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,11 +28,13 @@ __all__ = [
     "Encoder",
     "EncoderKind",
     "Modality",
+    "class_prompts",
     "copy_sharing",
     "hash_texts",
-    "pooled_of",
+    "image_features",
     "prompts_of",
     "quiet",
+    "text_features",
     "unit_rows",
 ]
 
@@ -53,7 +55,8 @@ _MOST_KEPT = 4  # loaded encoders that a process keeps
 class Encoder:
     """A pretrained model in a folder, as ``save_pretrained`` of transformers writes it: ``config.json``, ``model.safetensors`` and a tokeniser's files.
 
-    A dual encoder, a ``CLIPModel``, has features of texts and of images in one space; ``preprocessor_config.json`` says how it takes images.
+    A dual encoder, a ``CLIPModel``, has features of texts and of images in one space; ``preprocessor_config.json`` says how it takes images. An encoder of images
+    alone, such as a ``ViTModel``, has these settings in place of a tokeniser.
 
     The same folder is one object in memory, whatever number of clients, trainings and threads use it.
 
@@ -79,7 +82,7 @@ class Encoder:
         digest: str = "",
         kind: EncoderKind = "encoder",
         length: int = 64,
-        modality: Modality = "text",
+        modality: Modality | None = None,
     ) -> Encoder:
         """Find a folder, prove its hash, and refuse what would run code or lacks a part.
 
@@ -88,11 +91,11 @@ class Encoder:
             digest: the hash that it must have; empty for any.
             kind: see the class.
             length: see the class.
-            modality: see the class.
+            modality: see the class; ``None`` for texts where it takes them.
 
         Raises:
             DataError: there is no such folder, a file is missing, weights are pickled, or it has another hash.
-            ConfigError: its model is code of its own, or takes no images, or the length is no whole number of at least 1.
+            ConfigError: its model is code of its own, or takes no rows of the modality, or the length is no whole number of at least 1.
         """
         if length < 1:
             raise ConfigError(f"length={length}", where="Encoder", remedy="use at least 1 token, such as 64")
@@ -105,14 +108,30 @@ class Encoder:
                 where="Encoder",
                 remedy="copy the folder that the job was made with, or ask for a job with digest= of yours; `atoll adapters hash DIR` prints it",
             )
-        made = cls(str(place), found, kind, length, modality)
-        if modality == "image" and not made.dual:
+        made = cls(str(place), found, kind, length)
+        made = replace(made, modality=modality or made.modalities[0])
+        if modality == "image" and "image" not in made.modalities:
             raise ConfigError(
                 f"the encoder in {place.name!r} takes no images",
                 where="Encoder",
-                remedy="use a folder of a CLIPModel; `atoll adapters pretrain` makes a small one",
+                remedy="use a folder of a CLIPModel or a ViTModel; `atoll adapters pretrain` makes a small dual encoder",
             )
+        if modality == "text":
+            made.require_texts()
         return made
+
+    def require_texts(self) -> None:
+        """Refuse an encoder of images alone.
+
+        Raises:
+            ConfigError: it has no features of texts.
+        """
+        if "text" not in self.modalities:
+            raise ConfigError(
+                f"the encoder in {Path(self.folder).name!r} takes images alone, and prompts of classes are texts",
+                where="Encoder",
+                remedy="train a head on its features, with image= and LinearHead() (`atoll adapters train --image COLUMN --method linear`), or use a folder of a CLIPModel",
+            )
 
     @property
     def model(self) -> Any:
@@ -130,23 +149,38 @@ class Encoder:
         return _read_config(self.folder, self.digest).get("model_type") == "clip" and self.kind == "encoder"
 
     @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """What it has features of."""
+        if self.dual:
+            return ("text", "image")
+        return ("image",) if _sees_alone(_read_config(self.folder, self.digest)) else ("text",)
+
+    @property
     def width(self) -> int:
         """Numbers in a row's features."""
         config = self.model.config
-        return int(config.projection_dim if self.dual else config.hidden_size)
+        if self.dual:
+            return int(config.projection_dim)
+        return int(config.hidden_size if hasattr(config, "hidden_size") else config.hidden_sizes[-1])
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a text that it takes."""
+        held = self.model.config.text_config.max_position_embeddings if self.dual else self.length
+        return min(self.length, int(held))
 
     @property
     def image_settings(self) -> ImageSettings:
         """How images become numbers."""
         config = _read_config(self.folder, self.digest)
-        return ImageSettings.read(self.folder, int(config.get("vision_config", {}).get("image_size", 224)))
+        side = config.get("vision_config", {} if self.dual else config).get("image_size", 224)
+        return ImageSettings.read(self.folder, int(side), needed=not self.dual)
 
     def tokenise(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return ids and masks, ``(rows, 2, length)``, padded to one length for all parties."""
         rows = np.zeros((len(texts), 2, self.length), dtype=np.int64)
         if len(texts):
-            held = self.model.config.text_config.max_position_embeddings if self.dual else self.length
-            longest = min(self.length, int(held))
+            longest = self.longest
             made = self.tokeniser(
                 list(texts), padding="max_length", truncation=True, max_length=longest, return_tensors="np"
             )
@@ -161,12 +195,16 @@ class Encoder:
         Args:
             texts: the texts.
             cached: whether to read and write that file, in the cache folder of Atoll (``ATOLL_CACHE``).
+
+        Raises:
+            ConfigError: it takes images alone.
         """
+        self.require_texts()
         how = f"{self.digest} {'projected' if self.dual else 'mean'} {self.length}"
         return self._features(how, texts, lambda places: self._encode_new([texts[at] for at in places]), cached)
 
     def encode_images(self, images: Sequence[Any], *, cached: bool = True) -> NDArray[np.float32]:
-        """Return projected features of images, ``(rows, width)``. A file keeps them, as those of texts.
+        """Return features of images, ``(rows, width)``: a dual encoder's are projected, any other's are the mean of the last hidden states over places. A file keeps them, as those of texts.
 
         Args:
             images: names of files, or arrays of pixels: ``(height, width)``, or with three channels last or first; uint8, or floating numbers of 0 to 1.
@@ -184,8 +222,7 @@ class Encoder:
             with torch.no_grad():
                 for begin in range(0, len(places), _BATCH):
                     part = prepare_images([images[at] for at in places[begin : begin + _BATCH]], settings)
-                    made = pooled_of(model.get_image_features(pixel_values=torch.from_numpy(part)))
-                    found[begin : begin + len(part)] = made.numpy()
+                    found[begin : begin + len(part)] = image_features(model, torch.from_numpy(part)).numpy()
             return found
 
         return self._features(f"{self.digest} images {settings}", hash_images(images), encode, cached)
@@ -232,16 +269,34 @@ class Encoder:
     def _encode_batch(self, torch: Any, model: Any, rows: NDArray[np.int64], longest: int) -> NDArray[np.float32]:
         right = bool((rows[:, 1, longest:] == 0).all())  # a tokeniser may pad on the left
         part = torch.from_numpy(np.ascontiguousarray(rows[:, :, :longest] if right else rows))
-        if self.dual:
-            return np.asarray(
-                pooled_of(model.get_text_features(input_ids=part[:, 0], attention_mask=part[:, 1])).numpy()
-            )
-        states = model(input_ids=part[:, 0], attention_mask=part[:, 1]).last_hidden_state
-        mask = part[:, 1].unsqueeze(-1).to(states.dtype)
-        return np.asarray(((states * mask).sum(1) / mask.sum(1).clamp(min=1.0)).numpy())
+        return np.asarray(text_features(model, part[:, 0], part[:, 1]).numpy())
 
 
-def pooled_of(made: Any) -> Any:
+def text_features(model: Any, ids: Any, mask: Any) -> Any:
+    """Return the features of tokens ``(rows, length)``: of a ``CLIPModel`` the projected ones, of any other model the mean of the last hidden states over a text's tokens."""
+    if hasattr(model, "get_text_features"):
+        return _pooled_of(model.get_text_features(input_ids=ids, attention_mask=mask))
+    states = model(input_ids=ids, attention_mask=mask).last_hidden_state[
+        :, -ids.shape[1] :
+    ]  # virtual tokens stand before
+    weight = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weight).sum(1) / weight.sum(1).clamp(min=1.0)
+
+
+def image_features(model: Any, pixels: Any) -> Any:
+    """Return the features of prepared images: of a ``CLIPModel`` the projected ones, of any other model the mean of the last hidden states over all places.
+
+    Some models add a summary of their own, but folders often lack its weights.
+    """
+    if hasattr(model, "get_image_features"):
+        return _pooled_of(model.get_image_features(pixel_values=pixels))
+    states = model(
+        pixel_values=pixels
+    ).last_hidden_state  # (rows, places, width), of convolutions (rows, width, height, width)
+    return states.mean(1) if states.dim() == 3 else states.flatten(2).mean(2)
+
+
+def _pooled_of(made: Any) -> Any:
     """Return the projected features that a ``CLIPModel`` makes: transformers 5 puts them into an object."""
     return getattr(made, "pooler_output", made)
 
@@ -287,7 +342,7 @@ def _require_files(place: Path) -> None:
         raise DataError(
             what, where=where, remedy="save them as model.safetensors: model.save_pretrained(folder) writes it"
         )
-    if not names & set(_TOKENISERS):
+    if not (names & set(_TOKENISERS) or _sees_alone(read_settings(place / "config.json", where))):
         raise DataError(
             "there is no tokeniser", where=where, remedy="save it beside the model: tokenizer.save_pretrained(folder)"
         )
@@ -299,6 +354,11 @@ def _require_files(place: Path) -> None:
                 where=where,
                 remedy="use a model that transformers itself has, and save it again with save_pretrained",
             )
+
+
+def _sees_alone(config: Mapping[str, Any]) -> bool:
+    """Say whether the settings are those of a model of images without a side of texts."""
+    return ("image_size" in config or "num_channels" in config) and "vocab_size" not in config
 
 
 @functools.lru_cache(maxsize=32)
@@ -357,6 +417,9 @@ def _load_model(folder: str, digest: str, kind: str) -> Any:
                 where=f"encoder {Path(folder).name!r}",
                 remedy="save the model again with save_pretrained of the transformers installed here",
             ) from error
+    vars(made).pop(
+        "_weight_conversions", None
+    )  # how the file's names became the model's: what cannot be copied, and only saving would read
     return made.eval().requires_grad_(False)
 
 
@@ -400,6 +463,17 @@ def _write_atomically(place: Path, rows: NDArray[np.float32]) -> None:
 def prompts_of(encoder: Encoder, labels: list[str], prompt: str) -> NDArray[np.float32]:
     """Return the features of a text for each class, ``(classes, width)``."""
     return encoder.encode([(prompt or "{label}").replace("{label}", label) for label in labels], cached=False)
+
+
+def class_prompts(encoder: Encoder, labels: list[str], prompt: str, prompted: bool) -> NDArray[np.float32] | None:
+    """Return the features of a text for each class; ``None`` where a method needs none, or where an encoder of images alone has none.
+
+    Raises:
+        ConfigError: there is a prompt, and the encoder takes images alone.
+    """
+    if prompt:
+        encoder.require_texts()
+    return prompts_of(encoder, labels, prompt) if (prompt or prompted) and "text" in encoder.modalities else None
 
 
 def unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:

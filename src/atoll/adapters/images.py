@@ -28,6 +28,12 @@ _DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 _BICUBIC = 3
 _MOST_PIXELS = 89_478_485  # as Pillow warns
 _TYPE, _FILES = "CLIPImageProcessor", ("preprocessor_config.json", "processor_config.json")
+_KINDS: dict[str, dict[str, Any]] = {
+    "CLIP": {},
+    "Bit": {},
+    "ViT": {"square": True, "resample": 2, "do_center_crop": False, "image_mean": (0.5,) * 3, "image_std": (0.5,) * 3},
+}
+"""How the name of a class of transformers that prepares images begins -> what it does where its settings are silent, if it is not what CLIP's does."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +63,47 @@ class ImageSettings:
         return 3, height, width
 
     @classmethod
-    def read(cls, folder: str, side: int) -> ImageSettings:
-        """Read the settings in an encoder's folder, as ``CLIPImageProcessor`` saves them; CLIP's own, if there are none.
+    def read(cls, folder: str, side: int, *, needed: bool = False) -> ImageSettings:
+        """Read the settings in an encoder's folder, as ``CLIPImageProcessor``, ``BitImageProcessor`` or ``ViTImageProcessor`` saves them.
 
         Args:
             folder: the folder.
             side: height and width that the encoder takes, in pixels.
+            needed: whether the folder must have settings; without any, CLIP's own are taken.
 
         Raises:
             ConfigError: another class prepares its images, or makes other sizes than the encoder takes.
+            DataError: there are no settings, and they are needed.
         """
         where = f"encoder {Path(folder).name!r}"
         said = _read_said(Path(folder), where)
+        if needed and not said:
+            raise DataError(
+                f"no {_FILES[0]} says how its images become numbers",
+                where=where,
+                remedy="save the settings of the class that prepares its images beside the model, such as ViTImageProcessor(...).save_pretrained(folder)",
+            )
         kind = str(said.get("image_processor_type", said.get("feature_extractor_type", _TYPE)))
-        if not kind.startswith("CLIP"):
+        own = next(
+            (
+                known
+                for name, known in _KINDS.items()
+                if kind.startswith((f"{name}ImageProcessor", f"{name}FeatureExtractor"))
+            ),
+            None,
+        )
+        if own is None:
             raise ConfigError(
                 f"{kind} prepares its images",
                 where=where,
-                remedy=f"save the settings of a {_TYPE} beside the model, or remove {_FILES[0]}",
+                remedy=f"save the settings of a {_TYPE}, a BitImageProcessor or a ViTImageProcessor beside the model",
             )
+        square = bool(own.get("square"))
+        said = {**{name: value for name, value in own.items() if name != "square"}, **said}
         made = cls(
-            _edges(said.get("size", {"shortest_edge": side})) if said.get("do_resize", True) else (),
+            _edges(said.get("size", side if square else {"shortest_edge": side}), square)
+            if said.get("do_resize", True)
+            else (),
             _edges(said.get("crop_size", side), square=True) if said.get("do_center_crop", True) else (),
             int(said.get("resample", _BICUBIC)),
             float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else 1.0,

@@ -22,10 +22,10 @@ from atoll.learn.prepared import PreparedTraining, Trained
 from atoll.learn.training import Training
 
 from .encoded_rows import EncodedRows
-from .encoder import Encoder, prompts_of, quiet
+from .encoder import Encoder, class_prompts, quiet
 from .lora_mean import RESIDUAL, FactorRules
-from .methods import AttAI, EncoderTarget, Peft, TuningMethod, method_of
-from .saved import ABOUT, ADAPTER, HEAD
+from .methods import AttAI, EncoderTarget, Peft, PromptFL, TuningMethod, method_of
+from .saved import ABOUT, ADAPTER, HEAD, PEFT_FILES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,8 +49,8 @@ class Tuning(Training):
         method: what is trained: a configuration of peft, or a method of `atoll.adapters`.
         training: the parts of a training, ``Training(model=None, …)``, in place of the settings here.
         text: the column of texts.
-        image: the column of images, in place of texts: names of files, or pixels; see `Encoder.encode_images`. The encoder is then a ``CLIPModel``. Each party may name
-            the folder of relative names, ``ATOLL_IMAGES``.
+        image: the column of images, in place of texts: names of files, or pixels; see `Encoder.encode_images`. The encoder is then a ``CLIPModel``, or one of images alone
+            such as a ``ViTModel``. Each party may name the folder of relative names, ``ATOLL_IMAGES``.
         head: the number of classes that the data must have; 0 takes theirs.
         prompt: a text for each class, such as ``"a {label} tweet"``; classes then score by the cosine of a row with it. Empty: a linear head, or the class's name
             where the method needs prompts.
@@ -227,10 +227,12 @@ class TunedModel:
                 where="Tuning.head",
                 remedy=f"use head={classes}, or leave it out",
             )
-        return EncoderTarget(classes, self._prompts(about.labels, classes), self.scale)
+        labels = tuple(str(label) for label in about.labels)
+        return EncoderTarget(classes, self._prompts(about.labels, classes), self.scale, labels, self.prompt)
 
     def _prompts(self, labels: Any, classes: int) -> NDArray[np.float32] | None:
-        if not (self.prompt or self.method.prompted):
+        encoder = self.rows.encoder
+        if not (self.prompt or self.method.prompted) or (not self.prompt and "text" not in encoder.modalities):
             return None
         if len(labels) != classes or all(str(label).isdecimal() for label in labels):
             raise DataError(
@@ -238,7 +240,7 @@ class TunedModel:
                 where="Tuning.prompt",
                 remedy="read labels as words, or use a linear head: leave prompt= out, with LinearHead() or a method inside the encoder",
             )
-        return prompts_of(self.rows.encoder, [str(label) for label in labels], self.prompt)
+        return class_prompts(encoder, [str(label) for label in labels], self.prompt, self.method.prompted)
 
     def learner(self, settings: LearnerSettings, data: Any) -> Learner:
         """Return a learner for a data set whose rows are encoded."""
@@ -269,8 +271,8 @@ class TunedOutcome(Trained):
     def save(self, folder: str | Path) -> Path:
         """Write what was trained, without the encoder's weights.
 
-        A method of peft is written as peft writes it: ``PeftModel.from_pretrained(base, folder)`` loads it. Any other is ``adapter.safetensors``, and a head
-        ``head.safetensors``. ``tuning.json`` says what they belong to; `atoll.adapters.load_adapter` reads all of them.
+        A method of peft is written as peft writes it: ``PeftModel.from_pretrained(base, folder)`` loads it, and the vectors of `PromptFL` too. Any other is
+        ``adapter.safetensors``, and a head ``head.safetensors``. ``tuning.json`` says what they belong to; `atoll.adapters.load_adapter` reads all of them.
 
         Raises:
             ConfigError: the parameters stay at the sites.
@@ -281,12 +283,17 @@ class TunedOutcome(Trained):
             )
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
+        for name in (ADAPTER, HEAD, ABOUT, *PEFT_FILES):  # an earlier adapter's values are none of this one's
+            (place / name).unlink(missing_ok=True)
         head, own = dict[str, Any](), dict[str, Any]()
         inside = hasattr(self.model, "body")
         for name, value in self.params.items():
             (head if inside and name.startswith("head.") else own)[name] = value
         if isinstance(self.job.method, Peft):
             self._save_peft(place)
+        elif isinstance(self.job.method, PromptFL):
+            layers = need("atoll.adapters.layers", "torch", "save")
+            layers.save_context(self.job.model.rows.encoder, np.asarray(own["context"]), place)
         else:
             (place / ADAPTER).write_bytes(safetensors_of(own, {}))
         if head:

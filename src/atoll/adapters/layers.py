@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from atoll.core.algebra.form import safetensors_of
 from atoll.core.errors import ConfigError
 from atoll.core.extras import need
 from atoll.torch import TorchLearner
 
-from .encoder import copy_sharing, pooled_of, quiet, unit_rows
+from .encoder import copy_sharing, image_features, quiet, text_features, unit_rows
 from .lora_mean import RESIDUAL
+from .saved import PEFT_FILES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,16 +27,19 @@ if TYPE_CHECKING:
     from atoll.learn.learner import LearnerSettings
 
     from .encoded_rows import EncodedRows
-    from .encoder import Encoder, Modality
+    from .encoder import Encoder
     from .methods import EncoderTarget
 
 __all__ = [
+    "AdaptedHead",
     "AttentionAdapter",
     "BottleneckAdapter",
+    "ContextClassifier",
+    "ContextPrompts",
     "FeatureClassifier",
+    "ImageClassifier",
     "LanguageModel",
     "TokenClassifier",
-    "TowerClassifier",
     "TunedLearner",
     "copy_trainable",
     "copy_with_peft",
@@ -42,11 +47,16 @@ __all__ = [
     "in_batch_loss",
     "linear_head",
     "merge_residuals",
+    "save_context",
     "tokens_of",
     "tower_of",
     "unchanged",
     "wrap_with_peft",
 ]
+
+
+_CONTEXT = 16
+"""Vectors where neither a count nor words are said (Zhou et al. 2022)."""
 
 
 class AttentionAdapter(nn.Module):
@@ -97,7 +107,7 @@ class FeatureClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """An encoder with trained parts: the mean of its last states over a text's tokens, and a linear head or prompts."""
+    """An encoder of texts with trained parts: its features, and a linear head or prompts."""
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -105,30 +115,185 @@ class TokenClassifier(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return scores, ``(rows, classes)``, of ids and masks, ``(rows, 2, length)``."""
-        ids, mask = x[:, 0], x[:, 1]
-        states = self.body(input_ids=ids, attention_mask=mask).last_hidden_state[
-            :, -ids.shape[1] :
-        ]  # virtual tokens stand before
-        weight = mask.unsqueeze(-1).to(states.dtype)
-        scores: torch.Tensor = self.head((states * weight).sum(1) / weight.sum(1).clamp(min=1.0))
+        scores: torch.Tensor = self.head(text_features(self.body, x[:, 0], x[:, 1]))
         return scores
 
 
-class TowerClassifier(nn.Module):
-    """One side of a dual encoder with trained parts: its projected features, and a linear head or prompts."""
+class ImageClassifier(nn.Module):
+    """An encoder of images with trained parts: its features, and a linear head or prompts."""
 
-    def __init__(self, body: nn.Module, head: nn.Module, modality: Modality) -> None:
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.body, self.head, self.modality = body, head, modality
+        self.body, self.head = body, head
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return scores, ``(rows, classes)``, of prepared images, ``(rows, 3, height, width)``, or of ids and masks, ``(rows, 2, length)``."""
-        body: Any = self.body
-        if self.modality == "image":
-            made = body.get_image_features(pixel_values=x)
+        """Return scores, ``(rows, classes)``, of prepared images, ``(rows, 3, height, width)``."""
+        scores: torch.Tensor = self.head(image_features(self.body, x))
+        return scores
+
+
+class AdaptedHead(nn.Module):
+    """Adapted features before a linear head, where no prompts tell the classes apart."""
+
+    def __init__(self, adapter: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.adapter, self.head = adapter, head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores, ``(rows, classes)``, of features, ``(rows, width)``."""
+        scores: torch.Tensor = self.head(self.adapter(x))
+        return scores
+
+
+@dataclass(frozen=True)
+class ContextPrompts:
+    """Prompts of classes whose first words are vectors to be learnt.
+
+    Attributes:
+        tokens: ids and masks, ``(classes, 2, length)``; in the vectors' places stands any token.
+        which: the vector of each place, ``(classes, length)``; -1 for none.
+        vectors: what they begin at, ``(n, width)``.
+    """
+
+    tokens: NDArray[np.int64]
+    which: NDArray[np.int64]
+    vectors: NDArray[np.float32]
+
+    @classmethod
+    def make(cls, encoder: Encoder, labels: Sequence[str], prompt: str, count: int | None) -> ContextPrompts:
+        """Return prompts for an encoder; new vectors follow PyTorch's generator.
+
+        Args:
+            encoder: the encoder.
+            labels: the classes' names.
+            prompt: a text for each class, with ``{label}`` where its name stands. The vectors begin at the words before.
+            count: of vectors; ``None`` for as many as the prompt has words before the name, or 16 without any.
+
+        Raises:
+            ConfigError: the count is not that of the words, the words run into the name, or a prompt is longer than the encoder takes.
+        """
+        said = prompt or "{label}"
+        before = said.partition("{label}")[0].strip()
+        words = _ids_of(encoder, before, alone=True)
+        rows = [_ids_of(encoder, said.replace("{label}", label)) for label in labels]
+        if words and count not in (None, len(words)):
+            raise ConfigError(
+                f"tokens={count}, and the prompt has {len(words)} before the name of the class",
+                where="PromptFL",
+                remedy="leave tokens= out, so that the vectors begin at these words, or use prompt='{label}'",
+            )
+        place = _find_place(encoder, rows, words, before, labels)
+        if not words:
+            count = _CONTEXT if count is None else count
+            rows = [[*row[:place], *[row[0]] * count, *row[place:]] for row in rows]
+            vectors = 0.02 * torch.randn(count, _table_of(encoder).shape[1])  # as Zhou et al. 2022 begin
         else:
-            made = body.get_text_features(input_ids=x[:, 0], attention_mask=x[:, 1])
-        scores: torch.Tensor = self.head(pooled_of(made))
+            vectors = _table_of(encoder)[words].detach()
+        longest = max(map(len, rows))
+        if longest > encoder.longest:
+            raise ConfigError(
+                f"a prompt of {longest} tokens, {len(vectors)} of them learnt, for an encoder that takes {encoder.longest}",
+                where="PromptFL",
+                remedy="use fewer tokens=, or shorter names of classes, or a larger length= if the encoder takes more",
+            )
+        return cls(*_pad_rows(encoder, rows, place, len(vectors)), vectors.numpy())
+
+
+def _ids_of(encoder: Encoder, text: str, *, alone: bool = False) -> list[int]:
+    made: list[int] = encoder.tokeniser(text, add_special_tokens=not alone)["input_ids"]
+    return made
+
+
+def _table_of(encoder: Encoder) -> torch.Tensor:
+    side = encoder.model.text_model if encoder.dual else encoder.model
+    table: torch.Tensor = side.get_input_embeddings().weight
+    return table
+
+
+def _find_place(
+    encoder: Encoder, rows: Sequence[list[int]], words: list[int], before: str, labels: Sequence[str]
+) -> int:
+    """Return the place of the first vector: behind the marks with which every text begins."""
+    marks = 0
+    special = set(encoder.tokeniser.all_special_ids) - {encoder.tokeniser.unk_token_id}
+    while marks < len(rows[0]) - 1 and rows[0][marks] in special:
+        marks += 1
+    for row, label in zip(rows, labels, strict=True):
+        if row[marks : marks + len(words)] != words:
+            raise ConfigError(
+                f"the tokens of {before!r} change before the class {label!r}",
+                where="PromptFL",
+                remedy="put a space before {label}, as in 'a photo of a {label}'",
+            )
+    return marks
+
+
+def _pad_rows(
+    encoder: Encoder, rows: Sequence[list[int]], place: int, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return ids with masks, and the places of vectors; a tokeniser that pads on the left counts places from the longest text that is asked for."""
+    left = encoder.tokeniser.padding_side == "left"
+    length = encoder.longest if left else max(map(len, rows))
+    tokens, which = np.zeros((len(rows), 2, length), dtype=np.int64), np.full((len(rows), length), -1, dtype=np.int64)
+    tokens[:, 0] = encoder.tokeniser.pad_token_id
+    for at, row in enumerate(rows):
+        begin = length - len(row) if left else 0
+        tokens[at, 0, begin : begin + len(row)], tokens[at, 1, begin : begin + len(row)] = row, 1
+        which[at, begin + place : begin + place + count] = np.arange(count)
+    return tokens, which
+
+
+class _Seats(nn.Module):
+    """The encoder's token embeddings, with other vectors at some places: ``vectors[which]`` where ``which``, ``(rows, length)``, is no less than 0."""
+
+    def __init__(self, table: nn.Module, which: NDArray[np.int64]) -> None:
+        super().__init__()
+        self.table = table
+        self.vectors: torch.Tensor | None = None  # given for the time of a call
+        self.which: torch.Tensor
+        self.register_buffer("which", torch.from_numpy(which), persistent=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return embeddings, ``(rows, length, width)``."""
+        made: torch.Tensor = self.table(ids)
+        if self.vectors is None:
+            return made
+        if not len(self.vectors):
+            return made + self.vectors.sum()  # 0, so that there is something to derive by
+        return torch.where((self.which >= 0).unsqueeze(-1), self.vectors[self.which.clamp(min=0)], made)
+
+
+class ContextClassifier(nn.Module):
+    """Features against prompts with learnt vectors: ``scale * cos(x, t(V, class))``, with ``t`` the frozen side of texts.
+
+    Args:
+        encoder: the encoder.
+        prompts: the classes' tokens, and the vectors' places among them.
+        scale: factor on the cosine.
+    """
+
+    def __init__(self, encoder: Encoder, prompts: ContextPrompts, scale: float) -> None:
+        super().__init__()
+        self.tower, self.dual, self.scale = tower_of(replace(encoder, modality="text")), encoder.dual, scale
+        self._texts.set_input_embeddings(_Seats(self._texts.get_input_embeddings(), prompts.which))
+        self.context = nn.Parameter(torch.from_numpy(np.array(prompts.vectors)))
+        self.tokens: torch.Tensor
+        self.register_buffer("tokens", torch.from_numpy(prompts.tokens), persistent=False)
+
+    @property
+    def _texts(self) -> Any:
+        tower: Any = self.tower
+        return tower.text_model if self.dual else tower
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores, ``(rows, classes)``, of features, ``(rows, width)``."""
+        seats = self._texts.get_input_embeddings()
+        seats.vectors = self.context
+        try:
+            prompts = text_features(self.tower, self.tokens[:, 0], self.tokens[:, 1])
+        finally:
+            seats.vectors = None
+        scores: torch.Tensor = self.scale * functional.normalize(x, dim=-1) @ functional.normalize(prompts, dim=-1).T
         return scores
 
 
@@ -144,6 +309,18 @@ class LanguageModel(nn.Module):
         ids, mask = x[:, 0], x[:, 1]
         made: torch.Tensor = self.body(input_ids=ids, attention_mask=mask).logits[:, -ids.shape[1] :]
         return made.transpose(1, 2)
+
+
+def save_context(encoder: Encoder, vectors: NDArray[Any], place: Path) -> None:
+    """Write learnt vectors as peft writes those of prompt tuning: ``PeftModel.from_pretrained`` loads them."""
+    config = getattr(encoder.model.config, "text_config", encoder.model.config)
+    made = need("peft", "encoders", "PromptFL").PromptTuningConfig(
+        task_type="FEATURE_EXTRACTION", num_virtual_tokens=len(vectors), token_dim=vectors.shape[1], num_transformer_submodules=1,
+        num_attention_heads=config.num_attention_heads, num_layers=config.num_hidden_layers, base_model_name_or_path=Path(encoder.folder).name,
+        inference_mode=True,
+    )  # fmt: skip
+    made.save_pretrained(str(place))
+    (place / PEFT_FILES[1]).write_bytes(safetensors_of({"prompt_embeddings": vectors}, {}))
 
 
 def unchanged() -> nn.Module:
@@ -168,7 +345,7 @@ def tokens_of(body: nn.Module, encoder: Encoder, target: EncoderTarget) -> nn.Mo
         head = linear_head(encoder.width, target.classes)
     else:
         head = FeatureClassifier(unchanged(), target.prompts, target.scale)
-    return TowerClassifier(body, head, encoder.modality) if encoder.dual else TokenClassifier(body, head)
+    return (ImageClassifier if encoder.modality == "image" else TokenClassifier)(body, head)
 
 
 def tower_of(encoder: Encoder) -> nn.Module:
@@ -208,7 +385,7 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
         raise ConfigError(
             "a dual encoder takes no virtual tokens",
             where=where,
-            remedy="use a method that changes layers, such as peft.LoraConfig of the layers q_proj and v_proj",
+            remedy="use PromptFL(tokens=8), which learns vectors in the prompts of the classes, or a method that changes layers, such as peft.LoraConfig of q_proj and v_proj",
         )
     try:
         with quiet():

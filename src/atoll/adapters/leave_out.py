@@ -66,7 +66,7 @@ def leave_domains_out(
         seed: divides the rows, and seeds the trainings.
 
     Returns:
-        Accuracies as fractions, each a mean over what was left out: ``zero_shot`` by prompts alone over all rows, ``personalization`` the mean over the
+        Accuracies as fractions, each a mean over what was left out: ``zero_shot`` by prompts alone over all rows (``None`` of an encoder of images alone), ``personalization`` the mean over the
         participants' tests, ``generalization`` of the domain that never trained (``None`` if none is left out), ``comprehensive`` the mean over all domains.
         ``trainable`` values, ``bytes_up`` of a participant in a round, and ``folds`` with the numbers of each. With ``mix``, ``mixed`` is the personalization of the
         participants' own mixtures, and each fold has their weights: of the frozen encoder, of the shared adapter and of the own one.
@@ -80,7 +80,7 @@ def leave_domains_out(
     found = [_tune(job, domains, name, run, seed, mix) for name in folds]
     measures = ("personalization", "generalization", "comprehensive", *(["mixed"] if mix else []))
     return {
-        "zero_shot": _zero_shot(job, domains),
+        "zero_shot": _zero_shot(job, domains) if "text" in job.model.rows.encoder.modalities else None,
         **{name: _mean([one[name] for one in found]) for name in measures},
         "trainable": found[0]["trainable"],
         "bytes_up": int(np.mean([one["bytes_up"] for one in found])),
@@ -91,8 +91,13 @@ def leave_domains_out(
 
 
 def measure_zero_shot(job: Tuning, rows: Sequence[Any], labels: Sequence[str], groups: Sequence[str]) -> dict[str, Any]:
-    """Return what `leave_domains_out` does of prompts alone: no domain trains, so that all are measured the same."""
+    """Return what `leave_domains_out` does of prompts alone: no domain trains, so that all are measured the same.
+
+    Raises:
+        ConfigError: the encoder takes images alone.
+    """
     started = time.perf_counter()
+    job.model.rows.encoder.require_texts()
     found = _zero_shot(job, _divide(job.image or job.text, rows, labels, groups, 0))
     return {
         "zero_shot": found, "personalization": found, "generalization": found, "comprehensive": found, "trainable": 0,

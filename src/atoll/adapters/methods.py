@@ -1,6 +1,6 @@
 """What of an encoder is trained: the methods that a `Tuning` takes.
 
-Methods behind the encoder (`AttAI`, `Bottleneck`, `LinearHead`) take its features, which are computed once and kept. Methods inside it (`Peft`, `BitFit`,
+Methods behind the encoder (`AttAI`, `Bottleneck`, `PromptFL`, `LinearHead`) take its features, which are computed once and kept. Methods inside it (`Peft`, `BitFit`,
 `WholeModel`) run the encoder in every step.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .encoder import Encoder
 
-__all__ = ["AttAI", "BitFit", "Bottleneck", "LinearHead", "Peft", "TuningMethod", "WholeModel", "method_of"]
+__all__ = ["AttAI", "BitFit", "Bottleneck", "LinearHead", "Peft", "PromptFL", "TuningMethod", "WholeModel", "method_of"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,15 @@ class EncoderTarget:
         classes: their number; 0 for a language model.
         prompts: features of a text for each class, ``(classes, width)``; ``None`` for a linear head.
         scale: factor on the cosine of a row with a prompt.
+        labels: the classes' names.
+        prompt: the text that the prompts were made of; empty for the names alone.
     """
 
     classes: int
     prompts: NDArray[Any] | None
     scale: float
+    labels: tuple[str, ...] = ()
+    prompt: str = ""
 
 
 class TuningMethod(Checked):
@@ -43,7 +47,7 @@ class TuningMethod(Checked):
 
     Attributes:
         features: whether it takes the encoder's features instead of tokens or images.
-        prompted: whether it scores classes by their prompts also where none is given: then the prompt is the class's name.
+        prompted: whether it scores classes by their prompts also where none is given: then the prompt is the class's name. An encoder of images alone has no prompts.
     """
 
     features: ClassVar[bool] = True
@@ -60,6 +64,7 @@ class AttAI(TuningMethod):
 
     ``x* = softmax(W2 tanh(W1 x + b1) + b2) * x``, both layers of the features' width m: ``2 (m^2 + m)`` values. A class scores ``scale * cos(x*, prompt)``.
     On the side of texts the same is done to the prompts' features ``t``, ``scale * cos(x, t*)``, as in the figure 3 of the source; on both sides with values of their own.
+    Before an encoder of images alone, a linear head scores ``x*``.
 
     Attributes:
         side: ``"input"``: the features of rows, texts or images; ``"text"``: those of the prompts; ``"both"``.
@@ -81,10 +86,14 @@ class AttAI(TuningMethod):
     def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
         """Return the adapters before the cosines of rows with prompts."""
         layers = _layers()
+        if self.side == "input" and _lacks_prompts(encoder, target):
+            return layers.AdaptedHead(
+                layers.AttentionAdapter(encoder.width), layers.linear_head(encoder.width, target.classes)
+            )
         own, other = (self.side in (side, "both") for side in ("input", "text"))
         return layers.FeatureClassifier(
             layers.AttentionAdapter(encoder.width) if own else layers.unchanged(),
-            _require_prompts(target),
+            _require_prompts(encoder, target),
             target.scale,
             layers.AttentionAdapter(encoder.width) if other else None,
         )
@@ -92,7 +101,9 @@ class AttAI(TuningMethod):
 
 @dataclass(frozen=True)
 class Bottleneck(TuningMethod):
-    """A residual adapter of two layers: ``x + ratio * U relu(D x)`` (Gao et al. 2021, "CLIP-Adapter", with the residual of Houlsby et al. 2019).
+    """A residual adapter of two layers: ``x + ratio * U relu(D x)`` (Gao et al. 2021, "CLIP-Adapter", with the residual of Houlsby et al. 2019), before prompts.
+
+    Before an encoder of images alone, a linear head scores what it makes.
 
     Attributes:
         hidden: numbers between the layers.
@@ -112,7 +123,45 @@ class Bottleneck(TuningMethod):
         """Return the adapter before the prompts' cosines."""
         layers = _layers()
         adapter = layers.BottleneckAdapter(encoder.width, self.hidden, self.ratio)
-        return layers.FeatureClassifier(adapter, _require_prompts(target), target.scale)
+        if _lacks_prompts(encoder, target):
+            return layers.AdaptedHead(adapter, layers.linear_head(encoder.width, target.classes))
+        return layers.FeatureClassifier(adapter, _require_prompts(encoder, target), target.scale)
+
+
+@dataclass(frozen=True)
+class PromptFL(TuningMethod):
+    """Learnt vectors in the prompts of the classes (Guo et al. 2023, "PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of Models").
+
+    The text of a class is ``[v_1] ... [v_n] name``, with ``v_i`` in place of the embeddings of words: ``n w`` values of that width w, shared by all classes (Zhou et al. 2022, "CoOp").
+    A class scores ``scale * cos(x, t(v, name))``; the side of texts is frozen, and runs in every step on one text a class. Rows are encoded once.
+    Words of ``Tuning.prompt`` before ``{label}`` are where the vectors begin, so that the first scores are those of zero-shot.
+
+    Example::
+
+        Tuning(encoder="clip", method=PromptFL(), image="image", prompt="a photo of a {label}")
+
+    Attributes:
+        tokens: n; ``None`` for as many as the prompt has before the name, and 16 where it has none. Vectors without words are drawn from N(0, 0.02^2).
+    """
+
+    prompted: ClassVar[bool] = True
+
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None and self.tokens < 0:
+            raise ConfigError(f"tokens={self.tokens}", where="PromptFL", remedy="use 1 or more, such as 16")
+
+    def build(self, encoder: Encoder, target: EncoderTarget) -> Any:
+        """Return the prompts' classifier.
+
+        Raises:
+            ConfigError: the prompts do not fit the encoder, or it takes no texts.
+        """
+        layers = _layers()
+        _require_prompts(encoder, target)
+        prompts = layers.ContextPrompts.make(encoder, target.labels, target.prompt, self.tokens)
+        return layers.ContextClassifier(encoder, prompts, target.scale)
 
 
 @dataclass(frozen=True)
@@ -232,8 +281,13 @@ def _layers() -> Any:
     return need("atoll.adapters.layers", "torch", "a tuning method")
 
 
-def _require_prompts(target: EncoderTarget) -> NDArray[Any]:
+def _lacks_prompts(encoder: Encoder, target: EncoderTarget) -> bool:
+    return target.prompts is None and "text" not in encoder.modalities
+
+
+def _require_prompts(encoder: Encoder, target: EncoderTarget) -> NDArray[Any]:
     if target.prompts is None:
+        encoder.require_texts()
         raise ConfigError(
             "the classes have no names to make prompts of",
             where="Tuning.prompt",

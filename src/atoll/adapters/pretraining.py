@@ -22,7 +22,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.extras import need
 
-from .encoder import Encoder, pooled_of, prompts_of, quiet, unit_rows
+from .encoder import Encoder, image_features, prompts_of, quiet, text_features, unit_rows
 from .images import ImageSettings, prepare_images
 
 if TYPE_CHECKING:
@@ -248,10 +248,8 @@ def _train(model: Any, tokeniser: Any, pairs: int, steps: int, batch: int, lr: f
     model.train()
     for _ in range(steps):
         own = torch.from_numpy(rng.choice(pairs, size=batch, replace=False))
-        images = pooled_of(model.get_image_features(pixel_values=pixels[own]))
-        texts = pooled_of(
-            model.get_text_features(input_ids=words["input_ids"][own], attention_mask=words["attention_mask"][own])
-        )
+        images = image_features(model, pixels[own])
+        texts = text_features(model, words["input_ids"][own], words["attention_mask"][own])
         units = [torch.nn.functional.normalize(one, dim=-1) for one in (images, texts)]
         scores = model.logit_scale.clamp(max=math.log(100)).exp() * units[0] @ units[1].T
         same = (codes[own, None] == codes[None, own]).float()

@@ -15,12 +15,12 @@ from atoll.core.extras import need
 
 from . import methods
 from .encoded_rows import EncodedRows
-from .encoder import Encoder, prompts_of, quiet
+from .encoder import Encoder, class_prompts, quiet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ABOUT", "ADAPTER", "HEAD", "AdaptedClassifier", "load_adapter"]
+__all__ = ["ABOUT", "ADAPTER", "HEAD", "PEFT_FILES", "AdaptedClassifier", "load_adapter"]
 
 ABOUT = "tuning.json"
 """What a saved adapter belongs to."""
@@ -28,6 +28,8 @@ ADAPTER = "adapter.safetensors"
 """The trained values of a method of Atoll."""
 HEAD = "head.safetensors"
 """The trained values of a head."""
+PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""What peft calls an adapter's settings and values."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,8 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
     found = Encoder.open(encoder, digest=about["digest"], kind=kind, length=about["length"], modality=modality)
     method = getattr(methods, about["method"])(**about["settings"])
     labels = tuple(about["labels"])
-    prompted = bool(about["prompt"]) or method.prompted
-    prompts = prompts_of(found, list(labels), about["prompt"]) if prompted and labels else None
-    target = methods.EncoderTarget(len(labels), prompts, about["scale"])
+    prompts = class_prompts(found, list(labels), about["prompt"], method.prompted) if labels else None
+    target = methods.EncoderTarget(len(labels), prompts, about["scale"], labels, about["prompt"])
     with quiet(), torch.random.fork_rng(devices=[]):
         if isinstance(method, methods.Peft):
             layers, peft = need("atoll.adapters.layers", "torch", "an adapter"), need("peft", "encoders", "Peft")
@@ -95,7 +96,17 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
         else:
             module = method.build(found, target)
     _fill(module, place)
+    if isinstance(method, methods.PromptFL):
+        _fill_context(module, place)
     return AdaptedClassifier(found, module, method.features, labels)
+
+
+def _fill_context(module: Any, place: Path) -> None:
+    """Put learnt vectors in, which lie there as peft names them."""
+    torch = need("torch", "torch", "an adapter")
+    values = need("safetensors.numpy", "torch", "an adapter").load_file(str(place / PEFT_FILES[1]))
+    with torch.no_grad():
+        module.context.copy_(torch.from_numpy(values["prompt_embeddings"]))
 
 
 def _fill(module: Any, place: Path) -> None:

@@ -66,7 +66,7 @@ MethodName = Annotated[
     str,
     typer.Option(
         "--method",
-        help="attai, bottleneck, linear, lora, ia3, prompt, bitfit, whole, or zero-shot, which trains nothing.",
+        help="attai, bottleneck, linear, promptfl, lora, ia3, prompt, bitfit, whole, or zero-shot, which trains nothing.",
     ),
 ]
 Side = Annotated[
@@ -151,22 +151,24 @@ def _table_of(found: dict[str, Any]) -> PlainTable:
 
 
 def _method_of(name: str, encoder: str, side: Literal["input", "text", "both"]) -> Any:
-    """Return a method with the settings that suit layers named as those of BERT, or of CLIP where the encoder is one.
+    """Return a method with the settings that suit layers named as those of BERT, or as those of CLIP and ViT where the encoder has these.
 
     Raises:
         ConfigError: there is no such method.
     """
-    from atoll.adapters import AttAI, BitFit, Bottleneck, Encoder, LinearHead, Peft, WholeModel
+    from atoll.adapters import AttAI, BitFit, Bottleneck, Encoder, LinearHead, Peft, PromptFL, WholeModel
     from atoll.core.errors import ConfigError, nearest
 
-    dual = name in ("lora", "ia3") and Encoder.open(encoder).dual
+    inside = [*Encoder.open(encoder).model.named_modules()] if name in ("lora", "ia3") else []
+    projected = any(own.endswith(".q_proj") for own, _ in inside)
     query, inner = (
         (("q_proj", "v_proj"), ("k_proj", "v_proj", "fc2"))
-        if dual
+        if projected
         else (("query", "value"), ("key", "value", "output.dense"))
     )
     known = {
         "attai": AttAI(side=side), "bottleneck": Bottleneck(), "linear": LinearHead(), "bitfit": BitFit(), "whole": WholeModel(),
+        "promptfl": PromptFL(),
         "lora": Peft("LORA", {"r": 8, "target_modules": [*query]}),
         "ia3": Peft("IA3", {"target_modules": [*inner], "feedforward_modules": [inner[-1]]}),
         "prompt": Peft("PROMPT_TUNING", {"num_virtual_tokens": 8}),
