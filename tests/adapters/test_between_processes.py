@@ -93,22 +93,35 @@ def test_between_processes_it_is_the_simulation_and_a_killed_site_is_missed(plac
         np.testing.assert_allclose(left.params[name], value, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.network
-def test_images_named_in_files_are_opened_at_their_site_alone(place: Path, bridge: Any) -> None:
-    make_dual_encoder(place / "dual")
-    folder = make_pictures(place / "pictures", rows=6)
+def pictures(folder: Path, rows: tuple[int, ...]) -> Any:
+    """Return a population whose CSV files name their images in full: a site has no other setting of folders here."""
+    make_pictures(folder, sites=len(rows), rows=rows)
     for file in folder.glob("*.csv"):
         head, *lines = file.read_text().splitlines()
         names = images_below(folder, [line.split(",")[0] for line in lines])
         file.write_text("\n".join([head, *(f"{n},{line.split(',')[1]}" for n, line in zip(names, lines, strict=True))]))
-    rows = atoll.data.from_csv_folder(folder, target="label", keep=["image"], features=[])
-    job = Tuning(
-        encoder=str(place / "dual"), digest=Encoder.open(str(place / "dual")).digest, method=Bottleneck(4), image="image",
-        length=8, rounds=1, algorithm=atoll.FedAvg(lr=0.5, batch_size=None),
-    )  # fmt: skip
+    return atoll.data.from_csv_folder(folder, target="label", keep=["image"], features=[])
+
+
+@pytest.mark.network
+def test_images_are_opened_at_their_site_alone_and_a_killed_site_is_missed(place: Path, bridge: Any) -> None:
+    make_dual_encoder(place / "dual")
+    rows, more = pictures(place / "of-three", (6, 6, 9)), {"pacing": atoll.Synchronous(quorum=2)}
+    settings: dict[str, Any] = {
+        "encoder": str(place / "dual"), "digest": Encoder.open(str(place / "dual")).digest, "method": Bottleneck(4), "image": "image",
+        "length": 8, "rounds": 2,
+    }  # fmt: skip
+    job = Tuning(**settings, algorithm=atoll.FedAvg(lr=0.5, batch_size=None))
     here, there = atoll.simulate(job, rows, engine="inline"), live(job, rows, bridge.engine())
+    assert there.history.column("bytes_up") == here.metrics.column("bytes_up")
     for name, value in here.params.items():
         np.testing.assert_allclose(there.params[name], value, rtol=1e-5, atol=1e-7)
+    dying = Tuning(**settings, **more, algorithm=Dying(lr=0.5, batch_size=None, here=os.getpid(), doomed=9))
+    left = live(dying, rows, bridge.engine(on_lost="drop"))
+    assert left.history.column("replied") == [2, 2]
+    two = atoll.simulate(job, pictures(place / "of-two", (6, 6)), engine="inline").params
+    for name, value in two.items():
+        np.testing.assert_allclose(left.params[name], value, rtol=1e-5, atol=1e-7)
 
 
 @dataclass(frozen=True, kw_only=True)
