@@ -53,7 +53,7 @@ PEERS: dict[str, dict[str, str]] = {
         "MOON": "Atoll has none: atoll.algorithms.FedProx and atoll.Scaffold correct the drift of local steps", "LightSecAgg": "atoll.reducers.OneShot", "Bonawitz": _MASKED, "HE": _ENCRYPTED, "TenSEAL": _ENCRYPTED, "MPC": "atoll.secure.shares",
         "TopKSparsification": "atoll.stages.TopK", "Quantization": "atoll.ScalarQuantizer", "LDP": "atoll.mechanisms.LocalDP", "DP": "atoll.mechanisms.CentralDP", "DifferentialPrivacy": "atoll.mechanisms.CentralDP",
         "LogisticRegression": _LINEAR, "LinearRegression": "atoll.fitting.Ridge", "CoxPH": "atoll.fitting.Cox, or `atoll fit cox`", "LightGBM": "atoll.trees.Trees(scheme='lightgbm')", "RandomForest": "atoll.trees.Trees(scheme='forest')",
-        "GradientBoosting": _TREES, "GMM": "atoll.fitting.GaussianMixture", "Shapley": "atoll.aggregation.Valued", "FedMD": "atoll.ensemble.FedMD", "HFL": "atoll.topology.Hierarchical",
+        "GradientBoosting": _TREES, "GMM": "atoll.fitting.GaussianMixture", "Shapley": "atoll.aggregation.Valued", "FedMD": "atoll.ensemble.FedMD", "FedBoost": "atoll.ensemble.FedBoost", "PromptFL": "atoll.adapters.PromptFL", "CoOp": "atoll.adapters.PromptFL", "HFL": "atoll.topology.Hierarchical",
         "P2P": "atoll.topology.Gossip", "DecentralizedFL": "atoll.topology.Gossip", "SplitLearning": "atoll.vertical.SplitNet, or `atoll vertical --model net`",
         "VerticalFL": _VERTICAL, "Client": "atoll.task and atoll.client.connect", "Server": "`atoll server`, or atoll.simulate on one machine",
         "Aggregator": "atoll.aggregation.Aggregation", "Trainer": _TRAINING, "Simulator": "atoll.simulate", "train": _TRAINING, "run": "atoll.simulate", "grid_search": "atoll.sweep, or `atoll sweep`", "evaluate": "atoll.Evaluation",

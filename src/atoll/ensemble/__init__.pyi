@@ -1,6 +1,8 @@
 from .accounting import EnsembleLoss as EnsembleLoss
 from .accounting import EnsembleRelease as EnsembleRelease
 from .accounting import account_ensemble as account_ensemble
+from .boosting import BoostedEnsemble as BoostedEnsemble
+from .boosting import FedBoost as FedBoost
 from .clusters import AttributeClusters as AttributeClusters
 from .clusters import CentroidClusters as CentroidClusters
 from .clusters import ClusterRule as ClusterRule
