@@ -12,6 +12,7 @@ import atoll
 from atoll.adapters import Encoder, PromptFL, Tuning, load_adapter
 from atoll.adapters.encoder import prompts_of, quiet, unit_rows
 from atoll.adapters.methods import EncoderTarget
+from atoll.core.algebra.form import safetensors_of
 from atoll.core.errors import AtollError
 from tests.support.encoders import COLOURS, make_dual_encoder, make_encoder, make_pictures
 
@@ -93,6 +94,21 @@ def plain_loop(place: Path, parts: list[tuple[Any, Any]]) -> Any:
     return shared.numpy()
 
 
+def refuse_other_values(folder: Path, encoder: str) -> None:
+    """Check that no value is taken whose form is another, nor any left as it begins."""
+    file = folder / "adapter_model.safetensors"
+    for one in (np.ones((1, 16), np.float32), np.ones((2, 15), np.float32)):  # the first would fill all rows
+        file.write_bytes(safetensors_of({"prompt_embeddings": one}, {}))
+        with pytest.raises(AtollError, match="'context' is missing, unknown or of another shape"):
+            load_adapter(folder, encoder)
+    file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(AtollError, match=r"adapter_model\.safetensors cannot be read"):
+        load_adapter(folder, encoder)
+    file.unlink()
+    with pytest.raises(AtollError, match="'context' is missing"):
+        load_adapter(folder, encoder)
+
+
 def test_images_are_tuned_as_in_a_plain_loop_and_peft_loads_what_is_saved(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +136,8 @@ def test_images_are_tuned_as_in_a_plain_loop_and_peft_loads_what_is_saved(
     names = [str(one) for one in rows.shard(0)["image"]]
     ours = result.model.eval()(parts[0][0]).detach().numpy()
     np.testing.assert_allclose(load_adapter(tmp_path / "adapter", str(place / "dual")).score(names), ours, atol=1e-5)
+    refuse_other_values(tmp_path / "adapter", str(place / "dual"))
+    result.save(tmp_path / "adapter")
     with quiet():
         base = transformers.CLIPModel.from_pretrained(place / "dual")
         loaded = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter"))

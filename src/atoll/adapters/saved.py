@@ -68,7 +68,7 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
         encoder: the encoder's folder, or its name; see `Encoder.open`.
 
     Raises:
-        DataError: there is no adapter, or the encoder is another one than it was trained on.
+        DataError: there is no adapter, its values are missing or another's, or the encoder is another one than it was trained on.
     """
     place, torch = Path(folder), need("torch", "torch", "an adapter")
     if not (place / ABOUT).is_file():
@@ -95,25 +95,48 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
             module = layers.tokens_of(peft.PeftModel.from_pretrained(layers.tower_of(found), str(place)), found, target)
         else:
             module = method.build(found, target)
-    _fill(module, place)
-    if isinstance(method, methods.PromptFL):
-        _fill_context(module, place)
+    _fill(module, place, method)
     return AdaptedClassifier(found, module, method.features, labels)
 
 
-def _fill_context(module: Any, place: Path) -> None:
-    """Put learnt vectors in, which lie there as peft names them."""
-    torch = need("torch", "torch", "an adapter")
-    values = need("safetensors.numpy", "torch", "an adapter").load_file(str(place / PEFT_FILES[1]))
-    with torch.no_grad():
-        module.context.copy_(torch.from_numpy(values["prompt_embeddings"]))
+def _read_values(place: Path, method: methods.TuningMethod) -> dict[str, Any]:
+    """Return the saved values that peft does not load itself, by the parameter's name."""
+    files, library = need("safetensors.numpy", "torch", "an adapter"), need("safetensors", "torch", "an adapter")
+    names = [ADAPTER, HEAD, *([PEFT_FILES[1]] if isinstance(method, methods.PromptFL) else [])]
+    found: dict[str, Any] = {}
+    for file in (place / name for name in names):
+        try:
+            found |= files.load_file(str(file)) if file.is_file() else {}
+        except (OSError, library.SafetensorError) as error:
+            raise DataError(
+                f"{file.name} cannot be read: {error}",
+                where="load_adapter",
+                remedy="save it again with result.save(folder)",
+            ) from error
+    if isinstance(method, methods.PromptFL) and "prompt_embeddings" in found:
+        found["context"] = found.pop("prompt_embeddings")  # as peft calls them
+    return found
 
 
-def _fill(module: Any, place: Path) -> None:
-    """Put the saved values in."""
-    files, torch = need("safetensors.numpy", "torch", "an adapter"), need("torch", "torch", "an adapter")
+def _fill(module: Any, place: Path, method: methods.TuningMethod) -> None:
+    """Put the saved values in.
+
+    Raises:
+        DataError: one is missing, unknown, or of another shape.
+    """
+    torch, values = need("torch", "torch", "an adapter"), _read_values(place, method)
     named = dict(module.named_parameters())
+    inside = isinstance(method, methods.Peft)  # whose body peft has filled
+    wanted = {name for name, p in named.items() if p.requires_grad and not (inside and name.startswith("body."))}
+    odd = sorted(wanted - values.keys()) or sorted(
+        name for name, value in values.items() if name not in named or named[name].shape != value.shape
+    )
+    if odd:
+        raise DataError(
+            f"the values in {place.name!r} are none of this adapter's: {odd[0]!r} is missing, unknown or of another shape",
+            where="load_adapter",
+            remedy="save it again with result.save(folder)",
+        )
     with torch.no_grad():
-        for file in (place / name for name in (ADAPTER, HEAD)):
-            for name, value in files.load_file(str(file)).items() if file.is_file() else ():
-                named[name].copy_(torch.from_numpy(value))
+        for name, value in values.items():
+            named[name].copy_(torch.from_numpy(value))

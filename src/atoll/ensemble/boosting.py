@@ -38,6 +38,7 @@ __all__ = ["BoostedEnsemble", "FedBoost", "WeightedMembers", "draw_members", "sl
 
 Loss = Literal["log", "density", "squared"]
 _LOSSES = ("log", "density", "squared")
+_REACH = 500.0  # logs above it leave no room in a double for what is multiplied with them
 _FLOOR = 0.5
 """Share of a weighted draw that does not look at weights: a member of small weight is still drawn now and then."""
 
@@ -335,7 +336,7 @@ def slopes_of(
         return np.asarray((2 * gaps * told).mean(1) / chances)
     mixed = mix_logs(told, scaled) if mixture is None else mixture
     seen = np.isfinite(mixed)  # a row that no member expects tells nothing
-    share = np.exp(told - np.where(seen, mixed, 0.0)) * seen
+    share = np.exp(np.minimum(told - np.where(seen, mixed, 0.0), _REACH)) * seen
     return np.asarray(-share.mean(1) / chances)
 
 
