@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from abc import ABCMeta
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from operator import index
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .calls import KINDS, is_real, misfit, shown
-from .errors import AtollError, CompositionError, ConfigError
+from .errors import AtollError, CompositionError, ConfigError, nearest
 
-__all__ = ["Checked", "is_real", "numbers", "pairs", "require_kinds", "require_parts", "whole_rows"]
+__all__ = [
+    "Checked",
+    "is_real",
+    "listed_words",
+    "numbers",
+    "pairs",
+    "require_kinds",
+    "require_parts",
+    "require_words",
+    "whole_rows",
+]
 
 
 def require_kinds(part: Any) -> None:
@@ -31,6 +43,29 @@ def require_kinds(part: Any) -> None:
         if not any(KINDS[kind][0](value) for kind in kinds):
             words = " or ".join(KINDS[kind][1] for kind in kinds)
             raise ConfigError(f"{name}={shown(value)}", where=type(part).__name__, remedy=f"use {words}")
+
+
+def require_words(part: Any) -> None:
+    """Refuse words that are none of those that the annotation of their field lists, such as ``Literal["mean", "median"]``.
+
+    Raises:
+        ConfigError: names the first such setting, and the nearest word.
+    """
+    own: Any = type(part)
+    for name, (words, others) in listed_words(own).items():
+        value = getattr(part, name)
+        if _is_one_of(value, words) or any(KINDS[kind][0](value) for kind in others):
+            continue
+        known = [*map(str, words), *(KINDS[kind][1] for kind in others)]
+        hint = nearest(value, [word for word in words if isinstance(word, str)]) if isinstance(value, str) else ""
+        raise ConfigError(f"{name}={shown(value)} is not known.{hint}", where=own.__name__, remedy=f"use {' or '.join(filter(None, [', '.join(known[:-1]), known[-1]]))}")  # fmt: skip
+
+
+def _is_one_of(value: Any, words: Sequence[Any]) -> bool:
+    """Whether a value is one of some words or numbers; ``True`` is not 1."""
+    plain = isinstance(value, str | int | np.integer | np.bool_)
+    truth = isinstance(value, bool | np.bool_)
+    return plain and any(value == word and truth == isinstance(word, bool) for word in words)
 
 
 def require_parts(
@@ -131,6 +166,25 @@ def _plain(kind: Any) -> list[tuple[str, list[str]]]:
     return [(name, kinds) for name, kinds in found.items() if set(kinds) <= set(KINDS)]
 
 
+@functools.cache
+def listed_words(kind: Any) -> dict[str, tuple[tuple[Any, ...], tuple[str, ...]]]:
+    """Return the fields of a dataclass that a caller gives and whose annotation lists words: name -> the words, and the plain kinds that are allowed too."""
+    found = {}
+    for field in fields(kind):
+        owner = next(one for one in kind.__mro__ if field.name in inspect.get_annotations(one))
+        holder = type("_", (), {"__annotations__": {field.name: inspect.get_annotations(owner)[field.name]}})
+        try:
+            whole = get_type_hints(holder, vars(sys.modules[owner.__module__]))[field.name]
+        except NameError:  # a class that only type checkers import
+            continue
+        parts = [whole] if get_origin(whole) is Literal or not get_args(whole) else list(get_args(whole))
+        words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+        others = ["None" if part is NoneType else getattr(part, "__name__", "") for part in parts if get_origin(part) is not Literal]  # fmt: skip
+        if field.init and words and set(others) <= set(KINDS):
+            found[field.name] = (tuple(words), tuple(others))
+    return found
+
+
 class _Made(ABCMeta):
     """Raises a `ConfigError` when a class is called with unknown, missing or too many settings."""
 
@@ -155,11 +209,11 @@ class _Made(ABCMeta):
 
 
 class Checked(metaclass=_Made):
-    """Base class of dataclasses. It checks settings of plain kinds before their own ``__post_init__``, which may then compare them.
+    """Base class of dataclasses. It checks settings of plain kinds before their own ``__post_init__``, which may then compare them. It checks words after it, so a class that knows a better remedy can give it.
 
     Raises:
-        ConfigError: a setting does not match its field, see `require_kinds`, is unknown or is missing. Without a place of its own, its place
-            is the class.
+        ConfigError: a setting does not match its field, see `require_kinds` and `require_words`, is unknown or is missing. Without a place of its own, its
+            place is the class.
     """
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -176,8 +230,13 @@ class Checked(metaclass=_Made):
             except AtollError as error:
                 error.where = error.where or type(self).__name__
                 raise
+            except Exception:
+                require_words(self)  # it may have looked up a word that nobody knows
+                raise
+            require_words(self)
 
         cls.__post_init__ = check_fields  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         require_kinds(self)
+        require_words(self)

@@ -31,6 +31,7 @@ from .sealing import DerivedKeys, RealSealing, Record, Sealing, VirtualSealing
 from .sealing.hpke import KEY
 from .time.clock import Clock
 from .time.meter import Batteries, Spender
+from .validation import require_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,6 +104,7 @@ class World:
     on_restore: Callable[[Sequence[dict[str, Any]]], None] | None = None
 
     def __post_init__(self) -> None:
+        require_words(self)
         check_policies(self.policy)
         if self.roster is None:
             others = dict.fromkeys(getattr(self.population, "others", {}), "party")
@@ -125,8 +127,6 @@ class World:
         self._sealing: Sealing | None = None
         self._secret_key: bytes | None = None
         self._noted: set[type[Event]] = set()
-        if self.sealing not in ("virtual", "real"):
-            raise ConfigError(f"sealing={self.sealing!r}", remedy='use "virtual" or "real"')
         self.reducers: dict[str, dict[str, Any]] = {}  # what lasting reducers know, by the slot of their parties' state
         self.traffics: dict[str, Spender] = {}  # of all scopes and nested programs, by slot
         watts = float(getattr(self.cost, "recharge", 0.0))

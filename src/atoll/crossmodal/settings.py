@@ -12,7 +12,6 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, NonPrivate
 from atoll.core.rooms import Named
 from atoll.core.validation import Checked, require_parts
-from atoll.learn.checks import require_choice
 from atoll.learn.local.examples import ExampleSteps
 from atoll.privacy.accountant import epsilon_of
 from atoll.privacy.calculator import smallest_noise
@@ -22,7 +21,6 @@ from .table import TablePlan, table_gaussian
 
 __all__ = ["CrossmodalSettings"]
 
-_CHOICES = {"optimizer": ("adam", "sgd"), "shared_loss": ("auto", "phones", "fused"), "table": ("auto", "exact", "private"), "weights": ("rows", "equal")}  # fmt: skip
 _TABLE_SHARE = 0.2
 """Of an epsilon, what the table alone may cost."""
 
@@ -99,10 +97,6 @@ class CrossmodalSettings(Checked):
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Crossmodal", remedy="use a positive, finite number")  # fmt: skip
         if self.pretrain < 0 or not 0 <= self.test < 1 or not 0 <= self.valid < 1:
             raise ConfigError(f"pretrain={self.pretrain}, test={self.test}, valid={self.valid}", where="Crossmodal", remedy="use steps of at least 0, and shares below 1")  # fmt: skip
-        for name, choices in _CHOICES.items():
-            require_choice("Crossmodal", name, getattr(self, name), choices)
-        if self.bits not in (32, 16, 8):
-            raise ConfigError(f"bits={self.bits}", where="Crossmodal", remedy="use 32, 16 or 8")
         if isinstance(self.classes, str):
             raise ConfigError(f"classes={self.classes!r}", where="Crossmodal", remedy="give a list of names")
         self._require_privacy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -305,10 +305,6 @@ class Power(Checked):
             raise ConfigError(
                 f"transmit={self.transmit}, compute={self.compute} watts", where="Power", remedy="use at least 0"
             )
-        if self.lost not in get_args(Lost):
-            raise ConfigError(f"lost={self.lost!r}", where="Power", remedy="use 'share', 'parts' or 'full'")
-        if self.stopped not in get_args(Stopped):
-            raise ConfigError(f"stopped={self.stopped!r}", where="Power", remedy="use 'done' or 'full'")
 
     def joules(
         self, talking: NDArray[np.float64], training: NDArray[np.float64], gigahertz: NDArray[np.float64]

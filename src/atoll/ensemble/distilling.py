@@ -25,7 +25,7 @@ from atoll.core.federation.reducer import Reducer
 from atoll.core.job import members_of
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
-from atoll.learn.checks import require_choice, require_count, require_positive
+from atoll.learn.checks import require_count, require_positive
 from atoll.learn.round.evaluation import Evaluation
 from atoll.learn.training import Training
 from atoll.torch import seeded
@@ -258,7 +258,6 @@ class FedBE(FedDF):
         super().__post_init__()
         require_count("FedBE", samples=self.samples)
         require_positive("FedBE", concentration=self.concentration)
-        require_choice("FedBE", "law", self.law, ("gaussian", "dirichlet"))
 
     def join_models(
         self, models: Sequence[nn.Module], mean: nn.Module, sizes: Sequence[float], rng: Rng

@@ -55,8 +55,6 @@ class OverArch(Checked):
     decay: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.inputs not in ("predictions", "hidden", "both"):
-            raise ConfigError(f"inputs={self.inputs!r}", where="OverArch", remedy="use predictions, hidden or both")
         if self.epochs < 1 or not self.lr > 0 or self.decay < 0 or any(width < 1 for width in self.hidden):
             raise ConfigError(
                 f"epochs={self.epochs}, lr={self.lr}, decay={self.decay}, hidden={list(self.hidden)}",

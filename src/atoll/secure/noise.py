@@ -301,8 +301,6 @@ class LatticeNoise(Stage, Worded, Guarding):
             raise ConfigError(
                 f"inflation={self.inflation}", where=where, remedy="use a factor of at least 1, such as 1.01"
             )
-        if self.unit not in ("user", "island"):
-            raise ConfigError(f"unit={self.unit!r}", where=where, remedy="use 'user' or 'island'")
         self._require_parts(where)
         self._require_noise(where)
 

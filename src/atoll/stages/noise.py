@@ -54,8 +54,6 @@ class GaussianNoise(Stage, Guarding):
             raise ConfigError(
                 f"multiplier={self.multiplier}", where="GaussianNoise", remedy="use a finite number above 0"
             )
-        if self.unit not in ("user", "island"):
-            raise ConfigError(f"unit={self.unit!r}", where="GaussianNoise", remedy="use 'user' or 'island'")
 
     def encode(self, value: Tree, context: StageContext) -> Tree:
         """Encode a block of one."""

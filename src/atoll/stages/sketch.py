@@ -49,8 +49,6 @@ class CountSketch(Packed, Estimated):
             raise ConfigError(
                 f"columns={self.columns}, depth={self.depth}", where="CountSketch", remedy="use at least 1 of each"
             )
-        if self.estimate not in ("mean", "median"):
-            raise ConfigError(f"estimate={self.estimate!r}", where="CountSketch", remedy="use 'mean' or 'median'")
         object.__setattr__(self, "unbiased", self.estimate == "mean")
 
     def public(self, rng: Rng) -> Tree:

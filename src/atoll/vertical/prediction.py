@@ -74,8 +74,6 @@ class VerticalPrediction(Checked, Job):
     def __post_init__(self) -> None:
         if self.rows is not None and (not self.rows.startswith(ROWS) or self.target is not None):
             raise ConfigError(f"rows={self.rows!r}", where="VerticalPrediction", remedy=f"name a result of the guest that begins with {ROWS!r}, without target=")  # fmt: skip
-        if self.unknown not in ("refuse", "guest"):
-            raise ConfigError(f"unknown={self.unknown!r}", where="VerticalPrediction", remedy="use 'refuse' or 'guest'")
         Vertical(id=self.id, key=self.key, repeats=self.repeats)  # refuses what a training would
 
     @property

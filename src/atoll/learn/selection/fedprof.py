@@ -17,7 +17,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.party import Parties
 from atoll.core.validation import numbers
 
-from ..checks import require_choice, require_positive
+from ..checks import require_positive
 from ..profiles import FLOOR, gaussian_kl
 from .base import Candidates, Seen, draw, members, places_of
 from .uniform import Uniform
@@ -213,7 +213,6 @@ class FedProf(Uniform):
         if self.lag < 0:
             raise ConfigError(f"lag={self.lag}", where="FedProf", remedy="use a whole number of at least 0")
         require_positive("FedProf", floor=self.floor)
-        require_choice("FedProf", "matching", self.matching, ("clear", "encrypted"))
         if self.lag and self.matching == "encrypted":
             raise ConfigError(
                 f"lag={self.lag} with matching='encrypted', which is for synchronous rounds",

@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Parties
-from atoll.learn.checks import require_choice, require_count
+from atoll.learn.checks import require_count
 
 from .base import Candidates, Seen, draw, members, places_of, top
 from .uniform import Uniform
@@ -56,7 +56,6 @@ class PowerOfChoice(Uniform):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("PowerOfChoice", d=self.d, rows=self.rows)
-        require_choice("PowerOfChoice", "variant", self.variant, ("pow", "cpow", "rpow"))
         if not isinstance(self.count, float) and self.d < self.count:
             raise ConfigError(
                 f"d={self.d} candidates for count={self.count}", where="PowerOfChoice", remedy="use d >= count"

@@ -63,8 +63,6 @@ class Gossip(Decentralised):
             raise ConfigError(
                 f"gamma={self.gamma} without a compressor", where="Gossip", remedy="give compress=, or 1.0"
             )
-        if self.share not in ("state", "params"):
-            raise ConfigError(f"share={self.share!r}", where="Gossip", remedy="use 'state' or 'params'")
 
     @property
     def needs(self) -> tuple[Need, ...]:

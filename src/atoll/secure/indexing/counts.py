@@ -224,8 +224,6 @@ class CountNoise(Checked):
     def __post_init__(self) -> None:
         if not (math.isfinite(self.multiplier) and self.multiplier > 0):
             raise ConfigError(f"multiplier={self.multiplier}", where="CountNoise", remedy="use a finite number above 0")
-        if self.space not in ("counts", "codewords"):
-            raise ConfigError(f"space={self.space!r}", where="CountNoise", remedy="use 'counts' or 'codewords'")
 
     def bound_move(self, sizes: Sizes, books: Mapping[str, list[Book]]) -> float:
         """How far one client moves the release, in L2 on whole numbers.
