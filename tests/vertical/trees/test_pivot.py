@@ -42,11 +42,11 @@ def train(parties, **settings):
 
 CASES = [
     (BINARY, 1, "boosting", "enhanced"),
-    (REGRESSION, 2, "boosting", "basic"),
     (MULTICLASS, 1, "forest", "basic"),
     *[
         pytest.param(*case, marks=pytest.mark.slow)
         for case in [
+            (REGRESSION, 2, "boosting", "basic"),
             (BINARY, 2, "boosting", "basic"),
             (MULTICLASS, 2, "boosting", "enhanced"),
             (REGRESSION, 2, "forest", "enhanced"),
