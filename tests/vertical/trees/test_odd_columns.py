@@ -8,7 +8,7 @@ import pytest
 import atoll
 from atoll.core.errors import ConfigError, DataError
 from atoll.secure.encrypted import Paillier
-from atoll.vertical import FedXGBoost, Pivot, SecureBoost, Vertical, train_pooled
+from atoll.vertical import FedXGBoost, Pivot, SecureBoost, Vertical, VerticalLinear, train_pooled
 
 ODD = {
     "constant": lambda a: np.full(len(a), 3.0),
@@ -65,6 +65,29 @@ def test_products_of_odd_columns_are_the_plain_sums(odd):
         for model in (FedXGBoost(**few), SecureBoost(**few, security="none"))
     )
     np.testing.assert_array_equal(hidden.predictions["federated"], plain.predictions["federated"])
+
+
+HIDDEN = Pivot(trees=1, depth=2, bins=4, security="enhanced")
+
+
+@pytest.mark.parametrize(
+    ("model", "bare"),
+    [
+        (HIDDEN, "bank"),
+        (VerticalLinear(cipher=SHORT), "shop"),
+        pytest.param(HIDDEN, "shop", marks=pytest.mark.slow),
+        pytest.param(Pivot(trees=1, depth=2, bins=4), "bank", marks=pytest.mark.slow),
+    ],
+)
+def test_a_party_may_have_no_column(model, bare):
+    pytest.importorskip("gmpy2")
+    pytest.importorskip("rbcl")
+    data = parties("empty", rows=80)
+    data[bare] = {name: values for name, values in data[bare].items() if name in ("id", "y")}
+    job = Vertical(model=model)
+    found = atoll.simulate(job, data, engine="inline", progress=False)
+    np.testing.assert_allclose(found.predictions["federated"], train_pooled(job, data, found.outcome), atol=1e-8)
+    assert (len(np.unique(found.predictions["alone"])) == 1) == (bare == "bank")
 
 
 def test_what_no_tree_can_use_is_refused():

@@ -161,7 +161,9 @@ class PeerColumns:
         require(good and isinstance(key, Mapping), f"{columns!r} columns at {name!r}", "VerticalLinear")
         self.fields = ColumnFields(rows, columns, cipher.key_bits)  # type: ignore[arg-type]
         sealed = require_ciphertexts(found.get("sealed"), rows * self.fields.count, cipher.key_bits, name)
-        self._parts = [SealedVector(cipher, key, each) for each in sealed.reshape(self.fields.count, rows, -1)]
+        self._parts = [
+            SealedVector(cipher, key, each) for each in sealed.reshape(self.fields.count, rows, sealed.shape[1])
+        ]
         self._size = sealed.shape[1]
 
     def multiply(self, v: NDArray[np.float64], secret: Secret) -> NDArray[np.uint8]:

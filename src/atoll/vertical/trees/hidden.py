@@ -351,7 +351,7 @@ async def follow_rows(by: Any, left: Flags) -> Flags:
         else:
             went = await by.meet(here, inside)
             both = [went, inside ^ went]
-        inside = np.stack(both, axis=-1).reshape(*left.shape[:2], -1)
+        inside = np.stack(both, axis=-1).reshape(*left.shape[:2], 2 * here.shape[2])
         first = 2 * first + 1
     return inside
 
@@ -361,7 +361,7 @@ async def sum_leaves(by: Any, inside: Flags, values: Numbers) -> Numbers:
     rows, outputs = len(inside), values.shape[2]
     words = np.broadcast_to(values, (rows, *values.shape)).reshape(-1, outputs)
     found = await by.choose(inside.ravel(), np.ascontiguousarray(words))
-    return found.reshape(rows, -1, outputs).sum(axis=1, dtype=found.dtype)
+    return found.reshape(rows, len(values) * values.shape[1], outputs).sum(axis=1, dtype=found.dtype)
 
 
 async def limit_leaves(by: Any, values: Numbers) -> Numbers:

@@ -220,7 +220,7 @@ class Pivot(VerticalModel):
         else:
             left = _sides_of_nodes(part, sides)
         nodes = (1 << int(part["depth"])) - 1
-        inside = run_plain(follow_rows(by, left.reshape(len(x), -1, nodes)))
+        inside = run_plain(follow_rows(by, left.reshape(len(x), len(values), nodes)))
         return _finish(part, run_plain(sum_leaves(by, inside, values)), len(values))
 
     async def predict_guest(
@@ -446,9 +446,8 @@ def _read_shape(message: Any) -> tuple[list[int], list[bool]]:
     require(isinstance(message, Mapping) and set(names) <= set(message), "no numbers of cuts", "Pivot")
     counts, holes = (np.asarray(message[name]) for name in names)
     good = counts.ndim == 1 and counts.shape == holes.shape
-    good = (
-        good and counts.dtype == np.int64 and holes.dtype == np.bool_ and bool(((counts >= 0) & (counts < 256)).all())
-    )
+    if good and counts.size:  # an empty list has no type
+        good = counts.dtype == np.int64 and holes.dtype == np.bool_ and bool(((counts >= 0) & (counts < 256)).all())
     require(good, "no numbers of cuts", "Pivot")
     return counts.tolist(), holes.tolist()
 
@@ -515,7 +514,7 @@ async def _predict(part: Part, x: NDArray[Any], circle: Circle, peers: Peers) ->
             chosen = nothing if by is None else np.asarray(part["chosen"].unpack())
             left = await share_sides(circle, candidates, transfers, chosen, mine.T)
         if by is not None:
-            trees = left.T.reshape(len(mine), -1, nodes)
+            trees = left.T.reshape(len(mine), len(values), nodes)
             words = (
                 values.astype(np.uint64)
                 if circle.me == 0 or transfers is not None
