@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import sqlite3
 from decimal import Decimal
 from pathlib import Path
@@ -227,6 +228,18 @@ def test_silos_that_are_not_there_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(AtollError, match="no CSV or Parquet file"):
         open_silo(tmp_path / "empty").read_schema()
+
+
+def test_a_policy_from_a_pipe_is_that_of_all_silos(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "p.csv").write_text("id,ward\n1,A\n2,B\n")
+    reader, writer = os.pipe()
+    os.write(writer, b"policy: {min_count: 3}\ntables: {p: {columns: {ward: public}}}\n")
+    os.close(writer)
+    with connect(silos={"a": tmp_path / "a", "b": tmp_path / "b"}, policy=f"/dev/fd/{reader}") as db:
+        assert (db.policy().min_count, db.policy().table("p").column("ward").level) == (3, "public")
+    os.close(reader)
 
 
 def test_one_folder_under_two_names_is_said(tmp_path: Path) -> None:

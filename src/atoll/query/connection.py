@@ -545,6 +545,7 @@ def connect(
     """
     if not isinstance(silos, Mapping) or not silos:
         raise ConfigError(f"silos={silos!r}", where="connect", remedy='name at least two: silos={"north": "north/", "south": "south.duckdb"}')  # fmt: skip
+    allowed = _read_policy(policy)  # once: a pipe gives its content to the first who reads
     made, first = dict[str, Silo](), dict[str, str]()
     with contextlib.ExitStack() as stack:
         for name, given in silos.items():
@@ -553,7 +554,7 @@ def connect(
                 if first.setdefault(place, str(name)) != str(name):
                     what = f"the silos {first[place]!r} and {str(name)!r} are both {str(given)!r}, and each row counts twice"
                     warnings.warn(what, RuntimeWarning, stacklevel=level_outside())
-            made[str(name)] = given if isinstance(given, Silo) else open_silo(given, policy, str(name))
+            made[str(name)] = given if isinstance(given, Silo) else open_silo(given, allowed, str(name))
             stack.callback(made[str(name)].close)
         stack.pop_all()
     return SqlConnection(made, strategy, folder=folder)
@@ -571,15 +572,19 @@ def open_silo(path: str | Path, policy: Any = None, name: str = "") -> Silo:
         DataError: there is no such folder or file, or it is of another kind.
         ConfigError: the policy cannot be used.
     """
-    if isinstance(policy, str | Path):
-        policy = QueryPolicy.read(policy)
-    elif isinstance(policy, Mapping):
-        policy = QueryPolicy.of(policy)
+    policy = _read_policy(policy)
     if isinstance(path, str) and is_postgres(path):
         limits = policy or QueryPolicy()
         return Silo(PostgresDatabase(path, limits.seconds), limits, name or urlsplit(path).path.strip("/"))
     place = Path(path).resolve()
     return Silo(_source_of(place), policy, name or place.stem)
+
+
+def _read_policy(given: Any) -> Any:
+    """A policy of a file, or of its content; anything else as it is."""
+    if isinstance(given, str | Path):
+        return QueryPolicy.read(given)
+    return QueryPolicy.of(given) if isinstance(given, Mapping) else given
 
 
 def _source_of(place: Path) -> SiloSource:
