@@ -21,6 +21,8 @@ __all__ = ["quantile_kinds", "write_out_quantiles"]
 _ALLOWED = ("with_", "from_", "joins", "expressions", "where", "group", "having", "order", "limit", "offset", "distinct", "kind", "hint")  # fmt: skip
 _MOST = 10_000
 """Largest denominator of a quantile: ranks are multiplied by it."""
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+"""Types of whole numbers that fit the parties' own."""
 _ROWS, _RANKED = "@rows", "@ranked"
 
 
@@ -28,7 +30,10 @@ def write_out_quantiles(tree: Any, type_of: Callable[[Any, Any], str]) -> Any:
     """The tree with ``median``, ``quantile_cont`` and ``quantile_disc`` written out, where that gives DuckDB's value; others stay.
 
     With n values in a group and r their ranks from 1, the discrete quantile q is the value with ``r = max(1, ceil(q n))``. The continuous one lies between the values around ``r = 1 + q (n - 1)``, and of decimals is
-    cut off after their last place. NULL counts for neither. Parties do not divide, so a continuous quantile inside a subquery stays. Changes the tree.
+    cut off after their last place. NULL counts for neither. ``PERCENTILE_CONT(q) WITHIN GROUP (ORDER BY x DESC)`` is the quantile 1 - q.
+
+    Parties hold a quotient by a constant as a fraction, which they compare and show, and add to nothing. So inside a subquery a continuous quantile p / s of whole numbers is ``(s L + (H - L) f) / s``, with L and H the
+    values around it and ``f = p (n - 1) - s (rank of L - 1)``; of other numbers it stays. Changes the tree.
 
     Args:
         tree: the statement, with the table of every column.
@@ -45,7 +50,7 @@ def _write_out(exp: Any, select: Any, type_of: Callable[[Any, Any], str], *, ins
     parts = [*select.expressions, *(select.args[name] for name in ("having", "order") if select.args.get(name))]
     found = [node for part in parts for node in _own_quantiles(exp, part)]
     more = any(value for name, value in select.args.items() if name not in _ALLOWED)
-    if not found or more or any(part.find(exp.Query, exp.Window) for part in parts):
+    if not found or more or any(part.find(exp.Query, exp.Window) for part in parts) or _reads_around(exp, select):
         return
     read = [one for node in found if (one := _read(exp, node)) is not None]
     keys, grouped = group_keys(exp, select), select.args.get("group") is not None
@@ -54,9 +59,9 @@ def _write_out(exp: Any, select: Any, type_of: Callable[[Any, Any], str], *, ins
     rows, made = _RankedRows(exp, keys), []
     for node, (value, share, smooth) in zip(found, read, strict=True):
         kind = type_of(select, node)
-        if smooth and (inside or not kind.startswith(("DOUBLE", "DECIMAL", "FLOAT"))):
+        if smooth and (type_of(select, value) not in _WHOLE if inside else not kind.startswith(("DOUBLE", "DECIMAL", "FLOAT"))):  # fmt: skip
             return
-        made.append(rows.quantile(value, share, smooth, kind))
+        made.append(rows.fraction(value, share) if smooth and inside else rows.quantile(value, share, smooth, kind))
     for node, one in zip(found, made, strict=True):
         node.replace(exp.paren(one, copy=False))
     for name in ("expressions", "having", "order"):
@@ -71,6 +76,12 @@ def _write_out(exp: Any, select: Any, type_of: Callable[[Any, Any], str], *, ins
     select.set("from_", exp.From(this=source))
 
 
+def _reads_around(exp: Any, select: Any) -> bool:
+    """Whether a SELECT reads columns of a statement around it: a table of ranked rows could not."""
+    own = {one.alias_or_name for one in select.find_all(exp.Table, exp.Subquery)}
+    return any(column.table not in own for column in select.find_all(exp.Column) if column.table)
+
+
 def quantile_kinds(exp: Any) -> tuple[type, ...]:
     """Return the nodes that sqlglot has for quantiles."""
     return (exp.Median, exp.PercentileCont, exp.PercentileDisc, exp.Quantile)
@@ -78,25 +89,38 @@ def quantile_kinds(exp: Any) -> tuple[type, ...]:
 
 def _own_quantiles(exp: Any, part: Any) -> list[Any]:
     """The quantiles of a part of a SELECT, with their FILTER, outside of other aggregates and subqueries."""
-    found = find_outermost(part, (exp.Filter, exp.AggFunc), (exp.Query, exp.Window, exp.WithinGroup), top=False)
-    return [node for node in found if isinstance(node.this if isinstance(node, exp.Filter) else node, quantile_kinds(exp))]  # fmt: skip
+    found = find_outermost(part, (exp.Filter, exp.WithinGroup, exp.AggFunc), (exp.Query, exp.Window), top=False)
+    return [node for node in found if isinstance(_called(exp, node), quantile_kinds(exp))]
+
+
+def _called(exp: Any, node: Any) -> Any:
+    """The function itself, of one with FILTER or WITHIN GROUP."""
+    return _called(exp, node.this) if isinstance(node, exp.Filter | exp.WithinGroup) else node
 
 
 def _read(exp: Any, node: Any) -> tuple[Any, Fraction, bool] | None:
     """The values of a quantile, its share of them, and whether it lies between two; ``None`` if it is not one number."""
     inner, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
-    share = Fraction(1, 2)
+    share, order = Fraction(1, 2), None
+    if isinstance(inner, exp.WithinGroup):
+        order, inner = inner.expression.expressions, inner.this
+        if len(order) != 1 or inner.args.get("expression") is not None:
+            return None
     if not isinstance(inner, exp.Median):
-        given = inner.args.get("quantile") or inner.args.get("expression")
+        given = inner.this if order else inner.args.get("quantile") or inner.args.get("expression")
         if not isinstance(given, exp.Literal) or given.is_string:
             return None
         share = Fraction(given.this)
-    value = inner.this
+    value, smooth = inner.this if order is None else order[0].this, isinstance(inner, exp.Median | exp.PercentileCont)
+    if order is not None and order[0].args.get("desc"):
+        if not smooth:  # of two values that are as near, it is the other one
+            return None
+        share = 1 - share
     if not 0 <= share <= 1 or share.denominator > _MOST or isinstance(value, exp.Distinct | exp.Order):
         return None
     if condition is not None:
         value = exp.Case(ifs=[exp.If(this=condition.copy(), true=value.copy())])
-    return value, share, isinstance(inner, exp.Median | exp.PercentileCont)
+    return value, share, smooth
 
 
 class _RankedRows:
@@ -140,16 +164,9 @@ class _RankedRows:
         if name not in self.ranked:
             self.ranked.append(name)
         p, s = share.numerator, share.denominator
-        rank, count = self._times(self._at(f"r_{name}"), s), self._times(self._at(f"n_{name}"), p)
-
-        def bound(kind: Any, compare: Any, more: int) -> Any:
-            end = exp.Add(this=count.copy(), expression=exp.Literal.number(more)) if more else count.copy()
-            where = exp.Where(this=compare(this=rank.copy(), expression=end))
-            return exp.Filter(this=kind(this=column.copy()), expression=where)
-
         if not smooth:
-            return bound(exp.Min, exp.GTE, 0) if 2 * p <= s else bound(exp.Max, exp.LT, s)
-        low, high = bound(exp.Max, exp.LTE, s - p), bound(exp.Min, exp.GTE, s - p)
+            return self._bound(column, exp.Min, exp.GTE, share, 0) if 2 * p <= s else self._bound(column, exp.Max, exp.LT, share, s)  # fmt: skip
+        low, high = self._around(column, share)
         part: Any = exp.Literal.number("0.5")
         if share != Fraction(1, 2):
             before = exp.paren(
@@ -167,6 +184,42 @@ class _RankedRows:
         whole = exp.func("trunc", exp.Add(this=units[0], expression=exp.Mul(this=units[1], expression=part)))
         unit = exp.cast(exp.Literal.number(f"{10.0**-scale:.{scale}f}"), f"DECIMAL(18, {scale})")
         return exp.cast(exp.Mul(this=exp.cast(whole, "DECIMAL(18, 0)"), expression=unit), kind, dialect="duckdb")
+
+    def fraction(self, value: Any, share: Fraction) -> Any:
+        """A continuous quantile of whole numbers, as one whole number by another.
+
+        Args:
+            value: of a row.
+            share: q, from 0 to 1.
+        """
+        exp, column = self.exp, self.column(value)
+        if column.name not in self.ranked:
+            self.ranked.append(column.name)
+        p, s = share.numerator, share.denominator
+        low, high = self._around(column, share)
+        if s <= 2:  # between two values it is in the middle
+            over: Any = exp.Add(this=low, expression=high) if s == 2 else low
+            return exp.Div(this=exp.paren(over, copy=False), expression=exp.Literal.number(s), typed=False)
+        one = exp.Literal.number(1)
+        before = exp.paren(exp.Sub(this=exp.Count(this=column.copy()), expression=one), copy=False)
+        first = self._bound(self._at(f"r_{column.name}"), exp.Max, exp.LTE, share, s - p, ranks=column.name)
+        rank = exp.paren(exp.Sub(this=first, expression=one.copy()), copy=False)
+        part = exp.paren(exp.Sub(this=self._times(before, p), expression=self._times(rank, s)), copy=False)
+        way = exp.paren(exp.Sub(this=high, expression=low.copy()), copy=False)
+        over = exp.paren(exp.Add(this=self._times(low, s), expression=exp.Mul(this=way, expression=part)), copy=False)
+        return exp.Div(this=over, expression=exp.Literal.number(s), typed=False)
+
+    def _around(self, column: Any, share: Fraction) -> tuple[Any, Any]:
+        """The values around a continuous quantile."""
+        exp, rest = self.exp, share.denominator - share.numerator
+        return self._bound(column, exp.Max, exp.LTE, share, rest), self._bound(column, exp.Min, exp.GTE, share, rest)
+
+    def _bound(self, column: Any, kind: Any, compare: Any, share: Fraction, more: int, ranks: str = "") -> Any:
+        """The least or largest of a column where its rank, or that of another one, is so near to a share of the number of values."""
+        exp, name = self.exp, ranks or column.name
+        rank, count = self._times(self._at(f"r_{name}"), share.denominator), self._times(self._at(f"n_{name}"), share.numerator)  # fmt: skip
+        end = exp.Add(this=count, expression=exp.Literal.number(more)) if more else count
+        return exp.Filter(this=kind(this=column.copy()), expression=exp.Where(this=compare(this=rank, expression=end)))
 
     def source(self, select: Any) -> Any:
         """The table: the rows, and around them the ranks."""

@@ -85,7 +85,7 @@ class Extents:
             for product, factor in bound.items():
                 if factor * len(bound) >= _LARGEST:
                     raise CompositionError("a number of the answer might leave 64 bits", where="smcql", remedy="divide or round the values in the statement")  # fmt: skip
-                if column in product:
+                if column in product and factor:  # what is multiplied by 0 may be of any size
                     found = min(found, int((_LARGEST // (factor * len(bound))) ** (1 / len(product))))
         return found
 
@@ -164,7 +164,7 @@ class Extents:
     def _of_windows(self, operator: Ranked, n: int, known: ColumnBounds) -> ColumnBounds:
         made = {}
         for one in operator.columns:
-            bound: Bound = {(): 1} if one.value is None else self._bound(one.value, known)
+            bound: Bound = {(): 1} if one.value is None or one.operation == "count" else self._bound(one.value, known)
             made[one.column.name] = self._keep(_times(bound, 1 if one.operation in ("min", "max", "lag") else n))
         return made
 

@@ -218,7 +218,7 @@ class GroupPlanner(WindowPlanner):
         if self.strict and isinstance(inner, quantile_kinds(exp)):
             raise self.one_row(inner)
         if name not in _KNOWN:
-            raise refuse(f"{text} under shares", "use COUNT, SUM, AVG, VAR_SAMP, STDDEV, CORR, MIN or MAX, or MEDIAN of numbers in the outermost SELECT")  # fmt: skip
+            raise refuse(f"{text} under shares", "use COUNT, SUM, AVG, VAR_SAMP, STDDEV, CORR, MIN or MAX, or MEDIAN of numbers in the outermost SELECT and of whole numbers in a subquery, or QUANTILE_DISC")  # fmt: skip
         if any(one is not None and any(not self.is_local_query(q) for q in self.queries(one)) for one in (inner, where)):  # fmt: skip
             raise refuse(f"a subquery inside {text}", "give it a name in a table of FROM: SELECT sum(x) FROM (SELECT (…) AS x FROM …)")  # fmt: skip
         put = _Columns(self, columns, None if where is None else self.condition(where, names), distinct)

@@ -29,6 +29,7 @@ from .near import make_near_plan
 from .operators import (
     AggregateOutput,
     ChosenValue,
+    Computed,
     Filtered,
     Fixed,
     GroupColumn,
@@ -36,6 +37,7 @@ from .operators import (
     JoinedRows,
     LeafRows,
     Limited,
+    MissingValue,
     Operator,
     Order,
     Quotient,
@@ -286,11 +288,22 @@ class SecurePlanner(GroupPlanner):
             text, value, kind = node.sql("duckdb"), self.value(node, names), self.kind(node, names)
             keys.add(text)
             self._require_shown(value)
-            if isinstance(value, Quotient) and isinstance(value.over, Stored) and isinstance(value.under, Stored):
-                outputs.append(AggregateOutput(QueryAggregate("avg", text, kind, (0, 1)), (value.under, value.over)))
+            if isinstance(value, Quotient):
+                outputs.append(AggregateOutput(QueryAggregate("avg", text, kind, (0, 1)), self._open_quotient(names, value)))  # fmt: skip
                 continue
             names.operator, (column,) = self.store(names.operator, [value], f"{text} beside the aggregates", words=True)
             named.append((text, replace(column, code=self._typed(column.code, kind)), kind))
+
+    def _open_quotient(self, names: SelectNames, value: Quotient) -> tuple[Stored, Stored]:
+        """What a quotient is divided by, and what is divided, as numbers to open: by 0 where it is NULL."""
+        over, under = value.over, value.under
+        if isinstance(over, Stored) and isinstance(under, Stored) and over.number and under.number:
+            return under, over
+        zero = Fixed(_WHOLE, value=0)
+        there = ChosenValue(under.code, value.bases, cases=((MissingValue(over), Fixed(under.code, value=0)),), default=under)  # fmt: skip
+        parts = [Computed(one.code, value.bases, "+", left=one, right=zero) for one in (there, over)]
+        names.operator, (by, divided) = self.store(names.operator, parts, "a quotient of the answer")
+        return by, divided
 
     def _nodes_around(self, node: Any) -> Iterator[Any]:
         """The expressions that a node stands in, within its SELECT."""
@@ -403,10 +416,10 @@ class SecurePlanner(GroupPlanner):
         keys: list[tuple[str, Stored, str]] = []
         for node in shown:
             value, text = self.value(node, names), node.sql("duckdb")
-            if isinstance(value, Quotient) and isinstance(value.over, Stored) and isinstance(value.under, Stored):
+            if isinstance(value, Quotient):
                 aggregate = QueryAggregate("avg", text, self.kind(node, names), (0, 1))
                 self._require_shown(value)  # a share of the rows shows by what they are ordered
-                outputs.append(AggregateOutput(aggregate, (value.under, value.over)))
+                outputs.append(AggregateOutput(aggregate, self._open_quotient(names, value)))
                 continue
             names.operator, (column,) = self.store(names.operator, [value], "the answer", words=True)
             keys.append((text, replace(column, code=self._typed(column.code, self.kind(node, names))), self.kind(node, names)))  # fmt: skip
