@@ -12,6 +12,7 @@ from atoll.core.errors import AtollError, DataError, QuorumError
 from atoll.core.requests.island import Island
 from atoll.core.requests.request import Reply
 from atoll.crossmodal import BiGRU, Crossmodal, FrameCNN, SideModel, Utterances
+from atoll.crossmodal import parties as parties_of_a_job
 from atoll.engines import Inline
 from atoll.privacy import epsilon_of
 from tests.crossmodal.helpers import made_side
@@ -63,7 +64,8 @@ def test_the_others_go_on_when_a_party_dies_at_any_step(step, party):
     assert all(0 <= side["f1"] <= 1 for side in found.sides.values())
 
 
-def test_a_party_that_was_away_for_a_round_returns_and_its_peers_have_what_it_learnt():
+def test_a_party_that_was_away_for_a_round_returns_and_its_peers_have_what_it_learnt(monkeypatch):
+    monkeypatch.setattr(parties_of_a_job, "count_noisily", lambda rows, noise, stream: rows)
     job = replace(JOB, epsilon=3.0, classes=("negative", "positive"))
     for gone in (("train", 2), ("mix", 2)):
         found = play(job, engine=Losing(gone, party=1))
@@ -125,11 +127,13 @@ def test_the_promise_is_that_of_an_independent_accountant():
     job = replace(JOB, epsilon=4.0, rounds=5, iterations=20)
     event, table = job.step_event(600), job.table_plan.event
     assert (event.noise_multiplier, event.sampling, event.count) == (job.noise_multiplier(600), 8 / 600, 20)
-    for modality, first in (("speech", [(table, 1)]), ("text", [])):
+    size = (job.size_event, 1)
+    for modality, first in (("speech", [size, (table, 1)]), ("text", [size])):
         theirs = epsilon_of((*first, (event, job.rounds)), job.delta, "dp-accounting-rdp")
         assert job.spent(600, modality, job.rounds) == pytest.approx(theirs, rel=1e-6)
         assert theirs <= 4.0 * (1 + 1e-6)
     assert epsilon_of(((table, 1),), job.delta, "dp-accounting-rdp") <= 0.8 * (1 + 1e-6)
+    assert epsilon_of((size,), job.delta, "dp-accounting-rdp") <= 0.4 * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [None, 4.0])

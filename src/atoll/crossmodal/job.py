@@ -73,8 +73,11 @@ class Crossmodal(CrossmodalSettings, Job):
             Exposure("every peer", "each party's copy of the shared network after each round", noisy),
             Exposure("every peer", f"the acoustic table: {kind} mean vector of each phone", kept),
         ]
-        if self.weights == "rows":
-            seen.append(Exposure("every peer", "each party's number of rows", kind="sizes"))
+        if self.weighing == "rows":
+            seen.append(Exposure("every peer", "each party's number of rows, and of the utterances with each phone", kind="sizes"))  # fmt: skip
+            seen.append(Exposure("server", "how many words each text has in all, and how many no dictionary has", kind="sizes"))  # fmt: skip
+        elif self.weighing == "noisy":
+            seen.append(Exposure("every peer", "each party's number of rows, with noise", noisy, kind="sizes"))
         notes = ["networks that read words or frames, words, frames, phones and labels stay at their party"]
         if self.epsilon is not None and not self.promised:
             notes.append("no epsilon is claimed: " + ("the shared part follows gradients that depend on networks trained without noise" if self.fused else "the table is exact"))  # fmt: skip
@@ -101,7 +104,7 @@ class CrossmodalResult:
     """What a job has found.
 
     Attributes:
-        sides: party -> ``modality``, ``f1`` and ``accuracy`` on its held-out rows, ``alone`` (the F1 of its own network without phones), ``epsilon`` of what it has sent (infinite without a promise), ``best_round``, ``words`` and ``unknown``.
+        sides: party -> ``modality``, ``f1`` and ``accuracy`` on its held-out rows, ``alone`` (the F1 of its own network without phones), ``epsilon`` of what it has sent (infinite without a promise), ``best_round``; where sizes are told, also ``words`` and ``unknown``.
         classes: the classes.
         rounds: rounds made.
         history: of each round, party -> F1 on the rows that choose the round.
@@ -166,7 +169,8 @@ class PreparedCrossmodal(Prepared):
         job = self.job
         if not job.promised:
             return (NonPrivate(unit="example", what="copies of the shared network, and an acoustic table"),)
-        return (job.table_plan.event, *([job.step_event(rows)] * job.rounds))
+        once = [job.table_plan.event, *([job.size_event] if job.size_event else [])]
+        return (*once, *([job.step_event(rows)] * job.rounds))
 
     def notices(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         """Return what holds for any job, and whether an epsilon that was asked for is not claimed."""

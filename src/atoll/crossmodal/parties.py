@@ -151,6 +151,11 @@ def _own_network(job: CrossmodalSettings, rows: Utterances) -> OwnNetwork:
     return job.text if rows.modality == "text" else job.speech
 
 
+def count_noisily(rows: int, noise: float, stream: NoiseStream) -> int:
+    """Return a number of rows with Gaussian noise, of which one row more or less moves one deviation over ``noise``; at least 1."""
+    return max(1, round(rows + float(stream.normal(1, None, noise)[0])))
+
+
 def vocabulary_of(rows: Utterances, own: OwnNetwork | None = None) -> list[str]:
     """The words that at least two rows of text have, in order. All others are one word, which training so learns to do without; if it met none, those of later texts would mean whatever weights began with."""
     if rows.modality != "text" or (own is not None and not own.reads_words):
@@ -286,7 +291,11 @@ class SideSteps:
             raise DataError(f"a label that is none of the {len(classes)} classes", where=f"crossmodal at {island.name}", remedy="name all classes in classes=, or leave it out")  # fmt: skip
         split, own = int(island.rng.key), _own_network(self.job, rows)
         training, _, _ = split_rows(self.job, rows, split)
-        start = {"classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": vocabulary_of(training, own), "trained": 0, "copies": 0, "identity": own.identity}  # fmt: skip
+        size, event = len(training), self.job.size_event
+        if event is not None:
+            size = count_noisily(size, event.noise_multiplier, NoiseStream(island.secret.bytes(32)))
+            island.spend(event)
+        start = {"size": size, "classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": vocabulary_of(training, own), "trained": 0, "copies": 0, "identity": own.identity}  # fmt: skip
         if rows.modality == "text":
             island.state = start
             return
@@ -349,11 +358,11 @@ class SideSteps:
         if number <= state["trained"]:
             raise PolicyError(f"round {number} after round {state['trained']}", where="crossmodal", remedy="look at the server: it repeats a round")  # fmt: skip
         training, nets = self._loaded(island)
-        job, count, rows, noise = self.job, self.job.iterations, len(training.rows), None
+        job, count, size, noise = self.job, self.job.iterations, int(state["size"]), None
         if job.epsilon is not None:
-            noise = StepSecrets(self._steps(rows), rows, count, SecretStream(island.secret))
+            noise = StepSecrets(self._steps(size), len(training.rows), count, SecretStream(island.secret))
         batches = training.batches(count, island.rng.child("rows")) if noise is None else noise.rows
-        island.spend(job.step_event(rows))
+        island.spend(job.step_event(size))
         nets.train(training.train_rows, batches, noise, int(island.rng.child("steps").key) % 2**31)
         shared = nets.pack_shared()
         if any(not (np.abs(value) <= _LARGEST).all() for value in shared.values()):
@@ -366,19 +375,20 @@ class SideSteps:
         island.bind_letters(self._context(message))
         for name in self.parties:
             if name != island.name:
-                island.post(name, {"rows": self._weight(training), "values": sent})
+                island.post(name, {"rows": self._weight(training, size), "values": sent})
 
     def _coder(self, shared: Mapping[str, Any]) -> CopyCoder:
         return CopyCoder({name: np.shape(value) for name, value in shared.items()}, self.job.bits)
 
-    def _weight(self, training: SideTraining) -> int:
+    def _weight(self, training: SideTraining, size: int) -> int:
         """How much the copy counts."""
-        return len(training.rows) if self.job.weights == "rows" else 1
+        return {"rows": len(training.rows), "noisy": size, "equal": 1}[self.job.weighing]
 
-    def _steps(self, rows: int) -> ExampleSteps:
-        """How mini-batches and noise are drawn."""
-        moved = self.job.clip / self.job.batch
-        return ExampleSteps(self.job.batch, deviation=self.job.noise_multiplier(rows) * moved, sensitivity=moved)
+    def _steps(self, size: int) -> ExampleSteps:
+        """How mini-batches and noise are drawn by a party that plans by so many rows."""
+        job = self.job
+        moved = job.clip / job.batch
+        return ExampleSteps(job.batch, job.rate_of(size), deviation=job.noise_multiplier(size) * moved, sensitivity=moved)  # fmt: skip
 
     def _mix(self, island: Any, message: Any) -> dict[str, Any]:
         """Take the mean of the announced copies, and measure it here."""
@@ -391,7 +401,7 @@ class SideSteps:
         senders = [str(name) for name in message["senders"]]
         copies: dict[str, tuple[int, Mapping[str, Any]]] = {name: read_copy(island.inbox[name], coder, name) for name in senders if name != island.name}  # fmt: skip
         if island.name in senders:
-            copies[island.name] = (self._weight(training), state["shared"])
+            copies[island.name] = (self._weight(training, int(state["size"])), state["shared"])
         mixed = average_copies(copies)
         nets.load_shared(mixed)
         found = training.measure(nets, valid=True)
@@ -412,5 +422,6 @@ class SideSteps:
             kept = {**{name: state[name] for name in ("classes", "vocabulary", "width", "seed", "split", "table", "identity")}, "own": best["own"], "shared": best["shared"]}  # fmt: skip
             island.leave(str(message["label"]), {**kept, "modality": training.rows.modality, "phone_names": list(training.rows.phone_names)})  # fmt: skip
         rows = own_utterances(island.data)
-        spent = self.job.spent(len(training.rows), training.rows.modality, int(state["copies"]))
-        return {**training.measure(nets), "alone": training.measure(nets, alone=True)["f1"], "modality": training.rows.modality, "epsilon": spent, "best_round": int(best["round"]), "unknown": rows.unknown, "words": rows.words}  # fmt: skip
+        spent = self.job.spent(int(state["size"]), training.rows.modality, int(state["copies"]))
+        told = {"unknown": rows.unknown, "words": rows.words} if self.job.weighing == "rows" else {}
+        return {**training.measure(nets), "alone": training.measure(nets, alone=True)["f1"], "modality": training.rows.modality, "epsilon": spent, "best_round": int(best["round"]), **told}  # fmt: skip

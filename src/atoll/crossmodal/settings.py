@@ -17,12 +17,14 @@ from atoll.privacy.accountant import epsilon_of
 from atoll.privacy.calculator import smallest_noise
 
 from .networks import BiGRU, FrameCNN, OwnNetwork
-from .table import TablePlan, table_gaussian
+from .table import TablePlan, count_gaussian
 
 __all__ = ["CrossmodalSettings"]
 
 _TABLE_SHARE = 0.2
 """Of an epsilon, what the table alone may cost."""
+_SIZE_SHARE = 0.1
+"""Of an epsilon, what the number of rows alone may cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,8 @@ class CrossmodalSettings(Checked):
         table: ``"exact"`` or ``"private"``; ``"auto"`` is private with an epsilon and exact without. A private table may cost a fifth of epsilon alone.
         least: utterances that a phone must be in to have a vector in an exact table.
         table_clip: the largest norm of an utterance's vector that counts in a private one.
-        weights: ``"rows"``: copies count by rows, which peers learn; ``"equal"``: they count alike.
+        weights: ``"rows"``: copies count by rows, which peers learn, as they learn how many utterances have a phone; ``"noisy"``: by rows with noise, of which a tenth of epsilon alone pays; ``"equal"``: they count alike, and peers learn
+            no count. ``"auto"`` is noisy where steps have a promise, and by rows elsewhere.
         bits: bits of a number of a copy: 32 sends it as it is, 16 and 8 round it to the nearest multiple of a step, one a matrix. With 8 bits, changes below half a 127th of a matrix's largest number are lost in the rounding.
         test: share of each class that a party holds out, to measure.
         valid: share of each class of the rest by which a party chooses the round whose networks it keeps; 0 keeps the last.
@@ -78,7 +81,7 @@ class CrossmodalSettings(Checked):
     table: Literal["auto", "exact", "private"] = "auto"
     least: int = 5
     table_clip: float = 4.0
-    weights: Literal["rows", "equal"] = "rows"
+    weights: Literal["auto", "rows", "noisy", "equal"] = "auto"
     bits: Literal[32, 16, 8] = 32
     test: float = 0.25
     valid: float = 0.15
@@ -109,6 +112,8 @@ class CrossmodalSettings(Checked):
             raise ConfigError(f"delta={self.delta}", where="Crossmodal", remedy="use a number in (0, 1), such as 1e-5")
         if self.table == "private" and self.epsilon is None:
             raise ConfigError("a private table without an epsilon", where="Crossmodal.table", remedy="set epsilon=..., of which it takes a fifth")  # fmt: skip
+        if self.weights == "noisy" and not self.hides_size:
+            raise ConfigError("noisy weights without noise in steps", where="Crossmodal.weights", remedy="set epsilon=... and shared_loss='phones', or weights='equal', which tells no size")  # fmt: skip
         if self.share_fusion and self.epsilon is not None and not self.fused:
             raise ConfigError("a shared fusion with an epsilon", where="Crossmodal.share_fusion", remedy="leave f_m at the parties: its gradients depend on networks that were trained without noise. shared_loss='fused' shares it and claims no epsilon")  # fmt: skip
 
@@ -125,21 +130,44 @@ class CrossmodalSettings(Checked):
         return self.epsilon is not None and not self.fused and self.table != "exact"
 
     @property
+    def hides_size(self) -> bool:
+        """Whether a party plans its steps by its number of rows with noise: by the exact one, the noise of its copies would tell it."""
+        return self.epsilon is not None and not self.fused
+
+    @property
+    def weighing(self) -> Literal["rows", "noisy", "equal"]:
+        """How copies count."""
+        if self.weights != "auto":
+            return self.weights
+        return "noisy" if self.hides_size else "rows"
+
+    @property
+    def size_event(self) -> Gaussian | None:
+        """What the number of rows with noise releases, on which the rest is planned; ``None`` where it is exact."""
+        return count_gaussian(_size_noise(self.epsilon, self.delta)) if self.epsilon and self.hides_size else None
+
+    @property
     def table_plan(self) -> TablePlan:
         """How speech sides build the table."""
         private = self.epsilon is not None and self.table != "exact"
-        return TablePlan(self.least, self.table_clip, _table_noise(self.epsilon or 1.0, self.delta) if private else 0.0)
+        noise = _table_noise(self.epsilon or 1.0, self.delta) if private else 0.0
+        return TablePlan(self.least, self.table_clip, noise, hidden=self.weighing != "rows")
 
     def noise_multiplier(self, rows: int) -> float:
-        """The noise of a party's steps, over ``clip``: the least with which all that the party may send costs ``epsilon``. Text sides have the same as speech sides, which pay for the table too."""
+        """The noise of a party's steps, over ``clip``: the least with which all that the party may send costs ``epsilon``. Text sides have the same as speech sides, which pay for the table too.
+
+        Args:
+            rows: the number of rows that the party plans by.
+        """
         if self.epsilon is None:
             return 0.0
+        size = self.size_event.noise_multiplier if self.size_event else 0.0
         return _step_noise(
-            self.epsilon, self.delta, self._rate(rows), self.rounds * self.iterations, self.table_plan.noise
+            self.epsilon, self.delta, self.rate_of(rows), self.rounds * self.iterations, (self.table_plan.noise, size)
         )
 
-    def _rate(self, rows: int) -> float:
-        """The chance of an example to be in a mini-batch of a party of so many rows."""
+    def rate_of(self, rows: int) -> float:
+        """The chance of an example to be in a mini-batch of a party that plans by so many rows."""
         return ExampleSteps(self.batch).rate_of(rows)
 
     def step_event(self, rows: int) -> Event:
@@ -147,14 +175,16 @@ class CrossmodalSettings(Checked):
         noise = self.noise_multiplier(rows)
         if not noise or self.fused:
             return NonPrivate(unit="example", what="a copy of the shared network")
-        return _step_gaussian(noise, self.iterations, self._rate(rows))
+        return _step_gaussian(noise, self.iterations, self.rate_of(rows))
 
     def spent(self, rows: int, modality: str, rounds: int) -> float:
         """Return the epsilon of all that a party has sent in so many rounds; infinite without a promise."""
         if not self.promised:
             return math.inf
-        table = [(self.table_plan.event, 1)] if modality == "speech" else []
-        return epsilon_of((*table, (self.step_event(rows), rounds)), self.delta, "rdp")
+        once: list[Event] = [self.size_event] if self.size_event else []
+        if modality == "speech":
+            once.append(self.table_plan.event)
+        return epsilon_of((*((one, 1) for one in once), (self.step_event(rows), rounds)), self.delta, "rdp")
 
 
 def _step_gaussian(noise: float, steps: int, rate: float) -> Gaussian:
@@ -164,13 +194,19 @@ def _step_gaussian(noise: float, steps: int, rate: float) -> Gaussian:
 @functools.lru_cache(maxsize=256)
 def _table_noise(epsilon: float, delta: float) -> float:
     """The noise with which the table alone costs its part of epsilon."""
-    return smallest_noise(lambda z: epsilon_of(((table_gaussian(z), 1),), delta, "rdp"), _TABLE_SHARE * epsilon)
+    return smallest_noise(lambda z: epsilon_of(((count_gaussian(z), 1),), delta, "rdp"), _TABLE_SHARE * epsilon)
 
 
 @functools.lru_cache(maxsize=256)
-def _step_noise(epsilon: float, delta: float, rate: float, steps: int, table: float) -> float:
-    """The noise with which all steps and the table cost epsilon."""
-    first = [(table_gaussian(table), 1)] if table else []
+def _size_noise(epsilon: float, delta: float) -> float:
+    """The noise with which the number of rows alone costs its part of epsilon."""
+    return smallest_noise(lambda z: epsilon_of(((count_gaussian(z), 1),), delta, "rdp"), _SIZE_SHARE * epsilon)
+
+
+@functools.lru_cache(maxsize=256)
+def _step_noise(epsilon: float, delta: float, rate: float, steps: int, once: tuple[float, ...]) -> float:
+    """The noise with which all steps, and what is told once with these multipliers, cost epsilon."""
+    first = [(count_gaussian(noise), 1) for noise in once if noise]
 
     def cost(z: float) -> float:
         return epsilon_of((*first, (_step_gaussian(z, steps, rate), 1)), delta, "rdp")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["TablePlan", "TableShare", "join_table", "table_gaussian"]
+__all__ = ["TablePlan", "TableShare", "count_gaussian", "join_table"]
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,20 @@ class TablePlan:
         least: utterances that a phone must be in, for an exact table.
         clip: the largest norm of an utterance's vector that counts, for a table with noise.
         noise: deviation of the noise over the sensitivity; 0 for an exact table.
+        hidden: whether an exact share has means in place of sums, and counts that are 1: nobody learns how many utterances have a phone, and speech sides count alike. A share with noise hides that by itself.
     """
 
     least: int
     clip: float
     noise: float
+    hidden: bool = False
 
     @property
     def event(self) -> Event:
         """What the table releases."""
         if not self.noise:
             return NonPrivate(unit="example", what="the mean acoustic vector of each phone")
-        return table_gaussian(self.noise)
+        return count_gaussian(self.noise)
 
     def build(self, rows: Utterances, stream: NoiseStream | None = None) -> TableShare:
         """Build the share of some rows of speech.
@@ -101,7 +103,8 @@ class TablePlan:
         if stream is None:
             enough = weights.sum(0) >= self.least
             weights = weights * enough
-            return TableShare(weights.T @ vectors, weights.sum(0))
+            sums, counts = weights.T @ vectors, weights.sum(0)
+            return TableShare(sums / np.maximum(counts, 1)[:, None], 1.0 * enough) if self.hidden else TableShare(sums, counts)  # fmt: skip
         weights /= np.sqrt(np.maximum(weights.sum(1, keepdims=True), 1))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         kept = vectors * np.minimum(1.0, self.clip / np.maximum(lengths, 1e-12)) * (1 - 1e-5)
@@ -112,8 +115,8 @@ class TablePlan:
         return TableShare(noisy[:, :-1], noisy[:, -1] / self.clip)
 
 
-def table_gaussian(noise: float) -> Gaussian:
-    """What a table with so much noise, over its sensitivity, releases of an example."""
+def count_gaussian(noise: float) -> Gaussian:
+    """What counts or sums with so much noise, over their sensitivity, release of an example."""
     return Gaussian(unit="example", noise_multiplier=noise, between="add-remove")
 
 
