@@ -22,6 +22,10 @@ def made_side(modality: str, count: int, seed: int, *, told: float = 0.6, width:
         if modality == "text":
             words = [f"w{draw.integers(300)}" for _ in range(4)]
             inputs.append([*words, f"{'good' if positive else 'bad'}{draw.integers(30)}"] if shown else words)
+        elif modality == "vector":
+            vector = draw.normal(0, 1, width)
+            vector[0] += (1.5 if positive else -1.5) * shown
+            inputs.append(vector)
         else:
             frames = draw.normal(0, 1, (length, width))
             frames[:, 0] += (1.0 if positive else -1.0) * shown

@@ -12,6 +12,7 @@ from .networks import FrameCNN as FrameCNN
 from .networks import OwnNetwork as OwnNetwork
 from .networks import PretrainedText as PretrainedText
 from .networks import SequenceTransformer as SequenceTransformer
+from .networks import VectorMLP as VectorMLP
 from .phones import PHONES as PHONES
 from .phones import SpeechToPhone as SpeechToPhone
 from .phones import TextToPhone as TextToPhone

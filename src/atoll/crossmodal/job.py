@@ -24,7 +24,7 @@ __all__ = ["Crossmodal", "CrossmodalResult"]
 
 @dataclass(frozen=True, kw_only=True)
 class Crossmodal(CrossmodalSettings, Job):
-    """Speech sides and text sides train classifiers of one modality each, and share a classifier of phones, peer to peer.
+    """Sides with speech, text or vectors train classifiers of one modality each, and share a classifier of phones, peer to peer.
 
     Every party trains ``y = f_m(f(x), f_p([phi_spe(p); phi_tpe(p)]))`` on its own rows (equations 37 to 41): ``f`` reads its modality and stays, ``f_p`` and ``phi_tpe`` read phones and are shared.
     After each round all parties hold ``sum_k N_k theta_k / sum_k N_k`` of the shared part (equation 42). The server carries sealed letters and learns no weights.
@@ -50,7 +50,7 @@ class Crossmodal(CrossmodalSettings, Job):
 
     def names(self) -> tuple[str, ...]:
         """The kind and the own networks, which a site's policy can allow or refuse."""
-        return (*super().names(), name_of(type(self.speech)), name_of(type(self.text)))
+        return (*super().names(), *(name_of(type(one)) for one in (self.speech, self.text, self.vector)))
 
     @classmethod
     def known_names(cls) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class CrossmodalResult:
         classes: the classes.
         rounds: rounds made.
         history: of each round, party -> F1 on the rows that choose the round.
-        missing: parties that were missing in a round.
+        missing: parties that were missing in a round, or have no rows.
         bytes: bytes that the busiest party sent in a round.
         parameters: numbers of the shared network.
     """
@@ -187,6 +187,10 @@ class PreparedCrossmodal(Prepared):
 async def _open_job(fed: Federation, job: Crossmodal, steps: SideSteps) -> dict[str, Any]:
     """Agree on classes and widths, build the table, and make the networks."""
     told = (await fed.exchange(fed.parties, steps.describe, {"classes": not job.classes}, at="describe")).by_name()
+    empty = sorted(name for name, one in told.items() if one["empty"])
+    told = {name: one for name, one in told.items() if name not in empty}
+    if len(told) < 2:
+        raise DataError(f"{len(told)} parties with utterances", where="Crossmodal", remedy="give two parties or more at least two utterances each")  # fmt: skip
     speaking = [name for name, one in told.items() if one["modality"] == "speech"]
     widths = sorted({int(told[name]["width"]) for name in speaking})
     if len(widths) > 1:
@@ -196,18 +200,18 @@ async def _open_job(fed: Federation, job: Crossmodal, steps: SideSteps) -> dict[
     classes = list(job.classes) or sorted({str(name) for one in told.values() for name in one["classes"]})
     if len(classes) < 2:
         raise DataError(f"{len(classes)} class", where="Crossmodal", remedy="give rows of two classes or more")
-    message = {"classes": classes, "width": widths[0] if widths else 1, "seed": int(fed.rng.child("weights").key % 2**31), "round": 0, "agreed": "|".join(classes)}  # fmt: skip
+    message = {"classes": classes, "width": widths[0] if widths else 1, "seed": int(fed.rng.child("weights").key % 2**31), "round": 0, "agreed": "|".join(classes), "parties": sorted(told)}  # fmt: skip
     opened = await fed.exchange(fed.parties.named(*told), steps.open, message, at="open")
     here = opened.senders
     senders = sorted(name for name in here.names if name in speaking)
     begun = await fed.exchange(here, steps.begin, {"round": 0, "agreed": message["agreed"], "senders": senders}, mail=opened.mail, at="begin")  # fmt: skip
-    return {"classes": classes, "agreed": message["agreed"], "parties": sorted(begun.senders.names), "done": 0, "history": [], "missing": [], "bytes": 0, "parameters": max(begun.by_name().values(), default=0)}  # fmt: skip
+    return {"classes": classes, "agreed": message["agreed"], "parties": sorted(begun.senders.names), "done": 0, "history": [], "missing": empty, "bytes": 0, "parameters": max(begun.by_name().values(), default=0)}  # fmt: skip
 
 
 async def _make_round(fed: Federation, steps: SideSteps, state: Mapping[str, Any]) -> dict[str, Any]:
     """Let all train and post, then let those who posted take the mean."""
     number = state["done"] + 1
-    message = {"round": number, "agreed": state["agreed"]}
+    message = {"round": number, "agreed": state["agreed"], "parties": state["parties"]}
     before = fed.meter.devices(len(fed.world.roster))["bytes_up"]
     trained = await fed.exchange(fed.parties.named(*state["parties"]), steps.train, message, at=("train", number))
     senders = sorted(trained.senders.names)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .networks import BiGRU, FrameCNN, OwnNetwork, PretrainedText, SequenceTransformer
+from .networks import BiGRU, FrameCNN, OwnNetwork, PretrainedText, SequenceTransformer, VectorMLP
 from .utterances import Utterances
 
 __all__ = ["Attentive", "CodedRows", "Convolutions", "Fusion", "Perceptron", "PhoneNetwork", "Recurrent", "Scaled"]
@@ -102,9 +102,9 @@ class Attentive(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """The module of `PretrainedText`: a hidden layer on features."""
+    """The module of `PretrainedText` and `VectorMLP`: a hidden layer on features."""
 
-    def __init__(self, plan: PretrainedText, inputs: int, classes: int) -> None:
+    def __init__(self, plan: PretrainedText | VectorMLP, inputs: int, classes: int) -> None:
         super().__init__()
         self.first = nn.Sequential(Scaled(inputs), nn.Linear(inputs, plan.hidden))
         self.drop = nn.Dropout(plan.dropout)

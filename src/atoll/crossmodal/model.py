@@ -35,6 +35,7 @@ _KEPT = (
     "modality",
     "phone_names",
     "identity",
+    "inputs",
 )
 
 
@@ -51,7 +52,7 @@ class SideModel:
         CheckpointError: ``kept`` is of other settings, or of something else.
 
     Attributes:
-        modality: ``"speech"`` or ``"text"``.
+        modality: ``"speech"``, ``"text"`` or ``"vector"``.
         classes: the classes, in the order of columns of `predict_proba`.
     """
 
@@ -116,11 +117,11 @@ class SideModel:
         if rows.modality != self.modality or rows.phone_names != self._phones:
             what = "other phones" if rows.modality == self.modality else f"{rows.modality} at a side that knows {self.modality}"  # fmt: skip
             raise DataError(what, where="SideModel", remedy="read rows as those of the training were read")
-        width = int(self._kept["width"])
+        width = int(self._kept["inputs"])
         if not len(rows):
             return np.zeros((0, len(self.classes)))
-        if self.modality == "speech" and rows.width != width:
-            raise DataError(f"frames of {rows.width} numbers instead of {width}", where="SideModel", remedy="use the acoustic descriptors of the training")  # fmt: skip
+        if rows.width != width:
+            raise DataError(f"frames of {rows.width} numbers instead of {width}", where="SideModel", remedy="use the descriptors of the training")  # fmt: skip
         blank = Utterances(rows.modality, rows.inputs, rows.phones, [self.classes[0]] * len(rows), phone_names=rows.phone_names)  # fmt: skip
         logits = self._nets.logits(self._training.code(blank), alone=alone).astype(np.float64)
         raised = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -133,8 +134,7 @@ class SideModel:
 
     def _empty(self) -> Utterances:
         """One row of no meaning, from which networks take their shapes."""
-        width = int(self._kept["width"])
-        blank: Any = np.zeros((1, width), dtype=np.float32) if self.modality == "speech" else ("",)
+        blank: Any = ("",) if self.modality == "text" else np.zeros((1, int(self._kept["inputs"])), dtype=np.float32)
         return Utterances(self.modality, [blank], [[0]], [self.classes[0]], phone_names=self._phones)  # type: ignore[arg-type]
 
     def _code(self, job: Crossmodal, rows: Utterances) -> SideTraining:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from atoll.adapters import Encoder
 
-__all__ = ["BiGRU", "FrameCNN", "OwnNetwork", "PretrainedText", "SequenceTransformer"]
+__all__ = ["BiGRU", "FrameCNN", "OwnNetwork", "PretrainedText", "SequenceTransformer", "VectorMLP"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +170,27 @@ class PretrainedText(OwnNetwork):
             DataError: there is no such folder, or it has another hash.
         """
         return self._open().encode(texts)
+
+    def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
+        """Make the module."""
+        return _layers().Perceptron(self, inputs, classes)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorMLP(OwnNetwork):
+    """A hidden layer on the numbers of an utterance, in units of their deviation over the training rows.
+
+    Attributes:
+        hidden: units of the layer.
+        dropout: share of the values that a step leaves out.
+    """
+
+    hidden: int = 32
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            raise ConfigError(f"hidden={self.hidden}", where="VectorMLP", remedy="use a whole number of at least 1")
 
     def build(self, inputs: int, classes: int, *, words: bool) -> nn.Module:
         """Make the module."""

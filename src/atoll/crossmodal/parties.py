@@ -148,7 +148,8 @@ def split_rows(job: CrossmodalSettings, rows: Utterances, seed: int) -> tuple[Ut
 
 def _own_network(job: CrossmodalSettings, rows: Utterances) -> OwnNetwork:
     """What the side of these rows reads them with."""
-    return job.text if rows.modality == "text" else job.speech
+    networks: dict[str, OwnNetwork] = {"speech": job.speech, "text": job.text, "vector": job.vector}
+    return networks[rows.modality]
 
 
 def count_noisily(rows: int, noise: float, stream: NoiseStream) -> int:
@@ -268,11 +269,11 @@ class SideSteps:
         self.tasks = (self.describe, self.open, self.begin, self.train, self.mix, self.close)
 
     def _describe(self, island: Any, message: Any) -> dict[str, Any]:
-        """The modality, the width of frames, the phones, and the classes where they are not agreed."""
+        """The modality, the width of frames, the phones, whether there are no rows, and the classes where they are not agreed."""
         rows = own_utterances(island.data)
-        if len(rows) < 2:
-            raise DataError(f"{len(rows)} utterances", where=f"crossmodal at {island.name}", remedy="give a party at least two")  # fmt: skip
-        told: dict[str, Any] = {"modality": rows.modality, "width": rows.width, "phones": list(rows.phone_names)}
+        if len(rows) == 1:
+            raise DataError("1 utterances", where=f"crossmodal at {island.name}", remedy="give a party at least two, or none: then it stays out")  # fmt: skip
+        told: dict[str, Any] = {"modality": rows.modality, "width": rows.width, "phones": list(rows.phone_names), "empty": not len(rows)}  # fmt: skip
         return {**told, "classes": sorted(rows.counts)} if message["classes"] else told
 
     def _training(self, island: Any) -> SideTraining:
@@ -296,18 +297,23 @@ class SideSteps:
             size = count_noisily(size, event.noise_multiplier, NoiseStream(island.secret.bytes(32)))
             island.spend(event)
         start = {"size": size, "classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": vocabulary_of(training, own), "trained": 0, "copies": 0, "identity": own.identity}  # fmt: skip
-        if rows.modality == "text":
+        if rows.modality != "speech":
             island.state = start
             return
         plan = self.job.table_plan
         share = plan.build(training, NoiseStream(island.secret.bytes(32)) if plan.noise else None)
         island.spend(plan.event)
-        island.bind_letters(self._context(message))
-        for name in self.parties:
-            if name != island.name:
-                island.post(name, share.message())
+        self._post(island, message, share.message())
         # What is noisy is read back as it was sent, so that all parties have one table.
         island.state = {**start, "share": share.message()}
+
+    def _post(self, island: Any, message: Any, letter: Any) -> None:
+        """Post a letter to each peer that has rows, bound to this round."""
+        island.bind_letters(self._context(message))
+        there = set(map(str, message["parties"]))
+        for name in self.parties:
+            if name in there and name != island.name:
+                island.post(name, letter)
 
     def _begin(self, island: Any, message: Any) -> int:
         """Take the table, and make the networks, of which a speech side trains its own first; return the numbers of the shared one."""
@@ -372,10 +378,7 @@ class SideSteps:
         # The party's own copy counts as its peers read it, so that all have the same mean.
         kept = {"own": nets.pack_own(), "shared": coder.decode(sent), "trained": number, "copies": state["copies"] + 1}
         island.state = {**state, **kept}
-        island.bind_letters(self._context(message))
-        for name in self.parties:
-            if name != island.name:
-                island.post(name, {"rows": self._weight(training, size), "values": sent})
+        self._post(island, message, {"rows": self._weight(training, size), "values": sent})
 
     def _coder(self, shared: Mapping[str, Any]) -> CopyCoder:
         return CopyCoder({name: np.shape(value) for name, value in shared.items()}, self.job.bits)
@@ -419,7 +422,7 @@ class SideSteps:
         nets.load_own(best["own"])
         nets.load_shared(best["shared"])
         if message["label"]:
-            kept = {**{name: state[name] for name in ("classes", "vocabulary", "width", "seed", "split", "table", "identity")}, "own": best["own"], "shared": best["shared"]}  # fmt: skip
+            kept = {**{name: state[name] for name in ("classes", "vocabulary", "width", "seed", "split", "table", "identity")}, "inputs": training.rows.width, "own": best["own"], "shared": best["shared"]}  # fmt: skip
             island.leave(str(message["label"]), {**kept, "modality": training.rows.modality, "phone_names": list(training.rows.phone_names)})  # fmt: skip
         rows = own_utterances(island.data)
         spent = self.job.spent(int(state["size"]), training.rows.modality, int(state["copies"]))

@@ -16,7 +16,7 @@ from atoll.learn.local.examples import ExampleSteps
 from atoll.privacy.accountant import epsilon_of
 from atoll.privacy.calculator import smallest_noise
 
-from .networks import BiGRU, FrameCNN, OwnNetwork
+from .networks import BiGRU, FrameCNN, OwnNetwork, VectorMLP
 from .table import TablePlan, count_gaussian
 
 __all__ = ["CrossmodalSettings"]
@@ -34,6 +34,7 @@ class CrossmodalSettings(Checked):
     Attributes:
         speech: the own network of speech sides.
         text: the own network of text sides.
+        vector: the own network of sides with a vector an utterance.
         rounds: exchanges.
         iterations: steps of a round.
         batch: mini-batch; with an epsilon, its expected size.
@@ -63,6 +64,7 @@ class CrossmodalSettings(Checked):
 
     speech: Annotated[OwnNetwork, Named("own network")] = field(default_factory=FrameCNN)
     text: Annotated[OwnNetwork, Named("own network")] = field(default_factory=BiGRU)
+    vector: Annotated[OwnNetwork, Named("own network")] = field(default_factory=VectorMLP)
     rounds: int = 10
     iterations: int = 50
     batch: int = 32
@@ -89,9 +91,10 @@ class CrossmodalSettings(Checked):
     label: str = "crossmodal"
 
     def __post_init__(self) -> None:
-        require_parts(self, {"speech": (OwnNetwork, "atoll.crossmodal.FrameCNN()"), "text": (OwnNetwork, "atoll.crossmodal.BiGRU()")})  # fmt: skip
-        if not self.speech.reads_words:
-            raise ConfigError(f"speech={type(self.speech).__name__}(...)", where="Crossmodal", remedy="use it as text=..., and a network that reads frames as speech=FrameCNN()")  # fmt: skip
+        require_parts(self, {"speech": (OwnNetwork, "atoll.crossmodal.FrameCNN()"), "text": (OwnNetwork, "atoll.crossmodal.BiGRU()"), "vector": (OwnNetwork, "atoll.crossmodal.VectorMLP()")})  # fmt: skip
+        for side, example in (("speech", "FrameCNN"), ("vector", "VectorMLP")):
+            if not getattr(self, side).reads_words:
+                raise ConfigError(f"{side}={type(getattr(self, side)).__name__}(...)", where="Crossmodal", remedy=f"use it as text=..., and a network that reads numbers as {side}={example}()")  # fmt: skip
         for name in ("rounds", "iterations", "batch", "width", "hidden", "span", "least"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Crossmodal", remedy="use a whole number of at least 1")  # fmt: skip

@@ -32,16 +32,16 @@ __all__ = ["LONGEST", "Utterances", "label_sentiment", "read_speech", "read_text
 LONGEST = 800
 """Words, phones or frames of an utterance that count; the rest is cut off."""
 
-Modality = Literal["speech", "text"]
+Modality = Literal["speech", "text", "vector"]
 
 
 @dataclass(frozen=True)
 class Utterances:
-    """The rows of one party: speech or text, the phones of each utterance, and its label.
+    """The rows of one party: speech, text or vectors, the phones of each utterance, and its label.
 
     Attributes:
-        modality: ``"speech"`` or ``"text"``.
-        inputs: of speech the frames of each utterance, shape ``(frames, width)``, float32; of text its words.
+        modality: ``"speech"``, ``"text"`` or ``"vector"``: numbers of a whole utterance, such as functionals of a sound that was not kept, or features of a face.
+        inputs: of speech the frames of each utterance, shape ``(frames, width)``, float32; of text its words; of vectors ``(width,)`` numbers, kept as one frame.
         phones: the numbers of its phones, see `PHONES`.
         labels: the name of its class.
         held_out: rows for measuring, that are never trained on; by default a job holds some back.
@@ -63,8 +63,8 @@ class Utterances:
 
     def __post_init__(self) -> None:
         where = f"{self.modality} utterances"
-        if self.modality not in ("speech", "text"):
-            raise ConfigError(f"modality={self.modality!r}", where="Utterances", remedy="use 'speech' or 'text'")
+        if self.modality not in ("speech", "text", "vector"):
+            raise ConfigError(f"modality={self.modality!r}", where="Utterances", remedy="use 'speech', 'text' or 'vector'")  # fmt: skip
         sizes = {"inputs": len(self.inputs), "phones": len(self.phones), "labels": len(self.labels)}
         if self.texts and (self.modality != "speech" or len(self.texts) != len(self.labels)):
             raise DataError(f"{len(self.texts)} texts for {len(self.labels)} utterances of {self.modality}", where=where, remedy="give what was said of every utterance of speech, or no texts")  # fmt: skip
@@ -73,8 +73,12 @@ class Utterances:
         phones = tuple(np.asarray(row, dtype=np.int64).reshape(-1)[:LONGEST] for row in self.phones)
         if any(len(row) and not 0 <= row.min() <= row.max() < len(self.phone_names) for row in phones):
             raise DataError("a phone that is none of the set", where=where, remedy=f"use numbers from 0 to {len(self.phone_names) - 1}, which name atoll.crossmodal.PHONES")  # fmt: skip
-        if self.modality == "speech":
-            inputs: tuple[Any, ...] = tuple(np.asarray(frames, dtype=np.float32)[:LONGEST] for frames in self.inputs)
+        if self.modality != "text":
+            given = [np.asarray(frames, dtype=np.float32) for frames in self.inputs]
+            whole = self.modality == "vector"
+            if whole and any(one.ndim != 1 and one.shape[:-1] != (1,) for one in given):
+                raise DataError("a vector of several rows", where=where, remedy="give (width,) numbers an utterance, or frames as modality 'speech'")  # fmt: skip
+            inputs: tuple[Any, ...] = tuple(one.reshape(1, -1) if whole else one[:LONGEST] for one in given)
             if any(frames.ndim != 2 or not len(frames) for frames in inputs) or len({frames.shape[1] for frames in inputs}) > 1:  # fmt: skip
                 raise DataError("frames of several widths, or none", where=where, remedy="give arrays of shape (frames, width) with one width, as atoll.crossmodal.Acoustic makes them")  # fmt: skip
             if any(not np.isfinite(frames).all() for frames in inputs):
@@ -94,8 +98,8 @@ class Utterances:
 
     @property
     def width(self) -> int:
-        """Numbers of a frame; 0 of text."""
-        return int(self.inputs[0].shape[1]) if self.modality == "speech" and len(self) else 0
+        """Numbers of a frame, or of a vector; 0 of text."""
+        return int(self.inputs[0].shape[1]) if self.modality != "text" and len(self) else 0
 
     @property
     def counts(self) -> dict[str, int]:
