@@ -46,6 +46,7 @@ LONG = frozenset(
         "docs/extend/engine.md",
         "docs/extend/learner.md",
         "docs/extend/reducer.md",
+        "docs/howto/adapters.md",
         "docs/howto/command-line.md",
         "docs/howto/compression.md",
         "docs/howto/devices.md",
