@@ -186,7 +186,7 @@ class ContextPrompts:
         if not words:
             count = _CONTEXT if count is None else count
             rows = [[*row[:place], *[row[0]] * count, *row[place:]] for row in rows]
-            vectors = 0.02 * torch.randn(count, _table_of(encoder).shape[1])  # as Zhou et al. 2022 begin
+            vectors = nn.init.normal_(torch.empty(count, _table_of(encoder).shape[1]), std=0.02)  # Zhou et al. 2022
         else:
             vectors = _table_of(encoder)[words].detach()
         longest = max(map(len, rows))
