@@ -10,6 +10,7 @@ import pytest
 
 from atoll_papers import crossmodal
 from atoll_papers.crossmodal import make_spoken_rows, read_mosi
+from atoll_papers.crossmodal_decoding import DECODING_ENTRY
 from atoll_papers.speaker import tie_prosody
 
 pytest.importorskip("torch")
@@ -84,7 +85,9 @@ def test_arms_are_judged_by_means_over_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [crossmodal.PHONES_ENTRY, crossmodal.MOSI_ENTRY], ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry", [crossmodal.PHONES_ENTRY, crossmodal.MOSI_ENTRY, DECODING_ENTRY], ids=lambda entry: entry.name
+)
 def test_a_quick_run_judges_every_line(entry: object, tmp_path: Path) -> None:
     from atoll.reproduce import Lab
 

@@ -41,10 +41,20 @@ from atoll.reproduce import Claim, Entry, keeping_nothing
 
 from .speaker import speak_apart, tie_prosody
 
-__all__ = ["MOSI_ENTRY", "PHONES_ENTRY", "make_spoken_rows", "read_mosi"]
+__all__ = [
+    "MOSI_ENTRY",
+    "MOSI_JOB",
+    "PHONES_ENTRY",
+    "SOURCE",
+    "federate_sides",
+    "make_sides",
+    "make_spoken_rows",
+    "mosi_sides",
+    "read_mosi",
+]
 
 _CLASSES = ("negative", "positive")
-_SOURCE = "IEEE Data Engineering Bulletin on federated computing: federated cross-modal transfer for mono-modal sentiment classification"
+SOURCE = "IEEE Data Engineering Bulletin on federated computing: federated cross-modal transfer for mono-modal sentiment classification"
 Scores = dict[str, float]
 """Side -> its F1 on rows that it never trained on."""
 
@@ -87,7 +97,8 @@ def make_spoken_rows(modality: str, count: int, seed: int, *, roots: int = 8, cu
     return Utterances(modality, inputs, phones, labels)  # type: ignore[arg-type]
 
 
-def _sides_of_phones(sizes: Mapping[str, int], seed: int, test: int) -> dict[str, Utterances]:
+def make_sides(sizes: Mapping[str, int], seed: int, test: int) -> dict[str, Utterances]:
+    """Return sides of so many utterances of `make_spoken_rows`, each with ``test`` more to measure on."""
     made = {}
     for place, (side, count) in enumerate(sizes.items()):
         whole = make_spoken_rows(side, count, 10_000 * place + 100 * seed)
@@ -95,7 +106,8 @@ def _sides_of_phones(sizes: Mapping[str, int], seed: int, test: int) -> dict[str
     return made
 
 
-def _federate(job: Crossmodal, parties: Mapping[str, Utterances], seed: int) -> tuple[Scores, Mapping[str, Any]]:
+def federate_sides(job: Crossmodal, parties: Mapping[str, Utterances], seed: int) -> tuple[Scores, Mapping[str, Any]]:
+    """Return each side's F1 in a federation, and all that the job says of the sides."""
     found = atoll.simulate(job, parties, seed=seed, engine="inline", progress=False).outcome
     return {side: float(found.sides[side]["f1"]) for side in parties}, found.sides
 
@@ -133,9 +145,9 @@ def _run_phones(quick: bool) -> list[Claim]:
         sizes = {less: small, more: large}
         found = []
         for seed in range(_UNSEEN, _UNSEEN + seeds):
-            parties = _sides_of_phones(sizes, seed, test)
+            parties = make_sides(sizes, seed, test)
             alone, together = _bounds(job, parties, seed)
-            plain, fused = (_federate(one, parties, seed)[0] for one in (job, replace(job, shared_loss="fused")))
+            plain, fused = (federate_sides(one, parties, seed)[0] for one in (job, replace(job, shared_loss="fused")))
             found.append({"mono": alone, "federated": plain, "oracle": together, "federated by the fused loss": fused})
         part = f"{small} utterances of {less}, {large} of {more}"
         gain = {side: _means(found, "federated", side) - _means(found, "mono", side) for side in sizes}
@@ -193,7 +205,8 @@ def _speech_of(rows: Sequence[tuple[str, str]], seed: int) -> Utterances:
         return read_speech(speak_apart(Path(folder), sentences))
 
 
-def _mosi_sides() -> dict[str, Utterances]:
+def mosi_sides() -> dict[str, Utterances]:
+    """Return the side that writes and the side that speaks, with the sentences to measure on."""
     need("pocketsphinx", "speech", "crossmodal-mosi")
     halves, made = _halves(read_mosi()), {}
     for side, parts in halves.items():
@@ -213,6 +226,10 @@ _READINGS: dict[str, dict[str, Any]] = {
 }
 
 
+MOSI_JOB = Crossmodal(speech=FrameCNN(filters=16), text=BiGRU(width=16, layers=1), rounds=8, iterations=25, classes=_CLASSES)  # fmt: skip
+"""Two hundred steps are ten passes over a side's sentences; own networks are small, since there are so few."""
+
+
 def _name(epsilon: float | None) -> str:
     return "inf" if epsilon is None else f"{epsilon:g}"
 
@@ -224,7 +241,7 @@ def _run_arms(job: Crossmodal, parties: Mapping[str, Utterances], seed: int) -> 
     for reading, more in _READINGS.items():
         for epsilon in _EPSILONS:
             arm = f"{reading}, {_name(epsilon)}"
-            found[arm], sides = _federate(replace(job, epsilon=epsilon, **more), parties, seed)
+            found[arm], sides = federate_sides(replace(job, epsilon=epsilon, **more), parties, seed)
             rounds[arm] = max(int(side["best_round"]) for side in sides.values())
     return found, rounds
 
@@ -268,13 +285,12 @@ def _count_classes(parts: Sentences) -> list[Claim]:
 
 @keeping_nothing("crossmodal-mosi")
 def _run_mosi(quick: bool) -> list[Claim]:
-    # Two hundred steps are ten passes over a side's sentences; own networks are small, since there are so few.
-    job = Crossmodal(speech=FrameCNN(filters=16), text=BiGRU(width=16, layers=1), rounds=8, iterations=25, classes=_CLASSES)  # fmt: skip
+    job = MOSI_JOB
     if quick:
         job = replace(job, speech=FrameCNN(filters=8, widths=(3,)), text=BiGRU(width=8, layers=1), rounds=2, iterations=10, pretrain=10)  # fmt: skip
-        parties, made = _sides_of_phones({"speech": 60, "text": 90}, 0, 60), list[Claim]()
+        parties, made = make_sides({"speech": 60, "text": 90}, 0, 60), list[Claim]()
     else:
-        counts, parties = _count_classes(read_mosi()), _mosi_sides()
+        counts, parties = _count_classes(read_mosi()), mosi_sides()
         sizes = ", ".join(f"{side} {len(rows)} and {len(rows.held_out or ())}" for side, rows in parties.items())
         told = Claim.figure("sentences to train and choose by, and to measure on", sizes, f"{parties['text'].unknown} of {parties['text'].words} words of the text side are in no dictionary")  # fmt: skip
         made = [told, *counts]
@@ -285,13 +301,13 @@ def _run_mosi(quick: bool) -> list[Claim]:
 PHONES_ENTRY = Entry(
     name="crossmodal-phones",
     title="Speech and text that share a classifier of phones, on a common code of phones",
-    source=_SOURCE,
+    source=SOURCE,
     run=_run_phones,
 )
 MOSI_ENTRY = Entry(
     name="crossmodal-mosi",
     title="Speech and text that share a classifier of phones, on sentences of MOSI, half of them spoken by a machine",
-    source=_SOURCE,
+    source=SOURCE,
     run=_run_mosi,
     needs="MOSI's text below ATOLL_DATA, the extra speech, and espeakng-loader, which is under the GPL; nothing with --quick",
     data=("mosi_texts",),
