@@ -335,9 +335,9 @@ def _note_cost(job: Any, tables: Mapping[str, Any], output: Output) -> None:
     labels = set(tables[job.guest][job.label].tolist()) if job.label in tables[job.guest] else set()
     several = 2 < len(labels) <= MOST_CLASSES and job.task in ("auto", "multiclass")
     cost = job.predict_cost({k: len(one) for k, one in tables.items()}, _columns(tables), len(labels) if several else 1)
-    learner = getattr(job, "model", job)
-    security = getattr(learner, "security", "paillier")
-    output.note(f"{type(learner).__name__} of {', '.join(tables)} with security {security}: about {cost['seconds']:.2g} s of processor time and {human_bytes(cost['bytes'])}, if they share all rows.")  # fmt: skip
+    model = getattr(job, "model", None)  # statistics have none
+    name, security = type(model or job).__name__, "paillier" if model is None else model.security
+    output.note(f"{name} of {', '.join(tables)} with security {security}: about {cost['seconds']:.2g} s of processor time and {human_bytes(cost['bytes'])}, if they share all rows.")  # fmt: skip
 
 
 def _columns(tables: Mapping[str, Any]) -> list[int]:
