@@ -110,4 +110,7 @@ def test_a_process_loads_what_it_uses(process: str) -> None:
 def test_a_strategy_of_a_statement_is_found_by_its_name_alone() -> None:
     code = "import sys; from atoll.query.strategies.strategy import *; print(strategy_of('sums:x=1').__name__, [name for name in sys.modules if 'strategies.' in name])"
     said = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "MaskedSums ['atoll.query.strategies.strategy', 'atoll.query.strategies.sums']"
+    assert (
+        said.stdout.strip()
+        == "MaskedSums ['atoll.query.strategies.strategy', 'atoll.query.strategies.groupings', 'atoll.query.strategies.sums']"
+    )

@@ -178,6 +178,7 @@ def _nulls(exp: Any, held: set[str], kinds: dict[str, str]) -> Callable[[Any], A
 
 def _replace_in(exp: Any, node: Any, put: Callable[[Any], Any]) -> Any:
     """A copy of an expression with parts replaced, from the outside in, and none inside an aggregate or a subquery: these see rows, which have all keys."""
+    closed = (exp.AggFunc, exp.Filter, exp.Query)
 
     def change(one: Any) -> Any:
         if isinstance(one, exp.Alias):
@@ -185,7 +186,7 @@ def _replace_in(exp: Any, node: Any, put: Callable[[Any], Any]) -> Any:
         made = put(one)
         if made is not None:
             return made
-        return one.copy() if isinstance(one, exp.AggFunc | exp.Filter | exp.Query) else one
+        return one.copy() if isinstance(one, closed) else one
 
     return node.copy().transform(change, copy=False)
 
