@@ -346,6 +346,42 @@ def test_a_policy_with_a_misspelt_column_is_refused() -> None:
         db.sql("SELECT count(*) FROM p")
 
 
+COVARIATES = {"icu": "INTEGER", "old": "DOUBLE", "dead": "INTEGER"}
+"""What others know of people: 0 but for one, 30 but for one, and of half of them 1."""
+
+
+def known_people(first: int) -> list[tuple[Any, ...]]:
+    return [(*row, int(k == 3), 30.0 + 1e-4 * (k == 3), k // 2 % 2) for k, row in enumerate(people(20, first))]
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("sum(pay * icu)", "withheld"), ("sum(pay * (old - 30))", "withheld"), ("corr(pay, icu)", "withheld"), ("avg(pay * (2 - dead * dead - (1 - dead) * 2))", "answered"), ("sum(pay * old)", "refused"), ("covar_samp(old, pay)", "refused"),
+    ("sum(CASE WHEN age < 90 THEN pay * old END)", "refused"), ("corr(pay, age)", "answered"), ("sum(pay * dead) FILTER (WHERE age < 90)", "answered"), ("stddev_samp(pay)", "answered"),
+])  # fmt: skip
+def test_a_sum_of_products_of_what_others_know_isolates_nobody(text: str, told: str) -> None:
+    """``sum(pay * icu)`` is the pay of the only one in intensive care; ``sum(pay * old)`` less 30 times ``sum(pay)`` that of the only one of another age."""
+    made = {name: site(known_people(100 * k), **PEOPLE, **COVARIATES) for k, name in enumerate(("north", "south"))}
+    with connected(made, policy_of(5, **ALLOWED, **dict.fromkeys(COVARIATES, AGGREGATED))) as db:
+        if told == "refused":
+            with pytest.raises(AtollError, match="together show the sum of fewer than min_count=5 rows"):
+                db.sql(f"SELECT {text} FROM p")
+        else:
+            assert db.sql(f"SELECT {text} FROM p").withheld_values == (told == "withheld")
+
+
+def test_as_many_products_as_people_are_not_all_answered() -> None:
+    """Of people whose ages are known each further power of the age is an equation for their pay."""
+    rows = {
+        name: site(known_people(100 * k)[4:12], **PEOPLE, **COVARIATES) for k, name in enumerate(("north", "south"))
+    }
+    with connected(rows, policy_of(5, **ALLOWED, **dict.fromkeys(COVARIATES, AGGREGATED))) as db:
+        for power in range(4):  # four equations for eight numbers: three of these can be left out, and five stay
+            db.sql(f"SELECT sum({'*'.join(['pay', *['age'] * power])}) FROM p")
+        assert db.sql("SELECT corr(pay, age) FROM p").rows
+        with pytest.raises(AtollError, match="together show the sum of fewer than min_count=5 rows"):
+            db.sql("SELECT sum(pay * dead) FROM p")
+
+
 THREE = [
     ("SELECT sum(pay) FROM p WHERE id < 10", 1),
     ("SELECT sum(pay) FROM p WHERE id BETWEEN 10 AND 19", 1),

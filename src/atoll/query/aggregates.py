@@ -19,8 +19,9 @@ cancels, however far the values lie from 0. A result is rounded once. What remai
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -28,9 +29,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.errors import DataError
+from atoll.core.errors import CompositionError, DataError
 
-__all__ = ["ADDENDS", "Addend", "QueryAggregate", "join_words", "split_words"]
+__all__ = [
+    "ADDENDS",
+    "Addend",
+    "QueryAggregate",
+    "conditions_inside",
+    "covariates_of",
+    "join_words",
+    "measure_degree",
+    "read_aggregate",
+    "require_degree",
+    "single_out",
+    "split_words",
+]
 
 BITS = 32
 UNIT = 1074
@@ -136,6 +149,7 @@ class QueryAggregate:
         supports: places of the conditions that must have enough units behind them, or none at all.
         rests: places of the conditions whose units must be many, or none, because the difference between two answers would show them.
         valued: whether it is computed from values, so that it needs enough rows with one.
+        factors: places of the conditions that what is multiplied with a value is not 0, which must have enough units behind them too.
     """
 
     name: str
@@ -145,6 +159,12 @@ class QueryAggregate:
     supports: tuple[int, ...] = ()
     rests: tuple[int, ...] = ()
     valued: bool = True
+    factors: tuple[int, ...] = ()
+
+    @property
+    def needed(self) -> list[int]:
+        """Places of all conditions that must have enough units behind them."""
+        return [*self.supports, *self.factors]
 
     def finish(self, totals: Sequence[Any]) -> str | None:
         """The result as text that DuckDB casts to ``type``; ``None`` for NULL.
@@ -227,3 +247,196 @@ def _rounded(value: Fraction) -> float:
         return float(value)
     except OverflowError:
         return math.copysign(math.inf, value)
+
+
+# ---------------------------------------------------------------- what is added up
+
+_DEGREE = 4
+"""Most columns that may be multiplied in one aggregate: more would single out large values."""
+_NAMES = {
+    "Count": "count", "Sum": "sum", "Avg": "avg", "Variance": "var_samp", "VariancePop": "var_pop", "Stddev": "stddev_samp", "StddevSamp": "stddev_samp", "StddevPop": "stddev_pop", "Corr": "corr",
+    "CovarSamp": "covar_samp", "CovarPop": "covar_pop", "Min": "min", "Max": "max",
+}  # fmt: skip
+Powers = dict[int, Any]
+"""What each power of a column is multiplied with."""
+
+
+def read_aggregate(exp: Any, node: Any) -> tuple[str, list[Any]]:
+    """Name and arguments of an aggregate; no name if sums do not give it."""
+    if isinstance(node, exp.CountIf):
+        return "count", [exp.If(this=node.this.copy(), true=exp.Literal.number(1))]
+    name = _NAMES.get(type(node).__name__, "")
+    if name == "count" and isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1:
+        return "count_distinct", list(node.this.expressions)
+    args = [part for part in (node.this, node.args.get("expression")) if part is not None]
+    if any(isinstance(part, exp.Distinct | exp.Order) for part in args) or node.args.get("expressions"):
+        return "", args
+    if name == "count" and isinstance(node.this, exp.Star | exp.Literal):
+        return "count", []
+    return name, args
+
+
+def require_degree(degree: int, inner: Any, where: str) -> None:
+    """Refuse an aggregate that multiplies so many columns that one large value stands out.
+
+    Raises:
+        CompositionError: names the aggregate.
+    """
+    if degree > _DEGREE:
+        raise CompositionError(f"{inner.sql('duckdb')} multiplies {degree} columns, which would single out large values", where=where, remedy=f"multiply at most {_DEGREE}")  # fmt: skip
+
+
+def single_out(node: Any, inner: Any, where: str, least: int) -> CompositionError:
+    """The error of an expression inside an aggregate that could be large for one row alone."""
+    return CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could single out a row, and min_count is {least}", where=where, remedy="use + - * of columns, CASE, and division by constants")  # fmt: skip
+
+
+def measure_degree(exp: Any, node: Any, refused: Callable[[Any], Exception], other: Callable[[Any], int | None] = lambda _: None) -> int:  # fmt: skip
+    """Columns that are multiplied in an expression that is a polynomial of columns, piece by piece.
+
+    Args:
+        exp: sqlglot's expressions.
+        node: the expression.
+        refused: the error of a part that makes it none.
+        other: the degree of a node, if the caller knows it better: of a column of a subquery, say.
+    """
+    known = other(node)
+    if known is not None:
+        return known
+    if node.find(exp.Column) is None or isinstance(node, exp.Predicate | exp.Connector | exp.Not):
+        return 0
+    if isinstance(node, exp.Column | exp.Year | exp.Month | exp.Day | exp.Extract | exp.DateDiff):
+        return 1
+    if isinstance(node, exp.Mul):
+        return measure_degree(exp, node.left, refused, other) + measure_degree(exp, node.right, refused, other)
+    parts = _summands(exp, node)
+    if not parts:
+        raise refused(node)
+    return max(measure_degree(exp, part, refused, other) for part in parts)
+
+
+def _summands(exp: Any, node: Any) -> list[Any]:
+    """The parts of which a value is one, or the sum; none if it is neither."""
+    if isinstance(node, exp.Paren | exp.Neg | exp.Cast | exp.TryCast | exp.Alias | exp.Nullif):
+        return [node.this]
+    if isinstance(node, exp.Add | exp.Sub):
+        return [node.left, node.right]
+    if isinstance(node, exp.Div) and node.right.find(exp.Column) is None:
+        return [node.left]
+    if isinstance(node, exp.Coalesce):
+        return [node.this, *node.expressions]
+    if isinstance(node, exp.Case):
+        return [part for part in (*(one.args["true"] for one in node.args["ifs"]), node.args.get("default")) if part is not None]  # fmt: skip
+    if isinstance(node, exp.If):
+        return [part for part in (node.args.get("true"), node.args.get("false")) if part is not None]
+    return []
+
+
+def covariates_of(exp: Any, name: str, args: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Columns of an aggregate, values that are added up in it, and what the column is multiplied with in these, if that differs from row to row.
+
+    Of ``sum(pay * age)`` these are ``pay`` with ``age`` and ``age`` with ``pay``; of ``corr(pay, age)`` the same; of ``sum(pay)`` and ``var_samp(pay)`` there are none.
+
+    Args:
+        exp: sqlglot's expressions.
+        name: the aggregate.
+        args: its arguments.
+    """
+    if name.startswith("count"):
+        return
+    values = list(args)
+    if name not in ("sum", "avg"):
+        pairs = itertools.combinations_with_replacement(args, 2) if name == "corr" or len(args) == 1 else [args]
+        values += [exp.Mul(this=exp.paren(a.copy()), expression=exp.paren(b.copy())) for a, b in pairs]
+    for value in values:
+        for column in dict.fromkeys(value.find_all(exp.Column)):
+            for power, factor in _coefficients(exp, value, column).items():
+                if power and factor.find(exp.Column) is not None:
+                    yield column, value, factor
+
+
+def _coefficients(exp: Any, node: Any, column: Any) -> Powers:
+    """What each power of a column is multiplied with in a polynomial of columns, piece by piece."""
+    if node == column or (isinstance(node, exp.Year | exp.Month | exp.Day | exp.Extract | exp.DateDiff) and column in node.find_all(exp.Column)):  # fmt: skip
+        return {1: exp.Literal.number(1)}
+    if column not in node.find_all(exp.Column) or isinstance(node, exp.Predicate | exp.Connector | exp.Not):
+        return {0: node.copy()}
+    if isinstance(node, exp.Mul):
+        found: Powers = {}
+        sides = [_coefficients(exp, one, column).items() for one in (node.left, node.right)]
+        for (i, a), (j, b) in itertools.product(*sides):
+            made = exp.Mul(this=exp.paren(a.copy()), expression=exp.paren(b.copy()))
+            found[i + j] = exp.Add(this=found[i + j], expression=made) if i + j in found else made
+        return found
+    if isinstance(node, exp.Case | exp.If | exp.Coalesce):
+        return _coefficients_of_cases(exp, node, column)
+    parts = [_coefficients(exp, one, column) for one in _summands(exp, node)]
+    if isinstance(node, exp.Add | exp.Sub):
+        return _combine(exp, parts, lambda a, b: type(node)(this=exp.paren(a), expression=exp.paren(b)))
+    if isinstance(node, exp.Div) and parts:
+        return _combine(exp, parts, lambda a: exp.Div(**{**node.args, "this": exp.paren(a), "expression": node.right.copy()}))  # fmt: skip
+    return parts[0] if parts else {0: node.copy()}
+
+
+def _coefficients_of_cases(exp: Any, node: Any, column: Any) -> Powers:
+    """The same where conditions choose among polynomials."""
+    if isinstance(node, exp.Coalesce):
+        ways = [(exp.Not(this=exp.Is(this=exp.paren(one.copy()), expression=exp.Null())), one) for one in (node.this, *node.expressions)]  # fmt: skip
+        last = None
+    elif isinstance(node, exp.If):
+        ways, last = [(node.this, node.args.get("true"))], node.args.get("false")
+    else:
+        ways = [(one.this if node.this is None else exp.EQ(this=node.this.copy(), expression=one.this.copy()), one.args["true"]) for one in node.args["ifs"]]  # fmt: skip
+        last = node.args.get("default")
+    parts = [{0: exp.Literal.number(0)} if one is None else _coefficients(exp, one, column) for one in (*(one for _, one in ways), last)]  # fmt: skip
+    whens = [when for when, _ in ways]
+
+    def choose(*found: Any) -> Any:
+        return exp.Case(ifs=[exp.If(this=when.copy(), true=one) for when, one in zip(whens, found[:-1], strict=True)], default=found[-1])  # fmt: skip
+
+    return _combine(exp, parts, choose)
+
+
+def _combine(exp: Any, parts: Sequence[Powers], put: Callable[..., Any]) -> Powers:
+    """What is made of the same powers of several polynomials; 0 where one lacks it."""
+    powers = sorted({power for part in parts for power in part})
+    return {power: put(*(part.get(power, exp.Literal.number(0)) for part in parts)) for power in powers}
+
+
+def conditions_inside(exp: Any, arg: Any, name: str) -> Iterator[Any]:
+    """Conditions inside an argument of an aggregate: they divide a group as a FILTER does.
+
+    Args:
+        exp: sqlglot's expressions.
+        arg: the argument.
+        name: the aggregate.
+    """
+    if isinstance(arg, exp.Column):
+        return
+    for node in arg.walk():
+        if isinstance(node, exp.Case):
+            for one in node.args["ifs"]:
+                yield exp.EQ(this=node.this.copy(), expression=one.this.copy()) if node.this is not None else one.this.copy()  # fmt: skip
+        elif isinstance(node, exp.If) and not isinstance(node.parent, exp.Case):
+            yield node.this.copy()
+        elif isinstance(node, exp.Nullif):
+            yield exp.EQ(this=exp.paren(node.this.copy()), expression=exp.paren(node.expression.copy()))
+        elif isinstance(node, exp.Coalesce) and not (isinstance(node.this, exp.Column) and not any(one.find(exp.Column) for one in node.expressions)):  # fmt: skip
+            yield exp.Is(this=exp.paren(node.this.copy()), expression=exp.Null())
+        elif isinstance(node, exp.Predicate | exp.Connector | exp.Not) and not _in_condition(exp, node, arg):
+            yield node.copy()
+    if name == "count" or arg.find(exp.Nullif, exp.Case, exp.If, exp.TryCast) or len(list(arg.find_all(exp.Column))) > 1:  # fmt: skip
+        yield exp.Not(this=exp.Is(this=exp.paren(arg.copy()), expression=exp.Null()))
+
+
+def _in_condition(exp: Any, node: Any, top: Any) -> bool:
+    """Whether a node is a part of a condition that is counted already."""
+    at = node
+    while at is not top and at.parent is not None:
+        parent = at.parent
+        if isinstance(parent, exp.Predicate | exp.Connector | exp.Not):
+            return True
+        if isinstance(parent, exp.If) and at is parent.this:
+            return True
+        at = parent
+    return False

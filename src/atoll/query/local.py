@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.statistics.answered import AnswerRecord, RowSets, with_entry
+from atoll.statistics.combined import WEIGHTS
 
 from .databases.silo import Silo, bounded_cell, quote
 from .indexes.narrowing import narrow_tables
-from .plan import DIGEST, ROW, QueryPlan, Released, digest_rows_text, make_plan
+from .plan import DIGEST, ROW, CellSets, Covariate, QueryPlan, Released, digest_rows_text, make_plan
 from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_points
 from .strategies.groupings import make_sums_plan
@@ -32,6 +33,7 @@ __all__ = [
     "UnitRows",
     "digest_request",
     "digest_rows",
+    "divide_units",
     "find_few",
     "local_cells",
     "message_of",
@@ -47,6 +49,8 @@ __all__ = [
 ]
 
 Cell = tuple[str | None, ...]
+_FEW_CELLS = 256
+"""Most groups of few units that a site's record tells apart."""
 RECORD = "query-answered"
 """Name of the record among the results that stay at a site; a table's name follows."""
 
@@ -250,7 +254,7 @@ class LocalCells:
         narrowed = narrow_tables(self._silo.policy, plan, self.names, run, kept)
         texts = [self._cells_text(narrowed), *([self.listed] if plan.keys else [])]
         if plan.counted:
-            texts += [self._members_text(one, narrowed) for one in plan.released]
+            texts += [f"{self._with(narrowed)} {plan.cell_sets.units_text(one, plan.body)}" for one in plan.released]
             texts += [units_text(one, plan.catalog, self.names[one.table]) for one in plan.released]
         return texts
 
@@ -286,11 +290,6 @@ class LocalCells:
 
     def _keys_text(self) -> str:
         return f"{self._with()} SELECT DISTINCT {', '.join(self._key_list())} {self.plan.key_body}"
-
-    def _members_text(self, one: Released, narrowed: Mapping[str, str]) -> str:
-        sets = [f"({condition.text}) IS TRUE" for condition in self.plan.conditions[1:]]
-        shown = ", ".join([f"CAST({one.entity} AS VARCHAR)", *self._key_list(), *sets])
-        return f"{self._with(narrowed)} SELECT {shown}, {one.digest} {self.plan.body} GROUP BY ALL"
 
     # ------------------------------------------------------------------ numbers
 
@@ -418,6 +417,17 @@ class UnitRows:
             labels[item] = where
         return labels
 
+    def pad(self, sets: Iterable[RowSets]) -> list[RowSets]:
+        """Sets over all items, also those that were placed after they were made."""
+        made, size = [], len(self._held) + len(self._parts)
+        for one in sets:
+            labels = np.concatenate([one.labels, np.full(size - len(one.labels), -1, np.int64)])
+            weights = one.weights
+            if weights is not None:
+                weights = np.concatenate([weights, np.zeros(size - len(weights), np.int64)])
+            made.append(replace(one, labels=labels, weights=weights))
+        return made
+
     @property
     def hashes(self) -> list[int]:
         """Hashes of all items."""
@@ -490,38 +500,137 @@ def _describe_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden
     plan = cells.plan
     if not plan.counted or not told:
         return
-    keys = len(plan.keys)
-    places_told = [{0} | {p for k, one in enumerate(plan.aggregates) if k not in some for p in one.supports} for some in hidden]  # fmt: skip
-    answered = sorted({0}.union(*places_told))
+    places = [{0} | {p for k, one in enumerate(plan.aggregates) if k not in some for p in one.supports} for some in hidden]  # fmt: skip
     # Where a value is missing a sum has 0, so the rows with a value are no further set of rows to a sum.
     divided = {0} | {p for one in plan.aggregates for p in (one.supports if one.name == "count" else one.supports[:-1])}
-    place_of = {key: k for k, key in enumerate(told)}
-    names = {condition: [_cell_name(plan, key, condition) for key in told] for condition in answered}
-    whole = [json.dumps(key) for key in told]
     for released, members, entities in zip(plan.released, cells.members, cells.entities, strict=True):
         units = UnitRows(entities)
-        found: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
-        for condition in answered:
-            parts, every = dict[tuple[Any, int], int](), dict[Any, int]()
-            for row in members:
-                cell = place_of.get(tuple(row[1 : 1 + keys]))
-                if cell is None or condition not in places_told[cell] or (condition and not row[keys + condition]):
-                    continue
-                parts[row[0], cell] = parts.get((row[0], cell), 0) + int(row[-1] or 0)
-                every[row[0]] = every.get(row[0], 0) + int(row[-1] or 0)
-            found[condition] = units.place_all((*one, digest) for one, digest in parts.items()), units.place_all((entity, 0, digest) for entity, digest in every.items())  # fmt: skip
-        sets: list[RowSets] = []
-        for condition, (pairs, total) in found.items():
-            made = _sets(names[condition], whole, units, pairs)
-            if len(told) > 1:  # the groups add up to a total
-                made.append(RowSets(["the groups together"], units.label(total), keys=[json.dumps([])]))
-            sets += [replace(one, combined=condition in divided) for one in made]
+        sets = AnsweredCells(plan.cell_sets, told, members, units, lambda cell, place: _cell_name(plan, told[cell], place))  # fmt: skip
+        mine = plan.cell_sets.of_table(released.alias)
+        made = [one for place in sorted({0}.union(*places)) for one in sets.list_rows(place, [place in some for some in places], place in divided)]  # fmt: skip
+        for k, one in enumerate(mine):
+            made += sets.list_products(k, len(mine), one, [one.aggregate not in some for some in hidden])
         record = open_record(island, plan.statement.text, plan.policy.min_count, released.table, units.hashes)
         before = records.get(released.table)
         if before is not None:
             record.kept = with_entry(before.kept, before.request, before.made, before.hashes)
-        record.describe(sets, alone=False)
+        record.describe(units.pad(made), alone=False)
         records[released.table] = record
+
+
+class AnsweredCells:
+    """The sets of a table's units behind an answer, from the rows of `CellSets.units_text`.
+
+    Args:
+        cells: into which sets they fall.
+        told: the keys of the cells that are answered.
+        rows: the site's own rows.
+        units: the units of the table.
+        name: what people call the rows of a condition in a cell, by their places.
+    """
+
+    def __init__(self, cells: CellSets, told: Sequence[Cell], rows: Sequence[Sequence[Any]], units: UnitRows, name: Callable[[int, int], str]) -> None:  # fmt: skip
+        self._rows, self._units, self._told, self._name = rows, units, told, name
+        self._keys, self._weights = len(cells.keys), 1 + len(cells.keys) + len(cells.conditions)
+        self._place_of = {key: k for k, key in enumerate(told)}
+
+    def _inside(self, condition: int, shown: Sequence[bool]) -> Iterator[tuple[int, Sequence[Any]]]:
+        """The rows of a condition, with their cell."""
+        for row in self._rows:
+            cell = self._place_of.get(tuple(row[1 : 1 + self._keys]))
+            if (
+                cell is not None
+                and shown[cell]
+                and (not condition or bool(row[self._keys + abs(condition)]) is (condition > 0))
+            ):
+                yield cell, row
+
+    def list_rows(self, condition: int, shown: Sequence[bool], combined: bool) -> list[RowSets]:
+        """The units of a condition in each cell, and in all cells.
+
+        Args:
+            condition: its place; below 0 for those that it is not true of.
+            shown: in which cells it is answered.
+            combined: see `RowSets`.
+        """
+        parts, every = dict[tuple[Any, int], int](), dict[Any, int]()
+        for cell, row in self._inside(condition, shown):
+            parts[row[0], cell] = parts.get((row[0], cell), 0) + int(row[-1] or 0)
+            every[row[0]] = every.get(row[0], 0) + int(row[-1] or 0)
+        made = self._sets(condition, self._units.place_all((*one, digest) for one, digest in parts.items()))
+        if len(self._told) > 1:  # the groups add up to a total
+            total = self._units.place_all((unit, 0, digest) for unit, digest in every.items())
+            made.append(RowSets(["the groups together"], self._units.label(total), keys=[json.dumps([])]))
+        return [replace(one, combined=combined) for one in made]
+
+    def list_products(self, k: int, count: int, covariate: Covariate, shown: Sequence[bool]) -> list[RowSets]:
+        """The same units with what a column of theirs is multiplied with: an equation for the columns of all of them.
+
+        Args:
+            k: the place of what it is multiplied with.
+            count: how many of these there are.
+            covariate: what it is multiplied with.
+            shown: in which cells the sum is answered.
+        """
+        found = dict[tuple[Any, int], list[int]]()
+        for cell, row in self._inside(covariate.condition, shown):
+            at = found.setdefault((row[0], cell), [0, 0, 0])
+            added = row[-1], row[self._weights + k], row[self._weights + count]
+            at[:] = [one + int(more or 0) for one, more in zip(at, added, strict=True)]
+        pairs, values = list[tuple[int, int]](), list[int]()
+        for (unit, cell), (digest, weight, every) in found.items():
+            for item in self._units.place_all([(unit, cell, digest)]):
+                pairs.append(item)
+                values.append(weight * (pow(every, -1, WEIGHTS) if every % WEIGHTS else 1) % WEIGHTS)
+        made = []
+        for one in self._sets(covariate.condition, pairs):
+            weights = np.zeros(len(one.labels), np.int64)
+            for (place, cell), value in zip(pairs, values, strict=True):
+                if one.labels[place] >= 0 and one.keys[one.labels[place]] == json.dumps(self._told[cell]):
+                    weights[place] = value
+            made.append(replace(one, weights=weights, of=covariate.column))
+        return made
+
+    def _sets(self, condition: int, pairs: Sequence[tuple[int, int]]) -> list[RowSets]:
+        """The sets of items; if one is in several cells, each cell by itself."""
+        names, keys = [self._name(k, condition) for k in range(len(self._told))], [json.dumps(key) for key in self._told]  # fmt: skip
+        if len({item for item, _ in pairs}) == len(pairs):
+            return [RowSets(names, self._units.label(pairs), keys=keys)]
+        return [RowSets([name], self._units.label((item, 0) for item, cell in pairs if cell == k), keys=[keys[k]]) for k, name in enumerate(names)]  # fmt: skip
+
+
+def divide_units(cells: CellSets, said: str, alias: str, rows: Sequence[Sequence[Any]], units: UnitRows, least: int, alone: bool) -> list[RowSets]:  # fmt: skip
+    """The sets of a table's units behind an answer under shares: all that a site shares of it, and how groups, conditions and factors divide these.
+
+    A site does not know which groups are shown. So those of enough of its units count as shown, and of the others those that are few in number.
+
+    Args:
+        cells: into which sets they fall.
+        said: what people call the rows.
+        alias: what the statement calls the table.
+        rows: see `CellSets.units_text`.
+        units: the units of the table.
+        least: the minimum count.
+        alone: whether a number of the answer is a sum over these units.
+    """
+    whole = dict[Any, int]()
+    keys, members = len(cells.keys), dict[Any, set[Any]]()
+    for row in rows:
+        whole[row[0]] = whole.get(row[0], 0) + int(row[-1] or 0)
+        members.setdefault(tuple(row[1 : 1 + keys]), set()).add(row[0])
+    every = units.place_all((unit, 0, digest) for unit, digest in whole.items())
+    sets = [RowSets([said], units.label(every), keys=["[]"], combined=alone)]
+    many = [key for key, some in members.items() if len(some) >= least]
+    few = [key for key, some in members.items() if len(some) < least]
+    told = [*many, *(few if len(few) <= _FEW_CELLS else [])]
+    made, shown = AnsweredCells(cells, told, rows, units, lambda cell, place: f"{said} in {json.dumps(told[cell])}"), [True] * len(told)  # fmt: skip
+    # The parties see to it that what a condition leaves over is of nobody or of enough, so it counts as shown too: few of it may be here.
+    for place in sorted(range(-len(cells.conditions), 1 + len(cells.conditions)), key=abs):
+        sets += made.list_rows(place, shown, alone) if place or keys else []
+    mine = cells.of_table(alias)
+    for k, covariate in enumerate(mine if alone else ()):
+        sets += made.list_products(k, len(mine), covariate, shown)
+    return sets
 
 
 async def find_few(circle: OwnerCircle, cells: LocalCells, least: int, comparison: str) -> tuple[bool, list[int]]:
@@ -542,15 +651,8 @@ async def find_few(circle: OwnerCircle, cells: LocalCells, least: int, compariso
     some = (await circle.any(units > 0)).reshape(shape)
     short: Any = ~enough.all(axis=1)
     odd: Any = (some & ~enough).any(axis=1)
-    hidden = [k for k, one in enumerate(plan.aggregates) if short[list(one.supports)].any() or odd[list(one.rests)].any()]  # fmt: skip
+    hidden = [k for k, one in enumerate(plan.aggregates) if short[one.needed].any() or odd[list(one.rests)].any()]  # fmt: skip
     return bool(short[0]), hidden
-
-
-def _sets(names: Sequence[str], keys: Sequence[str], units: UnitRows, pairs: Sequence[tuple[int, int]]) -> list[RowSets]:  # fmt: skip
-    """The sets of items; if one is in several cells, each cell by itself."""
-    if len({item for item, _ in pairs}) == len(pairs):
-        return [RowSets(names, units.label(pairs), keys=keys)]
-    return [RowSets([name], units.label((item, 0) for item, cell in pairs if cell == k), keys=[keys[k]]) for k, name in enumerate(names)]  # fmt: skip
 
 
 def _cell_name(plan: QueryPlan, key: Cell, condition: int) -> str:

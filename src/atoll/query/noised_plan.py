@@ -11,8 +11,8 @@ from typing import Any
 from atoll.core.errors import CompositionError, PolicyError
 from atoll.statistics.disclosure import rate_of
 
-from .aggregates import QueryAggregate
-from .plan import Key, QueryPlanner, Released, read_aggregate
+from .aggregates import QueryAggregate, read_aggregate
+from .plan import Key, QueryPlanner, Released
 from .policy import QueryPolicy
 from .sampling import Estimate, noise_spread, sample_epsilon
 from .statement import Catalog, SqlStatement, shadow

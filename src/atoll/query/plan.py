@@ -15,8 +15,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from atoll.core.errors import CompositionError, PolicyError
+from atoll.statistics.combined import WEIGHTS
 
-from .aggregates import Addend, QueryAggregate
+from .aggregates import (
+    Addend,
+    QueryAggregate,
+    conditions_inside,
+    covariates_of,
+    measure_degree,
+    read_aggregate,
+    require_degree,
+    single_out,
+)
 from .databases.silo import quote
 from .policy import LEVELS, QueryPolicy
 from .scopes import Scopes, find_outermost, group_keys, has_grouping_sets, merge_derived
@@ -24,28 +34,25 @@ from .spatial import distance_of, nearest_of
 from .statement import Catalog, SqlStatement, shadow
 
 __all__ = [
+    "CellSets",
     "Condition",
+    "Covariate",
     "DIGEST",
     "digest_rows_text",
     "Key",
     "QueryPlan",
     "QueryPlanner",
     "Released",
-    "conditions_inside",
     "guard_node",
     "make_plan",
-    "measure_degree",
-    "read_aggregate",
-    "require_degree",
     "require_points",
-    "single_out",
     "split_conditions",
     "try_casts",
 ]
 
-_DEGREE = 4
-"""Most columns that may be multiplied in one aggregate: more would single out large values."""
 _MOST_CONDITIONS = 16
+_DIGITS = 9
+"""Digits of what released columns are multiplied with that tell units apart."""
 ROW = "@row"
 DIGEST = (1 << 63) - 1
 """Digests of rows are below it."""
@@ -117,6 +124,66 @@ class Released:
 
 
 @dataclass(frozen=True)
+class Covariate:
+    """What a released column is multiplied with in a sum: others may know it, and then the sum is an equation for the column.
+
+    Attributes:
+        aggregate: place of the aggregate.
+        condition: place of the condition of its FILTER.
+        alias: what the statement calls the table of the column.
+        column: the column.
+        text: local SQL of it; NULL where a row is not in the sum.
+    """
+
+    aggregate: int
+    condition: int
+    alias: str
+    column: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CellSets:
+    """Into which sets the rows of an answer fall: what a site's record is about.
+
+    Attributes:
+        keys: local SQL of the group keys, as text.
+        conditions: local SQL of further sets within each cell.
+        covariates: what released columns are multiplied with; their conditions count from 1, and 0 is the whole cell.
+    """
+
+    keys: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    covariates: tuple[Covariate, ...] = ()
+
+    def of_table(self, alias: str) -> list[Covariate]:
+        """The covariates of one table's columns."""
+        return [one for one in self.covariates if one.alias == alias]
+
+    def units_text(self, one: Released, body: str) -> str:
+        """Local SQL of the units of a table: unit, keys, whether each condition holds, the weight by each covariate and by 1, if there are any, and the digest of the rows.
+
+        Args:
+            one: the table.
+            body: local SQL of the rows: FROM and WHERE.
+        """
+        shown = [f"CAST({one.entity} AS VARCHAR)", *self.keys, *(f"({text}) IS TRUE" for text in self.conditions)]
+        mine = self.of_table(one.alias)
+        if not mine:
+            return f"SELECT {', '.join(f'{text} AS c{k}' for k, text in enumerate([*shown, one.digest]))} {body} GROUP BY ALL"
+        row = f"{quote(one.alias)}.{quote(ROW)}"
+        # Each row is multiplied by a number of its own, so that rows of a unit do not stand for one another.
+        inner = [*(f"{text} AS c{k}" for k, text in enumerate(shown)), f"{row} AS r", f"(md5_number_lower(CAST({row} AS VARCHAR)) % {WEIGHTS})::HUGEINT AS h"]  # fmt: skip
+        inner += [f"TRY(CAST({covariate.text} AS DOUBLE)) AS g{k}" for k, covariate in enumerate(mine)]
+        largest = ", ".join(f"max(abs(g{k})) FILTER (WHERE isfinite(g{k})) OVER () AS m{k}" for k in range(len(mine)))
+        # Values count as whole multiples of a power of ten, of which the largest has nine digits: so equal differences stay equal.
+        numbers = [f"CASE WHEN m{k} > 0 THEN TRY(CAST(round(g{k} * pow(10, least(300, {_DIGITS} - ceil(log10(m{k}))))) AS HUGEINT)) % {WEIGHTS} END" for k in range(len(mine))]  # fmt: skip
+        weights = [f"CAST(sum(h * coalesce({number}, 0)) % {WEIGHTS} AS BIGINT) AS w{k}" for k, number in enumerate([*numbers, "1"])]  # fmt: skip
+        outer = [*(f"c{k}" for k in range(len(shown))), *weights, f"{digest_rows_text('r')} AS d"]
+        return f"SELECT {', '.join(outer)} FROM (SELECT *, {largest} FROM (SELECT {', '.join(inner)} {body})) GROUP BY ALL"  # fmt: skip
+
+
+@dataclass(frozen=True)
 class QueryPlan:
     """How one statement is answered by sums.
 
@@ -138,6 +205,7 @@ class QueryPlan:
         finish: SQL of the result, over the table ``cells``.
         reads: columns that are read, with their level, in words.
         parts: the plans of a statement of several groupings; this one says then what they have in common, and its finish reads the cells of all. See `atoll.query.strategies.groupings`.
+        covariates: what released columns are multiplied with, if few units must not show.
     """
 
     statement: SqlStatement
@@ -157,6 +225,7 @@ class QueryPlan:
     finish: str = ""
     reads: tuple[str, ...] = ()
     parts: tuple[QueryPlan, ...] = ()
+    covariates: tuple[Covariate, ...] = ()
 
     @property
     def groupings(self) -> tuple[QueryPlan, ...]:
@@ -171,6 +240,12 @@ class QueryPlan:
     def least(self, sites: int) -> int:
         """Smallest total of units behind a number: ``min_count``, times the number of sites where one unit may count at each."""
         return self.policy.min_count * (1 if all(one.local for one in self.released) else sites)
+
+    @property
+    def cell_sets(self) -> CellSets:
+        """Into which sets the rows of the answer fall."""
+        keys = tuple(f"CAST({key.local} AS VARCHAR)" for key in self.keys)
+        return CellSets(keys, tuple(one.text for one in self.conditions[1:]), self.covariates)
 
     @property
     def counted(self) -> int:
@@ -215,6 +290,7 @@ class QueryPlanner:
         self.conditions: list[Condition] = [Condition()]
         self.addends: list[Addend] = []
         self.aggregates: list[tuple[Any, QueryAggregate]] = []
+        self.covariates: list[Covariate] = []
 
     @property
     def strict(self) -> bool:
@@ -244,7 +320,7 @@ class QueryPlanner:
         made = tuple(Key(text, kind, self._guarded(node)) for (text, node), kind in zip(keys, key_types, strict=True))
         return QueryPlan(
             self.statement, self.catalog, self.policy, made, tuple(self.conditions), tuple(self.addends), tuple(a for _, a in self.aggregates), released,
-            not self.scopes.is_divided(self.root), self.sources, self.with_text, self.body, self.group, self._key_body(keys), finish, self._reads(),
+            not self.scopes.is_divided(self.root), self.sources, self.with_text, self.body, self.group, self._key_body(keys), finish, self._reads(), covariates=tuple(self.covariates),
         )  # fmt: skip
 
     # ------------------------------------------------------------------ what is allowed
@@ -430,7 +506,31 @@ class QueryPlanner:
                 both = exp.and_(condition.copy(), extra) if condition is not None else extra
                 supports.append(self._condition(both))
                 rests.append(supports[-1])
-        self.aggregates.append((node, self._made(name, inner, args, place, tuple(supports), tuple(rests))))
+        made = self._made(name, inner, args, place, tuple(supports), tuple(rests))
+        factors = self._add_covariates(name, args, place) if self.strict else ()
+        self.aggregates.append((node, replace(made, factors=factors)))
+
+    def _add_covariates(self, name: str, args: Sequence[Any], place: int) -> tuple[int, ...]:
+        """Take note of what values are multiplied with; places of the conditions that it is not 0."""
+        factors: list[int] = []
+        for column, value, factor in covariates_of(self.exp, name, args):
+            source = self.root.selected_sources[column.table][1]
+            if not self.scopes.is_source_divided(source) or self._level(column) == "public":
+                continue
+            there = f"({self._guarded(value)}) IS NOT NULL"
+            made = Covariate(
+                len(self.aggregates),
+                place,
+                column.table,
+                column.name.lower(),
+                f"CASE WHEN {there} THEN {self._guarded(factor)} END",
+            )
+            if made in self.covariates:
+                continue
+            self.covariates.append(made)
+            text = " AND ".join(f"({part})" for part in (self.conditions[place].text, there, f"{self._guarded(factor)} <> 0") if part)  # fmt: skip
+            factors.append(self._place_rest(text))
+        return tuple(dict.fromkeys(factors))
 
     def _made(self, name: str, inner: Any, args: Sequence[Any], place: int, supports: tuple[int, ...], rests: tuple[int, ...]) -> QueryAggregate:  # fmt: skip
         condition, text = self.conditions[place], inner.sql("duckdb")
@@ -603,124 +703,8 @@ def guard_node(exp: Any, node: Any) -> Any:
     return node if plain else exp.Anonymous(this="TRY", expressions=[node.copy()])
 
 
-def require_degree(degree: int, inner: Any, where: str) -> None:
-    """Refuse an aggregate that multiplies so many columns that one large value stands out.
-
-    Raises:
-        CompositionError: names the aggregate.
-    """
-    if degree > _DEGREE:
-        raise CompositionError(f"{inner.sql('duckdb')} multiplies {degree} columns, which would single out large values", where=where, remedy=f"multiply at most {_DEGREE}")  # fmt: skip
-
-
-def single_out(node: Any, inner: Any, where: str, least: int) -> CompositionError:
-    """The error of an expression inside an aggregate that could be large for one row alone."""
-    return CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could single out a row, and min_count is {least}", where=where, remedy="use + - * of columns, CASE, and division by constants")  # fmt: skip
-
-
-def measure_degree(exp: Any, node: Any, refused: Callable[[Any], Exception], other: Callable[[Any], int | None] = lambda _: None) -> int:  # fmt: skip
-    """Columns that are multiplied in an expression that is a polynomial of columns, piece by piece.
-
-    Args:
-        exp: sqlglot's expressions.
-        node: the expression.
-        refused: the error of a part that makes it none.
-        other: the degree of a node, if the caller knows it better: of a column of a subquery, say.
-    """
-    known = other(node)
-    if known is not None:
-        return known
-    if node.find(exp.Column) is None or isinstance(node, exp.Predicate | exp.Connector | exp.Not):
-        return 0
-    if isinstance(node, exp.Column | exp.Year | exp.Month | exp.Day | exp.Extract | exp.DateDiff):
-        return 1
-    if isinstance(node, exp.Mul):
-        return measure_degree(exp, node.left, refused, other) + measure_degree(exp, node.right, refused, other)
-    parts = _summands(exp, node)
-    if not parts:
-        raise refused(node)
-    return max(measure_degree(exp, part, refused, other) for part in parts)
-
-
-def conditions_inside(exp: Any, arg: Any, name: str) -> Iterator[Any]:
-    """Conditions inside an argument of an aggregate: they divide a group as a FILTER does.
-
-    Args:
-        exp: sqlglot's expressions.
-        arg: the argument.
-        name: the aggregate.
-    """
-    if isinstance(arg, exp.Column):
-        return
-    for node in arg.walk():
-        if isinstance(node, exp.Case):
-            for one in node.args["ifs"]:
-                yield exp.EQ(this=node.this.copy(), expression=one.this.copy()) if node.this is not None else one.this.copy()  # fmt: skip
-        elif isinstance(node, exp.If) and not isinstance(node.parent, exp.Case):
-            yield node.this.copy()
-        elif isinstance(node, exp.Nullif):
-            yield exp.EQ(this=exp.paren(node.this.copy()), expression=exp.paren(node.expression.copy()))
-        elif isinstance(node, exp.Coalesce) and not (isinstance(node.this, exp.Column) and not any(one.find(exp.Column) for one in node.expressions)):  # fmt: skip
-            yield exp.Is(this=exp.paren(node.this.copy()), expression=exp.Null())
-        elif isinstance(node, exp.Predicate | exp.Connector | exp.Not) and not _in_condition(exp, node, arg):
-            yield node.copy()
-    if name == "count" or arg.find(exp.Nullif, exp.Case, exp.If, exp.TryCast) or len(list(arg.find_all(exp.Column))) > 1:  # fmt: skip
-        yield exp.Not(this=exp.Is(this=exp.paren(arg.copy()), expression=exp.Null()))
-
-
 def split_conditions(exp: Any, where: Any) -> list[Any]:
     """The conditions that WHERE joins by AND."""
     if where is None:
         return []
     return list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
-
-
-def _in_condition(exp: Any, node: Any, top: Any) -> bool:
-    """Whether a node is a part of a condition that is counted already."""
-    at = node
-    while at is not top and at.parent is not None:
-        parent = at.parent
-        if isinstance(parent, exp.Predicate | exp.Connector | exp.Not):
-            return True
-        if isinstance(parent, exp.If) and at is parent.this:
-            return True
-        at = parent
-    return False
-
-
-def _summands(exp: Any, node: Any) -> list[Any]:
-    """The parts of which a value is one, or the sum; none if it is neither."""
-    if isinstance(node, exp.Paren | exp.Neg | exp.Cast | exp.TryCast | exp.Alias | exp.Nullif):
-        return [node.this]
-    if isinstance(node, exp.Add | exp.Sub):
-        return [node.left, node.right]
-    if isinstance(node, exp.Div) and node.right.find(exp.Column) is None:
-        return [node.left]
-    if isinstance(node, exp.Coalesce):
-        return [node.this, *node.expressions]
-    if isinstance(node, exp.Case):
-        return [part for part in (*(one.args["true"] for one in node.args["ifs"]), node.args.get("default")) if part is not None]  # fmt: skip
-    if isinstance(node, exp.If):
-        return [part for part in (node.args.get("true"), node.args.get("false")) if part is not None]
-    return []
-
-
-_NAMES = {
-    "Count": "count", "Sum": "sum", "Avg": "avg", "Variance": "var_samp", "VariancePop": "var_pop", "Stddev": "stddev_samp", "StddevSamp": "stddev_samp", "StddevPop": "stddev_pop", "Corr": "corr",
-    "CovarSamp": "covar_samp", "CovarPop": "covar_pop", "Min": "min", "Max": "max",
-}  # fmt: skip
-
-
-def read_aggregate(exp: Any, node: Any) -> tuple[str, list[Any]]:
-    """Name and arguments of an aggregate; no name if sums do not give it."""
-    if isinstance(node, exp.CountIf):
-        return "count", [exp.If(this=node.this.copy(), true=exp.Literal.number(1))]
-    name = _NAMES.get(type(node).__name__, "")
-    if name == "count" and isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1:
-        return "count_distinct", list(node.this.expressions)
-    args = [part for part in (node.this, node.args.get("expression")) if part is not None]
-    if any(isinstance(part, exp.Distinct | exp.Order) for part in args) or node.args.get("expressions"):
-        return "", args
-    if name == "count" and isinstance(node.this, exp.Star | exp.Literal):
-        return "count", []
-    return name, args

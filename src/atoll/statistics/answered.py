@@ -10,7 +10,7 @@ names, by which conditions or groups it reaches a set, who asks, and in which jo
   ``n_j`` of its rows in the earlier set ``j`` of ``N_j``. A difference of 1 to ``min_count - 1`` rows is refused.
 
 * Where other parties hold the rest of a set (``keys``), two sets of one key are compared even without a common row: the others' rows may be the same in both.
-* All sets together: no sum of them with any weights may rest on fewer than ``min_count`` rows (`atoll.statistics.combined`, which says what is proven and what is excused). Statistics as sums over
+* All sets together: no sum of them with any weights, nor of sums of products over them (``weights``), may rest on fewer than ``min_count`` rows (`atoll.statistics.combined`, which says what is proven and what is excused). Statistics as sums over
   parties are left out: there the server withholds groups after it has the sums, and a party does not learn which.
 
 Rows are compared by a hash of their content, so rows that were added to the table or changed are seen too. What people conclude from many answers by other means than sums, such as by which of them were
@@ -56,6 +56,8 @@ class RowSets:
         described: whether moments of the sets were told, not their sizes alone.
         keys: what each set is a part of at all parties, where they were told added up over parties; none where the party's own were told.
         combined: whether their sums are combined with those of all other sets.
+        weights: what each row is multiplied by in them, modulo `atoll.statistics.combined.WEIGHTS`, ``(rows,)``; ``None`` for 1.
+        of: what they multiply.
     """
 
     names: Sequence[str]
@@ -63,12 +65,17 @@ class RowSets:
     described: bool = True
     keys: Sequence[str] = ()
     combined: bool = True
+    weights: NDArray[Any] | None = None
+    of: str = ""
 
     def packed(self) -> dict[str, Any]:
         """The sets as a message."""
         small = self.labels.astype(np.min_scalar_type(-max(1, len(self.names))))
         squeezed = np.frombuffer(zlib.compress(small.tobytes(), 1), np.uint8)
         made = {"names": list(self.names), "labels": squeezed, "dtype": small.dtype.str, "described": self.described}
+        if self.weights is not None:
+            made["of"] = self.of
+            made["weights"] = np.frombuffer(zlib.compress(self.weights.astype("<i4").tobytes(), 1), np.uint8)
         return made | ({"keys": list(self.keys)} if self.keys else {}) | ({} if self.combined else {"combined": False})
 
     @classmethod
@@ -77,7 +84,18 @@ class RowSets:
         raw = zlib.decompress(np.asarray(message["labels"], np.uint8).tobytes())
         labels = np.frombuffer(raw, np.dtype(message["dtype"]))
         keys, combined = list(message.get("keys", ())), bool(message.get("combined", True))
-        return cls(list(message["names"]), labels, bool(message["described"]), keys, combined)
+        weights = None
+        if "weights" in message:
+            weights = np.frombuffer(zlib.decompress(np.asarray(message["weights"], np.uint8).tobytes()), "<i4")
+        return cls(
+            list(message["names"]),
+            labels,
+            bool(message["described"]),
+            keys,
+            combined,
+            weights,
+            str(message.get("of", "")),
+        )
 
 
 def row_hashes(table: DataTable) -> Hashes:
@@ -196,7 +214,7 @@ class AnswerRecord:
         version = _version(self.kept, self.hashes)
         known = _list_known(self.kept, version)
         fresh = [one for one in sets if _key(one.packed()) not in known]  # what was told once tells nothing more
-        require_apart(self.kept, fresh, self.hashes, self.least, self.party)
+        require_apart(self.kept, [one for one in fresh if one.weights is None], self.hashes, self.least, self.party)
         for k, one in enumerate(sets if alone else ()):
             for other in sets[:k]:
                 found = next(_isolating(one, other, one.labels, other.labels, self.least, ways=False), None)
@@ -228,9 +246,7 @@ class AnswerRecord:
         if not any(one.combined for one in sets):
             return True
         for one in (one for one in sets if one.combined):
-            labels = np.full(classes.rows, -1, np.int64)
-            labels[places] = one.labels
-            with_sets.add_cells(labels, len(one.names))
+            with_sets.add_cells(*_place_sets(one, places, classes.rows))
         if with_sets.isolates(self.least):
             return False
         self._classes = with_sets, places
@@ -291,10 +307,19 @@ def _classes_of(record: Any, hashes: Hashes) -> tuple[CellClasses, NDArray[np.in
             old = RowSets.unpacked(packed)
             if not old.combined:
                 continue
-            labels = np.full(size, -1, np.int64)
-            labels[places[str(entry["version"])]] = old.labels
-            made.add_cells(labels, len(old.names))
+            made.add_cells(*_place_sets(old, places[str(entry["version"])], size))
     return made, mine
+
+
+def _place_sets(sets: RowSets, places: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], int, NDArray[np.int64] | None, str]:  # fmt: skip
+    """Labels, number and weights of sets over the rows of all tables, ``(size,)`` each, and what they multiply."""
+    labels = np.full(size, -1, np.int64)
+    labels[places] = sets.labels
+    if sets.weights is None:
+        return labels, len(sets.names), None, sets.of
+    weights = np.zeros(size, np.int64)
+    weights[places] = sets.weights
+    return labels, len(sets.names), weights, sets.of
 
 
 def _version(record: Any, hashes: Hashes) -> str:
@@ -313,7 +338,7 @@ def _list_known(record: Any, version: str) -> set[Any]:
 
 def _key(packed: Mapping[str, Any]) -> tuple[Any, ...]:
     """What two equal packed sets have in common."""
-    plain = bytes(np.asarray(packed["labels"], np.uint8)), str(packed["dtype"]), bool(packed["described"])
+    plain = bytes(np.asarray(packed["labels"], np.uint8)), str(packed["dtype"]), bool(packed["described"]), bytes(np.asarray(packed.get("weights", ()), np.uint8)), str(packed.get("of", ""))  # fmt: skip
     return *plain, tuple(packed.get("keys", ())), bool(packed.get("combined", True))
 
 
@@ -351,7 +376,7 @@ def _close(record: Any, sets: Sequence[RowSets], hashes: Hashes, least: int) -> 
         places = None if np.array_equal(hashes, others) else _places(hashes, others)
         for packed in entry["sets"]:
             old = RowSets.unpacked(packed)
-            for new in sets:
+            for new in sets if old.weights is None else ():
                 pair = (new.labels, old.labels) if places is None else _align_tables(new.labels, old.labels, *places)
                 for name, before in _isolating(new, old, *pair, least):
                     yield name, before, str(entry["request"])

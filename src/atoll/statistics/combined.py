@@ -1,7 +1,7 @@
 """Combined answers: whether sums over recorded sets of rows, with any weights, give a sum over a few rows.
 
 An answer is a sum over a set of rows (a *cell*). From the answers of m cells anybody computes the sum of the rows with the weights ``y A``, for any numbers y; A has a row for each cell and is 1 for rows in
-it. Rows that are in the same cells have the same weight, so A has one column for each *class* of such rows. What must not be: weights that are 0 but for fewer than ``least`` rows.
+it. A sum of products weighs them: ``sum(pay * age)`` has in A the ages, which others may know. Rows that are in the same cells with the same weights are alike, so A has one column for each *class* of such rows. What must not be: weights that are 0 but for fewer than ``least`` rows.
 
 Such weights are 0 on every class of ``least`` rows or more. So `find_few` eliminates those classes first. In nearly all records no combination is left, and the answer is proven. Otherwise it looks for the
 combination of the smallest support, as one looks for short words of a linear code (Leon 1988, Brouwer and Zimmermann): the combinations that are left have dimension d, any d independent classes are an
@@ -20,12 +20,16 @@ therefore excused: one class for each independent cell of them counts as hidden 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CellClasses", "find_few"]
+__all__ = ["WEIGHTS", "CellClasses", "find_few"]
 
-_PRIME = 8_388_593.0
+WEIGHTS = 8_388_593
+"""Weights are residues modulo this prime."""
+_PRIME = float(WEIGHTS)
 _BLOCK = 64
 """Columns that are eliminated at once: sums of so many products stay below 2^53, where doubles are exact."""
 _TRIES = 40
@@ -45,55 +49,71 @@ class CellClasses:
 
     Attributes:
         rows: number of rows.
-        cells: a pair for each family of disjoint cells: the place of each row's cell (-1 for none), and the number of cells.
+        cells: for each family of disjoint cells the place of each row's cell (-1 for none), the number of cells, the rows' weights modulo `WEIGHTS` (``None`` for 1), and what it adds up.
     """
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        self.cells: list[tuple[NDArray[np.int64], int]] = []
-        self._codes = np.zeros(rows, np.uint64)
+        self.cells: list[tuple[NDArray[np.int64], int, NDArray[np.int64] | None, str]] = []
+        self._codes: dict[str, NDArray[np.uint64]] = {}
 
     def copy(self) -> CellClasses:
         """The same classes, to which others may be added."""
         made = CellClasses(self.rows)
-        made.cells, made._codes = list(self.cells), self._codes
+        made.cells, made._codes = list(self.cells), dict(self._codes)
         return made
 
-    def add_cells(self, labels: NDArray[np.int64], count: int) -> None:
-        """Take in a family of disjoint cells."""
-        self._codes = self._with(labels, count)
-        self.cells.append((labels, count))
+    def add_cells(self, labels: NDArray[np.int64], count: int, weights: NDArray[np.int64] | None = None, of: str = "") -> None:  # fmt: skip
+        """Take in a family of disjoint cells.
 
-    def _with(self, labels: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
+        Args:
+            labels: the place of each row's cell, -1 for none.
+            count: the number of cells.
+            weights: what the rows are multiplied by.
+            of: what is multiplied: sums of it are combined with each other and with sums without weights. Empty for anything.
+        """
         # The sum of a random-looking word for each cell that a row is in: 64 bits tell the classes apart as they tell rows.
-        places = np.arange(count + 1, dtype=np.uint64) + np.uint64(1 + len(self.cells) * (1 << 32))
-        words = (places ^ (places >> np.uint64(29))) * _GOLDEN
-        words = (words ^ (words >> np.uint64(32))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-        words = words ^ (words >> np.uint64(27))
+        words = _spread(np.arange(count + 1, dtype=np.uint64) + np.uint64(1 + len(self.cells) * (1 << 32)))
         words[-1] = 0  # a row in none, at -1
-        return np.asarray(self._codes + words[labels])
+        more = words[labels]
+        if weights is not None:
+            more = np.where((labels < 0) | (weights == 0), np.uint64(0), _spread(more + weights.astype(np.uint64)))
+        self._codes[of] = self._codes.get(of, np.zeros(self.rows, np.uint64)) + more
+        self.cells.append((labels, count, weights, of))
 
     def isolates(self, least: int) -> bool:
         """Whether a combination of the cells shows fewer rows than ``least``."""
-        codes, first, sizes = np.unique(self._codes, return_index=True, return_counts=True)
+        return any(self._isolates(of, least) for of in ([one for one in self._codes if one] or [""]))
+
+    def _isolates(self, of: str, least: int) -> bool:
+        """The same of what sums of one thing show."""
+        codes = sum((self._codes[one] for one in {"", of} & {*self._codes}), np.zeros(self.rows, np.uint64))
+        codes, first, sizes = np.unique(codes, return_index=True, return_counts=True)
         first, sizes = first[codes != 0], sizes[codes != 0]
         if not len(sizes) or sizes.min() >= least:
             return False
-        matrix = np.concatenate([labels[first][None] == np.arange(count)[:, None] for labels, count in self.cells])
-        return find_few(matrix, sizes, least) is not None
+        parts, few = [], []
+        for labels, count, weights, added in self.cells:
+            if added not in ("", of):
+                continue
+            inside = labels[first][None] == np.arange(count)[:, None]
+            parts.append(inside if weights is None else inside * weights[first].astype(np.float64))
+            few.append(np.bincount(labels + 1, minlength=count + 1)[1:] < least)
+        return find_few(np.concatenate(parts), sizes, least, np.concatenate(few)) is not None
 
 
-def find_few(cells: NDArray[np.bool_], sizes: NDArray[np.int64], least: int) -> NDArray[np.int64] | None:
+def find_few(cells: NDArray[Any], sizes: NDArray[np.int64], least: int, few: NDArray[np.bool_] | None = None) -> NDArray[np.int64] | None:  # fmt: skip
     """The classes of fewer than ``least`` rows in all that a combination of cells shows; ``None`` if none was found.
 
     Args:
-        cells: whether each class is in each cell, ``(cells, classes)``.
+        cells: whether each class is in each cell, or its weight there modulo `WEIGHTS`, ``(cells, classes)``.
         sizes: rows of each class.
         least: the minimum count.
+        few: which cells have fewer rows here, so that other parties hold the others; ``None``: those with a weight for so few.
     """
     order = np.argsort(-sizes, kind="stable")
     cells, sizes = cells[:, order], sizes[order]
-    few = cells.astype(np.float64) @ sizes < least
+    few = (cells != 0).astype(np.float64) @ sizes < least if few is None else few
     fixed = sizes >= least
     if few.any():
         _, hidden = _reduce(cells[few].astype(np.float64), above=False)
@@ -105,7 +125,7 @@ def find_few(cells: NDArray[np.bool_], sizes: NDArray[np.int64], least: int) -> 
     return None if found is None else order[free[found]]
 
 
-def _eliminate(left: Matrix, cells: NDArray[np.bool_], classes: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
+def _eliminate(left: Matrix, cells: NDArray[Any], classes: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
     """Combinations with independent weights on some classes, and those with weights of 0 there; together as many as before."""
     kept = [np.zeros((0, len(cells)))]
     scanned = False
@@ -122,7 +142,7 @@ def _eliminate(left: Matrix, cells: NDArray[np.bool_], classes: NDArray[np.int64
     return np.concatenate(kept), left
 
 
-def _shortest(left: Matrix, cells: NDArray[np.bool_], sizes: NDArray[np.int64], least: int) -> NDArray[np.int64] | None:
+def _shortest(left: Matrix, cells: NDArray[Any], sizes: NDArray[np.int64], least: int) -> NDArray[np.int64] | None:
     """Classes of a combination of fewer than ``least`` rows; see the module for what is proven."""
     dimension, count = len(left), len(sizes)
     unused, sets, bound = np.arange(count), [], [0, 0]
@@ -153,9 +173,21 @@ def _shortest(left: Matrix, cells: NDArray[np.bool_], sizes: NDArray[np.int64], 
 # ---------------------------------------------------------------- linear algebra modulo a prime
 
 
-def _product(left: Matrix, right: NDArray[np.generic]) -> Matrix:
-    """A product modulo the prime, of a right side of 0 and 1, or of at most `_BLOCK` rows."""
-    return _modulo(left @ right.astype(np.float64))
+def _spread(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Random-looking words, other ones for other words (after SplitMix64)."""
+    words = (words ^ (words >> np.uint64(29))) * _GOLDEN
+    words = (words ^ (words >> np.uint64(32))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    return np.asarray(words ^ (words >> np.uint64(27)))
+
+
+def _product(left: Matrix, right: NDArray[Any]) -> Matrix:
+    """A product modulo the prime; exact, as sums of `_BLOCK` products are."""
+    if right.dtype == np.bool_ or len(right) <= _BLOCK:
+        return _modulo(left @ right.astype(np.float64))
+    made = np.zeros((len(left), right.shape[1]))
+    for start in range(0, len(right), _BLOCK):
+        made = _modulo(made + left[:, start : start + _BLOCK] @ right[start : start + _BLOCK])
+    return made
 
 
 def _modulo(values: Matrix) -> Matrix:

@@ -41,6 +41,37 @@ def test_the_search_finds_what_trying_all_classes_finds(data: Any, least: int) -
             assert not others.size or np.linalg.matrix_rank(others) < np.linalg.matrix_rank(cells.astype(float))
 
 
+@given(st.data(), st.integers(2, 6))
+def test_the_search_finds_what_trying_all_classes_finds_of_sums_of_products_too(data: Any, least: int) -> None:
+    sizes = np.array(data.draw(st.lists(st.sampled_from([1, 1, 2, 3, 5, 8]), min_size=1, max_size=8)))
+    weights = st.lists(st.integers(0, 3), min_size=len(sizes), max_size=len(sizes))
+    cells = np.array(data.draw(st.lists(weights, min_size=1, max_size=5)), float)
+    cells = cells[cells.any(axis=1)]
+    if len(cells):
+        found = find_few(cells, sizes, least, np.zeros(len(cells), np.bool_))
+        assert (found is not None) == smallest(cells, sizes, least)
+
+
+def test_sums_of_products_whose_weights_are_known_are_equations() -> None:
+    """The pay of the only one who is not 30 follows from sum(pay) and sum(pay * age); with ages that vary nothing does, and of another column nothing either."""
+    everybody, ages = np.zeros(40, np.int64), np.full(40, 30)
+    alone, varied = np.where(np.arange(40) == 7, 31, ages), 30 + np.arange(40) % 5
+    for weights, of, isolated in ((alone, "pay", True), (varied, "pay", False), (ages, "pay", False)):
+        classes = CellClasses(40)
+        classes.add_cells(everybody, 1)
+        classes.add_cells(everybody, 1, weights, of)
+        classes.add_cells(everybody, 1, np.arange(40) ** 2, "bonus")
+        assert classes.isolates(5) == isolated
+    for power in (2, 3):
+        classes.add_cells(everybody, 1, varied**power, "pay")
+    assert not classes.isolates(5)
+    five = np.where(np.arange(40) < 5, 0, -1)
+    classes = CellClasses(40)
+    for power in range(5):  # five equations for five unknown numbers
+        classes.add_cells(five, 1, varied**power, "pay")
+    assert classes.isolates(5)
+
+
 def sets(*spans: tuple[int, int], of: int = 60, **more: Any) -> list[RowSets]:
     return [RowSets([f"rows {a} to {b}"], np.where((np.arange(of) >= a) & (np.arange(of) < b), 0, -1), **more) for a, b in spans]  # fmt: skip
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from ..aggregates import read_aggregate
 from ..column_codes import ColumnCode
-from ..plan import read_aggregate, split_conditions
+from ..plan import split_conditions
 from ..quantiles import quantile_kinds
 from ..scopes import group_keys
 from .names import NamePlanner, SelectNames, refuse

@@ -9,7 +9,7 @@ from typing import Any, cast
 from atoll.core.errors import CompositionError
 
 from ..column_codes import ColumnCode, code_of
-from ..plan import Released, guard_node, try_casts
+from ..plan import CellSets, Released, guard_node, try_casts
 from ..policy import QueryPolicy
 from ..quantiles import write_out_quantiles
 from ..rules.matching import has_matching
@@ -55,6 +55,7 @@ class LeafDraft:
         self.columns: list[SharedColumn] = []
         self.claims: dict[tuple[str, str], int] = {}
         self.released: list[Released] = []
+        self.cells = CellSets()
         self.nullable = False
         self.single = False
         """Whether each site shares one row of aggregates."""
@@ -74,7 +75,14 @@ class LeafDraft:
             size = f"SELECT least(count(*), {rows}) {source}{links}"
             body += f"{f' ORDER BY {order}' if order else ''} LIMIT {rows}"
         return PlanLeaf(
-            ", ".join(sorted(self.aliases)), tuple(self.columns), body, size, self.lone, claims, tuple(self.released)
+            ", ".join(sorted(self.aliases)),
+            tuple(self.columns),
+            body,
+            size,
+            self.lone,
+            claims,
+            tuple(self.released),
+            cells=self.cells,
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..aggregates import QueryAggregate
 from ..column_codes import ColumnCode
-from ..plan import Key, Released
+from ..plan import CellSets, Key, Released
 from ..policy import QueryPolicy
 from ..statement import Catalog, SqlStatement
 
@@ -213,6 +213,7 @@ class PlanLeaf:
         lone: whether every site has all of its rows, so that one shares them.
         claims: tables, their columns, and how many rows may have one value: what policies declare and the plan rests on.
         released: its tables whose units must not show; none if single units may.
+        cells: into which sets groups and conditions of the answer divide its rows, as far as it has all of their columns.
     """
 
     name: str
@@ -222,6 +223,7 @@ class PlanLeaf:
     lone: bool
     claims: tuple[tuple[str, str, int], ...] = ()
     released: tuple[Released, ...] = ()
+    cells: CellSets = field(default=CellSets(), kw_only=True)
 
     @property
     def text(self) -> str:
@@ -230,8 +232,8 @@ class PlanLeaf:
         return f"SELECT {shown} {self.body}"
 
     def units_text(self, one: Released) -> str:
-        """Local SQL of the units of a table that it keeps rows of, and of which rows."""
-        return f"SELECT CAST({one.entity} AS VARCHAR) AS unit, {one.digest} AS digest {self.body} GROUP BY 1"
+        """Local SQL of the units of a table that it keeps rows of, and of which rows; see `CellSets.units_text`."""
+        return self.cells.units_text(one, self.body)
 
 
 @dataclass(frozen=True)

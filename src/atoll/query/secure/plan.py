@@ -219,6 +219,7 @@ class SecurePlanner(GroupPlanner):
         units = self.unit_columns(names)
         counts: dict[Any, GroupColumn] = {}
         guards = self.guard_aggregates(nodes, names, units, counts)
+        self.divide_leaves(names, [node for node, _, _ in keys], nodes)
         counted, shown = self.count_units(units, counts), self.represent_units(units)
         names.operator, stored = self.store(names.operator, [value for _, value, _ in keys], "GROUP BY", words=True)
         texts = ", ".join(node.sql("duckdb") for node, _, _ in keys)
@@ -256,7 +257,9 @@ class SecurePlanner(GroupPlanner):
         nodes = list(dict.fromkeys([*(one.unalias() for one in tree.expressions), *order]))
         kinds = [self.kind(node, names) for node in nodes]
         keys = [(node.sql("duckdb"), self.value(node, names), kind) for node, kind in zip(nodes, kinds, strict=True)]
-        return self._plan_alike(names.operator, keys, self.unit_columns(names), self._finish_rows(keys))
+        units = self.unit_columns(names)
+        self.divide_leaves(names, nodes, [])
+        return self._plan_alike(names.operator, keys, units, self._finish_rows(keys))
 
     def _plan_alike(self, source: Operator, keys: Sequence[tuple[str, Value, str]], units: Sequence[Stored], finish: str) -> SecurePlan:  # fmt: skip
         source, stored = self.store(source, [value for _, value, _ in keys], "the answer", words=True)

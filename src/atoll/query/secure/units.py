@@ -18,9 +18,10 @@ from typing import Any
 
 from atoll.core.errors import CompositionError, PolicyError
 
+from ..aggregates import conditions_inside, covariates_of, measure_degree, read_aggregate, require_degree, single_out
 from ..column_codes import ColumnCode
 from ..databases.silo import quote
-from ..plan import ROW, Released, conditions_inside, measure_degree, read_aggregate, require_degree, single_out
+from ..plan import ROW, CellSets, Covariate, Released
 from .names import LeafDraft, NamePlanner, SelectNames
 from .operators import (
     Compared,
@@ -162,7 +163,8 @@ class UnitPlanner(NamePlanner):
                     self._require_polynomial(arg, names, inner)
                 extras = conditions_inside(exp, arg, "count" if name.startswith("count") else name)
                 inside += [exp.and_(where.copy(), one) if where is not None else one for one in extras]
-            parts: list[RowCondition] = []
+            factors = [self.condition(one, names) for one in self._factors(name, args, where, names)]
+            parts = [self.enough(self.count_units(units, counts, one)) for one in factors]
             for one in inside:
                 condition = self.condition(one, names)
                 parts += [self.enough(self.count_units(units, counts, condition)), *self._rests(condition, known, units, counts)]  # fmt: skip
@@ -170,6 +172,52 @@ class UnitPlanner(NamePlanner):
                 parts.append(self._has_values(args, names, inner, where, units, counts))
             found.append(Connected(True, tuple(dict.fromkeys(parts))) if parts else None)
         return found
+
+    def _covariates(self, name: str, args: Sequence[Any], names: SelectNames) -> Iterator[tuple[Any, Any, Any]]:
+        """What columns of single units are multiplied with; see `covariates_of`."""
+        for column, value, factor in covariates_of(self.exp, name, args):
+            bases = self.scopes.bases(column, names.scope)
+            if any(self.scopes.column_policy(base).level != "public" for base in bases):
+                yield column, value, factor
+
+    def _factors(self, name: str, args: Sequence[Any], where: Any, names: SelectNames) -> list[Any]:
+        """Conditions that what a column is multiplied with is not 0."""
+        exp, found = self.exp, dict[str, Any]()
+        for _, value, factor in self._covariates(name, args, names):
+            parts = [exp.NEQ(this=exp.paren(factor.copy()), expression=exp.Literal.number(0)), exp.Not(this=exp.Is(this=exp.paren(value.copy()), expression=exp.Null()))]  # fmt: skip
+            made = exp.and_(*(() if where is None else (where.copy(),)), *parts)
+            found[made.sql("duckdb")] = made
+        return list(found.values())
+
+    def divide_leaves(self, names: SelectNames, keys: Sequence[Any], nodes: Sequence[Any]) -> None:
+        """Have the sites that answer record by which groups, conditions and factors the answer divides their rows, as far as one leaf has the columns.
+
+        Args:
+            names: of the outermost SELECT.
+            keys: of its groups.
+            nodes: its aggregates.
+        """
+        exp = self.exp
+        for leaf in {id(one): one for one in names.sources.values() if isinstance(one, LeafDraft)}.values():
+            if not leaf.released:
+                continue
+            here = [key for key in keys if self.leaf_of(key, names) is leaf]
+            texts: list[str] = []
+            covariates: list[Covariate] = []
+            for place, node in enumerate(nodes):
+                inner, where = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
+                name, args = read_aggregate(exp, inner)
+                extras = [one for arg in args for one in conditions_inside(exp, arg, "count" if name.startswith("count") else name)]  # fmt: skip
+                both = [one if where is None else exp.and_(where.copy(), one) for one in extras]
+                inside = [one for one in ([] if where is None else [where]) + both if self.leaf_of(one, names) is leaf]
+                texts += [self.guarded(one) for one in inside]
+                if where is not None and self.leaf_of(where, names) is not leaf:
+                    continue
+                for column, value, factor in self._covariates(name, args, names):
+                    if all(self.leaf_of(one, names) is leaf for one in (value, factor)):
+                        at = 0 if where is None else 1 + texts.index(self.guarded(where))
+                        covariates.append(Covariate(place, at, column.table, column.name.lower(), f"CASE WHEN ({self.guarded(value)}) IS NOT NULL THEN {self.guarded(factor)} END"))  # fmt: skip
+            leaf.cells = CellSets(tuple(f"CAST({self.guarded(key)} AS VARCHAR)" for key in here), tuple(texts), tuple(dict.fromkeys(covariates)))  # fmt: skip
 
     def _rests(self, condition: RowCondition, known: list[RowCondition], units: Sequence[Stored], counts: Counts) -> Iterator[RowCondition]:  # fmt: skip
         """That a set of rows differs from the whole group, and from those of other conditions, by no unit or by enough."""

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..aggregates import read_aggregate
 from ..column_codes import ColumnCode
-from ..plan import read_aggregate
 from ..scopes import find_outermost
 from .joins import JoinPlanner
 from .names import SelectNames, refuse

@@ -37,7 +37,7 @@ from atoll.statistics.answered import RowSets
 from ..column_codes import LONGEST
 from ..databases.silo import quote
 from ..events import write_event
-from ..local import UnitRows, message_of, names_of, open_record, plan_of, prefix_of, silo_of, units_text
+from ..local import UnitRows, divide_units, message_of, names_of, open_record, plan_of, prefix_of, silo_of, units_text
 from ..secure.costs import (
     WITHHELD,
     RehearsedCuts,
@@ -223,13 +223,16 @@ class LocalRows:
             PolicyError: these units differ from those of an earlier answer by too few.
         """
         alone = len(self.plan.leaves) == 1 == len(self.released)  # a number is then a sum over these units
+        least = self.plan.policy.min_count
         for table, columns in self._units.items():
             units = UnitRows(zip(*columns, strict=True))
-            shared = {k: units.place_all((unit, 0, digest) for unit, digest in kept) for k, kept in enumerate(self._kept) if self.released[k][1].table == table}  # fmt: skip
-            words = [f"{one.alias} {leaf.body.partition(' WHERE ')[2]}".strip() for leaf, one in self.released]
-            sets = [RowSets([words[k]], units.label(pairs), keys=["[]"], combined=alone) for k, pairs in shared.items()]
-            record = open_record(island, self.plan.statement.text, self.plan.policy.min_count, table, units.hashes)
-            record.describe(sets, alone=False)
+            sets: list[RowSets] = []
+            for (leaf, one), rows in zip(self.released, self._kept, strict=True):
+                if one.table == table:
+                    said = f"{one.alias} {leaf.body.partition(' WHERE ')[2]}".strip()
+                    sets += divide_units(leaf.cells, said, one.alias, rows, units, least, alone)
+            record = open_record(island, self.plan.statement.text, least, table, units.hashes)
+            record.describe(units.pad(sets), alone=False)
             record.keep(island)
 
     @property

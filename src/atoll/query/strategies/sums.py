@@ -256,7 +256,7 @@ def _and_conditions(parts: Sequence[QueryPlan]) -> str:
 
 def _hidden(plan: QueryPlan, units: Any, least: int) -> list[int]:
     """Places of the aggregates of one cell that are withheld. The sites hear of it, so that they neither send them nor count them as answered."""
-    return [k for k, one in enumerate(plan.aggregates) if (units[list(one.supports)] < least).any() or _few(units[list(one.rests)], least)]  # fmt: skip
+    return [k for k, one in enumerate(plan.aggregates) if (units[one.needed] < least).any() or _few(units[list(one.rests)], least)]  # fmt: skip
 
 
 def read_values(plan: QueryPlan, words: Any, hidden: Sequence[int]) -> list[str | None]:
