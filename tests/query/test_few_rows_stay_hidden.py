@@ -207,6 +207,66 @@ def test_no_row_counts_more_often_than_others(text: str, match: str, strategy: s
         db.sql(f"EXPLAIN {text}", strategy=strategy)
 
 
+@pytest.mark.parametrize(("condition", "strategies"), [
+    ("EXISTS (SELECT 1 FROM q WHERE q.ward = p.ward AND q.id = 3)", ("sums", "smcql")), ("p.ward IN (SELECT ward FROM q WHERE q.id = 3)", ("sums", "smcql")),
+    ("p.ward NOT IN (SELECT ward FROM q WHERE q.id = 3)", ("sums", "smcql")), ("(SELECT max(pay) FROM q WHERE q.ward = p.ward) > 100", ("sums", "smcql")),
+    ("EXISTS (SELECT 1 FROM q JOIN r ON q.ward = r.ward WHERE q.id = p.id AND r.id = 3)", ("sums", "smcql")), ("EXISTS (SELECT 1 FROM q WHERE q.id = 3)", ("smcql",)), ("p.id IN (SELECT a.id FROM q AS a JOIN q AS b ON a.ward = b.ward WHERE b.id = 3)", ("smcql",)),
+    ("90 < (SELECT max(pay) FROM q)", ("smcql",)), ("90 < (SELECT sum(CASE WHEN id = 3 THEN pay END) FROM q)", ("smcql",)), ("EXISTS (SELECT 1 FROM p AS p2 WHERE p.ward = p2.ward AND p2.id = 3)", ("smcql",)),
+    ("90 < (SELECT sum(x) FROM (SELECT CASE WHEN id = 3 THEN pay END AS x FROM q) AS t)", ("smcql",)), ("90 < (SELECT avg(pay) FILTER (WHERE id = 3) FROM q)", ("smcql",)),
+])  # fmt: skip
+def test_no_row_of_a_subquery_decides_about_many(condition: str, strategies: tuple[str, ...]) -> None:
+    """The count of the others is the same whoever they are, and says something of the row."""
+    table = {"level": "protected", "join": "local"}
+    columns = {**ALLOWED, "ward": table, "id": {**table, "key": True}}
+    policy = {"policy": {"min_count": 5}, "tables": {name: {"columns": columns} for name in "pqr"}}
+    made = {name: TableSource(dict.fromkeys("pqr", (PEOPLE, []))) for name in ("north", "south")}
+    with connected(made, policy) as db:
+        for strategy in strategies:
+            with pytest.raises(CompositionError, match=r"one row of \w+ could decide about many rows.*min_count is 5"):
+                db.sql(f"EXPLAIN SELECT count(*) FROM p WHERE {condition}", strategy=strategy)
+            with pytest.raises(CompositionError, match="could decide about many rows"):
+                db.sql(f"EXPLAIN SELECT count(*) FROM p WHERE id < 9 OR {condition}", strategy="smcql")
+
+
+def test_rows_of_a_subquery_that_each_decide_about_few_are_conditions() -> None:
+    """A key relates them, or the unit of the table; a value over all rows is one of enough units. Patients may be ranked among their own visits."""
+    visit = {"level": "protected", "join": "local", "at_most": 9}
+    columns = {
+        "p": {**ALLOWED, "id": {"level": "protected", "join": "local", "key": True}},
+        "v": {"who": visit, "pay": AGGREGATED, "age": AGGREGATED},
+    }
+    policy = {
+        "policy": {"min_count": 5},
+        "tables": {name: {"columns": one, "unit": "who" if name == "v" else ""} for name, one in columns.items()},
+    }
+    made = {
+        name: TableSource({"p": (PEOPLE, []), "v": ({"who": "INTEGER", "pay": "DOUBLE", "age": "INTEGER"}, [])})
+        for name in ("north", "south")
+    }
+    texts = {
+        "SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM v WHERE v.who = p.id AND v.pay > 90)": "sums",
+        "SELECT count(*) FROM v WHERE v.who NOT IN (SELECT id FROM p WHERE age < 50)": "sums",
+        "SELECT count(*) FROM p WHERE age < (SELECT avg(age) FROM v)": "smcql",
+        "SELECT count(*) FROM (SELECT who, pay, row_number() OVER (PARTITION BY who ORDER BY age) AS n FROM v) t WHERE n = 1": "smcql",
+    }
+    with connected(made, policy) as db:
+        for text, strategy in texts.items():
+            assert db.sql(f"EXPLAIN {text}", strategy=strategy).plan
+        with pytest.raises(CompositionError, match="one row of v could decide"):
+            db.sql("EXPLAIN SELECT count(*) FROM p SEMI JOIN v ON v.age = p.age", strategy="smcql")
+
+
+@pytest.mark.parametrize("text", [
+    "SELECT sum(pay) FROM (SELECT pay FROM p ORDER BY id LIMIT 10) t", "SELECT sum(pay) FROM (SELECT pay, row_number() OVER (ORDER BY id) AS n FROM p) t WHERE n <= 10",
+    "SELECT count(*) FROM (SELECT id, max(pay) OVER (PARTITION BY ward) AS m FROM p) t WHERE m > 100",
+])  # fmt: skip
+def test_no_subquery_chooses_rows_by_their_places_among_others(text: str) -> None:
+    """The first 11 less the first 10 are one, of which no site knows who it is."""
+    made = {name: TableSource({"p": (PEOPLE, [])}) for name in ("north", "south")}
+    with connected(made, policy_of(5, **ALLOWED)) as db, pytest.raises(CompositionError, match="could differ by one row, and min_count is 5"):  # fmt: skip
+        db.sql(f"EXPLAIN {text}", strategy="smcql")
+
+
 @pytest.mark.parametrize("strategy", ["sums", "smcql"])
 @pytest.mark.parametrize(("first", "later"), [
     ("SELECT sum(pay) FROM v WHERE visit = 1", "SELECT sum(pay) FROM v WHERE visit = 1 OR (patient = 3 AND visit = 2)"),

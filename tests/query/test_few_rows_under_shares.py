@@ -88,12 +88,12 @@ def test_a_sum_needs_units_with_a_value() -> None:
         ("SELECT max(id) FROM p", PolicyError, "value of one row, and min_count is 4"),
         ("SELECT sum(greatest(pay, 0)) FROM p", CompositionError, "could single out a row"),
         ("SELECT sum(pay * pay * pay * pay * pay) FROM p", CompositionError, "multiplies 5 columns"),
-        ("SELECT sum(x) FROM (SELECT CASE WHEN id = 3 THEN pay ELSE 0 END AS x FROM p LIMIT 9) q", CompositionError, "could single out a row"),
+        ("SELECT sum(x) FROM (SELECT CASE WHEN id = 3 THEN pay ELSE 0 END AS x FROM p LIMIT 9) q", CompositionError, "LIMIT in a subquery chooses rows by those of others"),
         ("SELECT s, count(*) FROM (SELECT id, sum(pay) AS s FROM p GROUP BY id) q GROUP BY s", PolicyError, "shows values of p.pay, which is private"),
         ("SELECT ward, rank() OVER (ORDER BY ward) FROM p", CompositionError, "at the outside, and min_count is 4"),
         ("SELECT ward FROM p INTERSECT SELECT ward FROM p WHERE id > 3", CompositionError, "reads rows of p on both sides"),
-        ("SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM p q WHERE q.id = 3 AND q.pay > 50)", CompositionError, "is the same for all rows"),
-        ("SELECT count(*) FROM p WHERE 50 < (SELECT pay FROM p WHERE id = 3)", CompositionError, "may be the value of one row"),
+        ("SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM p q WHERE q.id = 3 AND q.pay > 50)", CompositionError, "one row of q could decide about many rows"),
+        ("SELECT count(*) FROM p WHERE 50 < (SELECT pay FROM p WHERE id = 3)", CompositionError, "one row of p could decide about many rows"),
     ],
 )  # fmt: skip
 def test_what_could_single_out_a_row_is_refused(hospitals: Any, text: str, error: type[AtollError], match: str) -> None:
@@ -297,12 +297,12 @@ def test_groups_and_conditions_of_two_statements_isolate_nobody(first: str, late
 
 TABLES = {
     1: "lineitem", 3: "customer orders lineitem", 4: "orders", 5: "customer orders lineitem supplier", 6: "lineitem", 7: "supplier lineitem orders customer", 8: "part supplier lineitem orders customer",
-    9: "part supplier lineitem partsupp orders", 10: "customer orders lineitem", 11: "partsupp supplier", 12: "orders lineitem", 13: "customer orders", 14: "lineitem part", 16: "partsupp part",
-    17: "lineitem part", 18: "customer orders lineitem", 19: "lineitem part", 21: "supplier l1 orders", 22: "customer",
+    9: "part supplier lineitem partsupp orders", 10: "customer orders lineitem", 12: "orders lineitem", 13: "customer orders", 14: "lineitem part",
+    17: "lineitem part", 18: "customer orders lineitem", 19: "lineitem part", 22: "customer",
 }  # fmt: skip
 """Divided tables of the outermost FROM; the queries that are not here show single rows."""
 CASES = {8: "nation = 'BRAZIL'", 12: "o_orderpriority IN ('1-URGENT', '2-HIGH')", 14: "p_type LIKE 'PROMO%'"}
-NO_GROUP = {2, 3, 5, 7, 9, 10, 15, 16, 18, 20, 21, 22}
+NO_GROUP = {3, 5, 7, 9, 10, 18, 22}
 """Every group or row is that of one customer, order or supplier: there is one supplier in a nation."""
 
 
@@ -327,8 +327,6 @@ def with_rule(number: int) -> str:
         else:
             text = re.sub(r"SELECT (.*?)((?:100.00 \* )?sum\(.*\)) AS (mkt_share|promo_revenue)", lambda m: f"SELECT {m[1]}CASE WHEN {first} AND {rest} THEN {m[2]} END AS {m[3]}", text, count=1)  # fmt: skip
     rule = " AND ".join(f"count(DISTINCT {unit}) >= 2" for unit in units)
-    if number == 11:
-        return text.replace("HAVING", f"HAVING {rule} AND")
     head, order, tail = text.rpartition(" ORDER BY ") if " ORDER BY " in text else (text, "", "")
     return f"{head} HAVING {rule}{order}{tail}"
 

@@ -303,6 +303,7 @@ class QueryPlanner:
         self.scopes.require_readable()
         if self.strict:
             self.scopes.require_even_weights()
+            self.scopes.require_few_decided()
         self.scopes.require_local()
         released = self._released()
         keys = self._keys()

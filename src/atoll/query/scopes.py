@@ -468,6 +468,107 @@ class Scopes:
                 self._require_even_joins(scope, alike)
                 self._require_own_values(scope, alike)
 
+    # ------------------------------------------------------------------ what single rows decide, where few must not show
+
+    def require_few_decided(self) -> None:
+        """Refuse what lets a row of one table decide about many others, where few rows must not show: a count of these would say something of that row.
+
+        ``COUNT(*)`` of patients ``WHERE EXISTS (SELECT … FROM q WHERE q.ward = p.ward AND q.id = 3)`` is that of a ward or 0. By ``q.id = p.id`` a row of q decides about the rows of p with its id alone, so
+        policies must say that these are fewer than ``min_count``: by ``key``, ``at_most``, or as a unit. A value over all rows of a subquery rests on enough units, and is no value of one.
+
+        Raises:
+            CompositionError: names the table.
+        """
+        least, known = self.policy.min_count, dict[int, dict[str, int]]()
+        for scope in reversed(self.all):
+            sources = self.sources_of(scope) if isinstance(scope.expression, self.exp.Select) else {}
+            semi = {join.this.alias_or_name for join in scope.expression.args.get("joins") or () if (join.kind or "").upper() in ("SEMI", "ANTI")}  # fmt: skip
+            inner = set(sources) if scope.is_subquery else semi
+            around = known.get(id(scope.parent), {}) if scope.is_subquery else {}
+            reach = {name: rows for name, rows in around.items() if name not in sources} | {
+                name: 1 for name in sources if name not in inner
+            }
+            self._follow_equalities(scope, inner, reach)
+            known[id(scope)] = reach
+            divided = [name for name in sorted(inner) if self.is_source_divided(sources[name][1])]
+            if not (scope.is_subquery and self._is_total(scope)):
+                for name in divided:
+                    if reach.get(name, least) >= least:
+                        raise CompositionError(f"one row of {name} could decide about many rows around ({scope.expression.sql('duckdb')[:120]}), and min_count is {least}", where="few rows", remedy=f"relate it to them by a column with key or at_most: {least - 1} in the policy, or by the unit of their table; or ask it in a statement of its own")  # fmt: skip
+            self._require_own_order(scope)
+
+    def _follow_equalities(self, scope: Any, inner: set[str], reach: dict[str, int]) -> None:
+        """About how many rows around a subquery one row of each of its tables decides, along equal columns."""
+        exp, select = self.exp, scope.expression
+        where = select.args.get("where")
+        conditions = [where and where.this, *(join.args.get("on") for join in select.args.get("joins") or () if not join.side)]  # fmt: skip
+        pairs = [(part.left.unnest(), part.right.unnest()) for one in conditions for part in self._conjuncts(one) if isinstance(part, exp.EQ)]  # fmt: skip
+        holder = select.find_ancestor(exp.In)
+        if scope.is_subquery and holder is not None and holder.args.get("query") is not None and holder.args["query"].unnest() is select:  # fmt: skip
+            pairs.append((select.expressions[0].unalias(), holder.this.unnest()))
+        pairs = [pair for a, b in pairs if isinstance(a, exp.Column) and isinstance(b, exp.Column) for pair in ((a, b), (b, a))]  # fmt: skip
+        for _ in inner:
+            for mine, other in pairs:
+                if mine.table in inner and other.table in reach and mine.table != other.table:
+                    rows, own = self._rows_alike(other, scope), self._rows_of_unit(mine, scope)
+                    if rows is not None and own is not None:
+                        reach[mine.table] = min(reach.get(mine.table, 1 << 30), reach[other.table] * rows * own)
+
+    def _rows_alike(self, column: Any, scope: Any) -> int | None:
+        """How many units of rows may have one value of a column; ``None`` for any number."""
+        source, _ = self.source_of(column, scope)
+        if isinstance(source, self.exp.Table):
+            table = self.policy.table(source.name)
+            return 1 if table.unit == column.name.lower() else table.column(column.name).at_most
+        found = self.projections_of(source, column.name)
+        keys = group_keys(self.exp, source.expression) if isinstance(getattr(source, "expression", None), self.exp.Select) else []  # fmt: skip
+        if found and keys == found:
+            return 1
+        alone = len(found) == 1 and isinstance(found[0], self.exp.Column) and len(self.sources_of(source)) == 1
+        return self._rows_alike(found[0], source) if alone else None
+
+    def _rows_of_unit(self, column: Any, scope: Any) -> int | None:
+        """How many values of a column a unit of its table may have; ``None`` for any number."""
+        source, _ = self.source_of(column, scope)
+        unit = self.policy.table(source.name).unit if isinstance(source, self.exp.Table) else ""
+        return 1 if unit in ("", column.name.lower()) else self.policy.table(source.name).column(unit).at_most
+
+    def _is_total(self, scope: Any) -> bool:
+        """Whether a subquery is a number over all of its rows, each of which counts alike."""
+        exp, select = self.exp, scope.expression
+        if scope.external_columns or not isinstance(select, exp.Select) or select.args.get("group") or len(select.expressions) != 1 or isinstance(select.find_ancestor(exp.In, exp.Exists, exp.Select), exp.In | exp.Exists):  # fmt: skip
+            return False
+        nodes = list(find_outermost(select.expressions[0], (exp.AggFunc, exp.Filter, exp.Window), (exp.Query,), top=not isinstance(select.expressions[0], exp.AggFunc)))  # fmt: skip
+        nodes = nodes or [node for node in (select.expressions[0].unalias(),) if isinstance(node, exp.AggFunc)]
+        return bool(nodes) and all(isinstance(node, exp.Count | exp.Sum | exp.Avg) and self._counts_alike(node, scope) for node in nodes)  # fmt: skip
+
+    def _counts_alike(self, node: Any, scope: Any) -> bool:
+        """Whether an aggregate is of rows, of a column of a table, or of public ones."""
+        exp, value = self.exp, node.this.unnest()
+        while isinstance(value, exp.Cast | exp.TryCast | exp.Paren):
+            value = value.this
+        if isinstance(value, exp.Column):
+            return isinstance(self.source_of(value, scope)[0], exp.Table)
+        chosen = node.find(exp.Case, exp.If, exp.Predicate, exp.Connector, exp.Nullif, exp.Coalesce)
+        public = all(self.column_policy(base).level == "public" for base in self.bases(node, scope))
+        return chosen is None and (public or isinstance(value, exp.Star | exp.Literal))
+
+    def _require_own_order(self, scope: Any) -> None:
+        """Refuse a LIMIT or a window in a subquery that chooses or marks rows by those of others."""
+        exp, select = self.exp, scope.expression
+        if scope is self.root or not self.is_divided(scope):
+            return
+        cut = select.args.get("limit") or select.args.get("offset")
+        if cut and not isinstance(select.find_ancestor(exp.Exists, exp.Select), exp.Exists):
+            raise self._uneven_order("LIMIT in a subquery chooses rows by those of others", "leave it out")
+        for node in select.find_all(exp.Window):
+            parts = [one for one in node.args.get("partition_by") or () if isinstance(one, exp.Column)]
+            if self.scope_of(node) is scope and not any((self._rows_alike(one, scope) or self.policy.min_count) < self.policy.min_count for one in parts):  # fmt: skip
+                raise self._uneven_order(f"{node.sql('duckdb')} depends on rows of others", "PARTITION BY the unit of the table, or a column with key or at_most in the policy")  # fmt: skip
+
+    def _uneven_order(self, what: str, remedy: str) -> CompositionError:
+        return CompositionError(f"{what}, so that two such statements could differ by one row, and min_count is {self.policy.min_count}", where="few rows", remedy=remedy)  # fmt: skip
+
     def _uneven(self, what: str, remedy: str) -> CompositionError:
         return CompositionError(f"{what}, which could count single rows more often than others, and min_count is {self.policy.min_count}", where="few rows", remedy=remedy)  # fmt: skip
 

@@ -136,6 +136,7 @@ class SecurePlanner(GroupPlanner):
         self.scopes.require_readable()
         if self.strict:
             self.scopes.require_even_weights()
+            self.scopes.require_few_decided()
         common = self.tree.args.get("with_")
         self.common = ", ".join(self.local(one) for one in common.expressions) if common else ""
         return self._plan_root() if isinstance(self.tree, self.exp.Select) else self._plan_set()
