@@ -91,12 +91,15 @@ def classes_with_words() -> list[Any]:
 
 def required(kind: Any) -> dict[str, Any]:
     """What a class needs beside its defaults."""
+    import torch
+
     import atoll.models
     from atoll.mechanisms import LaplaceLDP
 
     clipped = {"clip": 1.0, "noise": 1.0}
     needed: dict[str, dict[str, Any]] = {
         "Recorded": {"crashed": np.zeros((1, 1), bool), "point": np.zeros((1, 1))},
+        "FedBoost": {"members": [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]},
         "FedBE": {"training": atoll.Training(model=atoll.models.linear(2, 2)), "rows": "public"},
         "Training": {"model": atoll.models.linear(2, 2)},
         "Mechanism": {"noise": 1.0}, "LocalDP": {"epsilon": 1.0, "delta": 1e-5}, "CentralDP": clipped, "DistributedDP": {**clipped, "least": 2}, "ExampleDP": clipped, "DPFTRL": clipped,
@@ -114,7 +117,10 @@ def test_every_class_refuses_a_word_that_it_does_not_know() -> None:
     for kind in found:
         words = listed_words(kind)
         assert words, f"nobody reads the words of {kind.__name__}"
-        whole = (SkellamNoise if kind is LatticeNoise else kind)(**required(kind))
+        try:
+            whole = (SkellamNoise if kind is LatticeNoise else kind)(**required(kind))
+        except AtollError as error:
+            pytest.fail(f"give required() what {kind.__name__} needs beside its defaults: {error}")
         for name in words:
             with pytest.raises(AtollError, match=f"(?s){name}.*no such word") as said:
                 replace(whole, **{name: "no such word"})
