@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError, LetterError
 from atoll.engines.recording import RecordingEngine
+from atoll.query.statement import parse_statement
 from atoll.query.strategies import Senate
 from atoll.query.strategies.senate import OwnerChecks
 from atoll.secure.shares import AuthenticatedBits
@@ -225,3 +227,40 @@ def test_what_owners_cannot_compute_is_refused(text: str, match: str, monkeypatc
     monkeypatch.setattr("atoll.query.strategies.senate.Senate.most_gates", 1000)
     with connected(THREE, OPEN) as db, pytest.raises(AtollError, match=match):
         db.sql(text, strategy="senate")
+
+
+# ---------------------------------------------------------------- hundreds of rows
+
+
+_VISITS = {"patient": "BIGINT", "diagnosis": "VARCHAR", "day": "DATE"}
+_HOSPITALS = {"policy": {"min_count": 1}, "tables": {table: {"columns": {"patient": {"level": "protected", "at_most": 8}, "diagnosis": "protected", "day": "protected"}} for table in ("d", "m")}}  # fmt: skip
+_COMORBID = "SELECT diagnosis, count(*) AS n FROM d WHERE patient IN (SELECT patient FROM d WHERE diagnosis = 'k1') AND diagnosis <> 'k1' GROUP BY 1 ORDER BY n DESC, 1 LIMIT 10"
+_JOINED = "SELECT count(DISTINCT d.patient) FROM d JOIN m ON d.patient = m.patient WHERE d.diagnosis = 'k1' AND lower(m.diagnosis) LIKE '%k2%' AND d.day <= m.day"
+_RECURRENT = "WITH r AS (SELECT patient, day, row_number() OVER (PARTITION BY patient ORDER BY day) AS n FROM d WHERE diagnosis = 'k1') SELECT DISTINCT a.patient FROM r a JOIN r b ON a.patient = b.patient AND b.n = a.n + 1 WHERE b.day - a.day >= 15"
+
+
+def hospitals(rows: int) -> dict[str, TableSource]:
+    """Three, whose tables have so many rows: eight of a patient, anywhere."""
+    start = datetime.date(2024, 1, 1)
+    return {f"s{site}": TableSource({table: (_VISITS, [((3 * k + site) * 7 % (3 * rows) // 8, f"k{(5 * k + site) % 20}", start + datetime.timedelta(11 * k % 300)) for k in range(rows)]) for table in ("d", "m")}) for site in range(3)}  # fmt: skip
+
+
+def test_three_owners_of_512_rows_are_within_the_limit() -> None:
+    with connected(hospitals(0), _HOSPITALS) as db:
+        catalog = db.catalog()
+        for text in (_COMORBID, _JOINED, _RECURRENT):
+            plan = Senate().plan(parse_statement(text, catalog), catalog, db.policy())
+            columns = [column for leaf in plan.leaves for column in leaf.columns]
+            widths = {column.name: 2 for column in columns if column.code.kind == "text"}
+            bits = {column.name: 16 for column in columns if column.code.kind == "whole" and not column.row}
+            sizes = {name: [512] * len(plan.leaves) for name in ("s0", "s1", "s2")}
+            counted, _ = Senate().count(plan, sizes, widths, bits)
+            assert 1 << 25 < sum(one.ands for one in counted) < Senate.most_gates, text
+
+
+@pytest.mark.slow
+def test_three_owners_of_hundreds_of_rows_answer_as_duckdb_does() -> None:
+    with connected(hospitals(300), _HOSPITALS) as db:
+        found = db.sql(_COMORBID, strategy="senate")
+        assert (len(found), db.check(found)) == (10, True)
+        assert abs(found.predicted / found.bytes - 1) < 0.01

@@ -239,7 +239,8 @@ class Senate(GarbledSmcql):
     gates: ClassVar[type[Gates]] = AuthenticatedBits
     measuring: ClassVar[Any] = measure_concerned
     in_slices: ClassVar[bool] = False
-    most_gates: ClassVar[int] = 1 << 25
+    most_gates: ClassVar[int] = 1 << 28
+    """Triples come in blocks, so that the memory of a party follows the rows; bytes follow the ANDs, about 50 each for three owners."""
     smaller: ClassVar[str] = "ask for fewer rows or columns, or use smcql, whose parties follow the protocol"
 
     def wants_helper(self, sites: int) -> bool:
