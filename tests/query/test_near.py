@@ -145,3 +145,33 @@ def test_two_sites_that_ask_what_is_near_need_no_helper_of_their_own() -> None:
     assert plain.others(2) == plain.helpers() == {}
     helped = Query(sql="SELECT 1", strategy="hufu", helper=True)
     assert helped.others(2) == helped.helpers() == {"helper": "shares"}
+
+
+# ---------------------------------------------------------------- subqueries
+
+
+def test_a_distance_to_rows_around_a_subquery_is_refused_with_its_place_and_a_remedy_that_works() -> None:
+    sites = {f"s{j}": source([(j, "a", float(j), 0.0)], [(10 + j, "b", 0.0, 1.0)]) for j in range(3)}
+    with connected(sites, POLICY) as db:
+        text = "SELECT r.id FROM r\nWHERE EXISTS (SELECT 1 FROM t WHERE DWithin(r.location, t.location, 1))"
+        for strategy in (None, "smcql", "conclave"):
+            with pytest.raises(CompositionError, match="a distance between rows of r and t, which lie at different sites") as caught:  # fmt: skip
+                db.sql(text, strategy=strategy)
+            lines = str(caught.value.what).split("\n")
+            assert lines[1] == "LINE 2: WHERE EXISTS (SELECT 1 FROM t WHERE DWithin(r.location, t.location, 1))"
+            assert lines[2] == " " * lines[1].index("DWithin") + "^"
+            assert "ON DWithin(…) in the outermost SELECT, with DISTINCT" in str(caught.value.remedy)
+        found = db.sql("SELECT DISTINCT r.id FROM r JOIN t ON DWithin(r.location, t.location, 1)")
+        assert sorted(found.rows) == [(10,), (11,), (12,)]
+
+
+def test_a_subquery_may_compute_with_columns_around_it() -> None:
+    """Types of such expressions are those over both tables; an alias means the innermost one."""
+    sites = {f"s{j}": source([(j, "a", float(j), 0.0)], [(3 * j, "b", 0.0, 1.0)]) for j in range(3)}
+    with connected(sites, POLICY) as db:
+        for text, rows in (
+            ("SELECT r.id FROM r WHERE EXISTS (SELECT 1 FROM t WHERE r.id + t.id < 4)", [(0,), (3,)]),
+            ("SELECT a.id FROM r a WHERE NOT EXISTS (SELECT 1 FROM t a2 WHERE a.id - a2.id > 4 AND EXISTS (SELECT 1 FROM t a WHERE a.id - a2.id > 1))", [(0,), (3,)]),
+        ):  # fmt: skip
+            found = db.sql(text, strategy="smcql")
+            assert (sorted(found.rows), db.check(found)) == (rows, True)

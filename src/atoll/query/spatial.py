@@ -13,7 +13,7 @@ A declared point is named by itself or with its table: ``location``, ``cities.lo
 
 Every function becomes plain SQL before names are resolved, so each strategy sees columns with their levels, and whoever sums or filters can answer it. ``kNN`` becomes
 ``QUALIFY row_number() OVER (ORDER BY distance) <= k``. Rows at one distance are ordered by the columns that are shown: then the rows of an answer do not depend on who has which.
-What a strategy needs of a function stands in the ``meta`` of its node: a distance's ``extent`` and ``precision`` (`distance_of`), the points ``between`` which it is Euclidean, with their coordinates, and a ``nearest`` (`nearest_of`).
+What a strategy needs of a function stands in the ``meta`` of its node: a distance's ``extent`` and ``precision`` (`distance_of`), its line in the statement (``at``), the points ``between`` which it is Euclidean, with their coordinates, and a ``nearest`` (`nearest_of`).
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def expand_points(tree: Any, points: Points, at: At) -> bool:
             continue
         a, b = (_point_of(part, points, at) for part in node.expressions[:2])
         distance = _distance(a, b, sphere=name == "distancesphere")
+        distance.meta["at"] = at(node)
         if name == "dwithin":
             distance = exp.LTE(this=distance, expression=exp.paren(node.expressions[2].copy()))
             distance.meta["spatial"] = True

@@ -41,6 +41,11 @@ def refuse(what: str, remedy: str) -> CompositionError:
     return CompositionError(what, where="smcql", remedy=remedy)
 
 
+def _items_of(select: Any) -> list[Any]:
+    """What FROM and JOIN of a SELECT name."""
+    return [one.this for one in (select.args["from_"], *(select.args.get("joins") or ()))]
+
+
 class LeafDraft:
     """A leaf in the making."""
 
@@ -167,14 +172,22 @@ class NamePlanner:
         text = node.sql("duckdb")
         key = (id(at.select), text)
         if key not in self._kinds:
-            self._kinds[key] = self._type_in(at.select, node)
+            self._kinds[key] = self._type_in(at.select, node, self._items_around(read, at))
         return self._kinds[key]
 
-    def _type_in(self, select: Any, node: Any) -> str:
+    def _items_around(self, read: set[str], names: SelectNames) -> list[Any]:
+        """The tables around a SELECT that an expression in it reads; an alias means the innermost one."""
+        known, at, found = set(self.scopes.sources_of(names.scope)), names.outer, list[Any]()
+        while at is not None and read - known:
+            found += [one for one in _items_of(at.select) if one.alias_or_name in read - known]
+            known |= set(self.scopes.sources_of(at.scope))
+            at = at.outer
+        return found
+
+    def _type_in(self, select: Any, node: Any, around: Sequence[Any] = ()) -> str:
         """DuckDB's type of an expression in a SELECT."""
         # Types do not depend on how tables are joined.
-        items = [select.args["from_"], *(select.args.get("joins") or ())]
-        body = f"FROM {', '.join(one.this.sql('duckdb') for one in items)}"
+        body = f"FROM {', '.join(one.sql('duckdb') for one in (*_items_of(select), *around))}"
         if select.args.get("windows"):
             shell = self.exp.Select(windows=[one.copy() for one in select.args["windows"]])
             body += shell.sql("duckdb").removeprefix("SELECT")

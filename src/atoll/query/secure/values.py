@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from atoll.core.errors import CompositionError
+
 from ..column_codes import ColumnCode
+from ..spatial import distance_of
 from .names import LeafDraft, SelectNames, refuse
 from .operators import (
     ChosenValue,
@@ -58,6 +61,8 @@ class ValuePlanner(UnitPlanner):
             code = self.code(own, text)
             local = self.guarded(node)
             return self._guarded(leaf, node, code, code.local(f"CAST({local} AS {code.type})" if kind or code.type != own else local), names)  # fmt: skip
+        if distance_of(node) is not None and not names.grouped:
+            raise self._refuse_distance(node, names)
         make = next((method for kinds, method in self._makers() if isinstance(node, kinds)), None)
         if make is not None:
             return make(node, names)
@@ -65,6 +70,13 @@ class ValuePlanner(UnitPlanner):
         if names.grouped:
             raise refuse(f"{text} stands beside aggregates and is no group key", "add it to GROUP BY")
         raise refuse(f"{text} reads columns of {' and '.join(where) or 'a subquery'}, which lie at different sites", "compute with columns of one table, and compare the results; the parties add, subtract, multiply, compare and choose")  # fmt: skip
+
+    def _refuse_distance(self, node: Any, names: SelectNames) -> CompositionError:
+        where = sorted(self.aliases(node, names) | self.outer_aliases(node, names))
+        remedy = "join the two tables ON DWithin(…) in the outermost SELECT, with DISTINCT where a subquery asks whether there is such a row"  # fmt: skip
+        if "between" not in node.meta:
+            remedy = "join the two tables in the outermost SELECT, and let the sites make the columns of one of them public, or the table replicated: then hufu computes any distance"  # fmt: skip
+        return refuse(f"a distance between rows of {' and '.join(where) or 'a subquery'}, which lie at different sites{node.meta.get('at', '')}", remedy)  # fmt: skip
 
     def _makers(self) -> list[tuple[tuple[type, ...], Callable[[Any, SelectNames], Value]]]:
         """Kinds of nodes, and what makes a value of one that parties compute."""

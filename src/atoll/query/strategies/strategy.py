@@ -490,5 +490,13 @@ def _no_strategy(refused: Mapping[str, AtollError]) -> AtollError:
     if len(refused) == 1:
         return next(iter(refused.values()))
     kind = PolicyError if any(isinstance(one, PolicyError) for one in refused.values()) else CompositionError
-    remedies = dict.fromkeys(f"{name}: {one.remedy}" for name, one in refused.items() if one.remedy)
-    return kind("; ".join(f"{name}: {one.what}" for name, one in refused.items()), where="query", remedy="; or ".join(remedies))  # fmt: skip
+    reasons, remedies, lines = dict[str, list[str]](), dict[str, list[str]](), dict[str, None]()
+    for name, one in refused.items():
+        what, line, place = one.what.partition("\nLINE ")
+        reasons.setdefault(what, []).append(name)
+        if line:
+            lines[line + place] = None
+        if one.remedy:
+            remedies.setdefault(one.remedy, []).append(name)
+    told, ways = ([f"{', '.join(names)}: {text}" for text, names in found.items()] for found in (reasons, remedies))
+    return kind("; ".join(told) + "".join(lines), where="query", remedy="; or ".join(ways))
