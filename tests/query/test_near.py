@@ -147,6 +147,65 @@ def test_two_sites_that_ask_what_is_near_need_no_helper_of_their_own() -> None:
     assert helped.others(2) == helped.helpers() == {"helper": "shares"}
 
 
+# ---------------------------------------------------------------- public points
+
+
+SHOWN: dict[str, Any] = {"policy": {"min_count": 1}, "tables": {name: {"columns": {**dict.fromkeys(TYPES, "public"), "age": "private"}, "points": POINTS} for name in "rt"}}  # fmt: skip
+_COUNTED = "SELECT count(*) FROM r JOIN t ON {}"
+_GROUPED = "SELECT t.name AS n, count(*) AS c, count(DISTINCT r.id), sum(t.id) FROM r, t WHERE {} AND r.age >= 0 GROUP BY 1 HAVING count(*) > 1 ORDER BY c DESC, n"
+
+
+def haversine(a: Row, b: Row) -> float:
+    across = math.sin(math.radians(a[3] - b[3]) / 2) ** 2 + math.cos(math.radians(a[3])) * math.cos(math.radians(b[3])) * math.sin(math.radians(a[2] - b[2]) / 2) ** 2  # type: ignore[operator]  # fmt: skip
+    return 2 * 6371008.8 * math.asin(math.sqrt(across))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_counts_and_groups_of_public_points_equal_brute_force(count: int) -> None:
+    """Two sites suffice, and any distance does: sites tell each other one table."""
+    rows: list[Row] = [(k, "ab"[k % 3 > 0], float(k % 5), float(k % 7)) for k in range(12)]
+    others: list[Row] = [(50 + k, "q", float(k), 3.0) for k in range(6)]
+    sites = {f"s{j}": source([*rows[j::count], (90 + j, "a", None, 1.0)], others[j::count]) for j in range(count)}
+    with connected(sites, SHOWN) as db:
+        for condition, near in (
+            ("DWithin(r.location, t.place, 2)", lambda a, b: distance(b, a[2], a[3]) <= 2),
+            ("DistanceSphere(r.location, t.location) <= 240000", lambda a, b: haversine(a, b) <= 240000),
+            ("DWithin(r.location, t.place, -1)", lambda a, b: False),
+        ):
+            pairs = [(a, b) for a in others for b in rows if near(a, b)]
+            found = db.sql(_COUNTED.format(condition))
+            assert (found.strategy, found.rows, db.check(found)) == ("hufu", [(len(pairs),)], True)
+            assert abs(found.predicted / found.bytes - 1) < 0.1
+            assert "how many pairs of rows there are" in json.dumps(found.leakage)
+            names = {name: [(a, b) for a, b in pairs if b[1] == name] for name in "ab"}
+            expected = [(name, len(own), len({a[0] for a, _ in own}), sum(b[0] for _, b in own)) for name, own in names.items() if len(own) > 1]  # fmt: skip
+            assert db.sql(_GROUPED.format(condition)).rows == sorted(expected, key=lambda row: (-row[1], row[0]))
+        with pytest.raises(PolicyError, match=r"r\.age"):
+            db.sql("SELECT sum(r.age) FROM r JOIN t ON DWithin(r.location, t.place, 2)", strategy="hufu")
+
+
+def test_a_few_rows_behind_a_count_of_pairs_stay_hidden() -> None:
+    sites = {f"s{j}": source([(j, "a", 0.0, 0.0)], [(j, "b", 0.0, 0.0)]) for j in range(2)}
+    with connected(sites, {**SHOWN, "policy": {"min_count": 2}}) as db, pytest.raises(PolicyError, match="min_count is 2, and the coordinator reads each pair"):  # fmt: skip
+        db.sql(_COUNTED.format("DistanceSphere(r.location, t.place) < 2"), strategy="hufu")
+
+
+def test_remedies_of_a_count_of_pairs_at_two_sites_work() -> None:
+    """Of points that other sites may not read: by the strategy's name, with a helper; or with one table that is public."""
+    sites = {f"s{j}": source([(j, "a", float(j), 0.0)], [(10 + j, "b", 0.0, 1.0)]) for j in range(2)}
+    with connected(sites, POLICY) as db:
+        with pytest.raises(CompositionError, match="hufu, conclave: 2 sites, and shares need three parties") as caught:
+            db.sql(_COUNTED.format("DWithin(r.location, t.location, 1)"))
+        assert "ask for the strategy hufu by its name" in str(caught.value.remedy)
+        assert db.sql(_COUNTED.format("DWithin(r.location, t.location, 1)"), strategy="hufu").rows == [(2,)]
+        with pytest.raises(PolicyError, match="a distance between rows of r and t, which lie at different sites") as caught:  # fmt: skip
+            db.sql(_COUNTED.format("DistanceSphere(r.location, t.location) < 120000"))
+        assert "make the columns of one of the two tables public" in str(caught.value.remedy)
+    tables = {**POLICY["tables"], "t": SHOWN["tables"]["t"]}
+    with connected(sites, {**POLICY, "tables": tables}) as db:
+        assert db.sql(_COUNTED.format("DistanceSphere(r.location, t.location) < 120000")).rows == [(2,)]
+
+
 # ---------------------------------------------------------------- subqueries
 
 

@@ -7,7 +7,7 @@ tables; the coordinator, which may read these columns, runs the statement over t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from atoll.core.errors import CompositionError, PolicyError
@@ -21,7 +21,7 @@ from ..spatial import distance_of
 from ..statement import Catalog, SqlStatement, shadow
 from .operators import LeafRows, NearPairs, PlanLeaf, SecurePlan, SharedColumn, Stored
 
-__all__ = ["make_near_plan", "refuse_near"]
+__all__ = ["is_divided_pair", "make_near_plan", "refuse_near", "require_released", "write_over_cells"]
 
 _WHOLE = ColumnCode("whole", "BIGINT")
 _FINEST = 26
@@ -54,8 +54,57 @@ def refuse_near(plan: SecurePlan, where: str) -> SecurePlan:
         CompositionError: it is one.
     """
     if isinstance(plan.root, NearPairs):
-        raise CompositionError("a join of rows that are near to each other", where=where, remedy="use the strategy hufu or smcql")  # fmt: skip
+        raise CompositionError("a join of rows that are near to each other", where=where, remedy="ask for the strategy hufu by its name: then a helper is the third beside two sites, between organisations with helper: true")  # fmt: skip
     return plan
+
+
+def is_divided_pair(planner: QueryPlanner) -> bool:
+    """Whether a statement asks for rows of two tables that sites cannot join by themselves."""
+    exp, tree = planner.exp, planner.tree
+    sources = planner.root.selected_sources
+    if len(planner.scopes.all) > 1 or len(sources) != 2 or not all(isinstance(one, exp.Table) for _, one in sources.values()):  # fmt: skip
+        return False
+    if any(one.find(exp.Window) for one in tree.expressions):
+        return False
+    if any(one.side or (one.kind or "").upper() not in ("", "INNER", "CROSS") or one.args.get("method") for one in tree.args["joins"]):  # fmt: skip
+        return False
+    if planner.nearest is not None:
+        return True
+    try:
+        planner.scopes.require_local()
+    except CompositionError:
+        return True
+    return False
+
+
+def require_released(planner: QueryPlanner) -> None:
+    """Refuse aggregates of columns that sites show and release in none.
+
+    Raises:
+        PolicyError: names the column.
+    """
+    for node in planner.tree.find_all(planner.exp.AggFunc):
+        planner.scopes.require_released(planner.scopes.bases(node, planner.root), node.sql("duckdb"))
+
+
+def write_over_cells(exp: Any, tree: Any, names: Mapping[tuple[str, str], str]) -> str:
+    """A statement over the table ``cells``, in place, which has a row for each pair.
+
+    Args:
+        exp: sqlglot's expressions.
+        tree: the statement, with the conditions that are left to check.
+        names: alias and column, in lower case -> the column of the cells.
+    """
+    for name in ("joins", "with_"):
+        tree.set(name, None)
+    tree.set("from_", exp.From(this=exp.to_table("cells")))
+
+    def put(node: Any) -> Any:
+        if isinstance(node, exp.Column) and (node.table.lower(), node.name.lower()) in names:
+            return exp.column(names[node.table.lower(), node.name.lower()], quoted=True)
+        return node
+
+    return str(tree.transform(put).sql("duckdb"))
 
 
 class _NearPlanner(QueryPlanner):
@@ -64,10 +113,10 @@ class _NearPlanner(QueryPlanner):
 
     def near_plan(self) -> SecurePlan | None:
         """All of it."""
-        found = self._distance() if self._is_pair() else None
+        found = self._distance() if is_divided_pair(self) else None
         if found is None:
             return None
-        self._require_released()
+        require_released(self)
         if self.strict:
             raise PolicyError(f"min_count is {self.policy.min_count}, and under shares no site can write down which of its rows stand behind an answer", where=self.where, remedy="let sites set min_count: 1")  # fmt: skip
         self.scopes.require_readable()
@@ -91,29 +140,6 @@ class _NearPlanner(QueryPlanner):
         self.sources = self._sources()
         finish = self._finish_pairs({(alias.lower(), name): f"k{k}" for k, (alias, name, _) in enumerate(columns)}, f"k{len(columns)}")  # fmt: skip
         return SecurePlan(self.statement, self.catalog, self.policy, leaves, root, keys, (*stored, _ENTRY), (), grouped=False, ordered=False, limit=None, sources=self.sources, common="", finish=finish)  # fmt: skip
-
-    def _is_pair(self) -> bool:
-        """Whether it asks for rows of two tables that sites cannot join by themselves."""
-        exp, tree = self.exp, self.tree
-        sources = self.root.selected_sources
-        if len(self.scopes.all) > 1 or len(sources) != 2 or not all(isinstance(one, exp.Table) for _, one in sources.values()):  # fmt: skip
-            return False
-        if any(one.find(exp.Window) for one in tree.expressions):
-            return False
-        if any(one.side or (one.kind or "").upper() not in ("", "INNER", "CROSS") or one.args.get("method") for one in tree.args["joins"]):  # fmt: skip
-            return False
-        if self.nearest is not None:
-            return True
-        try:
-            self.scopes.require_local()
-        except CompositionError:
-            return True
-        return False
-
-    def _require_released(self) -> None:
-        """Refuse aggregates of columns that sites show and release in none."""
-        for node in self.tree.find_all(self.exp.AggFunc):
-            self.scopes.require_released(self.scopes.bases(node, self.root), node.sql("duckdb"))
 
     def _conditions(self) -> list[Any]:
         """The conditions of WHERE and ON, one by one."""
@@ -196,15 +222,7 @@ class _NearPlanner(QueryPlanner):
         kept = [one.copy() for one in self._conditions() if len({c.table for c in one.find_all(exp.Column)}) != 1]
         if self.nearest is not None:
             tree.args["qualify"].this.this.set("partition_by", [exp.column(entry, quoted=True)])
-        for name in ("joins", "where", "with_"):
-            tree.set(name, None)
-        tree.set("from_", exp.From(this=exp.to_table("cells")))
+        tree.set("where", None)
         for one in kept:
             tree.where(one, copy=False)
-
-        def put(node: Any) -> Any:
-            if isinstance(node, exp.Column) and (node.table.lower(), node.name.lower()) in names:
-                return exp.column(names[node.table.lower(), node.name.lower()], quoted=True)
-            return node
-
-        return str(tree.transform(put).sql("duckdb"))
+        return write_over_cells(exp, tree, names)

@@ -58,7 +58,7 @@ from ..owner_draws import OWNERS, CirclePlan, count_by_draws, make_circle_plan
 from ..plan import Key, QueryPlan, QueryPlanner, make_plan, split_conditions
 from ..policy import QueryPolicy
 from ..radius_search import RadiusSearch, choose_rows
-from ..secure.near import make_near_plan
+from ..secure.near import is_divided_pair, make_near_plan, require_released, write_over_cells
 from ..secure.operators import SecurePlan
 from ..spatial import MOST_NEIGHBOURS, DistanceRange, distance_of
 from ..statement import Catalog, shadow
@@ -141,6 +141,7 @@ class SpatialPlan:
         tail: what keeps the k nearest.
         finish: SQL of the result, over the table ``cells``.
         error: by which part of the distance rows may be farther than the k nearest.
+        pairs: whether the rows are pairs, of which the coordinator computes groups and aggregates.
     """
 
     statement: SqlStatement
@@ -159,6 +160,7 @@ class SpatialPlan:
     tail: str = ""
     finish: str = ""
     error: float = 0.0
+    pairs: bool = False
 
     aggregates: ClassVar[tuple[Any, ...]] = ()
 
@@ -236,7 +238,7 @@ class _SpatialPlanner(QueryPlanner):
         grouped = any(True for _ in self._aggregate_nodes()) or tree.args.get("group") or tree.args.get("distinct")
         tree.set("qualify", qualify)
         if grouped:
-            return self._plan_counts()
+            return self._plan_pairs() if is_divided_pair(self) else self._plan_counts()
         if self.strict:
             raise PolicyError(f"min_count is {self.policy.min_count}, and it asks for rows", where="hufu", remedy="ask for COUNT, SUM or AVG, or let sites set min_count: 1")  # fmt: skip
         self.scopes.require_readable()
@@ -272,6 +274,39 @@ class _SpatialPlanner(QueryPlanner):
         if found.keys:
             raise CompositionError("it asks for groups", where="hufu", remedy="ask for one area a statement, or use the strategy sums")  # fmt: skip
         return SpatialPlan(self.statement, self.catalog, self.policy, found, lone=found.lone, sources=found.sources, common=found.common, body=found.body, finish=found.finish)  # fmt: skip
+
+    def _plan_pairs(self) -> SpatialPlan:
+        """Groups and aggregates of pairs of rows that lie at different sites: the coordinator computes them from the columns that they read of each pair.
+
+        Raises:
+            PolicyError: it may not read one, or no table may be told to the other sites.
+        """
+        if self.strict:
+            raise PolicyError(f"min_count is {self.policy.min_count}, and the coordinator reads each pair of rows that lie at different sites", where="hufu", remedy="let sites set min_count: 1, or declare one table replicated")  # fmt: skip
+        require_released(self)
+        self.scopes.require_readable()
+        self._require_points()
+        self._choose_relation()
+        written = [*self.tree.expressions, *(self.tree.args[name] for name in ("distinct", "group", "having", "order") if self.tree.args.get(name))]  # fmt: skip
+        read = {}
+        for column in (column for node in written for column in node.find_all(self.exp.Column)):
+            if column.table in self.root.selected_sources:  # no alias of a column
+                self._require_key(column)
+                read[column.table.lower(), column.name.lower()] = column.sql("duckdb")
+        texts = list(read.values()) or ["1"]
+        with shadow(self.catalog) as connection:
+            self.connection = connection
+            self.sources = self._sources()
+            self._body([])
+            keys = tuple(Key(text, kind, text) for text, kind in zip(texts, self._types(texts), strict=True))
+            relation = self._make_relation(self._relation)
+        self.relation = self._relation
+        body, _ = self._body([])
+        divided = any(self.scopes.is_source_divided(source) for alias, (_, source) in self.root.selected_sources.items() if alias != self.relation)  # fmt: skip
+        tree = self.tree.copy()
+        tree.set("where", None)
+        finish = write_over_cells(self.exp, tree, {name: f"k{k}" for k, name in enumerate(read)})
+        return SpatialPlan(self.statement, self.catalog, self.policy, keys=keys, relation=relation, lone=not divided, sources=self.sources, common=self.with_text, body=body, finish=finish, pairs=True)  # fmt: skip
 
     def _shown(self) -> list[Any]:
         found = []
@@ -631,9 +666,11 @@ class Hufu(Strategy):
                 found.append(Exposure("coordinator, each site", f"the smallest {_nth(plan.k)} distance that one site has by itself, up to a power of two, and not which site{noise}", honest, "sum"))  # fmt: skip
         if plan.k and self.comparison == "masked":
             found.append(Exposure("the first site", f"by how many rows the sites together miss {plan.k} at each radius that is tried, times a random number that the other sites know; and whether it is none", "the first site and another one do not put together what they know", "count"))  # fmt: skip
-        found.append(Exposure("each site", "how many rows all sites have in the answer, and the length of the longest, up to a power of two", "", "sizes"))  # fmt: skip
+        found.append(Exposure("each site", f"how many {'pairs' if plan.pairs else 'rows'} all sites have in the answer, and the length of the longest, up to a power of two", "", "sizes"))  # fmt: skip
         more = f", and rows beyond the {_nth(plan.k)} within one precision or at one distance, which it leaves out" if plan.k and not plan.error else ""  # fmt: skip
-        found.append(Exposure("coordinator", f"the rows of the answer{more}; not which site has which", honest, "sum"))
+        rows = f"{', '.join(key.text for key in plan.keys)} of each pair of rows, from which it computes the answer" if plan.pairs else "the rows of the answer"  # fmt: skip
+        rows = "how many pairs of rows there are" if plan.pairs and plan.keys[0].text == "1" else rows
+        found.append(Exposure("coordinator", f"{rows}{more}; not which site has which", honest, "sum"))
         return [*found, Exposure("analyst", "the answer", "", "sum")]
 
     def predict_cost(
