@@ -193,7 +193,7 @@ def test_errors_of_a_database_do_not_quote_rows(tmp_path: Path) -> None:
         ({"tables": {"t": {"columns": {"x": "secret"}}}}, r"level: 'secret'.* \(in policy: tables\.t\.columns\.x\)"),
         ({"tables": {"t": {"columns": {"x": {"level": "private", "release": "sum"}}}}}, "release: 'sum'"),
         ({"tables": {"t": {"colums": {}}}}, "colums: there is no such setting. Did you mean 'columns'"),
-        ({"tables": {"t": {"mode": "vertical"}}}, "mode: 'vertical'"),
+        ({"tables": {"t": {"mode": "sideways"}}}, "mode: 'sideways'"),
         ({"policy": {"min_count": 0}}, r"min_count: 0 \(in policy: policy\)"),
         ({"limits": {"memory": "2 pounds"}}, "memory: '2 pounds'"),
         ({"tables": {"t": {"columns": {"x": {"range": [3, 1]}}}}}, r"range: \[3, 1\]"),

@@ -27,7 +27,7 @@ from .local import source_text
 from .plan import ROW
 from .policy import QueryPolicy, strictest
 from .scopes import Scopes
-from .statement import Catalog, SqlStatement, parse_statement, unite_schemas, with_points
+from .statement import Catalog, SqlStatement, parse_statement, unite_schemas, with_declared
 from .strategies.strategy import listed_strategies, takes_epsilon, wants_helper
 
 if TYPE_CHECKING:
@@ -257,8 +257,8 @@ class SqlConnection:
 
     def _pool(self, text: str, params: Sequence[Any] | Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], bool]:
         """The rows of DuckDB over all rows in one place, and whether the statement orders them."""
-        schemas = {name: silo.read_schema() for name, silo in self.silos.items()}
         catalog = self.catalog()
+        names = {name: silo.name_tables() for name, silo in self.silos.items()}
         statement = parse_statement(text, catalog, params)
         with connect_duckdb() as pooled:
             for table, types in catalog.tables.items():
@@ -267,12 +267,15 @@ class SqlConnection:
                 for k, (name, silo) in enumerate(self.silos.items()):
                     if k and silo.policy.table(table).mode == "replicated":
                         continue
-                    own = next(one for one in schemas[name] if one.lower() == table)
+                    own = names[name].get(table, "")  # a part of a table whose columns lie apart is not everywhere
                     local = source_text(catalog, silo.policy, table, list(types), own)
                     (rows,) = silo.run_all([f"SELECT * EXCLUDE ({quote(ROW)}) FROM ({local})"], [own], arrow=True)
                     pooled.register("atoll_rows", rows)
                     pooled.execute(f"INSERT INTO {quote(table)} SELECT * FROM atoll_rows")
                     pooled.unregister("atoll_rows")
+            for whole, text in statement.calls:
+                if whole in catalog.vertical:
+                    pooled.execute(f"CREATE VIEW {quote(whole)} AS {text}")
             return pooled.execute(statement.pooled).fetchall(), statement.tree.args.get("order") is not None
 
     @property
@@ -299,6 +302,9 @@ class SqlConnection:
 
         catalog, policy = self.catalog(), self.policy()
         statement = parse_statement(text, catalog, params)
+        apart = next((call for call, _ in statement.calls if call in catalog.vertical), None)
+        if apart is not None:
+            raise CompositionError(f"no silo has a whole row of {apart}: its columns lie apart", where="query", remedy="train on the parties' columns as they lie: atoll.vertical")  # fmt: skip
         Scopes(statement.tree, policy).require_rows()
         numbers = ("DECIMAL", "HUGEINT", "UHUGEINT")
         shown = ", ".join(f"CAST({quote(c)} AS DOUBLE) AS {quote(c)}" if kind.startswith(numbers) else quote(c) for c, kind in zip(statement.columns, statement.types, strict=True))  # fmt: skip
@@ -317,8 +323,10 @@ class SqlConnection:
         Raises:
             ConfigError: silos have types that do not fit together.
         """
-        catalog = unite_schemas({name: silo.read_schema() for name, silo in self.silos.items()})
-        return with_points(catalog, self._strictest(catalog))
+        schemas = {name: silo.read_schema() for name, silo in self.silos.items()}
+        apart = {table for silo in self.silos.values() for table, one in silo.policy.tables.items() if one.whole}
+        catalog = unite_schemas(schemas, apart)
+        return with_declared(catalog, self._strictest(catalog))
 
     def policy(self) -> QueryPolicy:
         """What all silos allow: the strictest of their policies."""
@@ -326,7 +334,8 @@ class SqlConnection:
 
     def _strictest(self, catalog: Catalog) -> QueryPolicy:
         tables = {table: [column.lower() for column in columns] for table, columns in catalog.tables.items()}
-        return strictest([silo.policy.told(tables) for silo in self.silos.values()])
+        apart = {table for silo in self.silos.values() for table, one in silo.policy.tables.items() if one.whole}
+        return strictest([silo.policy.told(tables, apart) for silo in self.silos.values()])
 
     def cancel(self) -> None:
         """Interrupt the statement that runs now, at every silo; it ends with an error, and the silos answer the next one."""

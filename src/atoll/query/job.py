@@ -21,7 +21,7 @@ from atoll.core.validation import Checked, is_real
 from .events import write_event
 from .local import digest_rows, message_of, plan_of, silo_of
 from .policy import strictest
-from .statement import describe_catalog, parse_statement, unite_schemas, with_points
+from .statement import describe_catalog, parse_statement, unite_schemas, with_declared
 from .strategies.strategy import (
     HELPER,
     Choice,
@@ -281,10 +281,11 @@ class _PreparedQuery(Prepared):
         missing = [name for name in fed.parties.names if name not in sites]
         if missing or not sites:
             raise ConfigError(f"no reply of {', '.join(missing) or 'any site'}", where="query", remedy="start all sites: an answer needs the rows of each")  # fmt: skip
-        catalog = unite_schemas({name: _schema(one["tables"]) for name, one in sites.items()})
+        apart = {str(table) for one in sites.values() for table, said in one["policy"]["tables"].items() if said.get("part")}  # fmt: skip
+        catalog = unite_schemas({name: _schema(one["tables"]) for name, one in sites.items()}, apart)
         policies = [_policy(one["policy"], catalog.tables) for one in sites.values()]
         policy = strictest(policies)
-        catalog = with_points(catalog, policy)
+        catalog = with_declared(catalog, policy)
         described = describe_catalog(self.job.sql, catalog, policy)
         if described is not None:
             return QueryResult(QueryAnswer(*described), None)
@@ -385,6 +386,7 @@ def _policy(told: Any, tables: Any) -> dict[str, Any]:
                 "columns": columns,
                 "points": points,
                 **({"sizes": str(table["sizes"])} if "sizes" in table else {}),
+                **({"part": [str(one) for one in table["part"]]} if table.get("part") else {}),
             }
     noise = {"noise": [int(one) for one in told["noise"]]} if told.get("noise") else {}
     enclave = {"enclave": [bool(told["enclave"][0]), str(told["enclave"][1])]} if told.get("enclave") else {}

@@ -20,7 +20,7 @@ from .databases.silo import Silo, bounded_cell, quote
 from .indexes.narrowing import narrow_tables
 from .plan import DIGEST, ROW, CellSets, Covariate, QueryPlan, Released, digest_rows_text, make_plan
 from .policy import QueryPolicy, strictest
-from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_points
+from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_declared
 from .strategies.groupings import make_sums_plan
 from .strategies.strategy import Strategy, permits_strategy, read_strategy
 
@@ -69,7 +69,7 @@ def silo_of(data: Any) -> Silo:
 @functools.lru_cache(maxsize=64)
 def _plan_of(make: Callable[..., Any], text: str, catalog: str, policy: str) -> Any:
     strict = strictest([json.loads(policy)])
-    tables = with_points(Catalog(json.loads(catalog)), strict)
+    tables = with_declared(Catalog(json.loads(catalog)), strict)
     return make(parse_statement(text, tables), tables, strict)
 
 
@@ -102,7 +102,11 @@ def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., A
         CompositionError: the strategy cannot answer it.
     """
     catalog = {str(table): dict(columns) for table, columns in message["catalog"].items()}
-    told = [_plain(message["policy"]), *([] if silo is None else [silo.policy.told(catalog)])]
+    told = [_plain(message["policy"])]
+    if silo is not None:
+        silo.read_schema()  # what the policy calls the site's own parts depends on their columns
+        apart = {table for table, one in told[0]["tables"].items() if one["mode"] == "vertical"}
+        told.append(silo.policy.told(catalog, apart))
     text, policies = str(message["sql"]), told[::-1]
     strategy = read_strategy(message)
     if silo is not None and silo.signed is not None:
@@ -126,7 +130,7 @@ def _require_signed(silo: Silo, text: str, strategy: Strategy, policy: QueryPoli
     Raises:
         PolicyError: the job's own statement, read over these tables, is another, or it asks for another strategy or other settings.
     """
-    tables = with_points(Catalog(catalog), policy)
+    tables = with_declared(Catalog(catalog), policy)
     read = [(one, parse_statement(one.sql, tables, one.params)) for one in silo.signed or ()]
     alike = [(job, statement) for job, statement in read if statement.sql == text and statement.explain != "explain"]
     if not alike:
@@ -178,10 +182,13 @@ def source_text(catalog: Catalog, policy: QueryPolicy, table: str, columns: Sequ
         policy: the site's own policy.
         table: the table, in lower case.
         columns: its columns that are read, as the catalog writes them.
-        name: the table, as the source writes it.
+        name: the table, as the source writes it; empty for a part that other sites have, without rows here.
         where: local SQL of which rows are looked at; empty for all.
     """
     types = catalog.tables[table]
+    if not name:
+        none = [f"CAST(NULL AS {types[one]}) AS {quote(one.lower())}" for one in columns]
+        return f"SELECT {', '.join([*none, f'CAST(0 AS BIGINT) AS {quote(ROW)}'])} WHERE false"
     shown = [f"{bounded_cell(policy, table, one, types[one])} AS {quote(one.lower())}" for one in columns]
     return (
         f"SELECT {', '.join([*shown, f'rowid AS {quote(ROW)}'])} FROM main.{quote(name)}{where and f' WHERE {where}'}"
@@ -371,9 +378,11 @@ def units_text(one: Released, catalog: Catalog, name: str) -> str:
     Args:
         one: the table and its unit.
         catalog: the tables.
-        name: the table, as the source writes it.
+        name: the table, as the source writes it; empty for a part that other sites have.
     """
-    table, types = f"main.{quote(name)}", catalog.tables[one.table]
+    types = catalog.tables[one.table]
+    none = ", ".join(f"CAST(NULL AS {kind}) AS {quote(column)}" for column, kind in types.items())
+    table = f"main.{quote(name)}" if name else f"(SELECT {none}, CAST(NULL AS BIGINT) AS rowid WHERE false)"
     cells = ", ".join(f"coalesce(replace(CAST({quote(column)} AS VARCHAR), '|', '||'), '|n')" for column in sorted(types))  # fmt: skip
     digest = f"md5(concat_ws('|,', {cells}))"
     if not one.unit:
@@ -449,8 +458,11 @@ def open_record(island: Any, text: str, least: int, table: str, hashes: Sequence
 
 
 def names_of(silo: Silo, plan: Any) -> dict[str, str]:
-    """Table in lower case -> as the source writes it."""
-    found = {name.lower(): name for name in silo.read_schema()}
+    """Table in lower case -> as the source writes it; empty for a part that other sites have."""
+    found = silo.name_tables()
+    for table in plan.sources:
+        if plan.policy.table(table).mode == "vertical" and table not in silo.policy.tables:
+            found[table] = ""  # whatever lies here, the site's own policy has not named it a part
     missing = next((table for table in plan.sources if table not in found), None)
     if missing is not None:
         raise ConfigError(f"no table {missing} is here", where=silo.name, remedy=f"use {', '.join(found)}")

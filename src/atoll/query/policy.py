@@ -19,12 +19,15 @@ Where sites differ the strictest counts (`strictest`): the higher level, the sma
 
 ``points: {location: {x: lon, y: lat, extent: 360, precision: 1.0e-4}}`` in a table lets statements name the point ``location`` in spatial functions (`atoll.query.spatial`); with ``wkt: column`` a
 column of text has it, such as ``POINT (2.3 48.8)``.
+
+``patients: {mode: vertical, key: id, columns: {id: protected, age: private}}`` says that other sites have other columns of the same rows, found by ``id``. What lies here is a *part* of the table, and
+plans call it by its columns, ``patients (age)`` (`QueryPolicy.name_parts`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +49,10 @@ __all__ = [
 LEVELS = ("public", "protected", "private")
 """Levels of a column, the least strict first (SMCQL, Bater et al. 2017, section 3)."""
 RELEASES = ("aggregate", "noise", "count", "never")
-MODES = ("horizontal", "replicated")
+MODES = ("horizontal", "vertical", "replicated")
 SIZES = ("open", "noisy", "hidden")
+_NAMED = 3
+"""Most columns that the name of a part shows."""
 _BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -118,13 +123,15 @@ class TablePolicy:
     """What is allowed of one table.
 
     Attributes:
-        mode: ``"horizontal"``: each site has rows of its own; ``"replicated"``: each has the same rows.
+        mode: ``"horizontal"``: each site has rows of its own; ``"vertical"``: sites have different columns of the same rows; ``"replicated"``: each has the same rows.
         unit: the column whose values are the people or things that ``min_count`` counts; empty for rows.
         columns: column -> its policy, by names in lower case.
         others: the policy of columns that are not named.
         points: point -> its columns, by names in lower case.
         indexes: column or point -> the index by which the site finds its own rows (`atoll.query.indexes`), by names in lower case. It changes no answer, and stays at the site.
         sizes: ``"open"``: strategies may tell how many rows joins of it have; ``"noisy"`` or ``"hidden"``: none does without noise.
+        key: with ``"vertical"`` the column by which rows of several sites are one.
+        whole: the table that this one is a part of, in lower case; empty for a table of its own.
     """
 
     mode: str = "horizontal"
@@ -134,6 +141,8 @@ class TablePolicy:
     points: Mapping[str, PointPolicy] = field(default_factory=dict)
     indexes: Mapping[str, str] = field(default_factory=dict)
     sizes: str = "hidden"
+    key: str = ""
+    whole: str = ""
 
     def column(self, name: str) -> ColumnPolicy:
         """The policy of a column."""
@@ -197,9 +206,33 @@ class QueryPolicy:
                     raise ConfigError(f"tables: {name}: there is no such table here.{near}", where=where, remedy=f"use {', '.join(known)}")  # fmt: skip
                 continue
             points = [column for point in table.points.values() for column in point.columns]
-            for column in (*table.columns, *([table.unit] if table.unit else []), *points, *(one for one in table.indexes if one not in table.points)):  # fmt: skip
-                if column not in known[name]:
+            for column in (*table.columns, *(one for one in (table.unit, table.key) if one), *points, *(one for one in table.indexes if one not in table.points)):  # fmt: skip
+                if column in known[name]:
+                    continue
+                near = nearest(column, [one for one in known[name] if one not in table.columns])
+                if table.mode != "vertical" or column == table.key or near:  # other columns may be at other sites
                     raise ConfigError(f"tables.{name}: there is no column {column!r}.{nearest(column, known[name])}", where=where, remedy=f"use {', '.join(known[name])}")  # fmt: skip
+
+    def name_parts(self, tables: Mapping[str, Iterable[str]]) -> tuple[QueryPolicy, dict[str, str]]:
+        """The policy with the tables of mode vertical under the names of their parts, and part -> the table, as the source writes it.
+
+        A part has a name by its columns beside the key, such as ``patients (age, pay)``, so that each site knows by itself what plans call its own.
+
+        Args:
+            tables: table -> its columns.
+        """
+        named, found = dict(self.tables), {}
+        for source, columns in tables.items():
+            table = self.table(source)
+            if table.mode != "vertical":
+                continue
+            del named[source.lower()]
+            part = _name_part(source.lower(), table.key, columns)
+            key = replace(table.column(table.key), at_most=1)
+            unit = table.unit if table.unit in map(str.lower, columns) else ""
+            named[part] = replace(table, unit=unit, columns={**table.columns, table.key: key}, whole=source.lower())
+            found[part] = source
+        return (replace(self, tables=named) if found else self), found
 
     @classmethod
     def read(cls, path: str | Path) -> QueryPolicy:
@@ -249,14 +282,17 @@ class QueryPolicy:
         enclave = _enclave(rules["enclave"], f"{where}: policy.enclave") if "enclave" in rules else None
         return cls(least, float(seconds), memory, made, privacy, enclave)
 
-    def told(self, tables: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+    def told(self, tables: Mapping[str, Iterable[str]], elsewhere: Collection[str] = ()) -> dict[str, Any]:
         """What the coordinator needs of it to plan, as a message.
 
         Args:
             tables: table -> its columns.
+            elsewhere: parts of tables of mode vertical; of those that are not here it says nothing.
         """
         found = {}
         for name, columns in tables.items():
+            if name in elsewhere and name not in self.tables:
+                continue
             one = self.table(name)
             found[name] = {
                 "mode": one.mode,
@@ -264,6 +300,7 @@ class QueryPolicy:
                 "columns": {c: _packed(one.column(c), bounds=self.privacy is not None) for c in columns},
                 "points": {point: [p.x, p.y, p.wkt, p.extent, p.precision] for point, p in one.points.items()},
                 **({} if one.sizes == "hidden" else {"sizes": one.sizes}),
+                **({"part": [one.whole, one.key]} if one.whole else {}),
             }
         noise = {} if self.privacy is None else {"noise": [self.privacy.groups, self.privacy.rows]}
         enclave = {} if self.enclave is None else {"enclave": [self.enclave.simulated, self.enclave.root]}
@@ -284,10 +321,12 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
         for name, table in one["tables"].items():
             points = {point: PointPolicy(*row) for point, row in table["points"].items()}
             made = TablePolicy(table["mode"], table["unit"], {c: _unpacked(row) for c, row in table["columns"].items()}, points=points, sizes=_word(table.get("sizes", "hidden"), SIZES, "sizes", name))  # fmt: skip
+            if table.get("part"):
+                made = replace(made, whole=str(table["part"][0]), key=str(table["part"][1]))
             known = tables.setdefault(name, made)
-            if (known.mode, known.unit) != (made.mode, made.unit):
+            if (known.mode, known.unit, known.key) != (made.mode, made.unit, made.key):
                 raise ConfigError(
-                    f"table {name}: mode {known.mode}, unit {known.unit or 'rows'} at one site, and mode {made.mode}, unit {made.unit or 'rows'} at another",
+                    f"table {name}: {_kind_of(known)} at one site, and {_kind_of(made)} at another",
                     where="policies of the sites",
                     remedy="let all sites declare it alike",
                 )
@@ -303,6 +342,17 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
     alike = enclaves.pop() if len(enclaves) == 1 else None  # sites that pin different roots trust none together
     enclave = None if alike is None else EnclavePolicy(*alike)
     return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave)
+
+
+def _kind_of(table: TablePolicy) -> str:
+    return f"mode {table.mode}, unit {table.unit or 'rows'}{table.key and f', key {table.key}'}"
+
+
+def _name_part(table: str, key: str, columns: Iterable[str]) -> str:
+    """What plans call a part of a table; two that differ after the third column have a column in common, which is refused."""
+    others = sorted(name for name in map(str.lower, columns) if name != key) or [key]
+    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    return f"{table} ({', '.join(others[:_NAMED])}{more})"
 
 
 def _stricter(one: ColumnPolicy | None, other: ColumnPolicy) -> ColumnPolicy:
@@ -397,17 +447,36 @@ def _enclave(given: Any, where: str) -> EnclavePolicy:
 
 
 def _table(given: Any, where: str) -> TablePolicy:
-    one = _mapping(given, where, ("mode", "unit", "sizes", "columns", "points", "index"))
+    one = _mapping(given, where, ("mode", "unit", "sizes", "columns", "points", "index", "key"))
     mode = _word(one.get("mode", "horizontal"), MODES, "mode", where)
     sizes = _word(one.get("sizes", "hidden"), SIZES, "sizes", where)
     columns = one.get("columns", {})
     points = {name.lower(): _point(each, f"{where}.points.{name}") for name, each in _mapping(one.get("points", {}), f"{where}.points").items()}  # fmt: skip
     indexes = _indexes(one.get("index", {}), points, f"{where}.index")
+    unit, others, made = _name(one.get("unit", ""), where), ColumnPolicy(), {}
     if isinstance(columns, str):
-        return TablePolicy(mode, _name(one.get("unit", ""), where), {}, _column(columns, f"{where}.columns"), points, indexes, sizes)  # fmt: skip
-    named = _mapping(columns, f"{where}.columns")
-    made = {name.lower(): _column(each, f"{where}.columns.{name}") for name, each in named.items()}
-    return TablePolicy(mode, _name(one.get("unit", ""), where), made, points=points, indexes=indexes, sizes=sizes)
+        others = _column(columns, f"{where}.columns")
+    else:
+        named = _mapping(columns, f"{where}.columns")
+        made = {name.lower(): _column(each, f"{where}.columns.{name}") for name, each in named.items()}
+    table = TablePolicy(mode, unit, made, others, points, indexes, sizes, _name(one.get("key", ""), where, "key"))
+    _require_key(table, where)
+    return table
+
+
+def _require_key(table: TablePolicy, where: str) -> None:
+    """Refuse a key without mode vertical and the reverse, and what a table whose columns lie apart cannot have."""
+    if (table.mode == "vertical") != bool(table.key):
+        raise ConfigError(f"mode: {table.mode} {'with key: ' + table.key if table.key else 'without key:'}", where=where, remedy="use mode: vertical together with key: and the column by which sites find the same rows, as in {mode: vertical, key: id}")  # fmt: skip
+    if not table.key:
+        return
+    key = table.column(table.key)
+    if key.local:  # sites would join parts within themselves, and find nothing
+        raise ConfigError(f"{table.key}: join: local of the key of a vertical table, whose rows with one value lie at several sites", where=where, remedy="leave join: local out")  # fmt: skip
+    if key.at_most not in (None, 1):
+        raise ConfigError(f"{table.key}: at_most: {key.at_most} of the key of a vertical table", where=where, remedy="leave at_most: out: a key has each value once")  # fmt: skip
+    if table.points:
+        raise ConfigError(f"points of a vertical table: {', '.join(table.points)}", where=where, remedy="leave points: out, and write distances with the columns of the coordinates")  # fmt: skip
 
 
 def _indexes(given: Any, points: Mapping[str, PointPolicy], where: str) -> dict[str, str]:
@@ -491,9 +560,9 @@ def _word(given: Any, known: Sequence[str], name: str, where: str) -> str:
     return str(given)
 
 
-def _name(given: Any, where: str) -> str:
+def _name(given: Any, where: str, setting: str = "unit") -> str:
     if not isinstance(given, str):
-        raise ConfigError(f"unit: {given!r}", where=where, remedy="name a column")
+        raise ConfigError(f"{setting}: {given!r}", where=where, remedy="name a column")
     return given.lower()
 
 

@@ -399,7 +399,7 @@ class Scopes:
 
     def divided_tables(self, scope: Any) -> set[str]:
         """The tables that a scope reads, at any depth, whose rows only one site has."""
-        return {table for table in self.tables(scope) if self.policy.table(table).mode == "horizontal"}
+        return {table for table in self.tables(scope) if self.policy.table(table).mode != "replicated"}
 
     def is_divided(self, scope: Any) -> bool:
         """Whether a scope reads rows that only one site has."""
@@ -408,7 +408,7 @@ class Scopes:
     def is_source_divided(self, source: Any) -> bool:
         """Whether a table of FROM has rows that only one site has."""
         if isinstance(source, self.exp.Table):
-            return self.policy.table(source.name).mode == "horizontal"
+            return self.policy.table(source.name).mode != "replicated"
         return self.is_divided(source)
 
     def require_no_carrier(self) -> None:
@@ -442,7 +442,7 @@ class Scopes:
             ]
             for _ in related:  # what is related to a carrier is one
                 for names, one in related:
-                    counted = [base for base in sorted(self.bases(one, scope)) if self.column_policy(base).release != "aggregate" and self.policy.table(base[0]).mode == "horizontal"]  # fmt: skip
+                    counted = [base for base in sorted(self.bases(one, scope)) if self.column_policy(base).release != "aggregate" and self.policy.table(base[0]).mode != "replicated"]  # fmt: skip
                     known = [found[name] for name in sorted(names) if name in found]
                     if counted or known:
                         found |= {name: found.get(name, (counted or known)[0]) for name in names}
@@ -710,6 +710,13 @@ class Scopes:
                 raise CompositionError(f"a {side or kind} JOIN keeps rows of a table that every site has, once for each site", where="sums", remedy="keep rows of the divided table, or use an inner JOIN")  # fmt: skip
             conditions = [join.args.get("on"), None if outer else where and where.this]
             if divided and right and not self._meets(conditions, scope, {name}, set(joined)):
+                whole = (
+                    self.policy.table(sources[name][1].name).whole
+                    if isinstance(sources[name][1], self.exp.Table)
+                    else ""
+                )
+                if whole:
+                    raise CompositionError(f"columns of {whole} lie apart: the join of {sources[name][1].name} needs rows of other sites", where="sums", remedy="use the strategy smcql")  # fmt: skip
                 raise CompositionError(f"the join of {name} may need rows of two sites", where="sums", remedy="join on columns that the policy declares with join: local, or let sites declare one table replicated")  # fmt: skip
             divided = divided or right
             joined.append(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ __all__ = [
     "parse_statement",
     "shadow",
     "unite_schemas",
-    "with_points",
+    "with_declared",
 ]
 
 SOURCE = "@"
@@ -44,11 +44,22 @@ class Catalog:
         tables: table -> column -> DuckDB's name of its type. Tables are in lower case; columns as they are written.
         points: table -> point -> its columns.
         partial: of each table that only some sites have its name, its columns, and the sites that lack it.
+        vertical: table whose columns lie apart -> its key and its parts, which are tables.
     """
 
     tables: Mapping[str, Mapping[str, str]]
     points: Mapping[str, Mapping[str, PointPolicy]] = field(default_factory=dict)
     partial: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
+    vertical: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def named_tables(self) -> dict[str, Mapping[str, str]]:
+        """The tables that a statement may name: those whose columns lie apart too, with the key first."""
+        apart = {part for _, parts in self.vertical.values() for part in parts}
+        found = {table: columns for table, columns in self.tables.items() if table not in apart}
+        for table, (key, parts) in self.vertical.items():
+            columns = {name.lower(): kind for part in parts for name, kind in self.tables[part].items()}
+            found[table] = {key: columns[key], **columns}
+        return found
 
     def key(self) -> tuple[Any, ...]:
         """The catalog as a hashable value."""
@@ -82,20 +93,55 @@ class SqlStatement:
     needs: frozenset[str] = frozenset()
 
 
-def with_points(catalog: Catalog, policy: QueryPolicy) -> Catalog:
-    """The catalog with the points that the policy declares."""
-    return Catalog(catalog.tables, {table: dict(policy.table(table).points) for table in catalog.tables}, catalog.partial)  # fmt: skip
+def with_declared(catalog: Catalog, policy: QueryPolicy) -> Catalog:
+    """The catalog with the points that the policy declares, and the tables whose columns lie apart.
+
+    Raises:
+        ConfigError: two parts of a table have a column beside the key, or other keys.
+    """
+    points = {table: dict(policy.table(table).points) for table in catalog.tables}
+    parts: dict[str, list[str]] = {}
+    for name in sorted(catalog.tables):
+        if policy.table(name).whole:
+            parts.setdefault(policy.table(name).whole, []).append(name)
+    vertical = {table: (_common_key(table, names, catalog, policy), tuple(names)) for table, names in parts.items()}
+    return Catalog(catalog.tables, points, catalog.partial, vertical)
 
 
-def unite_schemas(schemas: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Catalog:
+def _common_key(table: str, parts: Sequence[str], catalog: Catalog, policy: QueryPolicy) -> str:
+    """The key of a table whose columns lie apart."""
+    if table in catalog.tables or any(name == table for name, _, _ in catalog.partial):
+        raise ConfigError(f"table {table} is of mode vertical at one site, and of another at another", where="policies of the sites", remedy="let all sites declare it alike")  # fmt: skip
+    key = policy.table(parts[0]).key
+    seen: dict[str, str] = {}
+    kinds: dict[str, str] = {}
+    for part in parts:
+        if policy.table(part).key != key:
+            raise ConfigError(f"the key of {table} is {key} in {parts[0]} and {policy.table(part).key} in {part}", where="policies of the sites", remedy="let all sites declare it alike, over a view that has the same name for it")  # fmt: skip
+        columns = {name.lower(): kind for name, kind in catalog.tables[part].items()}
+        for name in (one for one in columns if one != key):
+            if name in seen:
+                raise ConfigError(f"column {name} of {table} is in {seen[name]} and in {part}", where="tables of the sites", remedy=f"let a column beside {key} lie in one part alone: give one site a view without {name}, or the same columns as the other")  # fmt: skip
+            seen[name] = part
+        kinds[part] = columns[key]
+    odd = next((part for part in parts if _family(kinds[part]) != _family(kinds[parts[0]])), None)
+    if odd is not None:
+        raise ConfigError(f"key {key} of {table} is {kinds[parts[0]]} in {parts[0]} and {kinds[odd]} in {odd}", where="tables of the sites", remedy="give it one type everywhere, such as by a view with CAST")  # fmt: skip
+    return key
+
+
+def unite_schemas(schemas: Mapping[str, Mapping[str, Mapping[str, str]]], parts: Collection[str] = ()) -> Catalog:
     """The tables that all sites have, with a type for each column that holds the values of all.
 
     Args:
         schemas: site -> table -> column -> type.
+        parts: tables that need not be at all sites: where one is not, it has no rows.
 
     Raises:
         ConfigError: sites have types that do not fit together, or tables of other columns.
     """
+    apart = {table: dict.fromkeys(columns, EMPTY) for one in schemas.values() for table, columns in one.items() if table in parts}  # fmt: skip
+    schemas = {site: {**apart, **one} for site, one in schemas.items()}
     found: dict[str, dict[str, str]] = {}
     seen: dict[str, dict[str, str]] = {}
     first, *others = schemas
@@ -167,22 +213,29 @@ def describe_catalog(text: str, catalog: Catalog, policy: QueryPolicy) -> tuple[
     """
     if _SHOW.fullmatch(text):
         names = ("table", "columns", "mode", "unit", "min_count")
-        tables = [(t, len(columns), policy.table(t).mode, policy.table(t).unit or "rows", policy.min_count) for t, columns in catalog.tables.items()]  # fmt: skip
+        tables = [(t, len(columns), one.mode, one.unit or "rows", policy.min_count) for t, columns in catalog.named_tables().items() for one in (policy.table(_first_part(catalog, t)),)]  # fmt: skip
         return names, ("VARCHAR", "BIGINT", "VARCHAR", "VARCHAR", "BIGINT"), tables
     found = _DESCRIBE.fullmatch(text)
     if found is None:
         return None
     table = found[1].lower()
-    if table not in catalog.tables:
-        raise _refuse_table(found[1], table, catalog, catalog.tables)
+    known = catalog.named_tables()
+    if table not in known:
+        raise _refuse_table(found[1], table, catalog, known)
     rows: list[tuple[str | None, ...]] = []
-    for name, kind in catalog.tables[table].items():
-        one = policy.table(table).column(name)
+    for name, kind in known[table].items():
+        parts = catalog.vertical[table][1] if table in catalog.vertical else (table,)
+        part = next(one for one in parts if name.lower() in map(str.lower, catalog.tables[one]))
+        one = policy.table(part).column(name)
         rows.append((name, kind, one.level, one.release, "local" if one.local else None))
     for name, point in catalog.points.get(table, {}).items():
         level = max((policy.table(table).column(column).level for column in point.columns), key=LEVELS.index)
         rows.append((name, f"POINT of {', '.join(point.columns)}", level, None, None))
     return ("column", "type", "level", "release", "join"), ("VARCHAR",) * 5, rows
+
+
+def _first_part(catalog: Catalog, table: str) -> str:
+    return catalog.vertical[table][1][0] if table in catalog.vertical else table
 
 
 # ---------------------------------------------------------------- parsing
@@ -208,16 +261,17 @@ def parse_statement(text: str, catalog: Catalog, params: Sequence[Any] | Mapping
     except TypeError:
         raise ConfigError(f"params={params!r}", where="sql", remedy="give plain values: numbers, text, dates, None") from None  # fmt: skip
     points = tuple((table, *found.items()) for table, found in catalog.points.items())
-    return _parsed(text, catalog.key(), points, catalog.partial, frozen, isinstance(params, Mapping), count_rules())
+    vertical = tuple(catalog.vertical.items())
+    return _parsed(text, catalog.key(), points, catalog.partial, vertical, frozen, isinstance(params, Mapping), count_rules())  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)
 def _parsed(
-    text: str, key: Any, points: Any, partial: Any, params: tuple[Any, ...], named: bool, rules: int
+    text: str, key: Any, points: Any, partial: Any, vertical: Any, params: tuple[Any, ...], named: bool, rules: int
 ) -> SqlStatement:
     del rules  # a rule that has been added since is a new way to read the same text
     sqlglot = need("sqlglot", "sql", "SQL over silos")
-    catalog = Catalog({table: dict(columns) for table, *columns in key}, {table: dict(found) for table, *found in points}, partial)  # fmt: skip
+    catalog = Catalog({table: dict(columns) for table, *columns in key}, {table: dict(found) for table, *found in points}, partial, dict(vertical))  # fmt: skip
     body, explain = _without_explain(text)
     _require_query(body, len(text) - len(body), text)
     try:
@@ -232,20 +286,21 @@ def _parsed(
     if not isinstance(tree, selects):
         raise ConfigError(f"{type(tree).__name__.upper()} is not allowed: silos are only read", where="sql", remedy="write a SELECT")  # fmt: skip
     _set_params(sqlglot, tree, params, named)
-    calls = expand_rules(tree, catalog.tables, lambda node: _at(node, text, offset))
+    calls = expand_rules(tree, catalog.named_tables(), lambda node: _at(node, text, offset))
     _require_limits(sqlglot.exp, tree, text, offset)
     _require_allowed(sqlglot, tree, text, offset)
     _require_tables(sqlglot, tree, catalog, text, offset)
     sql = _plain_text(tree, body, anew=bool(params or calls))
+    joins = _join_parts(sqlglot.exp, tree, catalog)
     spatial = expand_points(tree, catalog.points, lambda node: _at(node, text, offset))
     needs = frozenset({"matching"} if expand_matched(tree, lambda node: _at(node, text, offset)) else ())
     _require_columns(sqlglot, tree, catalog, text, offset)
     columns, types = _describe(
-        tree.sql("duckdb") if params or spatial or calls or needs else body.strip().removesuffix(";"), catalog
+        tree.sql("duckdb") if params or spatial or calls or needs or joins else body.strip().removesuffix(";"), catalog
     )
     found = _qualified(sqlglot, tree, catalog)
     pooled = break_ties(found) if spatial else sql
-    return SqlStatement(text, found, columns, types, explain, sql, pooled, calls, needs)
+    return SqlStatement(text, found, columns, types, explain, sql, pooled, (*calls, *joins), needs)
 
 
 def _plain_text(tree: Any, body: str, *, anew: bool) -> str:
@@ -393,9 +448,38 @@ def _require_tables(sqlglot: Any, tree: Any, catalog: Catalog, text: str, offset
     named = {one.alias.lower() for one in tree.find_all(exp.CTE)}
     for table in tree.find_all(exp.Table):
         name = table.name.lower()
-        if table.db or table.catalog or name not in {*catalog.tables, *named}:
+        if table.db or table.catalog or name not in {*catalog.tables, *catalog.vertical, *named}:
             shown = ".".join(part.name for part in table.parts)
-            raise _refuse_table(shown, "" if table.db or table.catalog else name, catalog, [*catalog.tables, *named], _at(table, text, offset))  # fmt: skip
+            raise _refuse_table(shown, "" if table.db or table.catalog else name, catalog, [*catalog.named_tables(), *named], _at(table, text, offset))  # fmt: skip
+
+
+def _join_parts(exp: Any, tree: Any, catalog: Catalog) -> tuple[tuple[str, str], ...]:
+    """Write the join of its parts where a table's columns lie apart, all of them whatever is read: a part that lacks a row takes it from the table. Changes the tree.
+
+    Returns:
+        Each such table, and what stands in its place.
+
+    Raises:
+        ConfigError: a WITH has the table's name.
+    """
+    found: dict[str, str] = {}
+    for node in list(tree.find_all(exp.Table)):
+        table = node.name.lower()
+        if table not in catalog.vertical:
+            continue
+        if any(one.alias.lower() == table for one in tree.find_all(exp.CTE)):
+            raise ConfigError(f"WITH {node.name} has the name of a table whose columns lie apart", where="sql", remedy="give what WITH names another name")  # fmt: skip
+        key, parts = catalog.vertical[table]
+        homes = {name.lower(): part for part in reversed(parts) for name in catalog.tables[part]}
+        columns = [exp.alias_(exp.column(name, table=homes[name], quoted=True), name, quoted=True) for name in catalog.named_tables()[table]]  # fmt: skip
+        made = exp.select(*columns).from_(exp.to_table(quote(parts[0]), dialect="duckdb"))
+        for part in parts[1:]:
+            on = exp.EQ(this=exp.column(key, table=parts[0], quoted=True), expression=exp.column(key, table=part, quoted=True))  # fmt: skip
+            made = made.join(exp.to_table(quote(part), dialect="duckdb"), on=on)
+        found[table] = made.sql("duckdb")
+        alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
+        node.replace(exp.Subquery(this=made, alias=alias.copy(), joins=node.args.get("joins")))
+    return tuple(found.items())
 
 
 def _qualified(sqlglot: Any, tree: Any, catalog: Catalog) -> Any:
@@ -441,7 +525,8 @@ def _require_columns(sqlglot: Any, tree: Any, catalog: Catalog, text: str, offse
     for column in tree.find_all(exp.Column):
         if isinstance(column.this, exp.Star) or column.name.lower() in own or column.name.lower() in known:
             continue
-        at = next(iter(tables)) if len(tables) == 1 else ", ".join(sorted(tables))
+        wholes = {part: whole for whole, (_, parts) in catalog.vertical.items() for part in parts}
+        at = ", ".join(sorted({wholes.get(table, table) for table in tables}))
         raise ConfigError(f"no column {column.name} in {at}.{_near(column.name.lower(), [*known, *own])}{_at(column, text, offset)}", where="sql", remedy=f"use {', '.join(known)}")  # fmt: skip
 
 

@@ -148,9 +148,19 @@ class Silo:
         self._remembered: dict[str, Any] = {}
         self._kept_parts: dict[Any, Any] = {}
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="atoll-silo")
-        self._schema: Schema | None = None
         self._schema_stamp: Any = None
         self._lock = threading.Lock()
+
+    @property
+    def policy(self) -> QueryPolicy:
+        """What the site allows; once its tables are known, with the parts of tables whose columns lie apart under their own names."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, declared: QueryPolicy) -> None:
+        self._policy = self._declared = declared
+        self._parts: dict[str, str] = {}
+        self._schema: Schema | None = None
 
     def __len__(self) -> int:
         """The number of tables: what a federation shows as the size of a client."""
@@ -190,12 +200,19 @@ class Silo:
         """
         return self._in_thread(self._read_schema, "its tables")
 
+    def name_tables(self) -> dict[str, str]:
+        """Table in lower case -> as the source writes it; a part of a table whose columns lie apart has a name of its own in statements."""
+        return {name.lower(): self._parts.get(name, name) for name in self.read_schema()}
+
     def _read_schema(self) -> Schema:
         stamp = self._source.stamp("")
         if self._schema is None or stamp != self._schema_stamp:
             schema = self._source.read_schema()
-            self.policy.require_columns(schema, f"policy of {self.name}")
-            self._schema, self._schema_stamp = schema, stamp
+            self._declared.require_columns(schema, f"policy of {self.name}")
+            self._policy, self._parts = self._declared.name_parts(schema)
+            parts = {table: part for part, table in self._parts.items()}
+            self._schema = {parts.get(table, table): columns for table, columns in schema.items()}
+            self._schema_stamp = stamp
         return self._schema
 
     def run_all(
@@ -237,7 +254,7 @@ class Silo:
 
     def _connect(self, tables: Sequence[str]) -> None:
         """Have a locked connection with these tables, as they are now."""
-        wanted = {**dict.fromkeys(self._loaded), **dict.fromkeys(tables)}
+        wanted = dict.fromkeys([*self._loaded, *filter(None, tables)])
         stamps = {name: self._source.stamp(name) for name in wanted}
         if self._connection is not None and stamps == self._loaded:
             return

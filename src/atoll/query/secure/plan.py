@@ -20,9 +20,10 @@ from atoll.core.errors import CompositionError, PolicyError
 
 from ..aggregates import QueryAggregate
 from ..column_codes import ColumnCode
+from ..databases.silo import quote
 from ..plan import Key, require_points, split_conditions
 from ..policy import QueryPolicy
-from ..statement import Catalog, SqlStatement, shadow
+from ..statement import SOURCE, Catalog, SqlStatement, shadow
 from .groups import GroupPlanner
 from .names import SelectNames, refuse
 from .near import make_near_plan
@@ -151,10 +152,19 @@ class SecurePlanner(GroupPlanner):
         for leaf in self.leaves:
             if not leaf.columns:  # its rows count all the same, and parties see from columns how many there are
                 self.share(leaf, "CAST(1 AS BIGINT)", _WHOLE, ())
+        self._claim_keys()
         leaves = tuple(leaf.finish() for leaf in self.leaves)
         claimed = [(table, column) for leaf in self.leaves for table, column in leaf.claims]
         sources = self.scopes.columns_read(self.catalog, [*claimed, *self.unit_bases])
         return bound_joins(SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, sources, self.common, finish, copies, withheld))  # fmt: skip
+
+    def _claim_keys(self) -> None:
+        """Have each site check the keys of its parts of tables whose columns lie apart, also where no join is small because of them: rows would be in the table more than once."""
+        for table in sorted(self.scopes.tables(self.scopes.root)):
+            key = self.policy.table(table).key
+            for leaf in self.leaves if key else ():
+                if any(quote(SOURCE + table) in item for item in leaf.items):
+                    leaf.claims.setdefault((table, key), 1)
 
     def _require_shown(self, value: Value) -> None:
         """Refuse to open what is private."""
