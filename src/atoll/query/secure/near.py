@@ -87,16 +87,19 @@ def require_released(planner: QueryPlanner) -> None:
         planner.scopes.require_released(planner.scopes.bases(node, planner.root), node.sql("duckdb"))
 
 
-def write_over_cells(exp: Any, tree: Any, names: Mapping[tuple[str, str], str]) -> str:
+def write_over_cells(exp: Any, tree: Any, names: Mapping[tuple[str, str], str], left: Sequence[Any] = ()) -> str:
     """A statement over the table ``cells``, in place, which has a row for each pair.
 
     Args:
         exp: sqlglot's expressions.
-        tree: the statement, with the conditions that are left to check.
+        tree: the statement.
         names: alias and column, in lower case -> the column of the cells.
+        left: the conditions that are left to check; the cells meet the others.
     """
-    for name in ("joins", "with_"):
+    for name in ("joins", "with_", "where"):
         tree.set(name, None)
+    for one in left:
+        tree.where(one, copy=False)
     tree.set("from_", exp.From(this=exp.to_table("cells")))
 
     def put(node: Any) -> Any:
@@ -222,7 +225,4 @@ class _NearPlanner(QueryPlanner):
         kept = [one.copy() for one in self._conditions() if len({c.table for c in one.find_all(exp.Column)}) != 1]
         if self.nearest is not None:
             tree.args["qualify"].this.this.set("partition_by", [exp.column(entry, quoted=True)])
-        tree.set("where", None)
-        for one in kept:
-            tree.where(one, copy=False)
-        return write_over_cells(exp, tree, names)
+        return write_over_cells(exp, tree, names, kept)

@@ -288,11 +288,10 @@ class _SpatialPlanner(QueryPlanner):
         self._require_points()
         self._choose_relation()
         written = [*self.tree.expressions, *(self.tree.args[name] for name in ("distinct", "group", "having", "order") if self.tree.args.get(name))]  # fmt: skip
-        read = {}
-        for column in (column for node in written for column in node.find_all(self.exp.Column)):
-            if column.table in self.root.selected_sources:  # no alias of a column
-                self._require_key(column)
-                read[column.table.lower(), column.name.lower()] = column.sql("duckdb")
+        columns = [column for node in written for column in node.find_all(self.exp.Column) if column.table in self.root.selected_sources]  # fmt: skip
+        for column in columns:
+            self._require_key(column)
+        read = {(one.table.lower(), one.name.lower()): one.sql("duckdb") for one in columns}  # no alias of a column
         texts = list(read.values()) or ["1"]
         with shadow(self.catalog) as connection:
             self.connection = connection
@@ -303,9 +302,7 @@ class _SpatialPlanner(QueryPlanner):
         self.relation = self._relation
         body, _ = self._body([])
         divided = any(self.scopes.is_source_divided(source) for alias, (_, source) in self.root.selected_sources.items() if alias != self.relation)  # fmt: skip
-        tree = self.tree.copy()
-        tree.set("where", None)
-        finish = write_over_cells(self.exp, tree, {name: f"k{k}" for k, name in enumerate(read)})
+        finish = write_over_cells(self.exp, self.tree.copy(), {name: f"k{k}" for k, name in enumerate(read)})
         return SpatialPlan(self.statement, self.catalog, self.policy, keys=keys, relation=relation, lone=not divided, sources=self.sources, common=self.with_text, body=body, finish=finish, pairs=True)  # fmt: skip
 
     def _shown(self) -> list[Any]:
