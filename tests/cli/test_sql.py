@@ -106,7 +106,7 @@ def test_a_transcript_has_every_message_and_no_cell(atoll: Callable[..., Any], t
         size = int.from_bytes(rest[:8], "little")
         words.append(M.decode(rest[8 : 8 + size]))
         rest = rest[8 + size :]
-    assert {"plain": {"keys": [["wardCANARY"]]}} in words
+    assert {"plain": {"keys": [[["wardCANARY"]]]}} in words  # of the one grouping
 
 
 def test_a_sites_range_makes_values_outside_it_null(atoll: Callable[..., Any], tmp_path: Path) -> None:
