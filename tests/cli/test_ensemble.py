@@ -83,3 +83,39 @@ def test_what_makes_no_ensemble_is_refused(
 ) -> None:
     assert run(["ensemble", str(write_segments(tmp_path / "rows.csv")), *words]) != 0
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("column", "words"), [("label", "column 'label' has missing"), ("user", "column 'user'"), ("segment", "'segment'")]
+)
+def test_a_missing_label_user_or_cluster_is_no_value_of_its_own(
+    column: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_segments(tmp_path / "rows.csv", users=6, rows=4)
+    head, *lines = file.read_text().splitlines()
+    first = lines[0].split(",")
+    first[head.split(",").index(column)] = ""
+    file.write_text("\n".join([head, ",".join(first), *lines[1:]]) + "\n")
+    assert run(["ensemble", str(file), "--cluster", "segment"]) == 3
+    told = " ".join(capsys.readouterr().err.split())
+    assert words in told
+    assert "leave such rows out" in told
+
+
+def test_remedies_are_those_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write_segments(tmp_path / "rows.csv", users=6, rows=4))
+    assert run(["ensemble", file, "--cluster", "segment", "--test", "0.01"]) == 3
+    assert "a larger --test" in " ".join(capsys.readouterr().err.split())
+    assert run(["ensemble", file, "--cluster", "segment", "--opt-in", "0.9"]) == 3
+    assert "a smaller --opt-in" in " ".join(capsys.readouterr().err.split())
+
+
+def test_columns_may_be_called_x_y_and_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_segments(tmp_path / "rows.csv", users=6, rows=8)
+    quick = ("--rounds", "1", "--opt-in", "0")
+    plain = told(capsys, str(file), "--cluster", "segment", *quick)
+    head, lines = file.read_text().split("\n", 1)
+    file.write_text(head.replace("user", "who").replace("segment", "user").replace("b,c", "x,y") + "\n" + lines)
+    named = told(capsys, str(file), "--user", "who", "--cluster", "user", *quick)
+    assert plain["own_leaf"] == named["own_leaf"]
+    assert plain["parameters"] == named["parameters"]

@@ -319,3 +319,19 @@ def test_the_report_has_an_interval_of_each_way_and_a_line_at_the_one_in_use() -
     assert all(
         low < value < high for low, value, high in zip(picture["low"], picture["values"], picture["high"], strict=True)
     )
+
+
+def test_features_may_be_called_as_columns_that_all_data_sets_have() -> None:
+    draw = np.random.default_rng(2)
+    x, y = draw.normal(size=(4, 6, 2)), np.tile([0, 1], 3)
+    parts = {
+        f"u{i}": Dataset({"x": x[i], "y": y}, features=["y", "x"], task="classification", classes=2) for i in range(4)
+    }
+    islands = Islands.from_datasets(parts)
+    made = form_clusters(CentroidClusters(2, ["x"]), islands)
+    assert made.rule["mean"] == pytest.approx([x[:, :, 1].mean()])
+    assert form_clusters(CentroidClusters(2, ["y"]), islands).rule["mean"] == pytest.approx([x[:, :, 0].mean()])
+    assert made.leaf_of({"x": x[0], "y": y}).shape == (6,)
+    twin = {name: Dataset({"x": np.stack([y, y], 1), "y": y}, features=["y", "x"], task="classification", classes=2) for name in parts}  # fmt: skip
+    with pytest.raises(CompositionError, match="tells the label"):
+        form_clusters(CentroidClusters(2, ["y"]), Islands.from_datasets(twin))

@@ -25,6 +25,8 @@ __all__ = [
 
 USER = "user"
 """The column of rows that names their user."""
+_OWN = ("x", "y", "labelled", USER)
+"""Columns that data sets have for themselves."""
 _SAME = 0.999
 _LEVELS = 50
 
@@ -32,18 +34,24 @@ _LEVELS = 50
 def column_of(rows: Any, name: str, features: Sequence[str] = ()) -> NDArray[Any] | None:
     """Return a column of rows, by its name or as a named feature of ``x``; ``None`` if there is none.
 
+    A feature may be called as one of the columns that all data sets have, such as a place's ``x`` and ``y``: it is then the feature.
+
     Args:
         rows: a data set, a client's rows, or a mapping of columns.
         name: the column.
         features: names of the features in ``x``.
     """
     there = rows if isinstance(rows, Mapping) else rows.columns
-    if name in there:
+    inside = _is_feature(rows, name, features)
+    if name in there and not (inside and name in _OWN):
         return np.asarray(rows[name])
-    if name in features and "x" in there:
-        x = np.asarray(rows["x"])
-        return x[:, list(features).index(name)] if x.ndim == 2 else None
-    return None
+    return np.asarray(rows["x"])[:, list(features).index(name)] if inside else None
+
+
+def _is_feature(rows: Any, name: str, features: Sequence[str]) -> bool:
+    """Return whether the rows' ``x`` has a feature of that name."""
+    there = rows if isinstance(rows, Mapping) else rows.columns
+    return name in features and "x" in there and np.ndim(rows["x"]) == 2
 
 
 @dataclass(frozen=True)
@@ -431,7 +439,8 @@ def form_clusters(rule: ClusterRule, data: Any, label: str = "y") -> Clusters:
     features = tuple(getattr(getattr(data, "about", None), "features", ()) or ())
     found: dict[str, list[NDArray[Any]]] = {}
     for name in rule.looks_at:
-        if name in {label, "y", "labelled"}:
+        inside = all(_is_feature(data.shard(place), name, features) for place in range(len(data)))
+        if name in {label, "y", "labelled"} and not (inside and name in _OWN):
             raise CompositionError(
                 f"column {name!r} is the label, which is private",
                 where=type(rule).__name__,

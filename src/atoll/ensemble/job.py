@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 __all__ = ["Federated"]
 
 _PRIVATE = "private-leaf"
+_MORE_TRAIN = "let fewer users opt in, with a smaller opt_in="
+_FEWER_LEAVES = "use fewer clusters, another column, or in Python a smaller smallest="
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,10 +256,11 @@ class _PreparedEnsemble(Prepared):
         self.members = self.clusters.members(self.clients)
         for name, own in zip(self.clusters.names, self.members, strict=True):
             if len(own) < job.smallest:
+                gave = sum(self.clusters.names[self.clusters.users[one]] == name for one in self.opt_in)
                 raise DataError(
-                    f"leaf {name!r} has {len(own)} users to train it, and the smallest may have {job.smallest}",
+                    f"leaf {name!r} has {len(own)} users to train it besides {gave} who opted in, and the smallest may have {job.smallest}",
                     where="Federated.clusters",
-                    remedy="use fewer clusters, another column, or a smaller smallest=",
+                    remedy=_MORE_TRAIN if len(own) + gave >= job.smallest else _FEWER_LEAVES,
                 )
         self.public: list[int] = []
         self.own_columns: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from atoll.cli.app import ANALYSE, app
@@ -12,6 +13,8 @@ from atoll.cli.arguments import FileOptions, Json, output_of, sharing
 from atoll.cli.output import PlainTable
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.data import DataTable, Islands
     from atoll.ensemble import ClusterRule
     from atoll.study import EnsembleArms
@@ -146,7 +149,7 @@ def _rule_of(said: str, table: DataTable, besides: tuple[str, str], seed: int) -
             remedy="cluster by a public column, or by random:4",
         )
     if said in table:
-        return AttributeClusters(said), (said,)
+        return AttributeClusters(_stored(said)), (said,)
     kind, _, rest = said.partition(":")
     count, _, names = rest.partition(":")
     if kind not in ("random", "kmeans") or not count.isdecimal() or (names and kind == "random"):
@@ -157,8 +160,19 @@ def _rule_of(said: str, table: DataTable, besides: tuple[str, str], seed: int) -
     if kind == "random":
         return RandomClusters(int(count), seed=seed), ()
     own = tuple(name for name in names.split(",") if name)
-    inputs = tuple(_split_columns(table, besides)[1])
-    return CentroidClusters(int(count), own or inputs, seed=seed), own
+    if besides[1] in own:
+        raise CompositionError(
+            f"--cluster {said!r} names the label, which is private",
+            remedy="cluster by public columns, or by random:4",
+        )
+    return CentroidClusters(
+        int(count), [_stored(name) for name in own or _split_columns(table, besides)[1]], seed=seed
+    ), own
+
+
+def _stored(name: str) -> str:
+    """Return what a public column is called among the columns of a client's rows, some of which have names of their own."""
+    return f"column {name}" if name in ("x", "y", "user", "labelled") else name
 
 
 def _split_columns(table: DataTable, besides: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -173,21 +187,20 @@ def _islands_of(table: DataTable, user: str, label: str, aside: tuple[str, ...],
     """Return a client for each user, with inputs of mean 0 and deviation 1, and test rows of all users.
 
     Raises:
-        DataError: a column misses values, none is left, or labels are of one class.
+        DataError: a column misses values, none is left, labels are of one class, or no row is held out.
     """
-    import numpy as np
-
     from atoll.core.algebra.rng import Rng
     from atoll.core.errors import DataError
     from atoll.data import Dataset, Islands
 
     _, names = _split_columns(table, (user, label, *aside))
-    for name in names:
-        if not np.isfinite(table[name].astype(np.float64)).all():
+    for name in (*names, user, label, *aside):
+        if _misses_values(table[name]):
+            drop = f"leave it out with --drop {name}, or " if name in names else "leave such rows out, or "
             raise DataError(
                 f"column {name!r} has missing values",
                 where=table.name,
-                remedy=f"leave it out with --drop {name}, or fill them in",
+                remedy=f"{drop}fill them in",
             )
     if not names:
         raise DataError(
@@ -211,19 +224,32 @@ def _islands_of(table: DataTable, user: str, label: str, aside: tuple[str, ...],
         rows = np.flatnonzero(who == name)
         drawn = Rng.of(split[1]).child("test").child(str(name)).generator().permutation(rows)
         held[drawn[: int(split[0] * len(rows))]] = True
+    if not held.any():
+        raise DataError(
+            f"--test {split[0]:g} of each user's rows is no row, for the most that a user has is {int(np.unique(who, return_counts=True)[1].max())}",
+            where=table.name,
+            remedy="give users several rows each, or a larger --test",
+        )
     about: dict[str, Any] = {
-        "features": names,
+        "features": [_stored(name) for name in names],
         "labels": [str(one) for one in levels],
         "task": "classification",
         "name": table.name,
     }
-    columns = {"x": x, "y": y.astype(np.int64), "user": who, **{name: table[name] for name in aside}}
+    columns = {"x": x, "y": y.astype(np.int64), "user": who, **{_stored(name): table[name] for name in aside}}
 
     def cut(rows: Any) -> Dataset:
         return Dataset({name: values[rows] for name, values in columns.items()}, **about)
 
     parts = {str(name): cut(np.flatnonzero((who == name) & ~held)) for name in np.unique(who)}
     return Islands.from_datasets(parts, test=cut(np.flatnonzero(held)))
+
+
+def _misses_values(values: NDArray[Any]) -> bool:
+    """Return whether a number is not finite, or a word is empty."""
+    if values.dtype.kind in "biuf":
+        return not bool(np.isfinite(values.astype(np.float64)).all())
+    return any(str(one).strip() == "" or one != one for one in values.tolist())
 
 
 def _table(found: EnsembleArms, left_out: list[str]) -> PlainTable:
