@@ -239,3 +239,14 @@ def test_members_whose_answers_do_not_fit_are_named() -> None:
         boost(FedBoost(members=[plain, plain], loss="density"), islands)
     lost, _ = boost(FedBoost(members=[Silent(0.0), Silent(-np.inf)], loss="density", rounds=2), islands)
     assert lost.weights[0] > 0.5
+
+
+@pytest.mark.parametrize("members", [None, 3, "ab", nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))])
+def test_a_model_alone_is_no_list_of_members(members: Any) -> None:
+    with pytest.raises(ConfigError, match="two PyTorch models in a list"):
+        FedBoost(members=members)
+
+
+def test_a_reducer_is_one() -> None:
+    with pytest.raises(AtollError, match="SecureAggregation"):
+        FedBoost(members=members_of("log"), reducer="mean")  # type: ignore[arg-type]

@@ -335,3 +335,12 @@ def test_features_may_be_called_as_columns_that_all_data_sets_have() -> None:
     twin = {name: Dataset({"x": np.stack([y, y], 1), "y": y}, features=["y", "x"], task="classification", classes=2) for name in parts}  # fmt: skip
     with pytest.raises(CompositionError, match="tells the label"):
         form_clusters(CentroidClusters(2, ["y"]), Islands.from_datasets(twin))
+
+
+def test_an_opt_in_user_counts_once_and_only_results_are_joined() -> None:
+    islands = population()
+    with pytest.raises(ConfigError, match="opt_in names 'u0' twice"):
+        Federated(clusters=AttributeClusters("segment"), leaf=leaf(rounds=1), opt_in=["u0", "u0"]).prepare(islands)
+    for results in ({}, {"north": 3}):
+        with pytest.raises(ConfigError, match="by the name of the leaf"):
+            Federated.of(results, islands)

@@ -21,7 +21,7 @@ from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.task import Task
-from atoll.core.validation import Checked
+from atoll.core.validation import Checked, require_parts
 from atoll.learn.checks import require_choice, require_count, require_positive, require_share
 
 from .accounting import EnsembleRelease
@@ -38,6 +38,7 @@ __all__ = ["BoostedEnsemble", "FedBoost", "WeightedMembers", "draw_members", "sl
 
 Loss = Literal["log", "density", "squared"]
 _LOSSES = ("log", "density", "squared")
+_MEMBERS = "give at least two PyTorch models in a list, or what Federated.of(...) returns"
 _REACH = 500.0  # logs above it leave no room in a double for what is multiplied with them
 _FLOOR = 0.5
 """Share of a weighted draw that does not look at weights: a member of small weight is still drawn now and then."""
@@ -137,6 +138,13 @@ class FedBoost(Checked):
         require_count("FedBoost", rounds=self.rounds)
         require_positive("FedBoost", lr=self.lr)
         require_share("FedBoost", memory=self.memory)
+        require_parts(self, {}, optional={"reducer": (Reducer, "atoll.reducers.SecureAggregation()")})
+        given = self.members
+        listed = isinstance(given, FederatedEnsemble | Mapping | Sequence | nn.ModuleList) and not isinstance(
+            given, str
+        )
+        if not listed:  # many a model is itself a list, of layers
+            raise ConfigError(f"members is a {type(given).__name__}", where="FedBoost.members", remedy=_MEMBERS)
         named = self._named()
         odd = next((name for name, one in named.items() if not isinstance(one, nn.Module)), None)
         if odd is not None or len(named) < 2:
@@ -144,7 +152,7 @@ class FedBoost(Checked):
             raise ConfigError(
                 what,
                 where="FedBoost.members",
-                remedy="give at least two PyTorch models, or what Federated.of(...) returns",
+                remedy=_MEMBERS,
             )
         if not 0 <= self.sampled <= len(named) or self.clients < 0:
             raise ConfigError(

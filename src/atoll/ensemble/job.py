@@ -237,6 +237,9 @@ class Federated(Checked, Job):
                     f"opt_in names {lost[0]!r}, who is not there.{nearest(lost[0], names)}",
                     remedy="name users of the population",
                 )
+            twice = next((name for name in self.opt_in if list(self.opt_in).count(name) > 1), None)
+            if twice is not None:
+                raise ConfigError(f"opt_in names {twice!r} twice", remedy="name every user once: rows count once")
             return tuple(self.opt_in)
         count = round(self.opt_in * len(names))
         count = max(1, count) if self.opt_in else 0

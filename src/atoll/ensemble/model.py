@@ -287,6 +287,14 @@ def join_results(
     seed: int,
 ) -> tuple[dict[str, JoinedLeaves], Clusters, EnsembleLoss, OptInRows | None]:
     """Return the ways to join the models of finished trainings, the clusters, and what users have lost; see `Federated.of`."""
+    odd = [name for name, made in results.items() if not hasattr(getattr(made, "data", None), "names")]
+    if odd or not results or isinstance(opt_in, str):
+        what = f"the result of {odd[0]!r} is a {type(results[odd[0]]).__name__}" if odd else f"{len(results)} results, opt_in={opt_in!r}"  # fmt: skip
+        raise ConfigError(
+            what,
+            where="Federated.of",
+            remedy="give what atoll.simulate(Training(...), islands) returns, by the name of the leaf, and opt-in users in a list",
+        )
     users = {name: tuple(str(one) for one in made.data.names) for name, made in results.items()}
     twins = {one: name for name, own in users.items() for one in own if one in opt_in}
     if twins:
