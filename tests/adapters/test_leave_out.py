@@ -90,3 +90,12 @@ def test_the_command_prints_the_keys(place: Path, capsys: pytest.CaptureFixture[
             "seconds",
         } <= set(found)
         assert 0.0 <= found["zero_shot"] <= 1.0
+
+
+def test_a_missing_number_is_no_class(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = place / "all.csv"
+    texts.write_text(
+        "text,label,group\n" + "\n".join(f"good crew,{'' if i == 3 else i % 2},g{i // 6}" for i in range(12))
+    )
+    assert run(["adapters", "train", str(texts), "--encoder", str(place / "tiny"), "--method", "linear"]) == 3
+    assert "row 3 has no label" in " ".join(capsys.readouterr().err.split())

@@ -185,11 +185,25 @@ def test_the_batch_loss_trains(place: Path) -> None:
         ({"text": "words"}, "no column 'words'.*keep="),
         ({"prompt": "a tweet"}, "is the same for all classes"),
         ({"length": 0}, "use at least 1 token"),
+        (
+            {"method": AttAI(), "prompt": "so so so {label}", "length": 3},
+            "are the same in their first 3 tokens.*shorter",
+        ),
+        ({"method": Peft("PROMPT_TUNING", {"num_virtual_tokens": 4}), "length": 64}, "has 32 places.*use length=28"),
     ],
 )
 def test_a_setting_that_does_not_fit_is_refused(change: dict[str, Any], words: str, place: Path) -> None:
     with pytest.raises(AtollError, match=words):
         tuning(place, **change).prepare(reviews(place))
+
+
+def test_texts_are_cut_at_the_places_of_the_encoder(place: Path) -> None:
+    whole = Encoder.open(str(place / "tiny"), length=64)
+    assert (whole.places, whole.longest) == (32, 32)
+    assert whole.tokenise(["good " * 50]).shape == (1, 2, 32)
+    assert np.isfinite(whole.encode(["good " * 50], cached=False)).all()
+    made = atoll.simulate(tuning(place, BitFit(), rounds=1, length=64), reviews(place), engine="inline")
+    assert np.isfinite(made.metrics.last("loss"))
 
 
 def test_an_unknown_side_is_refused() -> None:

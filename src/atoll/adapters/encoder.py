@@ -165,9 +165,19 @@ class Encoder:
 
     @property
     def longest(self) -> int:
-        """Tokens of a text that it takes."""
-        held = self.model.config.text_config.max_position_embeddings if self.dual else self.length
-        return min(self.length, int(held))
+        """Tokens of a text that it takes: ``length``, or as many as it has places for."""
+        return min(self.length, self.places or self.length)
+
+    @property
+    def places(self) -> int | None:
+        """Tokens that the model has places for; ``None`` where nothing bounds them."""
+        config = self.model.config
+        held = getattr(config.text_config if self.dual else config, "max_position_embeddings", None)
+        if held is None:
+            return None
+        table = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        first = getattr(table, "padding_idx", None)  # RoBERTa's places begin behind that of the padding
+        return int(held) - (0 if first is None else first + 1)
 
     @property
     def image_settings(self) -> ImageSettings:
@@ -177,14 +187,14 @@ class Encoder:
         return ImageSettings.read(self.folder, int(side), needed=not self.dual)
 
     def tokenise(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Return ids and masks, ``(rows, 2, length)``, padded to one length for all parties."""
-        rows = np.zeros((len(texts), 2, self.length), dtype=np.int64)
+        """Return ids and masks, ``(rows, 2, longest)``, padded to one length for all parties."""
+        longest = self.longest
+        rows = np.zeros((len(texts), 2, longest), dtype=np.int64)
         if len(texts):
-            longest = self.longest
             made = self.tokeniser(
                 list(texts), padding="max_length", truncation=True, max_length=longest, return_tensors="np"
             )
-            rows[:, 0, :longest], rows[:, 1, :longest] = made["input_ids"], made["attention_mask"]
+            rows[:, 0], rows[:, 1] = made["input_ids"], made["attention_mask"]
         return rows
 
     def encode(self, texts: Sequence[str], *, cached: bool = True) -> NDArray[np.float32]:
@@ -461,8 +471,23 @@ def _write_atomically(place: Path, rows: NDArray[np.float32]) -> None:
 
 
 def prompts_of(encoder: Encoder, labels: list[str], prompt: str) -> NDArray[np.float32]:
-    """Return the features of a text for each class, ``(classes, width)``."""
-    return encoder.encode([(prompt or "{label}").replace("{label}", label) for label in labels], cached=False)
+    """Return the features of a text for each class, ``(classes, width)``.
+
+    Raises:
+        ConfigError: the texts are cut before they differ.
+    """
+    texts = [(prompt or "{label}").replace("{label}", label) for label in labels]
+    rows, first = encoder.tokenise(texts), dict[bytes, int]()
+    for place, row in enumerate(rows):
+        other = first.setdefault(row.tobytes(), place)
+        whole = [encoder.tokeniser(texts[at])["input_ids"] for at in (other, place)]
+        if whole[0] != whole[1]:
+            raise ConfigError(
+                f"the prompts of {labels[other]!r} and {labels[place]!r} are the same in their first {encoder.longest} tokens",
+                where="Tuning.prompt",
+                remedy="use a shorter prompt, or a larger length= if the encoder takes more",
+            )
+    return encoder.encode(texts, cached=False)
 
 
 def class_prompts(encoder: Encoder, labels: list[str], prompt: str, prompted: bool) -> NDArray[np.float32] | None:

@@ -387,6 +387,13 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
             where=where,
             remedy="use PromptFL(tokens=8), which learns vectors in the prompts of the classes, or a method that changes layers, such as peft.LoraConfig of q_proj and v_proj",
         )
+    added = int(config.num_virtual_tokens or 0) if config.is_prompt_learning else 0
+    if added and encoder.places is not None and encoder.longest + added > encoder.places:
+        raise ConfigError(
+            f"{added} virtual tokens before texts of {encoder.longest}, and the encoder has {encoder.places} places",
+            where=where,
+            remedy=f"use length={max(1, encoder.places - added)}, or fewer virtual tokens",
+        )
     try:
         with quiet():
             made: nn.Module = library.get_peft_model(body, config)

@@ -134,7 +134,10 @@ def _read_columns(rows: Path, column: str, label: str, domain: str, images: bool
 
     file = rows / "labels.csv" if rows.is_dir() else rows
     table = DataTable.read(file)
-    columns = [[str(one) for one in table[name].tolist()] for name in (column, label, domain)]
+    columns = [
+        ["" if one is None or one != one else str(one) for one in table[name].tolist()]
+        for name in (column, label, domain)
+    ]
     if images:
         columns[0] = images_below(file.resolve().parent, columns[0])
     return columns
