@@ -230,6 +230,32 @@ def test_a_folder_that_is_no_encoder_is_refused(place: Path, tmp_path: Path) -> 
         Encoder.open(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_hidden_layers": 2}, r"lack 16 of the model's values, such as 'encoder\.layer\.1.*save the whole model"),
+        ({"hidden_size": 32}, "transformers cannot load it.*save_pretrained"),
+    ],
+)
+def test_values_that_the_weights_lack_are_not_drawn(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    make_encoder(tmp_path / "own")
+    settings = tmp_path / "own" / "config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **change}))
+    with pytest.raises(AtollError, match=words):
+        _ = Encoder.open(str(tmp_path / "own")).model
+
+
+def test_files_that_are_cut_off_are_refused(tmp_path: Path) -> None:
+    own = make_encoder(tmp_path / "own")
+    weights = own / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    (own / "tokenizer.json").write_text("{}")
+    with pytest.raises(AtollError, match="cannot load it"):
+        _ = Encoder.open(str(own)).model
+    with pytest.raises(AtollError, match="cannot load its tokeniser"):
+        _ = Encoder.open(str(own)).tokeniser
+
+
 def test_the_hash_follows_every_file_and_no_folder(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

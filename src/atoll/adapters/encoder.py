@@ -418,19 +418,33 @@ def _load_model(folder: str, digest: str, kind: str) -> Any:
     with quiet(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # layers that a folder lacks (a pooler) are the same in every process
         try:
-            made = loader.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise DataError(
-                f"transformers cannot load it: {str(error).strip().splitlines()[0]}",
-                where=f"encoder {Path(folder).name!r}",
-                remedy="save the model again with save_pretrained of the transformers installed here",
-            ) from error
+            made, about = loader.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32,
+                output_loading_info=True,
+            )  # fmt: skip
+        except Exception as error:
+            raise _refuse_folder(folder, "it", error) from error
+    lacking = sorted(name for name in about["missing_keys"] if "pool" not in name)
+    if lacking:  # transformers would draw them, and say so in a log
+        raise DataError(
+            f"its weights lack {len(lacking)} of the model's values, such as {lacking[0]!r}",
+            where=f"encoder {Path(folder).name!r}",
+            remedy="save the whole model again with save_pretrained, with a config.json that is its own",
+        )
     vars(made).pop(
         "_weight_conversions", None
     )  # how the file's names became the model's: what cannot be copied, and only saving would read
     return made.eval().requires_grad_(False)
+
+
+def _refuse_folder(folder: str, what: str, error: Exception) -> DataError:
+    """Return what a folder is refused with: the libraries that read it end in errors of any class."""
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return DataError(
+        f"transformers cannot load {what}: {said}",
+        where=f"encoder {Path(folder).name!r}",
+        remedy="save the model and its tokeniser again with save_pretrained of the transformers installed here",
+    )
 
 
 @functools.lru_cache(maxsize=_MOST_KEPT)
@@ -438,7 +452,10 @@ def _load_tokeniser(folder: str, digest: str) -> Any:
     del digest
     library = need("transformers", "encoders", "an encoder")
     with quiet():
-        made = library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        try:
+            made = library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:
+            raise _refuse_folder(folder, "its tokeniser", error) from error
     if made.pad_token is None:
         made.pad_token = made.eos_token  # a masked token may be any
     if made.pad_token is None:
