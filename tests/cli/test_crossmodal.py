@@ -100,3 +100,19 @@ def test_rows_of_one_class_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
     calls, texts, words = write_files(tmp_path, one_class=True)
     assert run(["crossmodal", "--speech", calls, "--text", texts, "--lexicon", words, *QUICK]) != 0
     assert "give rows of two classes or more" in " ".join(capsys.readouterr().err.split())
+
+
+def test_labels_that_are_no_numbers_or_have_other_names_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pocketsphinx")
+    calls, texts, words = write_files(tmp_path)
+    line = ["crossmodal", "--speech", calls, "--text", texts, "--lexicon", words, *QUICK]
+    listed = Path(calls, "labels.csv")
+    rows = listed.read_text("utf-8")
+    listed.write_text(rows.replace("\n0.wav,1.5", "\n0.wav,nan"), "utf-8")
+    assert run(line) == 3
+    assert "row 1 has no label" in " ".join(capsys.readouterr().err.split())
+    listed.write_text(rows.replace("-0.5", "down").replace("1.5", "up"), "utf-8")
+    assert run(line) == 3
+    assert "name the classes alike" in " ".join(capsys.readouterr().err.split())

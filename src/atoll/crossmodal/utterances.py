@@ -183,10 +183,18 @@ def utterances_of(
 def _name_labels(labels: Sequence[Any], where: str) -> list[str]:
     """The class of each row; a row without one is refused."""
     named = [label_sentiment(label) for label in labels]
-    absent = next((i for i, (name, raw) in enumerate(zip(named, labels, strict=True)) if not name or raw is None or raw != raw), None)  # fmt: skip
+    absent = next((i for i, (name, raw) in enumerate(zip(named, labels, strict=True)) if not name or raw is None or _is_nan(raw)), None)  # fmt: skip
     if absent is not None:
         raise DataError(f"row {absent + 1} has no label", where=where, remedy="leave the row out")
     return named
+
+
+def _is_nan(value: Any) -> bool:
+    """Return whether a label is the number that is none, also as a word: such as a table writes where one is missing."""
+    try:
+        return math.isnan(float(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def _hearing(heard: SpeechToPhone | None = None) -> Callable[[Any], tuple[int, ...]]:

@@ -23,8 +23,8 @@ __all__: list[str] = []
 @app.command("crossmodal", rich_help_panel=ANALYSE)
 def crossmodal(
     context: typer.Context,
-    speech: Annotated[Path, typer.Option("--speech", help="A folder of WAV files with labels.csv: file,label.", exists=True, file_okay=False)],
-    text: Annotated[Path, typer.Option("--text", help="A CSV file: text,label.", exists=True, dir_okay=False)],
+    speech: Annotated[Path, typer.Option("--speech", help="A folder of WAV files with labels.csv: file,label. Of numbers, labels up to 0 are negative, others positive.", exists=True, file_okay=False)],
+    text: Annotated[Path, typer.Option("--text", help="A CSV file: text,label, with labels alike.", exists=True, dir_okay=False)],
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Promise for each utterance; without it no noise.")] = None,
     delta: Annotated[float, typer.Option("--delta", help="Its delta.")] = 1e-5,
     rounds: Annotated[int, typer.Option("--rounds", help="Exchanges.", min=1)] = 10,
@@ -46,6 +46,7 @@ def crossmodal(
     begin = time.perf_counter()
     words = None if lexicon is None else TextToPhone.read(lexicon)
     parties = {"speech": read_speech(speech), "text": read_texts(text, phones=words)}
+    _require_shared_class(parties)
     kind: Any = job_class("crossmodal")
     pretrained = {} if encoder is None else {"text": PretrainedText(encoder=str(encoder))}
     job = kind(
@@ -64,6 +65,23 @@ def crossmodal(
         "unknown_words": parties["text"].unknown, "words": parties["text"].words, "seeds": seeds, "seconds": round(time.perf_counter() - begin, 2),
     }  # fmt: skip
     output_of(context).give(found, _table(arms))
+
+
+def _require_shared_class(parties: dict[str, Utterances]) -> None:
+    """Refuse sides whose labels have other names.
+
+    Raises:
+        DataError: no class is of both sides.
+    """
+    from atoll.core.errors import DataError
+
+    one, two = (rows.counts for rows in parties.values())
+    if not set(one) & set(two):
+        raise DataError(
+            f"speech has the classes {', '.join(one)}, and text {', '.join(two)}",
+            where="crossmodal",
+            remedy="name the classes alike in labels.csv and in the file of texts",
+        )
 
 
 def _compare(job: Any, parties: dict[str, Utterances], seed: int, words: TextToPhone | None) -> dict[str, Any]:
