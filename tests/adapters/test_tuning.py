@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,7 @@ from atoll.adapters import AttAI, BitFit, Bottleneck, LinearHead, Peft, Tuning, 
 from atoll.adapters.encoder import Encoder, quiet
 from atoll.adapters.methods import EncoderTarget
 from atoll.algorithms import LocalAdam
-from atoll.core.errors import AtollError
+from atoll.core.errors import AtollError, DataError
 from tests.support.encoders import make_encoder, make_reviews
 
 LORA = Peft("LORA", {"r": 2, "target_modules": ["query", "value"]})
@@ -274,6 +276,57 @@ def test_one_encoder_serves_all_clients(place: Path) -> None:
     built = [LORA.build(one, method_target()) for _ in range(2)]
     shared = [dict(m.named_parameters())["body.base_model.model.embeddings.word_embeddings.weight"] for m in built]
     assert shared[0].data_ptr() == shared[1].data_ptr() == one.model.embeddings.word_embeddings.weight.data_ptr()
+
+
+@pytest.mark.parametrize("begin", ["pissa", "olora"])
+def test_no_method_changes_the_shared_encoder(begin: str, place: Path) -> None:
+    own = {"r": 2, "target_modules": ["query"]}
+    model = Encoder.open(str(place / "tiny")).model
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    with pytest.raises(AtollError, match="changes frozen values of the encoder"):
+        tuning(place, Peft("LORA", {**own, "init_lora_weights": begin})).prepare(reviews(place))
+    trained = tuning(place, Peft("LORA", {**own, "bias": "all"}), rounds=1)
+    assert len(atoll.simulate(trained, reviews(place), engine="inline").params) > 4
+    assert all(p.equal(before[name]) and not p.requires_grad for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("adapter_model.safetensors", None, "there is no adapter_model"),  # peft would ask a hub
+        ("adapter_model.safetensors", b"cut", "peft cannot load it"),
+        ("adapter_config.json", None, "there is no adapter_config"),
+        ("tuning.json", b"{", "is no JSON"),
+        ("tuning.json", b"{}", "lacks 'causal'"),
+    ],
+)
+def test_a_saved_adapter_that_is_not_whole_is_refused(
+    file: str, content: bytes | None, words: str, place: Path, tmp_path: Path
+) -> None:
+    save_lora(place, tmp_path)
+    (tmp_path / "adapter_model.bin").write_bytes(b"a pickle")
+    (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        load_adapter(tmp_path, str(place / "tiny"))
+
+
+def test_settings_of_other_layers_leave_no_values_out(place: Path, tmp_path: Path) -> None:
+    save_lora(place, tmp_path)
+    settings = tmp_path / "adapter_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "target_modules": ["key"]}))
+    warnings.simplefilter("ignore", UserWarning)  # peft's own, of the values that it leaves out
+    with pytest.raises(DataError, match="none of this adapter's"):
+        load_adapter(tmp_path, str(place / "tiny"))
+
+
+@functools.cache
+def _trained(place: Path) -> Any:
+    return atoll.simulate(tuning(place, rounds=1), reviews(place), engine="inline")
+
+
+def save_lora(place: Path, folder: Path) -> None:
+    """Save an adapter that was trained once for all tests."""
+    _trained(place).save(folder)
 
 
 def method_target() -> Any:

@@ -371,6 +371,10 @@ def copy_trainable(model: nn.Module, chosen: Callable[[str], bool]) -> nn.Module
     return made
 
 
+_BEGIN = ("gaussian", "orthogonal", "eva")
+"""Ways in which LoRA's factors begin, by peft's names; others, such as PiSSA and OLoRA, take their product out of the layer."""
+
+
 def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
     """Return peft's model over the encoder's shared weights.
 
@@ -394,6 +398,14 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
             where=where,
             remedy=f"use length={max(1, encoder.places - added)}, or fewer virtual tokens",
         )
+    begin = getattr(config, "init_lora_weights", True)
+    if isinstance(begin, str) and begin.lower() not in _BEGIN:
+        raise ConfigError(
+            f"init_lora_weights={begin!r} changes frozen values of the encoder, which is shared and which its hash names",
+            where=where,
+            remedy=f"begin in another way, such as init_lora_weights=True, or {', '.join(map(repr, _BEGIN))}",
+        )
+    shared = {id(p) for p in body.parameters()}
     try:
         with quiet():
             made: nn.Module = library.get_peft_model(body, config)
@@ -403,6 +415,7 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
             where=where,
             remedy=f"give the configuration target_modules of this encoder, such as {', '.join(names[:12])}, and a rank of at least 1",
         ) from error
+    _copy_trained(made, shared)
     _tell_no_place(made, encoder)
     for name, p in made.named_parameters():
         if ".lora_A." in name and p.dim() == 2:
@@ -414,6 +427,15 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
                     remedy=f"use r={min(p.shape[1], out.shape[0])} or less",
                 )
     return made
+
+
+def _copy_trained(made: nn.Module, shared: set[int]) -> None:
+    """Give what peft trains of the encoder's own values a copy: the encoder is shared by all that use its folder."""
+    for name, p in list(made.named_parameters()):
+        if p.requires_grad and id(p) in shared:
+            layer, _, last = name.rpartition(".")
+            setattr(made.get_submodule(layer), last, nn.Parameter(p.detach().clone()))
+            p.requires_grad_(False)
 
 
 def follow_rules(module: nn.Module, *, residual: bool, frozen: bool) -> nn.Module:

@@ -30,6 +30,7 @@ HEAD = "head.safetensors"
 """The trained values of a head."""
 PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """What peft calls an adapter's settings and values."""
+_SETTINGS = {"digest", "method", "settings", "prompt", "scale", "length", "causal", "labels"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
             where="load_adapter",
             remedy="give the folder that result.save(folder) wrote",
         )
-    about = json.loads((place / ABOUT).read_text("utf-8"))
+    about = _read_about(place)
     if about["method"] not in methods.__all__ or about["method"] == "TuningMethod":
         raise ConfigError(
             f"the adapter's method {about['method']!r} is unknown", where="load_adapter", remedy="save it again"
@@ -91,12 +92,57 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
     target = methods.EncoderTarget(len(labels), prompts, about["scale"], labels, about["prompt"])
     with quiet(), torch.random.fork_rng(devices=[]):
         if isinstance(method, methods.Peft):
-            layers, peft = need("atoll.adapters.layers", "torch", "an adapter"), need("peft", "encoders", "Peft")
-            module = layers.tokens_of(peft.PeftModel.from_pretrained(layers.tower_of(found), str(place)), found, target)
+            layers = need("atoll.adapters.layers", "torch", "an adapter")
+            module = layers.tokens_of(_load_peft(layers.tower_of(found), place), found, target)
         else:
             module = method.build(found, target)
     _fill(module, place, method)
     return AdaptedClassifier(found, module, method.features, labels)
+
+
+def _read_about(place: Path) -> dict[str, Any]:
+    """Return what an adapter says of itself.
+
+    Raises:
+        DataError: it is no JSON, or lacks a setting.
+    """
+    try:
+        about = json.loads((place / ABOUT).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise _refuse(place, f"{ABOUT} is no JSON") from error
+    lacking = sorted(_SETTINGS - set(about)) if isinstance(about, dict) else ["settings"]
+    if lacking:
+        raise _refuse(place, f"{ABOUT} lacks {lacking[0]!r}")
+    made: dict[str, Any] = about
+    return made
+
+
+def _load_peft(body: Any, place: Path) -> Any:
+    """Return peft's model of a saved adapter.
+
+    Where a file is missing, peft itself would take a pickle, or ask a hub; where the settings name other layers, it leaves values out.
+
+    Raises:
+        DataError: a file is missing or cannot be read, or its values are none of the layers that its settings name.
+    """
+    library = need("peft", "encoders", "Peft")
+    absent = next((name for name in PEFT_FILES if not (place / name).is_file()), None)
+    if absent is not None:
+        raise _refuse(place, f"there is no {absent}")
+    try:
+        saved = set(need("safetensors.numpy", "torch", "an adapter").load_file(str(place / PEFT_FILES[1])))
+        made = library.PeftModel.from_pretrained(body, str(place), local_files_only=True, use_safetensors=True)
+    except Exception as error:  # each library has errors of its own
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise _refuse(place, f"peft cannot load it: {said}") from error
+    odd = sorted(saved ^ set(library.get_peft_model_state_dict(made, save_embedding_layers=False)))
+    if odd:
+        raise _refuse(place, f"its values are none of this adapter's: {odd[0]!r} is missing or unknown")
+    return made
+
+
+def _refuse(place: Path, what: str) -> DataError:
+    return DataError(what, where=f"adapter {place.name!r}", remedy="save it again with result.save(folder)")
 
 
 def _read_values(place: Path, method: methods.TuningMethod) -> dict[str, Any]:
