@@ -403,7 +403,7 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
         raise ConfigError(
             f"init_lora_weights={begin!r} changes frozen values of the encoder, which is shared and which its hash names",
             where=where,
-            remedy=f"begin in another way, such as init_lora_weights=True, or {', '.join(map(repr, _BEGIN))}",
+            remedy=f"leave init_lora_weights out of the configuration, or use {', '.join(map(repr, _BEGIN))}",
         )
     shared = {id(p) for p in body.parameters()}
     try:
