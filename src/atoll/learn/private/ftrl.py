@@ -106,7 +106,7 @@ class DPFTRL(CentralDP):
             )
         if self.amplified:
             raise ConfigError(
-                "amplified=True",
+                f"amplified={self.amplified!r}",
                 where="DPFTRL",
                 remedy="leave it out, or use CentralDP: DP-FTRL needs no secret sample",
             )
