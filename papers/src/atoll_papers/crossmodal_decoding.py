@@ -188,7 +188,7 @@ DECODING_ENTRY = Entry(
     title="What phones of MOSI's sentences keep of their words, said and heard",
     source=SOURCE,
     run=_run_decoding,
-    needs="what crossmodal-mosi needs, and the extra sklearn; the extra sklearn alone with --quick",
+    needs="MOSI's text below ATOLL_DATA, the extras speech and sklearn, and espeakng-loader, which is under the GPL; the extra sklearn alone with --quick",
     data=("mosi_texts",),
     quick_data=(),
 )
