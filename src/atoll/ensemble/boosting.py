@@ -22,7 +22,7 @@ from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.federation.reducer import Reducer
 from atoll.core.requests.task import Task
 from atoll.core.validation import Checked, require_parts
-from atoll.learn.checks import require_choice, require_count, require_positive, require_share
+from atoll.learn.checks import require_count, require_positive, require_share
 
 from .accounting import EnsembleRelease
 from .joining import JoinedLeaves, log_probabilities
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["BoostedEnsemble", "FedBoost", "WeightedMembers", "draw_members", "slopes_of"]
 
 Loss = Literal["log", "density", "squared"]
-_LOSSES = ("log", "density", "squared")
 _MEMBERS = "give at least two PyTorch models in a list, or what Federated.of(...) returns"
 _REACH = 500.0  # logs above it leave no room in a double for what is multiplied with them
 _FLOOR = 0.5
@@ -132,9 +131,6 @@ class FedBoost(Checked):
     reducer: Reducer | None = None
 
     def __post_init__(self) -> None:
-        require_choice("FedBoost", "sampling", self.sampling, ("weighted", "uniform"))
-        require_choice("FedBoost", "loss", self.loss, _LOSSES)
-        require_choice("FedBoost", "geometry", self.geometry, ("entropy", "euclidean"))
         require_count("FedBoost", rounds=self.rounds)
         require_positive("FedBoost", lr=self.lr)
         require_share("FedBoost", memory=self.memory)
@@ -149,11 +145,7 @@ class FedBoost(Checked):
         odd = next((name for name, one in named.items() if not isinstance(one, nn.Module)), None)
         if odd is not None or len(named) < 2:
             what = f"{len(named)} members" if odd is None else f"the member {odd!r} is a {type(named[odd]).__name__}"
-            raise ConfigError(
-                what,
-                where="FedBoost.members",
-                remedy=_MEMBERS,
-            )
+            raise ConfigError(what, where="FedBoost.members", remedy=_MEMBERS)
         if not 0 <= self.sampled <= len(named) or self.clients < 0:
             raise ConfigError(
                 f"sampled={self.sampled}, clients={self.clients}",
@@ -180,10 +172,8 @@ class FedBoost(Checked):
         named = self._named()
         names, members = tuple(named), [deepcopy(one).eval().requires_grad_(False) for one in named.values()]
         weights = np.full(len(names), 1 / len(names))
-        total, look = (
-            np.zeros(len(names)),
-            _TestLoss(dict(zip(names, members, strict=True)), self.loss, getattr(fed.world.population, "test", None)),
-        )
+        test = getattr(fed.world.population, "test", None)
+        total, look = np.zeros(len(names)), _TestLoss(dict(zip(names, members, strict=True)), self.loss, test)
         asked = set[str]()
         for number in range(1, self.rounds + 1):
             chance = draw_chances(weights, self.sampled or len(names), self.sampling)
