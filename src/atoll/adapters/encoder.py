@@ -286,9 +286,8 @@ def text_features(model: Any, ids: Any, mask: Any) -> Any:
     """Return the features of tokens ``(rows, length)``: of a ``CLIPModel`` the projected ones, of any other model the mean of the last hidden states over a text's tokens."""
     if hasattr(model, "get_text_features"):
         return _pooled_of(model.get_text_features(input_ids=ids, attention_mask=mask))
-    states = model(input_ids=ids, attention_mask=mask).last_hidden_state[
-        :, -ids.shape[1] :
-    ]  # virtual tokens stand before
+    # Virtual tokens stand before those of the text.
+    states = model(input_ids=ids, attention_mask=mask).last_hidden_state[:, -ids.shape[1] :]
     weight = mask.unsqueeze(-1).to(states.dtype)
     return (states * weight).sum(1) / weight.sum(1).clamp(min=1.0)
 
@@ -300,9 +299,8 @@ def image_features(model: Any, pixels: Any) -> Any:
     """
     if hasattr(model, "get_image_features"):
         return _pooled_of(model.get_image_features(pixel_values=pixels))
-    states = model(
-        pixel_values=pixels
-    ).last_hidden_state  # (rows, places, width), of convolutions (rows, width, height, width)
+    # (rows, places, width); of convolutions (rows, width, height, width).
+    states = model(pixel_values=pixels).last_hidden_state
     return states.mean(1) if states.dim() == 3 else states.flatten(2).mean(2)
 
 
@@ -431,9 +429,8 @@ def _load_model(folder: str, digest: str, kind: str) -> Any:
             where=f"encoder {Path(folder).name!r}",
             remedy="save the whole model again with save_pretrained, with a config.json that is its own",
         )
-    vars(made).pop(
-        "_weight_conversions", None
-    )  # how the file's names became the model's: what cannot be copied, and only saving would read
+    # How the file's names became the model's: what cannot be copied, and only saving would read.
+    vars(made).pop("_weight_conversions", None)
     return made.eval().requires_grad_(False)
 
 

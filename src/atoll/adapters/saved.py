@@ -154,11 +154,7 @@ def _read_values(place: Path, method: methods.TuningMethod) -> dict[str, Any]:
         try:
             found |= files.load_file(str(file)) if file.is_file() else {}
         except (OSError, library.SafetensorError) as error:
-            raise DataError(
-                f"{file.name} cannot be read: {error}",
-                where="load_adapter",
-                remedy="save it again with result.save(folder)",
-            ) from error
+            raise _refuse(place, f"{file.name} cannot be read: {error}") from error
     if isinstance(method, methods.PromptFL) and "prompt_embeddings" in found:
         found["context"] = found.pop("prompt_embeddings")  # as peft calls them
     return found
@@ -178,10 +174,8 @@ def _fill(module: Any, place: Path, method: methods.TuningMethod) -> None:
         name for name, value in values.items() if name not in named or named[name].shape != value.shape
     )
     if odd:
-        raise DataError(
-            f"the values in {place.name!r} are none of this adapter's: {odd[0]!r} is missing, unknown or of another shape",
-            where="load_adapter",
-            remedy="save it again with result.save(folder)",
+        raise _refuse(
+            place, f"its values are none of this adapter's: {odd[0]!r} is missing, unknown or of another shape"
         )
     with torch.no_grad():
         for name, value in values.items():
