@@ -180,12 +180,13 @@ _OWN_REQUEST = re.compile(r"(?:^|; )main/\S*atoll\.[\w.]+:\S+ at (?P<party>[^;]+
 
 
 def _place_of_people(where: str | None) -> str | None:
-    """Where an error is, with the party in place of the request of a task of Atoll's own, whose name says nothing to people."""
+    """Where an error is, with the party, once, in place of the request of a task of Atoll's own, whose name says nothing to people."""
     found = _OWN_REQUEST.search(where or "")
     if where is None or found is None:
         return where
     party, inner = found["party"], where[: found.start()]
-    return inner if inner == party or party == "the cohort" else f"{inner} at {party}" if inner else party
+    named = inner == party or inner.endswith(f" at {party}") or party == "the cohort"
+    return inner if named else f"{inner} at {party}" if inner else party
 
 
 _OF_READERS = (

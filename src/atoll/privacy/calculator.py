@@ -189,18 +189,20 @@ def noise_for(plan: NoisePlan, epsilon: float, accountant: str) -> NoisePlan:
     Raises:
         ConfigError: no noise keeps it.
     """
-    noise = smallest_noise(lambda sigma: replace(plan, noise=sigma).epsilon(accountant), epsilon, plan.noise)
+    more = "" if accountant == "pld" else ", or accountant='pld'"
+    noise = smallest_noise(lambda sigma: replace(plan, noise=sigma).epsilon(accountant), epsilon, plan.noise, more)
     return replace(plan, noise=noise)
 
 
 @checked_call
-def smallest_noise(cost: Callable[[float], float], epsilon: float, start: float = 1.0) -> float:
+def smallest_noise(cost: Callable[[float], float], epsilon: float, start: float = 1.0, more: str = "") -> float:
     """Return the smallest noise with ``cost(noise) <= epsilon``, to 7 digits and never less.
 
     Args:
         cost: the epsilon of a noise; it falls as the noise grows.
         epsilon: positive.
         start: a positive noise where the search begins.
+        more: what the caller could also change, if no noise keeps epsilon: the end of the remedy.
 
     Raises:
         ConfigError: no noise keeps it.
@@ -222,7 +224,7 @@ def smallest_noise(cost: Callable[[float], float], epsilon: float, start: float 
         raise ConfigError(
             f"no noise below {high:g} keeps epsilon={epsilon:g}",
             where="noise_for",
-            remedy="use a larger epsilon or delta, or accountant 'pld'",
+            remedy=f"use a larger epsilon or delta{more}",
         )
     for turn in range(100):
         if high - low <= _CLOSE * high:
