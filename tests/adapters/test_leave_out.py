@@ -92,6 +92,22 @@ def test_the_command_prints_the_keys(place: Path, capsys: pytest.CaptureFixture[
         assert 0.0 <= found["zero_shot"] <= 1.0
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["--method", "lora", "--side", "text"], "leave --side out, or use --method attai"),
+        (["--method", "zero-shot", "--side", "both"], "leave --side out, or use --method attai"),
+        (["--method", "zero-shot", "--loss", "batch"], "leave --loss batch out, or use a method that trains"),
+        (["--method", "zero-shot", "--mix"], "leave --mix out, or use a method that trains"),
+    ],
+)
+def test_an_option_that_the_method_would_not_follow_is_refused(
+    words: list[str], remedy: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["adapters", "train", str(place / "all.csv"), "--encoder", str(place / "tiny"), *words]) == 2
+    assert remedy in " ".join(capsys.readouterr().err.replace("│", "").split())
+
+
 def test_a_missing_number_is_no_class(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = place / "all.csv"
     texts.write_text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,6 +57,7 @@ METHODS = {
     "ia3": (Peft("IA3", {"target_modules": ["key", "value"], "feedforward_modules": []}), 2 * 16 + 34),
     "prompt": (Peft("PROMPT_TUNING", {"num_virtual_tokens": 4}), 4 * 16 + 34),
     "p_tuning": (Peft("P_TUNING", {"num_virtual_tokens": 4, "encoder_hidden_size": 8}), None),
+    "prefix": (Peft("PREFIX_TUNING", {"num_virtual_tokens": 4}), 4 * 2 * 16 + 34),
     "bitfit": (BitFit(), None),
     "whole": (WholeModel(), None),
 }
@@ -182,6 +184,7 @@ def test_the_batch_loss_trains(place: Path) -> None:
         ({"method": Peft("LORA", {"r": 0, "target_modules": ["query"]})}, "peft cannot change"),
         ({"method": Peft("LORRA")}, "Did you mean 'LORA'"),
         ({"method": Peft("LORA", {"rank": 2})}, "peft refuses the settings"),
+        ({"method": Peft("MULTITASK_PROMPT_TUNING", {"num_virtual_tokens": 4})}, "a task with every row.*PROMPT_TUN"),
         ({"digest": "0" * 64}, "has the hash .* and the job was made for 000000000000"),
         ({"head": 3}, "head=3, and the data have 2 classes"),
         ({"text": "words"}, "no column 'words'.*keep="),
@@ -298,15 +301,31 @@ def test_no_method_changes_the_shared_encoder(begin: str, place: Path) -> None:
         ("adapter_config.json", None, "there is no adapter_config"),
         ("tuning.json", b"{", "is no JSON"),
         ("tuning.json", b"{}", "lacks 'causal'"),
+        ("tuning.json", b"NaN", "has the scale nan"),
     ],
 )
 def test_a_saved_adapter_that_is_not_whole_is_refused(
     file: str, content: bytes | None, words: str, place: Path, tmp_path: Path
 ) -> None:
     save_lora(place, tmp_path)
+    if content == b"NaN":
+        content = json.dumps({**json.loads((tmp_path / file).read_text()), "scale": math.nan}).encode()
     (tmp_path / "adapter_model.bin").write_bytes(b"a pickle")
     (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)
     with pytest.raises(DataError, match=words):
+        load_adapter(tmp_path, str(place / "tiny"))
+
+
+@pytest.mark.parametrize("file", ["head.safetensors", "adapter_model.safetensors"])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_values_that_are_not_finite_are_refused(file: str, value: float, place: Path, tmp_path: Path) -> None:
+    numpy_of = pytest.importorskip("safetensors.numpy")
+    save_lora(place, tmp_path)
+    values = numpy_of.load_file(str(tmp_path / file))
+    name = max(values)
+    values[name].reshape(-1)[-1] = value
+    numpy_of.save_file(values, str(tmp_path / file))
+    with pytest.raises(DataError, match=f"'{name}' has a value that is not finite"):
         load_adapter(tmp_path, str(place / "tiny"))
 
 

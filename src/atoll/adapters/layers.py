@@ -382,7 +382,7 @@ def wrap_with_peft(encoder: Encoder, config: Any) -> nn.Module:
         ConfigError: no layer of the encoder fits the targets, or a rank exceeds a layer.
     """
     library = need("peft", "encoders", "Peft")
-    where = f"Peft({config.peft_type})"
+    where = f"Peft({getattr(config.peft_type, 'value', config.peft_type)})"
     body = tower_of(encoder)
     names = sorted({n.rpartition(".")[2] for n, layer in body.named_modules() if isinstance(layer, nn.Linear)})
     if encoder.dual and config.is_prompt_learning:

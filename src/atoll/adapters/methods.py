@@ -205,7 +205,7 @@ class Peft(TuningMethod):
     """A method of the library peft: LoRA, (IA)^3, prompt tuning, p-tuning and others. In Python, give its configuration itself: ``peft.LoraConfig(r=8)``.
 
     Attributes:
-        type: peft's name of the method: ``"LORA"``, ``"IA3"``, ``"PROMPT_TUNING"``, ``"P_TUNING"``.
+        type: peft's name of the method: ``"LORA"``, ``"IA3"``, ``"PROMPT_TUNING"``, ``"P_TUNING"``, ``"PREFIX_TUNING"``.
         settings: settings of its configuration, plain values.
     """
 
@@ -234,6 +234,12 @@ class Peft(TuningMethod):
             raise ConfigError(
                 f"type={self.type!r}.{nearest(self.type, known)}", where="Peft", remedy=f"use one of {', '.join(known)}"
             )
+        if self.type == "MULTITASK_PROMPT_TUNING":
+            raise ConfigError(
+                "MULTITASK_PROMPT_TUNING takes the number of a task with every row, and rows here have none",
+                where="Peft",
+                remedy="use PROMPT_TUNING",
+            )
         task = "CAUSAL_LM" if encoder.kind == "causal" else "FEATURE_EXTRACTION"
         settings = {**({"task_type": task} if self.type in _PROMPTS else {}), **self.settings}
         try:
@@ -255,7 +261,7 @@ class Peft(TuningMethod):
         return layers.tokens_of(layers.wrap_with_peft(encoder, self.config(encoder)), encoder, target)
 
 
-_PROMPTS = ("PROMPT_TUNING", "P_TUNING")
+_PROMPTS = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING")
 _UNSENT = ("peft_type", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "peft_version")
 
 

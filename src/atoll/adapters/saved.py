@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ def load_adapter(folder: str | Path, encoder: str) -> AdaptedClassifier:
         encoder: the encoder's folder, or its name; see `Encoder.open`.
 
     Raises:
-        DataError: there is no adapter, its values are missing or another's, or the encoder is another one than it was trained on.
+        DataError: there is no adapter, its values are missing, another's or not finite, or the encoder is another one than it was trained on.
     """
     place, torch = Path(folder), need("torch", "torch", "an adapter")
     if not (place / ABOUT).is_file():
@@ -113,6 +114,9 @@ def _read_about(place: Path) -> dict[str, Any]:
     lacking = sorted(_SETTINGS - set(about)) if isinstance(about, dict) else ["settings"]
     if lacking:
         raise _refuse(place, f"{ABOUT} lacks {lacking[0]!r}")
+    scale = about["scale"]  # JSON in Python has NaN and Infinity
+    if not (isinstance(scale, int | float) and 0 < scale < math.inf):
+        raise _refuse(place, f"{ABOUT} has the scale {scale!r}")
     made: dict[str, Any] = about
     return made
 
@@ -130,19 +134,31 @@ def _load_peft(body: Any, place: Path) -> Any:
     if absent is not None:
         raise _refuse(place, f"there is no {absent}")
     try:
-        saved = set(need("safetensors.numpy", "torch", "an adapter").load_file(str(place / PEFT_FILES[1])))
+        saved = need("safetensors.numpy", "torch", "an adapter").load_file(str(place / PEFT_FILES[1]))
         made = library.PeftModel.from_pretrained(body, str(place), local_files_only=True, use_safetensors=True)
     except Exception as error:  # each library has errors of its own
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise _refuse(place, f"peft cannot load it: {said}") from error
-    odd = sorted(saved ^ set(library.get_peft_model_state_dict(made, save_embedding_layers=False)))
+    odd = sorted(set(saved) ^ set(library.get_peft_model_state_dict(made, save_embedding_layers=False)))
     if odd:
         raise _refuse(place, f"its values are none of this adapter's: {odd[0]!r} is missing or unknown")
+    _require_finite(place, saved)
     return made
 
 
-def _refuse(place: Path, what: str) -> DataError:
-    return DataError(what, where=f"adapter {place.name!r}", remedy="save it again with result.save(folder)")
+def _require_finite(place: Path, values: Mapping[str, Any]) -> None:
+    """Refuse an adapter that would score every row NaN, which is the first class.
+
+    Raises:
+        DataError: a value is NaN or infinite.
+    """
+    name = next((name for name, value in sorted(values.items()) if not np.isfinite(value).all()), None)
+    if name is not None:
+        raise _refuse(place, f"{name!r} has a value that is not finite", "train again, with a smaller rate")
+
+
+def _refuse(place: Path, what: str, remedy: str = "save it again with result.save(folder)") -> DataError:
+    return DataError(what, where=f"adapter {place.name!r}", remedy=remedy)
 
 
 def _read_values(place: Path, method: methods.TuningMethod) -> dict[str, Any]:
@@ -164,7 +180,7 @@ def _fill(module: Any, place: Path, method: methods.TuningMethod) -> None:
     """Put the saved values in.
 
     Raises:
-        DataError: one is missing, unknown, or of another shape.
+        DataError: one is missing, unknown, of another shape or not finite.
     """
     torch, values = need("torch", "torch", "an adapter"), _read_values(place, method)
     named = dict(module.named_parameters())
@@ -177,6 +193,7 @@ def _fill(module: Any, place: Path, method: methods.TuningMethod) -> None:
         raise _refuse(
             place, f"its values are none of this adapter's: {odd[0]!r} is missing, unknown or of another shape"
         )
+    _require_finite(place, values)
     with torch.no_grad():
         for name, value in values.items():
             named[name].copy_(torch.from_numpy(value))

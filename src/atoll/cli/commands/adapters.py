@@ -71,7 +71,7 @@ MethodName = Annotated[
 ]
 Side = Annotated[
     Literal["input", "text", "both"],
-    typer.Option("--side", help="Where attai stands: on rows, on the prompts of classes, or both."),
+    typer.Option("--side", help="With --method attai: where it stands, on rows, on the prompts of classes, or both."),
 ]
 Loss = Annotated[Literal["class", "batch"], typer.Option("--loss", help="Against all classes, or FedCLIP's Eq. 8.")]
 Mix = Annotated[
@@ -113,6 +113,7 @@ def train(
     from atoll.runs.config import job_class
     from atoll.selection import Everyone
 
+    _require_used(method, side, loss, mix)
     columns = _read_columns(rows, image or text, label, domain, bool(image))
     settings: dict[str, Any] = {
         "encoder": encoder, "text": text, "image": image, "prompt": prompt, "length": length, "loss": loss, "rounds": rounds,
@@ -125,6 +126,24 @@ def train(
         job = kind(**settings, method=_method_of(method, encoder, side), algorithm=local, selection=Everyone())
         found = leave_domains_out(job, *columns, run=simulate, leave_out=leave_out, mix=mix, seed=seed)
     output_of(context).give({"method": method, **found}, _table_of(found))
+
+
+def _require_used(method: str, side: str, loss: str, mix: bool) -> None:
+    """Refuse options that the method would not follow: the answer would be that of other options.
+
+    Raises:
+        ConfigError: there is such an option.
+    """
+    from atoll.core.errors import ConfigError
+
+    if side != "input" and method != "attai":
+        raise ConfigError(f"--side {side} with --method {method}", remedy="leave --side out, or use --method attai")
+    unused = [*(["--loss batch"] if loss == "batch" else []), *(["--mix"] if mix else [])]
+    if method == "zero-shot" and unused:
+        raise ConfigError(
+            f"{' '.join(unused)} with --method zero-shot, which trains nothing",
+            remedy=f"leave {' and '.join(unused)} out, or use a method that trains, such as --method attai",
+        )
 
 
 def _read_columns(rows: Path, column: str, label: str, domain: str, images: bool) -> list[list[str]]:
