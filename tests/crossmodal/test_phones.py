@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError, DataError
-from atoll.crossmodal import PHONES, SpeechToPhone, TextToPhone
+from atoll.crossmodal import PHONES, SpeechToPhone, TextToPhone, utterances_of
+from atoll.crossmodal.phones import count_edits, rate_phone_errors
 
 LEXICON = {
     "a": ["AH"],
@@ -89,3 +92,37 @@ def test_the_installed_dictionary_and_decoder_use_the_same_phones():
     heard = rule(noise, decoder)
     assert all(0 <= phone < 39 for phone in heard)
     assert rule(noise, decoder) == rule(noise) == heard  # what was decoded before changes nothing
+
+
+SHORT = st.lists(st.integers(0, 2), max_size=5).map(tuple)
+
+
+def least_edits(said, heard):
+    """The definition, by trying all."""
+
+    @cache
+    def of(a, b):
+        if not a or not b:
+            return len(a) + len(b)
+        return min(of(a[1:], b) + 1, of(a, b[1:]) + 1, of(a[1:], b[1:]) + (a[0] != b[0]))
+
+    return of(said, heard)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHORT, SHORT)
+def test_edits_are_the_fewest_that_make_one_sequence_of_the_other(said, heard):
+    assert count_edits(said, heard) == count_edits(heard, said) == least_edits(said, heard)
+
+
+def test_errors_are_counted_over_the_phones_that_were_said():
+    assert rate_phone_errors([(1, 2, 3), (4,)], [(1, 3), (4, 5, 6)]) == 3 / 4
+    assert rate_phone_errors([(1,)], [(2, 3)]) == 2  # more was heard than was said
+    assert np.isnan(rate_phone_errors([(), ()], [(1,), ()]))
+
+
+@pytest.mark.parametrize("missing", ["", " \t", None, float("nan")])
+def test_a_missing_text_is_no_empty_sentence(missing):
+    with pytest.raises(DataError, match="row 2 has no text"):
+        utterances_of("text", ["good", missing], ["a", "b"], phones=TextToPhone(LEXICON))
+    assert len(utterances_of("text", ["good", "!"], ["a", "b"], phones=TextToPhone(LEXICON))) == 2

@@ -14,12 +14,13 @@ import numpy as np
 
 from atoll.core.extras import need
 from atoll.crossmodal import PHONES, Crossmodal, Utterances, train_alone
+from atoll.crossmodal.phones import rate_phone_errors
 from atoll.crossmodal.utterances import score_f1
 from atoll.reproduce import Claim, Entry, keeping_nothing
 
 from .crossmodal import MOSI_JOB, SOURCE, federate_sides, make_sides, mosi_sides
 
-__all__ = ["DECODING_ENTRY", "count_edits", "rate_errors", "score_linear"]
+__all__ = ["DECODING_ENTRY", "score_linear"]
 
 _SEEDS = 2
 _ERROR = 2.7
@@ -28,27 +29,6 @@ _ERROR = 2.7
 
 Tokens = dict[str, tuple[list[list[str]], list[list[str]]]]
 """Side -> the tokens of each row to train on, and of each to measure on."""
-
-
-def count_edits(said: Sequence[int], heard: Sequence[int]) -> int:
-    """Return how many phones have to be put in, left out or replaced to make one sequence of the other (Levenshtein 1966).
-
-    Example:
-        >>> count_edits([1, 2, 3, 4], [1, 3, 5])
-        2
-    """
-    row = list(range(len(heard) + 1))
-    for number, one in enumerate(said, 1):
-        before, row[0] = row[0], number
-        for place, other in enumerate(heard, 1):
-            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + int(one != other))
-    return row[-1]
-
-
-def rate_errors(said: Utterances, heard: Utterances) -> float:
-    """Return the edits of what was heard, over the phones that were said."""
-    wrong = sum(count_edits([*a], [*b]) for a, b in zip(said.phones, heard.phones, strict=True))
-    return wrong / max(1, sum(map(len, said.phones)))
 
 
 def score_linear(train: Sequence[Sequence[str]], labels: Sequence[str], test: Sequence[Sequence[str]], true: Sequence[str], longest: int) -> float:  # fmt: skip
@@ -175,7 +155,7 @@ def _judge_networks(job: Crossmodal, sides: _Decoded, seeds: int, times: Sequenc
 @keeping_nothing("crossmodal-decoding")
 def _run_decoding(quick: bool) -> list[Claim]:
     sides = _made_decoded(0) if quick else _mosi_decoded()
-    wrong = rate_errors(_held_out(sides.said["speech"]), _held_out(sides.heard["speech"]))
+    wrong = rate_phone_errors(_held_out(sides.said["speech"]).phones, _held_out(sides.heard["speech"]).phones)
     job = replace(MOSI_JOB, rounds=2, iterations=5, pretrain=5) if quick else MOSI_JOB
     return [
         Claim.figure("errors of the phones that were heard", f"{100 * wrong:.0f} %", "put in, left out or replaced, over the phones of the dictionary, in the sentences to measure on"),

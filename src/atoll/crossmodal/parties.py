@@ -372,7 +372,7 @@ class SideSteps:
         nets.train(training.train_rows, batches, noise, int(island.rng.child("steps").key) % 2**31)
         shared = nets.pack_shared()
         if any(not (np.abs(value) <= _LARGEST).all() for value in shared.values()):
-            raise DataError(f"the shared network's weights are not finite, or above {_LARGEST:g}", where=f"crossmodal at {island.name}", remedy="use a smaller lr or shared_lr")  # fmt: skip
+            raise DataError(f"the shared network's weights are not finite, or above {_LARGEST:g}", where=f"crossmodal at {island.name}", remedy="use a smaller lr= or shared_lr=")  # fmt: skip
         coder = self._coder(shared)
         sent = coder.encode(shared)
         # The party's own copy counts as its peers read it, so that all have the same mean.

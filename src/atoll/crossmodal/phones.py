@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from atoll.core.redaction import private
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PHONES", "Pronunciation", "SpeechToPhone", "TextToPhone"]
+__all__ = ["PHONES", "Pronunciation", "SpeechToPhone", "TextToPhone", "count_edits", "rate_phone_errors"]
 
 PHONES: tuple[str, ...] = (
     "AA", "AE", "AH", "AO", "AW", "AY", "B", "CH", "D", "DH", "EH", "ER", "EY", "F", "G", "HH", "IH", "IY", "JH", "K", "L", "M", "N",
@@ -183,3 +184,33 @@ class SpeechToPhone:
         machine.end_utt()
         heard: Iterable[Any] = machine.seg() or ()
         return tuple(_NUMBERS[piece.word] for piece in heard if piece.word in _NUMBERS)
+
+
+# ------------------------------------------------------------------ how well phones are recognised
+
+
+def count_edits(said: Sequence[int], heard: Sequence[int]) -> int:
+    """Return how many phones have to be put in, left out or replaced to make one sequence of the other (Levenshtein 1966).
+
+    Example:
+        >>> count_edits([1, 2, 3, 4], [1, 3, 5])
+        2
+    """
+    other, places = np.asarray(heard, dtype=np.int64), np.arange(len(heard) + 1)
+    row = places.copy()
+    for number, one in enumerate(said, 1):
+        replaced, left_out = row[:-1] + (other != one), row[1:] + 1
+        row = np.concatenate(([number], np.minimum(replaced, left_out)))
+        row = np.minimum.accumulate(row - places) + places  # one put in more for each place to the right
+    return int(row[-1])
+
+
+def rate_phone_errors(said: Sequence[Sequence[int]], heard: Sequence[Sequence[int]]) -> float:
+    """Return the phone error rate: the edits between what was said and what was heard, over all phones that were said. It exceeds 1 where more was heard than was said; it is NaN where nothing was said.
+
+    Args:
+        said: the phones of each utterance, such as a dictionary has of its text.
+        heard: those that a decoder has found.
+    """
+    phones = sum(map(len, said))
+    return sum(map(count_edits, said, heard)) / phones if phones else math.nan

@@ -48,7 +48,7 @@ class Utterances:
         words: how many words the texts have, and
         unknown: how many of them the dictionary did not have.
         phone_names: the phones that the numbers mean.
-        texts: of speech what was said, where it is known; it is for comparisons alone, and no side trains on it.
+        texts: of speech what was said, where it is known, and empty where it is not; it is for comparisons alone, and no side trains on it.
     """
 
     modality: Modality
@@ -118,7 +118,7 @@ class Utterances:
             phones: what turns a text into phones; by default the installed dictionary.
 
         Raises:
-            DataError: they are no speech, or what was said is not known.
+            DataError: they are no speech, or what was said is not known of some.
         """
         if not self.texts or (self.held_out is not None and not self.held_out.texts):
             raise DataError(f"{self.modality} of which nobody knows the texts", where=f"{self.modality} utterances", remedy="give texts=..., or labels.csv a column text")  # fmt: skip
@@ -166,12 +166,15 @@ def utterances_of(
 
     Raises:
         MissingExtraError: PocketSphinx is not installed, and nothing else was given.
-        DataError: a label is missing, or no phones were found.
+        DataError: a label or a text is missing.
     """
     named = _name_labels(labels, f"{modality} utterances")
     if modality == "speech":
         hear, tell = phones or _hearing(), acoustic or Acoustic()
         return Utterances("speech", [tell(sound) for sound in sources], [hear(sound) for sound in sources], named)
+    absent = next((i for i, text in enumerate(sources) if text is None or text != text or not str(text).strip()), None)
+    if absent is not None:
+        raise DataError(f"row {absent + 1} has no text", where="text utterances", remedy="leave the row out, or write what was said")  # fmt: skip
     translate = phones or TextToPhone.installed()
     found: list[Any] = [translate(text) for text in sources]
     return Utterances(
@@ -220,7 +223,7 @@ def read_texts(path: str | Path, *, text: str = "text", label: str = "label", ph
         phones: the dictionary; by default that of the installed PocketSphinx.
 
     Raises:
-        DataError: a column is missing, or a row has no label.
+        DataError: a column is missing, or a row has no text or no label.
         MissingExtraError: PocketSphinx is not installed, and no dictionary was given.
     """
     table = table_of_csv(path, text="all", holes=("",))
@@ -239,7 +242,7 @@ def read_speech(
         folder: the folder.
         file: the column of ``labels.csv`` with the names of files in the folder.
         label: its column of labels, see `label_sentiment`.
-        text: its column of what was said, if it has one: for `train_aligned`.
+        text: its column of what was said, if it has one: for `train_aligned`. It may be empty where nobody knows.
         phones: the phone decoder.
         acoustic: the descriptors.
         cached: whether to read and write the cache.
