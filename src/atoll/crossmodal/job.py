@@ -156,7 +156,7 @@ class PreparedCrossmodal(Prepared):
             await fed.checkpoint(state)
         here = fed.parties.named(*state["parties"])
         told = (await fed.exchange(here, self.steps.close, {"label": self.job.label}, at="close")).by_name()
-        return {**state, "sides": told}
+        return {**state, "sides": {name: _read_side(name, one) for name, one in told.items()}}
 
     def outcome(self, value: Any) -> CrossmodalResult:
         """Return the result."""
@@ -184,9 +184,71 @@ class PreparedCrossmodal(Prepared):
         return {"result": outcome.plain()}
 
 
+# ------------------------------------------------------------------ what a party replies, which may be anything
+
+_MOST = 2**31
+_LIMITS = {"width": 2**16, "phones": 2**12, "classes": 2**12}
+"""Numbers of a frame, phones and classes that a party may have: all parties make networks of such sizes."""
+_SCORES = {"f1": 1.0, "accuracy": 1.0}
+_SIDE = {**_SCORES, "alone": 1.0, "epsilon": math.inf, "best_round": _MOST, "words": _MOST, "unknown": _MOST}
+"""Number of a side -> the largest that it may be."""
+
+
+def _require_reply(name: str, what: str, value: Any, fits: bool) -> None:
+    """Refuse a reply that no party of this job would make, by its party.
+
+    Raises:
+        DataError: it does not fit.
+    """
+    if not fits:
+        raise DataError(f"the {what} that {name!r} tells: {str(value)[:60]}", where="Crossmodal", remedy=f"look at {name}: it runs another program, or leave it out")  # fmt: skip
+
+
+def _require_description(name: str, told: Any, *, classes: bool) -> None:
+    """Refuse what a party says of itself, if networks cannot be made of it."""
+    wanted = {"modality", "width", "phones", "empty", *(["classes"] if classes else [])}
+    _require_reply(name, "description", told, isinstance(told, Mapping) and set(told) == wanted)
+    _require_reply(name, "modality", told["modality"], told["modality"] in ("speech", "text", "vector"))
+    _require_reply(name, "absence of rows", told["empty"], isinstance(told["empty"], bool))
+    width, least = told["width"], int(told["modality"] != "text" and not told["empty"])
+    _require_reply(name, "width", width, type(width) is int and least <= width <= _LIMITS["width"])
+    for what in ("phones", *(["classes"] if classes else [])):
+        names = told[what]
+        listed = isinstance(names, list) and all(isinstance(one, str) and one for one in names)
+        _require_reply(name, what, names, listed and len(set(names)) == len(names) <= _LIMITS[what])
+
+
+def _read_numbers(name: str, told: Any, most: Mapping[str, float], least: frozenset[str] = frozenset()) -> dict[str, Any]:  # fmt: skip
+    """Numbers that a party tells, each from 0 to its limit; what cannot be measured is NaN.
+
+    Args:
+        name: the party.
+        told: its reply.
+        most: number -> its limit.
+        least: those that must be there; by default all.
+    """
+    _require_reply(name, "scores", told, isinstance(told, Mapping) and (least or set(most)) <= set(told) <= set(most))
+    for what, value in told.items():
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        _require_reply(name, what, value, plain and (0 <= value <= most[what] or (what in ("f1", "accuracy", "alone") and math.isnan(value))))  # fmt: skip
+    return dict(told)
+
+
+def _read_side(name: str, told: Any) -> dict[str, Any]:
+    """What a party tells at the end."""
+    _require_reply(name, "result", told, isinstance(told, Mapping) and told.get("modality") in ("speech", "text", "vector"))  # fmt: skip
+    rest = {what: value for what, value in told.items() if what != "modality"}
+    return {**_read_numbers(name, rest, _SIDE, frozenset(_SIDE) - {"words", "unknown"}), "modality": told["modality"]}
+
+
+# ------------------------------------------------------------------ the program
+
+
 async def _open_job(fed: Federation, job: Crossmodal, steps: SideSteps) -> dict[str, Any]:
     """Agree on classes and widths, build the table, and make the networks."""
     told = (await fed.exchange(fed.parties, steps.describe, {"classes": not job.classes}, at="describe")).by_name()
+    for name, one in told.items():
+        _require_description(name, one, classes=not job.classes)
     empty = sorted(name for name, one in told.items() if one["empty"])
     told = {name: one for name, one in told.items() if name not in empty}
     if len(told) < 2:
@@ -200,25 +262,28 @@ async def _open_job(fed: Federation, job: Crossmodal, steps: SideSteps) -> dict[
     classes = list(job.classes) or sorted({str(name) for one in told.values() for name in one["classes"]})
     if len(classes) < 2:
         raise DataError(f"{len(classes)} class", where="Crossmodal", remedy="give rows of two classes or more")
-    message = {"classes": classes, "width": widths[0] if widths else 1, "seed": int(fed.rng.child("weights").key % 2**31), "round": 0, "agreed": "|".join(classes), "parties": sorted(told)}  # fmt: skip
+    message = {"classes": classes, "width": widths[0] if widths else 1, "seed": int(fed.rng.child("weights").key % 2**31), "parties": sorted(told)}  # fmt: skip
     opened = await fed.exchange(fed.parties.named(*told), steps.open, message, at="open")
     here = opened.senders
     senders = sorted(name for name in here.names if name in speaking)
-    begun = await fed.exchange(here, steps.begin, {"round": 0, "agreed": message["agreed"], "senders": senders}, mail=opened.mail, at="begin")  # fmt: skip
-    return {"classes": classes, "agreed": message["agreed"], "parties": sorted(begun.senders.names), "done": 0, "history": [], "missing": empty, "bytes": 0, "parameters": max(begun.by_name().values(), default=0)}  # fmt: skip
+    begun = await fed.exchange(here, steps.begin, {"senders": senders}, mail=opened.mail, at="begin")
+    sizes = begun.by_name()
+    for name, size in sizes.items():
+        _require_reply(name, "numbers of the shared network", size, isinstance(size, int) and 0 < size < _MOST)
+    return {"classes": classes, "parties": sorted(begun.senders.names), "done": 0, "history": [], "missing": empty, "bytes": 0, "parameters": max(sizes.values(), default=0)}  # fmt: skip
 
 
 async def _make_round(fed: Federation, steps: SideSteps, state: Mapping[str, Any]) -> dict[str, Any]:
     """Let all train and post, then let those who posted take the mean."""
     number = state["done"] + 1
-    message = {"round": number, "agreed": state["agreed"], "parties": state["parties"]}
+    message = {"round": number, "parties": state["parties"]}
     before = fed.meter.devices(len(fed.world.roster))["bytes_up"]
     trained = await fed.exchange(fed.parties.named(*state["parties"]), steps.train, message, at=("train", number))
     senders = sorted(trained.senders.names)
     if len(senders) < 2:
         raise QuorumError(f"{len(senders)} parties trained in round {number}", where="Crossmodal", remedy="invite more parties: a mean of one copy is that copy")  # fmt: skip
     mixed = await fed.exchange(trained.senders, steps.mix, {**message, "senders": senders}, mail=trained.mail, at=("mix", number))  # fmt: skip
-    scores = {name: float(one["f1"]) for name, one in mixed.by_name().items()}
+    scores = {name: _read_numbers(name, one, _SCORES)["f1"] for name, one in mixed.by_name().items()}
     up = int((fed.meter.devices(len(fed.world.roster))["bytes_up"] - before).max(initial=0))
     away = sorted(set(state["parties"]) - set(scores))
     known = {name: value for name, value in scores.items() if math.isfinite(value)}

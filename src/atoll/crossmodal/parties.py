@@ -14,7 +14,7 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.algebra.rng import Rng
-from atoll.core.errors import DataError, PolicyError
+from atoll.core.errors import DataError, LetterError, PolicyError
 from atoll.core.extras import need
 from atoll.core.requests.stage import StageContext
 from atoll.core.requests.task import Task
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyCoder", "SideSteps", "SideTraining", "average_copies", "own_utterances", "read_copy"]
 
 _RESTART = "begin the job anew: this party was not there when it was opened, or its own network has changed"
+_REPEATED = "look at the server: it repeats a step"
 _MOST_ROWS = 2**31
 """Rows that a peer may claim to have: its copy counts by them."""
 _LARGEST = 1e6
@@ -86,32 +87,57 @@ class CopyCoder:
         return dict(self._stage.decode({**told, "like": self._form["like"]}, None, 1))
 
 
-def read_copy(told: Any, coder: CopyCoder, sender: str) -> tuple[int, dict[str, NDArray[np.float32]]]:
+def read_copy(told: Any, coder: CopyCoder, sender: str, *, alike: bool = False) -> tuple[int, dict[str, NDArray[np.float32]]]:  # fmt: skip
     """Return the rows and the copy of the shared network in a letter.
 
+    Args:
+        told: the letter.
+        coder: how copies travel.
+        sender: who wrote it.
+        alike: whether all copies count alike, so that each has 1 row.
+
     Raises:
-        DataError: the letter has anything else in it, another form, or numbers that are not finite or too large for weights.
+        DataError: the letter has anything else in it, another form, more rows than may count, or numbers that are not finite or too large for weights.
     """
     fields, shapes = dict(told) if isinstance(told, Mapping) else {}, coder.shapes
     rows, values = fields.pop("rows", None), fields.pop("values", None)
-    if isinstance(values, Mapping):
+    if isinstance(values, Mapping) and all(isinstance(value, np.ndarray) for value in values.values()):
         values = coder.decode(values)
     problem = ""
     if fields or not isinstance(values, Mapping):
         problem = f"also holds {sorted(map(str, fields))[0]!r}" if fields else "holds no copy"
-    elif not isinstance(rows, int | np.integer) or isinstance(rows, bool) or not 0 < rows < _MOST_ROWS:
-        problem = f"claims {rows!r} rows"
+    elif not isinstance(rows, int | np.integer) or isinstance(rows, bool) or not 0 < rows < (2 if alike else _MOST_ROWS):  # fmt: skip
+        problem = f"claims {rows!r} rows" + (", where all copies count alike" if alike else "")
     elif set(values) != set(shapes):
         strange = sorted(set(map(str, values)) ^ set(shapes))[0]
         problem = f"has {strange!r} too much" if strange in values else f"lacks {strange!r}"
     else:
-        wrong = next((n for n, shape in shapes.items() if np.shape(values[n]) != shape or not (np.abs(np.asarray(values[n], np.float64)) <= _LARGEST).all()), None)  # fmt: skip
+        wrong = next((name for name, shape in shapes.items() if not _fits(values[name], shape)), None)
         problem = (
             f"has another shape of {wrong!r}, or numbers that are not finite or above {_LARGEST:g}" if wrong else ""
         )
     if problem:
         raise DataError(f"the copy of {sender!r} {problem}", where="crossmodal", remedy="let all parties run the same job; only the shared network travels")  # fmt: skip
     return int(rows), {name: np.asarray(values[name], dtype=np.float32) for name in shapes}
+
+
+def _fits(value: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a value is an array of weights."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape != shape:
+        return False
+    return bool((np.abs(value.astype(np.float64)) <= _LARGEST).all())
+
+
+def _letter_of(island: Any, sender: str) -> Any:
+    """The letter of a party that is said to have posted one.
+
+    Raises:
+        LetterError: there is none.
+    """
+    letters = island.inbox
+    if sender not in letters:
+        raise LetterError(f"no letter of {sender} has arrived", where="crossmodal", remedy=f"look at {sender}, or at the server that carries letters")  # fmt: skip
+    return letters[sender]
 
 
 def average_copies(copies: Mapping[str, tuple[int, Mapping[str, Any]]]) -> dict[str, NDArray[np.float32]]:
@@ -290,6 +316,8 @@ class SideSteps:
         strange = sorted(set(rows.labels) - set(classes))
         if strange:
             raise DataError(f"a label that is none of the {len(classes)} classes", where=f"crossmodal at {island.name}", remedy="name all classes in classes=, or leave it out")  # fmt: skip
+        if island.state is not None:  # another table, and another number of rows with noise, would cost epsilon again
+            raise PolicyError(f"{island.name} has opened this job before", where="crossmodal", remedy=_REPEATED)
         split, own = int(island.rng.key), _own_network(self.job, rows)
         training, _, _ = split_rows(self.job, rows, split)
         size, event = len(training), self.job.size_event
@@ -297,19 +325,19 @@ class SideSteps:
             size = count_noisily(size, event.noise_multiplier, NoiseStream(island.secret.bytes(32)))
             island.spend(event)
         start = {"size": size, "classes": classes, "width": int(message["width"]), "seed": int(message["seed"]), "split": split, "vocabulary": vocabulary_of(training, own), "trained": 0, "copies": 0, "identity": own.identity}  # fmt: skip
+        island.state = start
         if rows.modality != "speech":
-            island.state = start
             return
         plan = self.job.table_plan
         share = plan.build(training, NoiseStream(island.secret.bytes(32)) if plan.noise else None)
         island.spend(plan.event)
-        self._post(island, message, share.message())
+        self._post(island, 0, message, share.message())
         # What is noisy is read back as it was sent, so that all parties have one table.
         island.state = {**start, "share": share.message()}
 
-    def _post(self, island: Any, message: Any, letter: Any) -> None:
+    def _post(self, island: Any, number: int, message: Any, letter: Any) -> None:
         """Post a letter to each peer that has rows, bound to this round."""
-        island.bind_letters(self._context(message))
+        island.bind_letters(self._context(island.state, number))
         there = set(map(str, message["parties"]))
         for name in self.parties:
             if name in there and name != island.name:
@@ -318,20 +346,29 @@ class SideSteps:
     def _begin(self, island: Any, message: Any) -> int:
         """Take the table, and make the networks, of which a speech side trains its own first; return the numbers of the shared one."""
         state = self._own_state(island)
-        training = self._training(island)
-        island.bind_letters(self._context(message), self.open.name)
+        if "shared" in state:
+            raise PolicyError(f"{island.name} has begun this job before", where="crossmodal", remedy=_REPEATED)
+        training, plan = self._training(island), self.job.table_plan
+        island.bind_letters(self._context(state, 0), self.open.name)
         phones, width = len(training.rows.phone_names), training.width
-        speaking = [str(name) for name in message["senders"]]
-        told = {name: TableShare.read(island.inbox[name], phones, width, name) for name in speaking if name != island.name}  # fmt: skip
+        speaking = sorted(str(name) for name in message["senders"])
+        told = {name: TableShare.read(_letter_of(island, name), phones, width, name, plan) for name in speaking if name != island.name}  # fmt: skip
         if island.name in speaking:
-            told[island.name] = TableShare.read(state["share"], phones, width, island.name)
+            told[island.name] = TableShare.read(state["share"], phones, width, island.name, plan)
         table = join_table([told[name] for name in sorted(told)], phones, width)
         nets = training.networks(table)
         nets.fit_scales(training.train_rows)
         if self.job.pretrain and training.rows.modality == "speech":
             nets.train_own(training.train_rows, training.batches(self.job.pretrain, island.rng.child("first")), int(island.rng.child("steps").key) % 2**31)  # fmt: skip
         kept, shared = {name: value for name, value in state.items() if name != "share"}, nets.pack_shared()
-        island.state = {**kept, "table": table, "own": nets.pack_own(), "shared": shared, "best": {}}
+        island.state = {
+            **kept,
+            "table": table,
+            "speaking": speaking,
+            "own": nets.pack_own(),
+            "shared": shared,
+            "best": {},
+        }
         return sum(value.size for value in shared.values())
 
     # ------------------------------------------------------------------ a round
@@ -352,17 +389,17 @@ class SideSteps:
         nets.load_shared(state["shared"])
         return training, nets
 
-    def _context(self, message: Any) -> bytes:
-        """What letters are bound to: they open in no other round and no other job."""
-        said = ["atoll crossmodal", int(message["round"]), list(self.parties), str(message["agreed"])]
-        return hashlib.sha256(M.encode(said)).digest()
+    def _context(self, state: Any, number: int) -> bytes:
+        """What letters are bound to: they open in no other round and no other job, and at no party that was told other classes, widths, first weights or senders of the table."""
+        agreed = [list(state["classes"]), int(state["width"]), int(state["seed"]), list(state.get("speaking", []))]
+        return hashlib.sha256(M.encode(["atoll crossmodal", number, list(self.parties), agreed])).digest()
 
     def _train(self, island: Any, message: Any) -> None:
         """Make the steps of a round, and post the copy of the shared network."""
         state, number = self._own_state(island), int(message["round"])
         # One that it missed is past; a second copy of one round would cost epsilon again.
         if number <= state["trained"]:
-            raise PolicyError(f"round {number} after round {state['trained']}", where="crossmodal", remedy="look at the server: it repeats a round")  # fmt: skip
+            raise PolicyError(f"round {number} after round {state['trained']}", where="crossmodal", remedy=_REPEATED)
         training, nets = self._loaded(island)
         job, count, size, noise = self.job, self.job.iterations, int(state["size"]), None
         if job.epsilon is not None:
@@ -378,7 +415,7 @@ class SideSteps:
         # The party's own copy counts as its peers read it, so that all have the same mean.
         kept = {"own": nets.pack_own(), "shared": coder.decode(sent), "trained": number, "copies": state["copies"] + 1}
         island.state = {**state, **kept}
-        self._post(island, message, {"rows": self._weight(training, size), "values": sent})
+        self._post(island, number, message, {"rows": self._weight(training, size), "values": sent})
 
     def _coder(self, shared: Mapping[str, Any]) -> CopyCoder:
         return CopyCoder({name: np.shape(value) for name, value in shared.items()}, self.job.bits)
@@ -398,11 +435,12 @@ class SideSteps:
         state, number = self._own_state(island), int(message["round"])
         if number != state["trained"]:
             raise PolicyError(f"copies of round {number} after training in round {state['trained']}", where="crossmodal", remedy="look at the server: it repeats a round, or asks a party that was away")  # fmt: skip
-        island.bind_letters(self._context(message), self.train.name)
+        island.bind_letters(self._context(state, number), self.train.name)
         training, nets = self._loaded(island)
         coder = self._coder(state["shared"])
         senders = [str(name) for name in message["senders"]]
-        copies: dict[str, tuple[int, Mapping[str, Any]]] = {name: read_copy(island.inbox[name], coder, name) for name in senders if name != island.name}  # fmt: skip
+        alike = self.job.weighing == "equal"
+        copies: dict[str, tuple[int, Mapping[str, Any]]] = {name: read_copy(_letter_of(island, name), coder, name, alike=alike) for name in senders if name != island.name}  # fmt: skip
         if island.name in senders:
             copies[island.name] = (self._weight(training, int(state["size"])), state["shared"])
         mixed = average_copies(copies)

@@ -40,17 +40,31 @@ class TableShare:
         return {"sums": self.sums.astype(np.float32), "counts": self.counts.astype(np.float32)}
 
     @classmethod
-    def read(cls, told: Any, phones: int, width: int, sender: str) -> TableShare:
+    def read(cls, told: Any, phones: int, width: int, sender: str, plan: TablePlan | None = None) -> TableShare:
         """Read a letter.
+
+        Args:
+            told: the letter.
+            phones: how many phones there are.
+            width: numbers of a vector.
+            sender: who wrote it.
+            plan: how shares are built; without noise, counts are none below 0, and those of a hidden share 0 or 1: with more, its side would have more say than the others.
 
         Raises:
             DataError: it holds anything else, or has another form.
         """
         fields = dict(told) if isinstance(told, Mapping) else {}
         sums, counts = fields.pop("sums", None), fields.pop("counts", None)
-        fits = isinstance(sums, np.ndarray) and isinstance(counts, np.ndarray) and sums.shape == (phones, width) and counts.shape == (phones,)  # fmt: skip
-        if fields or not fits or not (np.isfinite(sums).all() and np.isfinite(counts).all()):
-            raise DataError(f"the table of {sender!r} is not {phones} phones by {width} numbers", where="crossmodal", remedy="let all speech sides use the same phones and the same acoustic descriptors")  # fmt: skip
+        arrays = all(isinstance(one, np.ndarray) and one.dtype.kind == "f" for one in (sums, counts))
+        problem = ""
+        if fields:
+            problem = f"also holds {min(map(str, fields))!r}"
+        elif not arrays or sums.shape != (phones, width) or counts.shape != (phones,) or not (np.isfinite(sums).all() and np.isfinite(counts).all()):  # fmt: skip
+            problem = f"is not {phones} phones by {width} numbers"
+        elif plan is not None and not plan.noise and (counts.min() < 0 or (plan.hidden and not np.isin(counts, (0, 1)).all())):  # fmt: skip
+            problem = f"counts {counts.min():g} to {counts.max():g} utterances with a phone" + (", where all sides count alike" if plan.hidden else "")  # fmt: skip
+        if problem:
+            raise DataError(f"the table of {sender!r} {problem}", where="crossmodal", remedy="let all sides run the same job, with the same phones and the same acoustic descriptors")  # fmt: skip
         return cls(np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64))
 
 
