@@ -143,6 +143,8 @@ class Cheating(atoll.FedAvg):
             return {**reply, "weights": Mean(Cheating.stolen)}, client
         elif self.how == "shape":
             update[name] = update[name][:1]
+        elif self.how == "instead":
+            update[next(name for name in update if ".lora_A." in name)] = Cheating.stolen
         else:
             update[name] = update[name] * float("nan")
         return {**reply, "update": Mean(update, examples=work.examples)}, client
@@ -155,6 +157,7 @@ class Cheating(atoll.FedAvg):
         ("backbone", "'update' is a dict of 7, but"),
         ("beside", "'weights', which nobody asked for"),
         ("shape", r"lora_A.* is of shape \(1, 16\), but"),
+        ("instead", r"lora_A.* is of shape \(12, 16\), but"),
         ("nan", ""),
     ],
 )
@@ -163,7 +166,8 @@ def test_a_reply_with_other_values_than_were_asked_for_is_refused_by_name(
 ) -> None:
     weights = Encoder.open(str(place / "tiny")).model.embeddings.word_embeddings.weight
     Cheating.stolen = weights.detach().clone()
-    job = tuning(place, Cheating(lr=0.1, batch_size=8, how=how), pacing=atoll.Synchronous(quorum=2))
+    more = {"aggregation": FedExLoRA("factors")} if how == "instead" else {}  # whose server takes single replies
+    job = tuning(place, Cheating(lr=0.1, batch_size=8, how=how), pacing=atoll.Synchronous(quorum=2), **more)
     if words:
         with pytest.raises(AtollError, match=f"{words}.*site-3.*Remedy: "):
             live(job, reviews(place / "uneven"), bridge.engine())

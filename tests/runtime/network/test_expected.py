@@ -154,6 +154,24 @@ WRONG = {
 }  # fmt: skip
 
 
+SINGLE = ReplyForm({"update": Parts({"w": np.zeros((3, 2))}), "tag": Parts(np.zeros(3), role="side")}, {}, frozenset())
+SINGLY_WRONG = {
+    "another shape": ({"w": np.ones((5, 2))}, r"'update/w' is of shape \(5, 2\)"),
+    "another leaf": ({"w": np.ones((3, 2)), "v": np.ones(1)}, "'update' is a dict of 2"),
+    "words": ({"w": np.full((3, 2), "a")}, "which is not a number"),
+}
+
+
+@pytest.mark.parametrize("name", SINGLY_WRONG)
+def test_a_single_update_of_another_form_is_refused_and_other_single_replies_may_differ(name: str) -> None:
+    asked = Request("main/step/0", step, None, "main", 0, Chain(), expects=lambda: SINGLE)
+    tag = Parts(np.ones(5), role="side").total()
+    require_expected({"update": Parts({"w": np.ones((3, 2), np.float32)}).total(), "tag": tag}, asked, 5)
+    value, words = SINGLY_WRONG[name]
+    with pytest.raises(MessageError, match=words):
+        require_expected({"update": Parts(value).total(), "tag": tag}, asked, 5)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_not_expected_is_refused_by_name(name: str) -> None:
     totals, words = WRONG[name]

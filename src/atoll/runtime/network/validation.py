@@ -393,11 +393,19 @@ def require_expected(totals: Totals, request: Request, rows: int | None) -> None
             _require_metric(name, total, form)
         elif known:
             require_fit(known, {name: _whole(total, known[name])})
+            _require_single(name, total, known[name])
         elif total.kind != "parts" or total.role != "report":
             raise wrong(f"{name!r} is a {total.kind} ({total.role}), but a report was asked for")
         _require_weight(name, total, form, rows)
     if sum(name not in required and name not in optional for name in totals) > _MOST_METRICS:
         raise wrong(f"{len(totals)} values; at most {_MOST_METRICS} metrics are allowed")
+
+
+def _require_single(name: str, total: Total, known: Total) -> None:
+    """Refuse a single update of another form: no sum compares it with those before it, and the fold would fail without its party. Single replies of other roles may differ."""
+    if total.kind == known.kind == "parts" and total.role == "update":
+        _require_numbers(name, total.value[0].value)
+        _require_alike(name, known.value[0].value, total.value[0].value)
 
 
 def _whole(total: Total, known: Total) -> Total:
