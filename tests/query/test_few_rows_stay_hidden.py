@@ -362,6 +362,12 @@ def test_distinct_values_are_counted_where_each_lies_at_one_site() -> None:
         assert db.sql("SELECT count(DISTINCT id) FILTER (WHERE age = 3) FROM p").rows == [(None,)]  # two rows
         with pytest.raises(CompositionError, match="one value may lie at two sites"):
             db.sql("SELECT count(DISTINCT age) FROM p", strategy="sums")
+    policy = policy_of(5, **ALLOWED)
+    policy["tables"]["p"]["mode"] = "replicated"
+    with connected({name: site(rows, **PEOPLE) for name in ("north", "south")}, policy) as db:
+        assert db.sql("SELECT count(DISTINCT age) FROM p", strategy="sums").rows == [(30,)]
+        with pytest.raises(CompositionError, match="by those that are equal"):
+            db.sql("SELECT count(DISTINCT (pay - 1) * age) FROM p", strategy="sums")
 
 
 def test_a_missing_unit_is_a_unit() -> None:

@@ -88,6 +88,13 @@ def test_a_sum_needs_units_with_a_value() -> None:
         ("SELECT max(id) FROM p", PolicyError, "value of one row, and min_count is 4"),
         ("SELECT sum(greatest(pay, 0)) FROM p", CompositionError, "could single out a row"),
         ("SELECT sum(pay * pay * pay * pay * pay) FROM p", CompositionError, "multiplies 5 columns"),
+        # By whether two values are equal, the pay of the one person whose age is not 0; whether somebody has it; what two people have alike.
+        ("SELECT count(DISTINCT (pay - 103) * age) FROM p", CompositionError, "by those that are equal"),
+        ("SELECT count(DISTINCT x) FROM (SELECT (pay - 103) * age AS x FROM p) q", CompositionError, "by those that are equal"),
+        ("SELECT count(DISTINCT CASE WHEN id < 9 THEN pay ELSE 105 END) FROM p", CompositionError, "by those that are equal"),
+        ("SELECT count(DISTINCT coalesce(pay, 105)) FROM p", CompositionError, "by those that are equal"),
+        ("SELECT sum(pay), sum(DISTINCT pay) FROM p", CompositionError, "by those that are equal"),
+        ("SELECT avg(DISTINCT CASE WHEN id < 9 THEN pay END) FROM p", CompositionError, "by those that are equal"),
         ("SELECT sum(x) FROM (SELECT CASE WHEN id = 3 THEN pay ELSE 0 END AS x FROM p LIMIT 9) q", CompositionError, "LIMIT in a subquery chooses rows by those of others"),
         ("SELECT s, count(*) FROM (SELECT id, sum(pay) AS s FROM p GROUP BY id) q GROUP BY s", PolicyError, "shows values of p.pay, which is private"),
         ("SELECT ward, rank() OVER (ORDER BY ward) FROM p", CompositionError, "at the outside, and min_count is 4"),

@@ -39,8 +39,10 @@ __all__ = [
     "covariates_of",
     "join_words",
     "measure_degree",
+    "merges_values",
     "read_aggregate",
     "require_degree",
+    "require_same_values",
     "single_out",
     "split_words",
 ]
@@ -284,6 +286,40 @@ def require_degree(degree: int, inner: Any, where: str) -> None:
     """
     if degree > _DEGREE:
         raise CompositionError(f"{inner.sql('duckdb')} multiplies {degree} columns, which would single out large values", where=where, remedy=f"multiply at most {_DEGREE}")  # fmt: skip
+
+
+def merges_values(node: Any, inner: Any, where: str, least: int) -> CompositionError:
+    """The error of DISTINCT over what is more than a column: by which values become equal, or by what is left of a sum, it tells the values of one or two rows."""
+    return CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could tell the value of a row by those that are equal, and min_count is {least}", where=where, remedy="use COUNT(DISTINCT …) of a column, a part of a date, or CASE WHEN … THEN column END")  # fmt: skip
+
+
+def require_same_values(exp: Any, node: Any, refused: Callable[[Any], Exception], other: Callable[[Any], None]) -> None:
+    """Refuse to count different values of anything but a column as it is: of ``(pay - 103) * icu``, where one person has ``icu = 1``, there is one value or there are two by what that person is paid.
+
+    Args:
+        exp: sqlglot's expressions.
+        node: what is counted.
+        refused: the error of a part.
+        other: looks at a column itself.
+
+    Raises:
+        CompositionError: names the part.
+    """
+    if isinstance(node, exp.Column):
+        other(node)
+    elif isinstance(node, exp.Paren | exp.Cast | exp.TryCast | exp.Alias | exp.Year | exp.Month | exp.Day):
+        require_same_values(exp, node.this, refused, other)
+    elif isinstance(node, exp.Extract):
+        require_same_values(exp, node.expression, refused, other)
+    elif isinstance(node, exp.DateTrunc | exp.TimestampTrunc):
+        require_same_values(exp, node.this, refused, other)
+    elif isinstance(node, exp.Case | exp.If):
+        ways = [one for one in _summands(exp, node) if not isinstance(one, exp.Null)]
+        if len({one.sql("duckdb") for one in ways}) != 1:  # a constant beside a column tells whether a row has it
+            raise refused(node)
+        require_same_values(exp, ways[0], refused, other)
+    else:
+        raise refused(node)
 
 
 def single_out(node: Any, inner: Any, where: str, least: int) -> CompositionError:

@@ -23,8 +23,10 @@ from .aggregates import (
     conditions_inside,
     covariates_of,
     measure_degree,
+    merges_values,
     read_aggregate,
     require_degree,
+    require_same_values,
     single_out,
 )
 from .databases.silo import quote
@@ -498,6 +500,8 @@ class QueryPlanner:
             )
         if name == "count_distinct" and self.scopes.is_divided(self.root) and not self.scopes.is_local(args[0], self.root):  # fmt: skip
             raise CompositionError(f"{inner.sql('duckdb')}: one value may lie at two sites, which then both count it", where=self.where, remedy="count a column that the policy declares with join: local, or COUNT(*) of GROUP BY over public columns")  # fmt: skip
+        if name == "count_distinct" and self.strict and self._level(args[0]) != "public":
+            require_same_values(exp, args[0], lambda part: merges_values(part, inner, self.where, self.policy.min_count), lambda _: None)  # fmt: skip
         place = self._condition(condition)
         supports, rests = [place], [place] if place else []
         for arg in args:

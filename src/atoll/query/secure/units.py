@@ -18,7 +18,16 @@ from typing import Any
 
 from atoll.core.errors import CompositionError, PolicyError
 
-from ..aggregates import conditions_inside, covariates_of, measure_degree, read_aggregate, require_degree, single_out
+from ..aggregates import (
+    conditions_inside,
+    covariates_of,
+    measure_degree,
+    merges_values,
+    read_aggregate,
+    require_degree,
+    require_same_values,
+    single_out,
+)
 from ..column_codes import ColumnCode
 from ..databases.silo import quote
 from ..plan import ROW, CellSets, Covariate, Released
@@ -152,14 +161,15 @@ class UnitPlanner(NamePlanner):
         known: list[RowCondition] = []
         for node in nodes:
             inner, where = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
-            name, args = read_aggregate(exp, inner)
+            name, args = self._arguments(inner)
             distinct = isinstance(inner.this, exp.Distinct)
-            args = list(inner.this.expressions) if distinct else args
+            if distinct:
+                self._require_same_values(args[0], names, inner)
             if name in ("min", "max"):
                 raise self.one_row(inner)
             inside = [] if where is None else [where]
             for arg in args:
-                if name != "count":
+                if name != "count" and not distinct:
                     self._require_polynomial(arg, names, inner)
                 extras = conditions_inside(exp, arg, "count" if name.startswith("count") else name)
                 inside += [exp.and_(where.copy(), one) if where is not None else one for one in extras]
@@ -172,6 +182,11 @@ class UnitPlanner(NamePlanner):
                 parts.append(self._has_values(args, names, inner, where, units, counts))
             found.append(Connected(True, tuple(dict.fromkeys(parts))) if parts else None)
         return found
+
+    def _arguments(self, inner: Any) -> tuple[str, list[Any]]:
+        """Name and arguments of an aggregate, of ``SUM(DISTINCT x)`` too."""
+        name, args = read_aggregate(self.exp, inner)
+        return name, list(inner.this.expressions) if isinstance(inner.this, self.exp.Distinct) else args
 
     def _covariates(self, name: str, args: Sequence[Any], names: SelectNames) -> Iterator[tuple[Any, Any, Any]]:
         """What columns of single units are multiplied with; see `covariates_of`."""
@@ -206,7 +221,7 @@ class UnitPlanner(NamePlanner):
             covariates: list[Covariate] = []
             for place, node in enumerate(nodes):
                 inner, where = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
-                name, args = read_aggregate(exp, inner)
+                name, args = self._arguments(inner)
                 extras = [one for arg in args for one in conditions_inside(exp, arg, "count" if name.startswith("count") else name)]  # fmt: skip
                 both = [one if where is None else exp.and_(where.copy(), one) for one in extras]
                 inside = [one for one in ([] if where is None else [where]) + both if self.leaf_of(one, names) is leaf]
@@ -265,6 +280,34 @@ class UnitPlanner(NamePlanner):
             return measure
 
         require_degree(measure_degree(self.exp, arg, refused, of_node(names.scope)), inner, "smcql")
+
+    def _require_same_values(self, arg: Any, names: SelectNames, inner: Any) -> None:
+        """Refuse DISTINCT over what could tell the value of one row; columns of subqueries are looked into.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        exp, scopes = self.exp, self.scopes
+        if all(scopes.column_policy(base).level == "public" for base in scopes.bases(arg, names.scope)):
+            return
+
+        def refused(part: Any) -> CompositionError:
+            return merges_values(part, inner, "smcql", self.policy.min_count)
+
+        def of_scope(scope: Any) -> Any:
+            def look(column: Any) -> None:
+                source, _ = scopes.source_of(column, scopes.scope_of(column) or scope)
+                if not isinstance(source, exp.Table):
+                    for one in scopes.projections_of(source, column.name) or [None]:
+                        if one is None:
+                            raise refused(column)
+                        require_same_values(exp, one, refused, of_scope(source))
+
+            return look
+
+        if not isinstance(inner, exp.Count):  # all rows less one of each value: what two rows have alike
+            raise refused(arg)
+        require_same_values(exp, arg, refused, of_scope(names.scope))
 
     def _degree_of_column(self, column: Any, scope: Any, refused: Any, of_node: Any) -> int:
         source, _ = self.scopes.source_of(column, self.scopes.scope_of(column) or scope)
