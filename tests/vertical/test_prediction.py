@@ -148,8 +148,13 @@ def test_a_site_limits_the_rows_an_hour_that_it_answers_for(tmp_path, monkeypatc
     assert ask(40).outcome.rows == 40
     with pytest.raises(PolicyError, match="predictions_per_hour=40: 40 rows"):
         ask(40)
-    kept = NamedResults(tmp_path).get("host-1", prediction.ANSWERED)
-    assert (list(kept["times"]), list(kept["rows"])) == ([1e9 + 3600], [40])  # what is older counts no more
+    kept = NamedResults(tmp_path).get("host-1", f"{prediction.ANSWERED}-{int(1e9 // 86400)}")
+    assert (list(kept["times"]), list(kept["rows"])) == ([1e9] * 3 + [1e9 + 3600], [40] * 4)  # a record may only grow
+    now[0] = 86400 * (1e9 // 86400 + 1) - 1  # what a site has answered for before midnight counts after it
+    ask(40)
+    now[0] += 2
+    with pytest.raises(PolicyError, match="predictions_per_hour=40: 40 rows"):
+        ask(40)
 
 
 def test_a_limit_below_one_is_refused():

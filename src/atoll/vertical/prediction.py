@@ -39,7 +39,7 @@ ANSWERED = "vertical-answered"
 """The name under which a host whose policy limits predictions keeps when it was asked for how many rows."""
 ROWS = "vertical-rows-"
 """Begins the name under which the guest keeps rows to predict."""
-_HOUR = 3600.0
+_HOUR, _DAY = 3600.0, 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,12 +356,10 @@ def _count_rows(island: Island, rows: int, now: float) -> None:
     most = island.rules.predictions_per_hour
     if most is None:
         return
-    try:
-        left = island.left(ANSWERED)
-        times, counts = list(left["times"]), list(left["rows"])
-    except ConfigError:
-        times, counts = [], []
-    kept = [(when, count) for when, count in zip(times, counts, strict=True) if when > now - _HOUR]
+    # A record may only grow, so each day has its own; one without a day is of earlier versions.
+    today = int(now // _DAY)
+    told = {name: _list_answered(island, name) for name in (ANSWERED, *(f"{ANSWERED}-{day}" for day in (today - 1, today)))}  # fmt: skip
+    kept = [(when, count) for one in told.values() for when, count in one if when > now - _HOUR]
     recent = sum(count for _, count in kept)
     if recent + rows > most:
         raise PolicyError(
@@ -369,8 +367,17 @@ def _count_rows(island: Island, rows: int, now: float) -> None:
             where=f"policy of {island.name!r}",
             remedy="ask for fewer rows, or later; a person at the site can raise predictions_per_hour in its policy",
         )
-    kept.append((float(now), int(rows)))
-    island.leave(ANSWERED, {"times": [one[0] for one in kept], "rows": [one[1] for one in kept]}, at_once=True)
+    mine = [*told[f"{ANSWERED}-{today}"], (float(now), int(rows))]
+    island.leave(f"{ANSWERED}-{today}", {"times": [one[0] for one in mine], "rows": [one[1] for one in mine]}, at_once=True)  # fmt: skip
+
+
+def _list_answered(island: Island, name: str) -> list[tuple[float, int]]:
+    """Times and rows of a record of what a host has answered for."""
+    try:
+        left = island.left(name)
+    except ConfigError:
+        return []
+    return list(zip(left["times"], left["rows"], strict=True))
 
 
 def _half_of(island: Island, *, guest: bool) -> Mapping[str, Any]:
