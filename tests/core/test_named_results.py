@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import AtollError, CheckpointError, ConfigError, MessageError, SessionError
+from atoll.core.errors import AtollError, CheckpointError, ConfigError, MessageError, PolicyError, SessionError
 from atoll.core.persistence.named_results import NamedResults, require_name
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.policy import SitePolicy
@@ -200,3 +200,19 @@ def test_a_name_never_leads_out_of_its_folder(text):
         return
     assert "/" not in text
     assert not text.startswith(".")
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_record_may_only_grow_whoever_writes_meanwhile(tmp_path, folder):
+    """Of two jobs that have read the same record the second to write is refused; what is no record is replaced."""
+    one = NamedResults(tmp_path if folder else None)
+    other = NamedResults(tmp_path) if folder else one
+    one.put("a", "told", {"sets": ["x"], "of": np.arange(2)}, at_once=True)
+    other.put("a", "told", {"sets": ["x", "y"], "of": np.arange(2)}, at_once=True)
+    for less in ({"sets": ["x", "z"], "of": np.arange(2)}, {"sets": ["x", "y", "z"]}, {"sets": ["x", "y"], "of": np.arange(3)}):  # fmt: skip
+        with pytest.raises(PolicyError, match="'told' is a record of a, which may only grow"):
+            one.put("a", "told", less, at_once=True)
+    assert one.get("a", "told")["sets"] == ["x", "y"]
+    one.put("a", "half", {"w": 1.0})
+    one.put("a", "half", {})
+    assert one.get("a", "half") == {}

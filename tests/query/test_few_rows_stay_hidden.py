@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
-from atoll.query import Query
+from atoll.query import Query, QueryPolicy, Silo, SqlConnection
 from atoll.simulation import simulate
+from atoll.statistics.answered import AnswerRecord
 from tests.support.silos import TableSource, connected
 
 AGGREGATED = {"level": "private", "release": "aggregate"}
@@ -48,6 +50,32 @@ def hospitals() -> Any:
     made = {"north": site(people(20), **PEOPLE), "south": site(people(20, 100), **PEOPLE)}
     with connected(made, policy_of(5, **ALLOWED)) as db:
         yield db
+
+
+def test_of_two_statements_at_once_one_answers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has read the record before the other one wrote: without a second look, both sums would leave, and their difference is one person's pay."""
+    made = {"north": site(people(20), **PEOPLE), "south": site(people(20, 100), **PEOPLE)}
+    first, second = (SqlConnection({name: Silo(one, QueryPolicy.of(policy_of(5, **ALLOWED)), name) for name, one in made.items()}, folder=tmp_path) for _ in range(2))  # fmt: skip
+    keep, late = AnswerRecord.keep, [lambda: second.sql("SELECT sum(pay) FROM p WHERE id <> 3").rows]
+    answers: list[Any] = []
+
+    def keep_late(self: AnswerRecord, island: Any) -> None:
+        if late:
+            run = late.pop()
+            thread = threading.Thread(target=lambda: answers.append(run()))
+            thread.start()
+            thread.join()
+        keep(self, island)
+
+    monkeypatch.setattr(AnswerRecord, "keep", keep_late)
+    with first, second:
+        with pytest.raises(
+            AtollError, match=r"which may only grow, and the job leaves less\. Remedy: run the job again"
+        ):
+            first.sql("SELECT sum(pay) FROM p")
+        assert len(answers) == 1
+        with pytest.raises(AtollError, match="fewer than min_count=5 rows"):
+            first.sql("SELECT sum(pay) FROM p")
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,29 @@
 
 While a job runs, the values of `Island.leave` are private state in their own slot: after a crash they return to the checkpoint with the party's other states,
 and a sum that fails leaves nothing. When the job's program has ended well, each party writes its results here, one file each. They never leave the party.
+
+A *record*, which a task has left at once, such as what a party has answered, may only grow: of two jobs that have read the same record, the second to write it is refused, and its answer does not leave.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from ..algebra.tree import Tree
-from ..errors import CheckpointError, ConfigError, nearest
+from ..errors import CheckpointError, ConfigError, PolicyError, nearest
 from .files import read_message, write_message
 
-__all__ = ["MARK", "NamedResult", "NamedResults", "file_of", "place_of", "require_name", "slot_of"]
+__all__ = ["MARK", "NamedResult", "NamedResults", "file_of", "place_of", "require_grown", "require_name", "slot_of"]
 
 MARK = "//@"
 """Separates a scope's slot from the name of a result, in the slot that keeps it until the job has ended."""
@@ -55,6 +62,45 @@ def place_of(party: str, name: str) -> tuple[str, str]:
     return quote(party, safe=""), f"{quote(name, safe='')}.msg"
 
 
+def require_grown(known: Any, value: Any, party: str, name: str) -> None:
+    """Refuse a record that lacks what its file has: the job, or another one that wrote meanwhile, has been told it.
+
+    Args:
+        known: the content of the file; see `file_of`.
+        value: the new value.
+        party: the party.
+        name: the name.
+
+    Raises:
+        PolicyError: names the record.
+    """
+    if not _extends(known.get("value") if isinstance(known, dict) else None, value):
+        raise PolicyError(
+            f"{name!r} is a record of {party}, which may only grow, and the job leaves less",
+            where=party,
+            remedy="run the job again, if another one has written meanwhile; else look at the job's own code, or let a person at the site remove the file in the site's folder results",
+        )
+
+
+def _extends(old: Any, new: Any) -> bool:
+    """Tell whether a message tree has all that another has: the same leaves, all keys of its dicts, and its lists as beginnings of longer ones."""
+    if isinstance(old, dict):
+        return isinstance(new, dict) and all(key in new and _extends(value, new[key]) for key, value in old.items())
+    if isinstance(old, list | tuple):
+        return (
+            isinstance(new, list | tuple)
+            and len(new) >= len(old)
+            and all(_extends(a, b) for a, b in zip(old, new, strict=False))
+        )
+    if isinstance(old, np.ndarray):
+        return (
+            isinstance(new, np.ndarray)
+            and (old.dtype, old.shape) == (new.dtype, new.shape)
+            and old.tobytes() == np.ascontiguousarray(new).tobytes()
+        )
+    return type(old) is type(new) and bool(old == new or (old != old and new != new))  # NaN is NaN
+
+
 @dataclass(frozen=True)
 class NamedResult:
     """One result.
@@ -88,6 +134,7 @@ class NamedResults:
         self.folder = folder
         self.job = job
         self._held: dict[tuple[str, str], Tree] = {}
+        self._one = threading.Lock()
 
     def put(self, party: str, name: str, value: Tree, *, at_once: bool = False) -> None:
         """Store a result; durable when this returns.
@@ -96,17 +143,24 @@ class NamedResults:
             party: the party.
             name: the name.
             value: a message tree.
-            at_once: whether the task left it at once, see `Island.leave`; a site's daemon lets such a record grow only.
+            at_once: whether the task left it at once, see `Island.leave`; such a record may only grow.
 
         Raises:
             CheckpointError: it cannot be written; an older one stays intact.
+            PolicyError: it is a record that would lose something, which another job may have written meanwhile.
         """
         if self.folder is None:
-            self._held[party, name] = value
+            with self._one:
+                if at_once and (party, name) in self._held:
+                    require_grown({"value": self._held[party, name]}, value, party, name)
+                self._held[party, name] = value
             return
         path = self._path(party, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_message(path, file_of(party, name, self.job, value))
+        with _locked(path.parent) if at_once else contextlib.nullcontext():
+            if at_once and path.exists():
+                require_grown(self._read(path), value, party, name)
+            write_message(path, file_of(party, name, self.job, value))
 
     def get(self, party: str, name: str) -> Any:
         """The value of a result.
@@ -165,3 +219,14 @@ class NamedResults:
         if not isinstance(said, dict) or set(said) != {"party", "name", "job", "saved", "value"}:
             raise CheckpointError("the file is not a result", where=str(path), remedy="remove it; run its job again")
         return said
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing records of a party; the system releases the lock when this one dies."""
+    with (folder / ".lock").open("a") as file:
+        with contextlib.suppress(ImportError):  # not on POSIX: no lock, so users must not run two jobs over one folder
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -12,11 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from atoll.core import message
 from atoll.core.errors import AtollError, CheckpointError, JobError, MessageError, PolicyError
-from atoll.core.persistence.named_results import file_of, place_of
+from atoll.core.persistence.named_results import file_of, place_of, require_grown
 from atoll.core.redaction import redacted
 from atoll.core.requests.wire import pack_error
 from atoll.engines.link import LinkClosed
@@ -40,7 +38,7 @@ from .database import DatabaseRelay, LogHolder, open_way
 from .ledger import Register, SiteLedger
 from .neighbours import Neighbours, partners
 
-__all__ = ["Post", "SiteAttempt", "SiteResults", "extends"]
+__all__ = ["Post", "SiteAttempt", "SiteResults"]
 
 
 # ------------------------------------------------------------------ the named results that stay at a site, as its daemon keeps them
@@ -120,40 +118,12 @@ class SiteResults:
         with HeldFolder.open(self._place, folder, make=True) as held:
             record = at_once or not held.fault_of(mark)
             if record and not held.fault_of(file):
-                self._require_grown(message.decode(held.read(file, _LONGEST_FILE)), value, party, name)
+                require_grown(message.decode(held.read(file, _LONGEST_FILE)), value, party, name)
             if record:
                 with contextlib.suppress(FileExistsError):
                     held.create(mark, b"")
             held.write(file, bytes(content))
         mine[party, name] = len(content)
-
-    @staticmethod
-    def _require_grown(known: Any, value: Any, party: str, name: str) -> None:
-        if not extends(known.get("value") if isinstance(known, dict) else None, value):
-            raise PolicyError(
-                f"{name!r} is a record of {party}, which may only grow, and the job leaves less",
-                where=party,
-                remedy="look at the job's own code; a person at the site can remove the file in the site's folder results",
-            )
-
-
-def extends(old: Any, new: Any) -> bool:
-    """Tell whether a message tree has all that another has: the same leaves, all keys of its dicts, and its lists as beginnings of longer ones."""
-    if isinstance(old, dict):
-        return isinstance(new, dict) and all(key in new and extends(value, new[key]) for key, value in old.items())
-    if isinstance(old, list | tuple):
-        return (
-            isinstance(new, list | tuple)
-            and len(new) >= len(old)
-            and all(extends(a, b) for a, b in zip(old, new, strict=False))
-        )
-    if isinstance(old, np.ndarray):
-        return (
-            isinstance(new, np.ndarray)
-            and (old.dtype, old.shape) == (new.dtype, new.shape)
-            and old.tobytes() == np.ascontiguousarray(new).tobytes()
-        )
-    return type(old) is type(new) and bool(old == new or (old != old and new != new))  # NaN is NaN
 
 
 # ------------------------------------------------------------------ one attempt of a job at a site: its verified bundle, its process, and its channel to the server
