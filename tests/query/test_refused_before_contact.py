@@ -49,6 +49,26 @@ def test_no_row_is_read_for_what_is_no_query(db: Any, strategy: str, text: str, 
 
 
 @pytest.mark.parametrize(
+    "value",
+    ["repeat('a', 1000000000)", "lpad('a', 100000000, 'b')", "rpad('a', id, 'b')", "repeat(repeat(ward, 1000), 1000)",
+     "replace(replace(replace(replace(replace(ward, 'A', 'AAAAAAAAAA'), 'A', 'AAAAAAAAAA'), 'A', 'AAAAAAAAAA'), 'A', 'AAAAAAAAAA'), 'A', 'AAAAAAAAAA')"],
+)  # fmt: skip
+def test_a_text_that_is_long_for_one_row_alone_is_refused(db: Any, value: str) -> None:
+    """It takes a minute where somebody has a value, and none where not; also with an epsilon, and free if it fails."""
+    with pytest.raises(AtollError, match="tells of rows"):
+        db.sql(f"SELECT count(*) FROM p WHERE CASE WHEN id = 3 AND pay > 102 THEN length({value}) ELSE 0 END = 0")
+
+
+def test_doubled_texts_are_refused_whatever_stands_between(db: Any) -> None:
+    steps = "".join(f", t{k + 1} AS (SELECT x || x AS x FROM t{k})" for k in range(14))
+    with pytest.raises(AtollError, match="texts become more than 10,000 times longer"):
+        db.sql(f"WITH t0 AS (SELECT ward AS x FROM p){steps} SELECT count(*) FROM t14 WHERE length(x) > 1")
+    assert db.sql(
+        "EXPLAIN SELECT count(*) FROM p WHERE lpad(replace(ward, 'A', 'aa'), 8, '0') || ' ' || ward = 'x'"
+    ).plan
+
+
+@pytest.mark.parametrize(
     ("strategy", "text", "match"),
     [
         ("auto", "SELECT pay FROM p", "shows values of p.pay, which is private"),

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["Query", "QueryResult", "describe_tables", "plain_value"]
 
 
+_TIME = Exposure(
+    "coordinator, analyst",
+    "how long each site takes for its own SQL, and whether that is longer than its limits: a condition that takes long for some rows only tells of them",
+)
 _CONTACT = 6
 """Bytes of the request for a site's tables."""
 
@@ -132,7 +136,7 @@ class QueryResult:
         if self.choice is None:
             return []
         plan = self.choice.plan
-        return [one.facts() for one in (*self.choice.strategy.exposures(plan), *claims_of(plan))]
+        return [one.facts() for one in (*self.choice.strategy.exposures(plan), *claims_of(plan), _TIME)]
 
     def facts(self) -> dict[str, Any]:
         """The result as plain values: decimals and dates as text, NULL as None."""

@@ -289,6 +289,7 @@ def _parsed(
     calls = expand_rules(tree, catalog.named_tables(), lambda node: _at(node, text, offset))
     _require_limits(sqlglot.exp, tree, text, offset)
     _require_allowed(sqlglot, tree, text, offset)
+    _require_short_texts(sqlglot.exp, tree, text, offset)
     _require_tables(sqlglot, tree, catalog, text, offset)
     sql = _plain_text(tree, body, anew=bool(params or calls))
     joins = _join_parts(sqlglot.exp, tree, catalog)
@@ -422,6 +423,29 @@ def _require_limits(exp: Any, tree: Any, text: str, offset: int) -> None:
             raise ConfigError(f"{node.sql('duckdb').strip()} is no number of rows{_at(node, text, offset)}", where="sql", remedy="write a whole number")  # fmt: skip
         if isinstance(node, exp.Fetch):
             node.replace(exp.Limit(expression=number.copy()))
+
+
+_MOST_GROWTH = 10_000
+"""How many times longer a statement may make a text: what is long where a row has a value, and short where it has another, takes time or memory that tells of the row."""
+
+
+def _require_short_texts(exp: Any, tree: Any, text: str, offset: int) -> None:
+    """Refuse to make long texts of short ones."""
+    growth = 1
+    for node in tree.find_all(exp.Repeat, exp.Pad, exp.Replace, exp.DPipe, exp.Concat, exp.ConcatWs):
+        if isinstance(node, exp.Repeat | exp.Pad):
+            times = node.args["times"] if isinstance(node, exp.Repeat) else node.expression
+            if not (isinstance(times, exp.Literal) and times.name.isdigit() and int(times.name) <= _MOST_GROWTH):
+                raise ConfigError(f"{node.sql('duckdb')} may be long, and how long it takes tells of rows{_at(node, text, offset)}", where="sql", remedy=f"write a whole number up to {_MOST_GROWTH:,}")  # fmt: skip
+            growth *= max(1, int(times.name)) if isinstance(node, exp.Repeat) else 1
+        elif isinstance(node, exp.Replace):
+            old, new = node.expression, node.args.get("replacement")
+            growth *= max(1, -(-len(new.name) // max(1, len(old.name)))) if isinstance(new, exp.Literal) else 1 + 9 * (new is not None)  # fmt: skip
+        elif not isinstance(node.parent, exp.DPipe):
+            parts = [one.sql() for one in node.find_all(exp.Column)]
+            growth *= max(map(parts.count, parts), default=1)
+        if growth > _MOST_GROWTH:
+            raise ConfigError(f"texts become more than {_MOST_GROWTH:,} times longer, and how long that takes tells of rows{_at(node, text, offset)}", where="sql", remedy="repeat, replace and join less")  # fmt: skip
 
 
 def _function_of(node: Any) -> str:
