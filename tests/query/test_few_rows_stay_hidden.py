@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from decimal import Context, Decimal
 from typing import Any
 
 import pytest
@@ -397,6 +398,20 @@ def test_distinct_values_are_counted_where_each_lies_at_one_site() -> None:
         assert db.sql("SELECT count(DISTINCT age) FROM p", strategy="sums").rows == [(30,)]
         with pytest.raises(CompositionError, match="by those that are equal"):
             db.sql("SELECT count(DISTINCT (pay - 1) * age) FROM p", strategy="sums")
+
+
+def test_no_error_tells_what_a_sum_would_be() -> None:
+    """By constants beside it, a sum leaves the range of its type just when one person's pay is above 102; sums of large values are exact all the same."""
+    rows = [(k, "A", 30, 100 + k) for k in range(30)]
+    types, most = {**PEOPLE, "pay": "BIGINT"}, (1 << 127) - 1
+    with connected({"north": site(rows, **types), "south": site([(k + 100, *one[1:]) for k, one in enumerate(rows)], **types)}, policy_of(5, **ALLOWED)) as db:  # fmt: skip
+        for pay in (102, 103):
+            value = f"CASE WHEN id = 3 THEN pay::HUGEINT * {10**20} WHEN id = 0 THEN {most - pay * 10**20}::HUGEINT ELSE 0 END"
+            assert db.sql(f"SELECT sum({value}), avg({value.replace('HUGEINT', 'DECIMAL(38,0)')}) FROM p").rows == [(None, None)]  # fmt: skip
+        large = f"pay::HUGEINT * {10**34} + 1"
+        total = 10**34 * sum(one[3] for one in rows) * 2 + 60
+        assert db.sql(f"SELECT sum({large}), sum({-(10**27)}::HUGEINT * age - 1) FROM p").rows == [(total, -(10**27) * 1800 - 60)]  # fmt: skip
+        assert db.sql("SELECT sum(CAST(pay AS DECIMAL(38,10)) * 10000000000000000), sum(pay * 1e307) FROM p").rows == [(Decimal(sum(one[3] for one in rows) * 2 * 10**16).quantize(Decimal("1e-10"), context=Context(prec=60)), float("inf"))]  # fmt: skip
 
 
 def test_a_missing_unit_is_a_unit() -> None:

@@ -152,6 +152,30 @@ def test_a_site_refuses_what_differs_by_few_of_its_rows_whatever_the_strategy(st
             db.sql("SELECT sum(pay) FROM p WHERE id <> 3", strategy=strategy)
 
 
+def test_a_refusal_names_no_key_of_few_rows() -> None:
+    """The person is the only one of a diagnosis, which the error of a site told."""
+    made = three([(k, "gout" if k == 0 else "AB"[k % 2], 30, 1) for k in range(30)])
+    with connected(made, policy_of(4, **ALLOWED)) as db:
+        assert db.sql("SELECT count(*) FROM p WHERE id < 9", strategy="smcql").rows == [(9,)]
+        with pytest.raises(AtollError, match=r"between a group of p and p .* fewer than min_count=4 rows") as caught:
+            db.sql("SELECT ward, count(*) FROM p GROUP BY ward", strategy="smcql")
+        assert "gout" not in str(caught.value)
+
+
+@pytest.mark.parametrize("strategy", ["smcql", "sums"])
+def test_a_value_that_fails_for_one_person_is_a_set_of_rows(strategy: str) -> None:
+    """Of the largest pay alone ``pay * 10^13`` fails, and is NULL: the sum of all less that of the others is that person's pay."""
+    made = three([(k, "AB"[k % 2], 30, 1_000_000 if k == 3 else 100 + k) for k in range(33)], {**PEOPLE, "pay": "BIGINT"})  # fmt: skip
+    with connected(made, policy_of(4, **ALLOWED)) as db:
+        found = db.sql("SELECT sum(pay), count(age) FROM p", strategy=strategy)
+        assert found.rows == [(1_003_725, 33)]
+        with pytest.raises(AtollError, match="fewer than min_count=4 rows"):
+            db.sql("SELECT sum(pay * 10000000000000) FROM p", strategy=strategy)
+        if strategy == "sums":  # the parties would count who has none, but a site has compared before
+            assert db.sql("SELECT count(pay * 10000000000000) FROM p", strategy=strategy).rows == [(None,)]
+        assert any("might leave 64 bits" in one["sees"] for one in found.leakage) == (strategy == "smcql")
+
+
 # ---------------------------------------------------------------- strategies that refine smcql
 
 NOISED = "shrinkwrap:epsilon=60,delta=0.01,analyst=anna,split=uniform"

@@ -52,7 +52,7 @@ UNIT = 1074
 """The smallest positive double is 2^-1074."""
 _WIDE = 66
 """Words of a number below 2^1024 in units of 2^-1074, with a sign: 2,098 bits."""
-ADDENDS = {"count": 1, "whole": 4, "real": 3 + _WIDE, "square": _WIDE, "product": _WIDE}
+ADDENDS = {"count": 1, "whole": 4, "wide": 6, "real": 3 + _WIDE, "square": _WIDE, "product": _WIDE}
 """Kind of addend -> its words."""
 
 
@@ -63,7 +63,7 @@ class Addend:
     Attributes:
         kind: see above.
         columns: local SQL of what it is computed from.
-        scale: digits after the point, of ``whole``.
+        scale: digits after the point, of ``whole`` and ``wide``.
     """
 
     kind: str
@@ -88,8 +88,17 @@ class Addend:
             return [int(row[0] or 0)]
         if self.kind == "whole":
             return split_words(int(Fraction(row[0] or 0) * 10**self.scale), ADDENDS["whole"])
+        if self.kind == "wide":
+            near, high, low = row
+            return split_words(int(Fraction(near or 0) * 10**self.scale) + (int(high or 0) << 64) + int(low or 0), ADDENDS["wide"])  # fmt: skip
         if self.kind == "real":
-            return [*(int(one or 0) for one in row[1:]), *split_words(_in_units(_fraction(row[0])), _WIDE)]
+            total, odd = float(row[0] or 0.0), [int(one or 0) for one in row[1:]]
+            if not math.isfinite(
+                total
+            ):  # finite values, whose sum leaves the range: an error would tell of this site's own
+                odd[0 if math.isnan(total) else 1 if total > 0 else 2] += 1
+                total = 0.0
+            return [*odd, *split_words(_in_units(Fraction(total)), _WIDE)]
         n, *sums, spread = row
         if not n:
             return [0] * _WIDE
@@ -100,7 +109,7 @@ class Addend:
         """The total of one cell: a number, or for ``real`` the sum and the counts of NaN, ∞ and -∞."""
         if self.kind == "count":
             return int(words[0])
-        if self.kind == "whole":
+        if self.kind in ("whole", "wide"):
             return Fraction(join_words(words), 10**self.scale)
         if self.kind == "real":
             return Fraction(join_words(words[3:]), 1 << UNIT), *(int(one) for one in words[:3])
@@ -439,13 +448,14 @@ def _combine(exp: Any, parts: Sequence[Powers], put: Callable[..., Any]) -> Powe
     return {power: put(*(part.get(power, exp.Literal.number(0)) for part in parts)) for power in powers}
 
 
-def conditions_inside(exp: Any, arg: Any, name: str) -> Iterator[Any]:
+def conditions_inside(exp: Any, arg: Any, name: str, guard: Callable[[Any], Any] = lambda node: node) -> Iterator[Any]:  # fmt: skip
     """Conditions inside an argument of an aggregate: they divide a group as a FILTER does.
 
     Args:
         exp: sqlglot's expressions.
         arg: the argument.
         name: the aggregate.
+        guard: makes the argument NULL where it fails. Without it DuckDB takes ``x * 1000 IS NOT NULL`` for ``x IS NOT NULL``, and never sees it fail.
     """
     if isinstance(arg, exp.Column):
         return
@@ -462,7 +472,7 @@ def conditions_inside(exp: Any, arg: Any, name: str) -> Iterator[Any]:
         elif isinstance(node, exp.Predicate | exp.Connector | exp.Not) and not _in_condition(exp, node, arg):
             yield node.copy()
     if name == "count" or arg.find(exp.Nullif, exp.Case, exp.If, exp.TryCast) or len(list(arg.find_all(exp.Column))) > 1:  # fmt: skip
-        yield exp.Not(this=exp.Is(this=exp.paren(arg.copy()), expression=exp.Null()))
+        yield exp.Not(this=exp.Is(this=exp.paren(guard(arg.copy())), expression=exp.Null()))
 
 
 def _in_condition(exp: Any, node: Any, top: Any) -> bool:

@@ -543,7 +543,7 @@ class AnsweredCells:
 
     def __init__(self, cells: CellSets, told: Sequence[Cell], rows: Sequence[Sequence[Any]], units: UnitRows, name: Callable[[int, int], str]) -> None:  # fmt: skip
         self._rows, self._units, self._told, self._name = rows, units, told, name
-        self._keys, self._weights = len(cells.keys), 1 + len(cells.keys) + len(cells.conditions)
+        self._keys, self._weights = len(cells.keys), 1 + len(cells.keys) + len(cells.conditions) + len(cells.values)
         self._place_of = {key: k for k, key in enumerate(told)}
 
     def _inside(self, condition: int, shown: Sequence[bool]) -> Iterator[tuple[int, Sequence[Any]]]:
@@ -614,7 +614,7 @@ class AnsweredCells:
 def divide_units(cells: CellSets, said: str, alias: str, rows: Sequence[Sequence[Any]], units: UnitRows, least: int, alone: bool) -> list[RowSets]:  # fmt: skip
     """The sets of a table's units behind an answer under shares: all that a site shares of it, and how groups, conditions and factors divide these.
 
-    A site does not know which groups are shown. So those of enough of its units count as shown, and of the others those that are few in number.
+    A site does not know which groups are shown. So those of enough of its units count as shown, and of the others those that are few in number. A refusal names no key: it may be that of one unit.
 
     Args:
         cells: into which sets they fall.
@@ -635,10 +635,12 @@ def divide_units(cells: CellSets, said: str, alias: str, rows: Sequence[Sequence
     many = [key for key, some in members.items() if len(some) >= least]
     few = [key for key, some in members.items() if len(some) < least]
     told = [*many, *(few if len(few) <= _FEW_CELLS else [])]
-    made, shown = AnsweredCells(cells, told, rows, units, lambda cell, place: f"{said} in {json.dumps(told[cell])}"), [True] * len(told)  # fmt: skip
+    made, shown = AnsweredCells(cells, told, rows, units, lambda cell, place: f"a group of {said}"), [True] * len(told)  # fmt: skip
     # The parties see to it that what a condition leaves over is of nobody or of enough, so it counts as shown too: few of it may be here.
     for place in sorted(range(-len(cells.conditions), 1 + len(cells.conditions)), key=abs):
         sets += made.list_rows(place, shown, alone) if place or keys else []
+    for k in range(len(cells.values)):
+        sets += made.list_rows(1 + len(cells.conditions) + k, shown, combined=False)
     mine = cells.of_table(alias)
     for k, covariate in enumerate(mine if alone else ()):
         sets += made.list_products(k, len(mine), covariate, shown)

@@ -52,6 +52,8 @@ __all__ = [
     "try_casts",
 ]
 
+_SURE_DIGITS = 26
+"""Digits of numbers of which 10^12 add up to less than 2^127."""
 _MOST_CONDITIONS = 16
 _DIGITS = 9
 """Digits of what released columns are multiplied with that tell units apart."""
@@ -152,24 +154,30 @@ class CellSets:
         keys: local SQL of the group keys, as text.
         conditions: local SQL of further sets within each cell.
         covariates: what released columns are multiplied with; their conditions count from 1, and 0 is the whole cell.
+        values: local SQL of where there is a value that is added up; such a set is compared with others, and is no set of rows to a sum.
     """
 
     keys: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
     covariates: tuple[Covariate, ...] = ()
+    values: tuple[str, ...] = ()
 
     def of_table(self, alias: str) -> list[Covariate]:
         """The covariates of one table's columns."""
         return [one for one in self.covariates if one.alias == alias]
 
     def units_text(self, one: Released, body: str) -> str:
-        """Local SQL of the units of a table: unit, keys, whether each condition holds, the weight by each covariate and by 1, if there are any, and the digest of the rows.
+        """Local SQL of the units of a table: unit, keys, whether each condition holds and each value is there, the weight by each covariate and by 1, if there are any, and the digest of the rows.
 
         Args:
             one: the table.
             body: local SQL of the rows: FROM and WHERE.
         """
-        shown = [f"CAST({one.entity} AS VARCHAR)", *self.keys, *(f"({text}) IS TRUE" for text in self.conditions)]
+        shown = [
+            f"CAST({one.entity} AS VARCHAR)",
+            *self.keys,
+            *(f"({text}) IS TRUE" for text in (*self.conditions, *self.values)),
+        ]
         mine = self.of_table(one.alias)
         if not mine:
             return f"SELECT {', '.join(f'{text} AS c{k}' for k, text in enumerate([*shown, one.digest]))} {body} GROUP BY ALL"
@@ -507,7 +515,7 @@ class QueryPlanner:
         for arg in args:
             if not name.startswith("count"):
                 self._require_value(arg, inner)
-            for extra in conditions_inside(exp, arg, name) if self.strict else ():
+            for extra in conditions_inside(exp, arg, name, self._guarded_node) if self.strict else ():
                 both = exp.and_(condition.copy(), extra) if condition is not None else extra
                 supports.append(self._condition(both))
                 rests.append(supports[-1])
@@ -553,7 +561,7 @@ class QueryPlanner:
         (kind,) = self._types([text])
         if sums in ("HUGEINT", "UHUGEINT", "BIGINT") or sums.startswith("DECIMAL"):
             scale = int(sums.rpartition(",")[2].rstrip(")")) if sums.startswith("DECIMAL") else 0
-            total = self._addend("whole", (f"sum({texts[0]}){condition.filter()}",), scale)
+            total = self._whole(texts[0], condition, scale)
             return QueryAggregate(name, text, kind, (count, total), supports, rests)
         if sums != "DOUBLE":
             raise CompositionError(
@@ -572,6 +580,21 @@ class QueryPlanner:
         product = self._addend("product", (n, *totals, f"covar_pop({', '.join(cast)}){finite} * {n}"))
         more = squares if name == "corr" else []
         return QueryAggregate(name, text, kind, (count, *reals, product, *more), supports, rests)
+
+    def _whole(self, text: str, condition: Condition, scale: int) -> int:
+        """The place of a sum of whole numbers or decimals that no row makes fail: whose sum overflows, somebody could find out by adding constants."""
+        (kind,) = self._types([text])
+        digits = (
+            int(kind.partition("(")[2].partition(",")[0]) if kind.startswith("DECIMAL") else 39 * (kind == "HUGEINT")
+        )
+        if digits <= _SURE_DIGITS:
+            return self._addend("whole", (f"sum({text}){condition.filter()}",), scale)
+        most = "9" * (_SURE_DIGITS - scale) if digits < 39 else "9" * _SURE_DIGITS
+        near = f"{text} BETWEEN -{most or 0} AND {most or 0}"
+        # Few values are so large that a sum of them leaves 127 bits: these are added up in halves.
+        whole = f"TRY_CAST(replace(CAST({text} AS VARCHAR), '.', '') AS HUGEINT)" if digits < 39 else text
+        far = condition.filter(f"NOT ({near})")
+        return self._addend("wide", (f"sum({text}){condition.filter(near)}", f"sum({whole} >> 64){far}", f"sum({whole} & 18446744073709551615::HUGEINT){far}"), scale)  # fmt: skip
 
     def _real(self, text: str, condition: Condition, there: Sequence[str], finite: str) -> int:
         odd = [f"isnan({text})", f"{text} = 'inf'::DOUBLE", f"{text} = '-inf'::DOUBLE"]

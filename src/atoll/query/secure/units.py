@@ -13,7 +13,7 @@ groups; only a HAVING with a subquery is not, and it sees NULL in place of a wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from atoll.core.errors import CompositionError, PolicyError
@@ -30,7 +30,7 @@ from ..aggregates import (
 )
 from ..column_codes import ColumnCode
 from ..databases.silo import quote
-from ..plan import ROW, CellSets, Covariate, Released
+from ..plan import ROW, CellSets, Covariate, Released, guard_node
 from .names import LeafDraft, NamePlanner, SelectNames
 from .operators import (
     Compared,
@@ -171,7 +171,7 @@ class UnitPlanner(NamePlanner):
             for arg in args:
                 if name != "count" and not distinct:
                     self._require_polynomial(arg, names, inner)
-                extras = conditions_inside(exp, arg, "count" if name.startswith("count") else name)
+                extras = conditions_inside(exp, arg, "count" if name.startswith("count") else name, self._guard(names))
                 inside += [exp.and_(where.copy(), one) if where is not None else one for one in extras]
             factors = [self.condition(one, names) for one in self._factors(name, args, where, names)]
             parts = [self.enough(self.count_units(units, counts, one)) for one in factors]
@@ -182,6 +182,10 @@ class UnitPlanner(NamePlanner):
                 parts.append(self._has_values(args, names, inner, where, units, counts))
             found.append(Connected(True, tuple(dict.fromkeys(parts))) if parts else None)
         return found
+
+    def _guard(self, names: SelectNames) -> Callable[[Any], Any]:
+        """What makes a part that a site computes NULL where it fails."""
+        return lambda node: node if self.leaf_of(node, names) is None else guard_node(self.exp, node)
 
     def _arguments(self, inner: Any) -> tuple[str, list[Any]]:
         """Name and arguments of an aggregate, of ``SUM(DISTINCT x)`` too."""
@@ -218,21 +222,25 @@ class UnitPlanner(NamePlanner):
                 continue
             here = [key for key in keys if self.leaf_of(key, names) is leaf]
             texts: list[str] = []
+            values: list[str] = []
             covariates: list[Covariate] = []
             for place, node in enumerate(nodes):
                 inner, where = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, None)
                 name, args = self._arguments(inner)
-                extras = [one for arg in args for one in conditions_inside(exp, arg, "count" if name.startswith("count") else name)]  # fmt: skip
+                extras = [one for arg in args for one in conditions_inside(exp, arg, "count" if name.startswith("count") else name, self._guard(names))]  # fmt: skip
                 both = [one if where is None else exp.and_(where.copy(), one) for one in extras]
                 inside = [one for one in ([] if where is None else [where]) + both if self.leaf_of(one, names) is leaf]
                 texts += [self.guarded(one) for one in inside]
                 if where is not None and self.leaf_of(where, names) is not leaf:
                     continue
+                if not name.startswith("count") and args and all(self.leaf_of(arg, names) is leaf for arg in args):
+                    there = [f"({self.guarded(arg)}) IS NOT NULL" for arg in args]
+                    values.append(" AND ".join([*([] if where is None else [f"({self.guarded(where)})"]), *there]))
                 for column, value, factor in self._covariates(name, args, names):
                     if all(self.leaf_of(one, names) is leaf for one in (value, factor)):
                         at = 0 if where is None else 1 + texts.index(self.guarded(where))
                         covariates.append(Covariate(place, at, column.table, column.name.lower(), f"CASE WHEN ({self.guarded(value)}) IS NOT NULL THEN {self.guarded(factor)} END"))  # fmt: skip
-            leaf.cells = CellSets(tuple(f"CAST({self.guarded(key)} AS VARCHAR)" for key in here), tuple(texts), tuple(dict.fromkeys(covariates)))  # fmt: skip
+            leaf.cells = CellSets(tuple(f"CAST({self.guarded(key)} AS VARCHAR)" for key in here), tuple(texts), tuple(dict.fromkeys(covariates)), tuple(dict.fromkeys(values)))  # fmt: skip
 
     def _rests(self, condition: RowCondition, known: list[RowCondition], units: Sequence[Stored], counts: Counts) -> Iterator[RowCondition]:  # fmt: skip
         """That a set of rows differs from the whole group, and from those of other conditions, by no unit or by enough."""

@@ -278,7 +278,7 @@ class LocalRows:
                 if column.code.kind == "text":
                     longest = compute.max(compute.binary_length(rows.column(place))).as_py() or 0
                     if longest > 8 * LONGEST:
-                        raise DataError(f"a text of {longest} bytes, and parties share {8 * LONGEST}", where=column.text, remedy="shorten it: left(x, 100)")  # fmt: skip
+                        raise DataError(f"a text of more than {8 * LONGEST} bytes, which is the most that parties share", where=column.text, remedy="shorten it: left(x, 100)")  # fmt: skip
                     found[column.name] = max(1, -(-longest // 8))
         return found
 
@@ -557,6 +557,17 @@ async def _share_results(island: Island, trio: Trio, request: Any, plan: SecureP
 # ---------------------------------------------------------------- the strategy
 
 
+def _told_sizes(plan: SecurePlan) -> list[Exposure]:
+    """What the sizes of tables, texts and numbers give away."""
+    tables = " and of ".join(leaf.name for leaf in plan.leaves)
+    made = [Exposure("coordinator, three parties", f"how many rows of {tables} each site has, up to the next power of two", "", "sizes")]  # fmt: skip
+    if any(column.code.kind == "text" for leaf in plan.leaves for column in leaf.columns):
+        made.append(Exposure("coordinator, three parties", "the length of the longest text of each column that is shared, in steps of 8 bytes", "", "sizes"))  # fmt: skip
+    if any(column.number or column.bounded for leaf in plan.leaves for column in leaf.columns):
+        made.append(Exposure("coordinator, analyst", "whether a number that follows from the largest ones of a site might leave 64 bits, which ends the statement", "", "sizes"))  # fmt: skip
+    return made
+
+
 @dataclass(frozen=True)
 class Smcql(Strategy):
     """Joins, groups and orders of rows of different sites, under shares at three parties, or of two owners by a garbled circuit.
@@ -639,14 +650,11 @@ class Smcql(Strategy):
     def exposures(self, plan: SecurePlan) -> Sequence[Exposure]:
         """What a plan gives away."""
         shared = "at most one of the three parties is curious, and none departs from the protocol"
-        tables = " and of ".join(leaf.name for leaf in plan.leaves)
         least = plan.policy.min_count
         who = f"the {'groups' if plan.grouped else 'rows'} of the answer"
         if plan.limit is not None:
             who = f"the first {plan.limit} of {who}"
-        made = [Exposure("coordinator, three parties", f"how many rows of {tables} each site has, up to the next power of two", "", "sizes")]  # fmt: skip
-        if any(column.code.kind == "text" for leaf in plan.leaves for column in leaf.columns):
-            made.append(Exposure("coordinator, three parties", "the length of the longest text of each column that is shared, in steps of 8 bytes", "", "sizes"))  # fmt: skip
+        made = _told_sizes(plan)
         sliced = sliced_rows(plan)
         if sliced is not None:
             made.insert(0, Exposure("coordinator, every site", f"the values of {_shown(sliced.bases)} at each site, and how many rows each has, up to the next power of two", "these columns are public", "keys"))  # fmt: skip
