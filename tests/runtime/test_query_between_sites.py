@@ -135,6 +135,36 @@ def test_an_analyst_asks_the_sites_with_a_kit(tmp_path: Path) -> None:
     assert code == 2
 
 
+def test_a_table_whose_columns_lie_apart_is_joined_over_mutual_tls(tmp_path: Path) -> None:
+    """Each site's file names its own columns alone; rows are in another order, and keys lack at the other site or at all. A key that repeats afterwards ends the statement, and no value of it leaves."""
+    parts = {
+        "clinic": ("id,age\n1,41\n2,62\n3,35\n,9\n5,\n", "age: protected"),
+        "insurer": ("cost,id\n80,3\n120,1\n15,4\n7,\n60,5\n", "cost: {level: private, release: aggregate}"),
+    }
+    data = {name: [str(tmp_path / f"{name}.yaml")] for name in parts}
+    for name, (rows, column) in parts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "patients.csv").write_text(rows)
+        rules = f"tables: {{patients: {{mode: vertical, key: id, columns: {{id: private, {column}}}}}}}"
+        (tmp_path / f"{name}.yaml").write_text(f"path: {tmp_path}/{name}\npolicy: {{min_count: 1}}\n{rules}\n")
+    text = "SELECT count(*), sum(cost), max(age), count(age) FROM patients WHERE age < 60 OR age IS NULL"
+    (tmp_path / "job.yaml").write_text(f"name: ask\njob: query\nsql: {text}\nstrategy: smcql:mode=garbled\n")
+
+    async def ask() -> None:
+        async with Poc(tmp_path / "trial", data) as poc, Admin(poc.kit("admin"), poc.address) as admin:
+            job = (await admin.submit(tmp_path / "job.yaml"))["job"]
+            await admin.finish(job)
+            await admin.result(job, tmp_path / "result", files=("query.json",))
+            with (tmp_path / "insurer" / "patients.csv").open("a") as file:
+                file.write("777,3\n")
+            with pytest.raises(AtollError, match=r"a value of patients \(cost\)\.id is in more than 1 row") as caught:
+                await admin.finish((await admin.submit(tmp_path / "job.yaml"))["job"])
+            assert "777" not in str(caught.value)
+
+    asyncio.run(ask())
+    assert json.loads((tmp_path / "result" / "query.json").read_text())["rows"] == [[3, 260, 41, 2]]
+
+
 def command_lines(pid: int) -> list[bytes]:
     """What the processes that a daemon has started were called with: a job's first process has its order, and one that is ready says so."""
     found = []
