@@ -8,6 +8,7 @@ import pytest
 import atoll
 from atoll.algorithms import Scaffold
 from atoll.core.errors import CompositionError
+from atoll.data import Dataset
 from atoll.pacing import FedAsync, FedBuff
 from atoll.stages import Clip, ScalarQuantizer
 from atoll.testing import Timetable
@@ -41,6 +42,13 @@ def test_public_rows_fit_the_first_round_too_whatever_the_engine(islands):
     assert inline.metrics[0]["clamped"] < 0.05
     batched = trained(public, Clip(1.0), ScalarQuantizer(8, 12, spread=2.0), engine="batched")
     assert np.allclose(inline.params["weight"], batched.params["weight"])
+
+
+def test_public_rows_without_labels_train_no_mock_client(islands):
+    """Such rows are there for other parts of a training; stages then fit to sums, as without public rows."""
+    unlabelled = islands.with_public(Dataset({"x": islands.shard(11).dataset().x}))
+    made, alone = (trained(data, ScalarQuantizer(8, 12)).params for data in (unlabelled, islands))
+    assert all(np.array_equal(made[name], alone[name]) for name in alone)
 
 
 def test_both_sums_of_scaffold_have_their_own_scale(islands):

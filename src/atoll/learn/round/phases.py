@@ -159,7 +159,7 @@ async def fitted_to_mock(
     The mock client runs at the server the task that clients run, on the message that they get. It draws as many public rows as a client has on average, so that
     its reply has a client's weight.
     """
-    chain, rows = context.chain(state, phase), context.public
+    chain, rows = context.chain(state, phase), _rows_to_train(context)
     told = state.get("stage_counts", {}).get(phase)
     if not chain.fits or rows is None or not due(chain, chain.fitted, state["contacts"], told):
         return state
@@ -171,6 +171,13 @@ async def fitted_to_mock(
     reply = await reply if inspect.isawaitable(reply) else reply
     inputs = inputs_of(chain, chain.leaving(reply), stream)
     return _refit_chain(fed, chain, state, phase, inputs, version, version, told)
+
+
+def _rows_to_train(context: Context) -> Dataset | None:
+    """The public rows, if a mock client can train on them: where clients' rows have labels, these need some too."""
+    rows: Dataset | None = context.public
+    lacking = rows is not None and "y" not in rows and context.clients.task not in ("", "unlabelled")
+    return None if lacking else rows
 
 
 def _draw_rows(context: Context, rows: Dataset, rng: Rng) -> Shard:
@@ -206,7 +213,7 @@ def fitted_to_sum(
     chain, told = context.chain(state, phase), combined.told
     if not chain.fits or not combined.n:
         return state
-    if context.public is not None:
+    if _rows_to_train(context) is not None:
         adapts = told and facet(chain.stages[-1], Fitting).adapts
         return {**state, "stage_counts": {**state.get("stage_counts", {}), phase: told}} if adapts else state
     if not due(chain, chain.fitted, state["contacts"], told):
