@@ -322,9 +322,11 @@ class JobData(Section):
 
     Attributes:
         test: a source of rows to test models on; if its data set has a test part, that part.
+        public: a source of rows that are nobody's secret, such as those on which a model imitates others; see `atoll.data.Islands.with_public`. They may be generated, and need no labels.
     """
 
     test: SourcePart | None = None
+    public: SourcePart | None = None
 
 
 class JobConfig(JobTerms, RunConfig):
@@ -414,24 +416,22 @@ class JobConfig(JobTerms, RunConfig):
         return self.model_copy(update={"helpers": needed})
 
     def test_set(self) -> Dataset | None:
-        """Load the rows that the server holds.
+        """Load the rows that the server holds to test models on.
 
         Raises:
             DataError: they cannot be loaded.
             ConfigError: the source has no rows of a server.
         """
-        if self.data is None or self.data.test is None:
-            return None
-        from atoll.data import Dataset
+        return None if self.data is None else _rows_at_server(self.data.test, "data.test")
 
-        made: Dataset | Islands = self.data.test.build("data.test")
-        if made.test is not None:
-            return made.test
-        if isinstance(made, Dataset):
-            return made
-        raise ConfigError(
-            f"{self.data.test.name} gives clients, but no test rows", where="data.test", remedy="name one data set"
-        )
+    def public_set(self) -> Dataset | None:
+        """Load the public rows that the server holds.
+
+        Raises:
+            DataError: they cannot be loaded.
+            ConfigError: the source gives clients.
+        """
+        return None if self.data is None else _rows_at_server(self.data.public, "data.public")
 
     def islands(self) -> Any:
         """Refuse: a job has no islands here.
@@ -440,6 +440,20 @@ class JobConfig(JobTerms, RunConfig):
             ConfigError: always.
         """
         raise ConfigError("the data of a job is at its sites", where=self.name, remedy="submit it: atoll submit JOB")
+
+
+def _rows_at_server(source: SourcePart | None, where: str) -> Dataset | None:
+    """Return the rows of a source that the server holds: its test part, if it has one."""
+    if source is None:
+        return None
+    from atoll.data import Dataset
+
+    made: Dataset | Islands = source.build(where)
+    if made.test is not None:
+        return made.test
+    if isinstance(made, Dataset):
+        return made
+    raise ConfigError(f"{source.name} gives clients, but no test rows", where=where, remedy="name one data set")
 
 
 def parse_job(tree: Any, where: str = "job", source: str | Path | None = None) -> JobConfig:
@@ -494,10 +508,6 @@ def load_job(path: str | Path, settings: Iterable[str] = (), where: str | None =
 # ------------------------------------------------------------------ what may travel: names of modules and plain arguments, but no live objects
 
 
-_NAMED = ("loss", "program")
-"""Settings outside parts that may be ``module:name``."""
-
-
 def require_travels(job: JobConfig) -> None:
     """Refuse a job that other machines could not rebuild from its text and its source folder.
 
@@ -510,7 +520,9 @@ def require_travels(job: JobConfig) -> None:
     names = [
         (path, name) for path, name in _parts({k: v for k, v in tree.items() if k != "arguments"}, "") if ":" in name
     ]
-    names += [(key, tree[key]) for key in _NAMED if isinstance(tree.get(key), str) and ":" in tree[key]]
+    fields = type(job).model_fields.items()
+    own = [key for key, field in fields if any(isinstance(mark, Own) for mark in field.metadata)]
+    names += [(key, tree[key]) for key in own if isinstance(tree.get(key), str) and ":" in tree[key]]
     for path, name in names:
         require_reachable(name, f"{job.name}: {path}", job.source_folder)
 

@@ -32,6 +32,20 @@ def card(labels: Sequence[str] = (), classes: int | None = None, **more: Any) ->
     return DataCard("classification", {"x": X, "y": Y}, count, tuple(labels), **more)
 
 
+def test_public_rows_at_the_server_follow_the_agreed_columns_and_stay_in_parts() -> None:
+    """Columns are matched by name; rows of another width, and classes that nobody has, are refused."""
+    iris = atoll.data.iris()
+    remote = RemoteIslands(["a", "b"], [3, 4], card_of(iris))
+    names = iris.about.features
+    turned = Dataset({"x": np.asarray(iris.x)[:5, ::-1]}, features=names[::-1])
+    made = remote.with_public(turned)
+    assert np.array_equal(made.public.x, np.asarray(iris.x)[:5])
+    assert np.array_equal(made.members(np.array([1])).public.x, made.public.x)
+    assert remote.public is None
+    with pytest.raises(DataError, match=r"a column x of shape \(2,\).*data\.public"):
+        remote.with_public(Dataset({"x": np.zeros((3, 2))}))
+
+
 def test_a_card_holds_no_value_and_travels() -> None:
     rows = Dataset({"x": np.full((5, 2), 41.5), "y": [0, 1, 1, 0, 2]}, features=("a", "b"), labels=("p", "q", "r"))
     made = card_of(rows)

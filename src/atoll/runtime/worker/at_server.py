@@ -471,9 +471,9 @@ async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, 
     for name, labels in lone.items():
         logger.warning("%s alone has %s: if that is a misspelling, correct it there", name, _classes(labels))
     extents = merge_extents(hello.extents for hello in run.gathered.hellos.values())
-    return RemoteIslands(
-        names, sizes, card, _coded(test, card), run.job.name, extents, held_out=run.gathered.held_out
-    ), lone
+    made = RemoteIslands(names, sizes, card, _coded(test, card), run.job.name, extents, held_out=run.gathered.held_out)
+    public = await asyncio.to_thread(run.job.public_set)
+    return made if public is None else made.with_public(public), lone
 
 
 def _naming_classes(error: DataError, card: DataCard, lone: Mapping[str, Sequence[str]]) -> DataError:

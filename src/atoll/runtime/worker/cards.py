@@ -466,6 +466,7 @@ class RemoteIslands:
         about: task, classes and names, as in a data set.
         tags: empty: no client is known to be corrupted.
         test: rows that the server itself holds for evaluation, or ``None``.
+        public: public rows that the server itself holds, or ``None``; see `with_public`.
         scheme: how the population was made, for tables.
         extents: feature -> where the numbers of the sites that tell it lie, for the model that is saved.
         held_rows: rows of each client on which it measures and does not train, ``(clients,)``; ``None`` if a site cannot tell.
@@ -505,6 +506,7 @@ class RemoteIslands:
             )
         self.card = card
         self.test = test
+        self.public: Dataset | None = None
         self.extents = dict(extents or {})
         self.tags = Tags(np.zeros(len(names), np.uint8))
         task, classes = ("unlabelled", None) if card is None else (card.task, card.classes)
@@ -567,7 +569,7 @@ class RemoteIslands:
     def members(self, clients: ArrayLike) -> RemoteIslands:
         """Return the population of some clients, by position; what all sites agree on stays."""
         chosen = np.asarray(clients, dtype=np.int64)
-        return RemoteIslands(
+        made = RemoteIslands(
             [str(self.names[int(i)]) for i in chosen],
             self.sizes[chosen],
             self.card,
@@ -576,6 +578,26 @@ class RemoteIslands:
             self.extents,
             None if self.held_rows is None else self.held_rows[chosen],
         )
+        made.public = self.public
+        return made
+
+    def with_public(self, public: Dataset) -> RemoteIslands:
+        """Return the same population with public rows at the server, in the agreed order of features and codes of classes.
+
+        Raises:
+            DataError: they are rows of another form, or name classes that no site has.
+        """
+        wanted = None if self.card is None else self.card.columns.get("x")
+        found = np.asarray(public["x"]).shape[1:] if "x" in public else None
+        if wanted is None or found != wanted.shape:
+            raise DataError(
+                f"the server's public rows have {'no column x' if found is None else f'a column x of shape {found}'}, but the sites have {wanted or 'none'}",
+                where="data.public",
+                remedy="give the server rows of the same form, or leave data.public out",
+            )
+        made = self.members(np.arange(len(self)))
+        made.public = public.coded_as(self.about)
+        return made
 
     def describe(self, sample: int = 10_000, seed: int = 0) -> Description:
         """Summarise what is known: sizes, but no labels."""
