@@ -100,7 +100,6 @@ def required(kind: Any) -> dict[str, Any]:
     needed: dict[str, dict[str, Any]] = {
         "Recorded": {"crashed": np.zeros((1, 1), bool), "point": np.zeros((1, 1))},
         "FedBoost": {"members": [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]},
-        "FedBE": {"training": atoll.Training(model=atoll.models.linear(2, 2)), "rows": "public"},
         "Training": {"model": atoll.models.linear(2, 2)},
         "Mechanism": {"noise": 1.0}, "LocalDP": {"epsilon": 1.0, "delta": 1e-5}, "CentralDP": clipped, "DistributedDP": {**clipped, "least": 2}, "ExampleDP": clipped, "DPFTRL": clipped,
         "NbAFL": clipped, "ShuffledDP": {"local": LaplaceLDP(epsilon=1.0, clip=1.0), "shuffler": "reducer", "epsilon": 1.0, "delta": 1e-5}, "Budget": {"epsilon": 1.0},

@@ -62,12 +62,14 @@ def boost(job: FedBoost, islands: Islands, seed: int = 0) -> Any:
     """Return the outcome, the records and the bytes of a run."""
     kept: dict[str, Any] = {}
 
+    ready = job.prepare(islands)
+
     async def measured(fed: Any) -> Any:
-        found = await job(fed)
+        found = await ready.program(fed)
         kept.update(records=list(fed.records), **fed.bytes())
         return found
 
-    measured.tasks = job.tasks  # type: ignore[attr-defined]
+    measured.tasks = ready.tasks  # type: ignore[attr-defined]
     return atoll.simulate(measured, islands, engine="inline", seed=seed, progress=False), kept
 
 

@@ -12,11 +12,14 @@ from torch import nn
 
 import atoll
 from atoll.core.algebra.rng import Rng
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError
+from atoll.core.job import as_job
 from atoll.data import Dataset, Islands
 from atoll.ensemble import Distillation, FedBE, FedDF, Federated, FedMD, IndividualClusters, average_models, distil
+from atoll.ensemble.fedmd import PreparedAnswers
 from atoll.ensemble.joining import JoinedLeaves
 from tests.ensemble.test_federated import leaf, nets, population, quiet, rows_of
+from tests.support.killed_trainings import killed_training
 
 ROWS = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
 
@@ -68,34 +71,94 @@ def test_everybody_alone_once_is_training_by_oneself() -> None:
         assert np.allclose(value, alone[name], atol=1e-6)
 
 
+def fused(rule: FedDF, rounds: int = 1, users: int = 4, **settings: Any) -> Any:
+    """The result of a training whose server's model imitates those of the clients."""
+    job = leaf(**{"rounds": rounds, "topology": rule, "selection": atoll.Everyone(), **settings})
+    return atoll.simulate(job, population(users=users, rows=8), seed=2, engine="inline", progress=False)
+
+
 def test_a_round_of_feddf_is_an_average_that_imitates_the_clients() -> None:
-    islands = population(users=4, rows=8)
-    how = Distillation(steps=5)
-    job = leaf(model=nets(1)[0])
-    made: Any = atoll.simulate(FedDF(training=job, rows=ROWS, rounds=1, distillation=how), islands, seed=2)
-    once = Federated(clusters=IndividualClusters(), leaf=job.replace(rounds=1), aggregate="logits", smallest=1)
+    islands, how = population(users=4, rows=8), Distillation(steps=5)
+    job = leaf(model=nets(1)[0], rounds=1, selection=atoll.Everyone(), algorithm=atoll.FedAvg(lr=0.3, batch_size=None))
+    made = atoll.simulate(job.replace(topology=FedDF(rows=ROWS, distillation=how)), islands, seed=2, progress=False)
+    alone = [atoll.simulate(quiet(job), islands.subset([i]), progress=False).model for i in range(4)]
+    wanted = distil(JoinedLeaves(alone, "logits"), ROWS, average_models(alone, [8.0] * 4), how)
+    for a, b in zip(made.model.parameters(), wanted.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    assert made.metrics[-1]["test/accuracy"] == pytest.approx(right(made.model, islands))
+    same = atoll.simulate(job.replace(topology=FedDF(distillation=how)), islands.with_public(public(ROWS)), seed=2, progress=False)  # fmt: skip
+    assert all(np.array_equal(same.params[name], value) for name, value in made.params.items())
 
-    async def by_hand(fed: Any) -> Any:
-        return await fed.run(once, scope="round-1")
 
-    found: Any = atoll.simulate(by_hand, islands, seed=2)
-    wanted = distil(JoinedLeaves(found.leaves, "logits"), ROWS, average_models(found.leaves, [8.0] * 4), how)
-    assert all(torch.allclose(a, b) for a, b in zip(made.parameters(), wanted.parameters(), strict=True))
+def right(model: Any, islands: Islands) -> float:
+    test = rows_of(islands)
+    with torch.no_grad():
+        return float((model(torch.tensor(test.x)).argmax(-1).numpy() == test.y).mean())
+
+
+def public(rows: np.ndarray) -> Dataset:
+    """Rows of the clients' form without labels."""
+    return Dataset({"x": rows}, features=["a", "b", "c", "d"])
 
 
 def test_feddf_draws_clients_and_learns() -> None:
     islands = population(users=6, rows=12)
-    job = leaf(algorithm=atoll.FedAvg(lr=0.3, batch_size=4, epochs=3))
-    made: Any = atoll.simulate(FedDF(training=job, rows=rows_of(islands).x, rounds=2, clients=3), islands)
-    right = (made(torch.tensor(rows_of(islands).x)).argmax(-1).numpy() == rows_of(islands).y).mean()
-    assert right > 0.5
+    job = leaf(algorithm=atoll.FedAvg(lr=0.3, batch_size=4, epochs=3), rounds=2, selection=atoll.Uniform(3))
+    made = atoll.simulate(job.replace(topology=FedDF(rows=rows_of(islands).x)), islands, progress=False)
+    assert [row["selected"] for row in made.metrics] == [3, 3]
+    assert right(made.model, islands) > 0.5
+
+
+def test_traffic_is_that_of_the_training_alone() -> None:
+    """One model each way, whatever the number of clients."""
+    plain, rows = fused(atoll.topology.Star()).metrics[-1], fused(FedDF(rows=ROWS)).metrics[-1]  # type: ignore[arg-type]
+    assert rows["bytes_down"] == plain["bytes_down"]
+    assert abs(rows["bytes_up"] - plain["bytes_up"]) < 4 * 8
+
+
+def test_what_clients_do_not_train_is_not_distilled() -> None:
+    """Frozen parameters stay, running statistics move, and dropout follows the seed."""
+    made = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
+    made[0].requires_grad_(False)
+    first, again = (fused(FedDF(rows=ROWS, distillation=Distillation(steps=3)), model=made) for _ in range(2))
+    assert torch.equal(first.model[0].weight, made[0].weight)
+    assert "0.weight" not in first.params
+    plain = fused(atoll.topology.Star(), model=made)  # type: ignore[arg-type]
+    for name in ("3.weight", "1.running_mean"):
+        assert np.array_equal(first.params[name], again.params[name])
+        assert not np.array_equal(first.params[name], plain.params[name])
+
+
+def test_a_killed_feddf_resumes_to_the_bit(tmp_path: Any) -> None:
+    rule = FedDF(rows=ROWS, distillation=Distillation(steps=2))
+    job = leaf(rounds=2, topology=rule, selection=atoll.Everyone())
+    killed_training(job, population(users=2, rows=8), tmp_path, points=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"reducer": atoll.SecureAggregation()}, "reveals sums only"),
+        ({"pacing": atoll.pacing.FedAsync()}, "FedAsync"),
+        ({"aggregation": atoll.aggregation.Valued()}, "Valued"),
+        ({"uplink": [atoll.stages.ScalarQuantizer()]}, "ScalarQuantizer acts on sums.*QSGD"),
+        ({"model": atoll.models.Linear(4, 2)}, "is no PyTorch model"),
+        ({"topology": FedDF()}, "no rows without labels.*islands.with_public"),
+        ({"topology": FedDF(rows=ROWS[:, :3])}, r"cannot answer rows of shape \(3,\)"),
+    ],
+)
+def test_what_feddf_cannot_do_is_refused_before_anyone_trains(change: Any, words: str) -> None:
+    with pytest.raises((CompositionError, DataError), match=words):
+        fused(
+            **{"rule": FedDF(rows=ROWS), **({"rule": change.pop("topology")} if "topology" in change else {}), **change}
+        )
 
 
 def test_a_bayesian_teacher_has_the_clients_their_mean_and_what_is_drawn_around_them() -> None:
     models, sizes = nets(3), [1.0, 2.0, 5.0]
     mean, rng = average_models(models, sizes), Rng.of(4)
     rows, shares = torch.tensor(ROWS), np.array(sizes) / 8
-    many = FedBE(training=leaf(), rows=ROWS, samples=400).join_models(models, mean, sizes, rng)
+    many = FedBE(rows=ROWS, samples=400).join_models(models, mean, sizes, rng)
     assert len(many.members) == 3 + 1 + 400
     assert torch.allclose(
         many(rows),
@@ -108,26 +171,25 @@ def test_a_bayesian_teacher_has_the_clients_their_mean_and_what_is_drawn_around_
     spread = np.sqrt((shares[:, None, None] * (values - centre) ** 2).sum(0))
     assert np.abs(drawn.mean(0) - centre).max() < 5 * spread.max() / 20
     assert drawn.std(0) / spread == pytest.approx(np.ones_like(spread), abs=0.2)
-    convex = FedBE(training=leaf(), rows=ROWS, samples=50, law="dirichlet").join_models(models, mean, sizes, rng)
+    convex = FedBE(rows=ROWS, samples=50, law="dirichlet").join_models(models, mean, sizes, rng)
     inside = torch.stack([next(one.parameters()) for one in convex.members]).numpy()
     assert (inside >= values.min(0) - 1e-6).all()
     assert (inside <= values.max(0) + 1e-6).all()
-    same = [FedBE(training=leaf(), rows=ROWS, samples=2).join_models(models, mean, sizes, rng)(rows) for _ in range(2)]
+    same = [FedBE(rows=ROWS, samples=2).join_models(models, mean, sizes, rng)(rows) for _ in range(2)]
     assert torch.equal(*same)
 
 
 def test_fedbe_is_feddf_with_another_teacher() -> None:
-    islands = population(users=4, rows=8)
-    job, how = leaf(model=nets(1)[0]), Distillation(steps=5)
-    made: Any = atoll.simulate(FedBE(training=job, rows=ROWS, rounds=1, distillation=how, samples=3), islands, seed=2)
-    plain: Any = atoll.simulate(FedDF(training=job, rows=ROWS, rounds=1, distillation=how), islands, seed=2)
+    model, how = nets(1)[0], Distillation(steps=5)
+    made = fused(FedBE(rows=ROWS, distillation=how, samples=3), model=model).model
+    plain = fused(FedDF(rows=ROWS, distillation=how), model=model).model
     gaps = [(a - b).abs().max() for a, b in zip(made.parameters(), plain.parameters(), strict=True)]
     assert 0 < max(gaps) < 0.06  # five steps of Adam from the same mean
     for name, value in (("samples", 0), ("concentration", 0.0)):
         with pytest.raises(ConfigError, match=f"{name}={value}"):
-            FedBE(training=job, rows=ROWS, **{name: value})  # type: ignore[arg-type]
+            FedBE(rows=ROWS, **{name: value})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="law='normal'"):
-        FedBE(training=job, rows=ROWS, law="normal")  # type: ignore[arg-type]
+        FedBE(rows=ROWS, law="normal")  # type: ignore[arg-type]
 
 
 def test_what_teaches_nothing_is_refused() -> None:
@@ -139,8 +201,6 @@ def test_what_teaches_nothing_is_refused() -> None:
     for name, value in (("steps", 0), ("lr", 0.0), ("batch", 0), ("temperature", 0.0)):
         with pytest.raises(ConfigError, match=f"{name}={value}"):
             Distillation(**{name: value})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="rounds=0"):
-        FedDF(training=leaf(), rows=ROWS, rounds=0)
 
 
 def halves(rows: int = 40) -> Islands:
@@ -170,20 +230,22 @@ def fedmd(**more: Any) -> Any:
         "rows": PUBLIC,
         "rounds": 2,
         "begin": short,
-        "digest": short,
+        "imitation": short,
         "revisit": Distillation(steps=3),
     }
     job = FedMD(**{**given, **more})
 
+    ready = job.prepare(halves())
+
     async def measured(fed: Any) -> dict[str, Any]:
-        models = await job(fed)
+        models = await ready.program(fed)
         return {
             "models": models,
             "up": fed.bytes()["bytes_up"] - fed.scope("observer").bytes()["bytes_up"],
             "last": fed.records[-1],
         }
 
-    measured.tasks = job.tasks  # type: ignore[attr-defined]
+    measured.tasks = ready.tasks  # type: ignore[attr-defined]
     return atoll.simulate(measured, halves(), engine="inline", seed=2, progress=False)
 
 
@@ -214,12 +276,12 @@ def test_one_client_that_imitates_itself_trains_alone() -> None:
     how = {
         "revisit": Distillation(steps=4, batch=None),
         "begin": Distillation(steps=4, batch=None),
-        "digest": Distillation(steps=3, lr=1e-5, batch=None),
+        "imitation": Distillation(steps=3, lr=1e-5, batch=None),
     }
     one = nets(1)[0]
     job = FedMD(models=one, rows=PUBLIC, rounds=1, **how)
     data = halves().subset([0])
-    found: Any = atoll.simulate(job, data, engine="inline", seed=2, progress=False)["c0"]
+    found: Any = atoll.simulate(job, data, engine="inline", seed=2, progress=False).outcome["c0"]
     one = deepcopy(one)
     x = torch.tensor(np.asarray(data.shard(0)["x"]))
     for _ in range(2):
@@ -230,6 +292,38 @@ def test_one_client_that_imitates_itself_trains_alone() -> None:
             optimiser.step()
     for a, b in zip(found.parameters(), one.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-4)
+
+
+def test_a_client_that_was_away_at_the_start_joins_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins with what it has: its own rows. Models that answer other numbers of classes are named before."""
+    begin = PreparedAnswers._start
+
+    def away(self: Any, island: Any, message: Any) -> Any:
+        if island.name == "c1":
+            raise RuntimeError("away")
+        return begin(self, island, message)
+
+    monkeypatch.setattr(PreparedAnswers, "_start", away)
+    job = FedMD(models=FORMS, rows=PUBLIC, labels=np.ones(30), rounds=2, begin=Distillation(steps=20, lr=0.02))
+    found = atoll.simulate(job, halves(), engine="inline", errors="drop", progress=False)
+    assert [row["replied"] for row in found.metrics] == [2, 2]
+    assert set(found.outcome) == {"c0", "c1"}
+    assert found.reason == "all 2 rounds are done"
+    other = {"c0": FORMS["c0"], "c1": atoll.models.mlp(4, 3, (3,))}
+    with pytest.raises(DataError, match="the model of 'c1' answers 3 classes, and that of 'c0' 2"):
+        atoll.simulate(FedMD(models=other, rows=PUBLIC), halves(), engine="inline", progress=False)
+
+
+def test_a_killed_fedmd_resumes_to_the_bit(tmp_path: Any) -> None:
+    short = Distillation(steps=2)
+    ready = FedMD(models=FORMS, rows=PUBLIC, rounds=2, begin=short, imitation=short, revisit=short).prepare(halves())
+
+    async def program(fed: Any) -> Any:
+        found = await ready.program(fed)
+        return {name: {key: value.numpy() for key, value in one.state_dict().items()} for name, one in found.items()}
+
+    program.tasks = ready.tasks  # type: ignore[attr-defined]
+    killed_training(as_job(program), halves(), tmp_path, points=3)
 
 
 def test_clients_without_a_model_and_rows_without_classes_are_named() -> None:

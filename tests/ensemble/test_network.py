@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,12 @@ from atoll.core.federation.federation import run_program
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.ensemble import AttributeClusters, Federated, FederatedEnsemble
+from atoll.ensemble import AttributeClusters, Distillation, FedBoost, FedDF, Federated, FederatedEnsemble, FedMD
+from atoll.ensemble.boosting import PreparedBoosting
+from atoll.ensemble.fedmd import PreparedAnswers
 from atoll.torch import TorchLearner
-from tests.ensemble.test_federated import leaf, population
+from tests.ensemble.test_distilling import ROWS
+from tests.ensemble.test_federated import leaf, nets, population
 from tests.support.bridge import Bridge
 from tests.support.certificates import authority
 
@@ -70,3 +73,56 @@ def test_a_site_that_is_killed_in_a_round_costs_its_users_alone(
     found = trained(bridge.engine(sites=2, on_lost="drop"))
     assert found.reason == "all 2 rounds are done"
     assert [row["replied"] for row in list(found.history)[:2]] == [12, 6]
+
+
+# ---------------------------------------------------------------- distillation and boosting
+
+SHORT = Distillation(steps=2, lr=0.05)
+
+
+JOBS: dict[str, tuple[Any, Any, str]] = {
+    "feddf": (leaf(rounds=2, selection=atoll.Everyone(), topology=FedDF(rows=ROWS, distillation=SHORT)), TorchLearner, "_train"),
+    "fedmd": (FedMD(models=nets(1)[0], rows=ROWS, rounds=2, begin=SHORT, imitation=SHORT, revisit=SHORT), PreparedAnswers, "_turn"),
+    "fedboost": (FedBoost(members=nets(2), rounds=2), PreparedBoosting, "_slope"),
+}  # fmt: skip
+"""A job, and where its clients work: ``(job, class, method)``."""
+
+
+def numbers_of(found: Any) -> list[Any]:
+    """All numbers that a job has found."""
+    if isinstance(found, Mapping):
+        return [value.numpy() for one in found.values() for value in one.state_dict().values()]
+    return [found.weights] if hasattr(found, "weights") else list(found.params.values())
+
+
+def ran(job: Any, engine: Any) -> tuple[Any, list[Any]]:
+    """What a job finds on a clock of this world, and its records."""
+    ready = job.prepare(population(users=4, rows=8))
+    world = World(population(users=4, rows=8), engine, clock=Clock(virtual=False), errors="drop")
+    world.install(ready)
+    value, fed = run(run_program(world, ready.program), virtual=False)
+    return ready.outcome(value), list(fed.records)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_it_is_the_simulation_and_goes_on_without_a_site_that_is_killed(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    job, place, method = JOBS[kind]
+    here, there = ran(job, Inline())[0], ran(job, bridge.engine(sites=2))[0]
+    kept = numbers_of(there)
+    if kind == "fedmd":  # models stay at their sites
+        assert there == {}
+    else:
+        assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(numbers_of(here), kept, strict=True))
+    work, rounds = getattr(place, method), dict[str, int]()
+
+    def work_or_die(self: Any, island: Any, message: Any) -> Any:
+        rounds[island.name] = rounds.get(island.name, 0) + 1
+        if island.name in DIES and rounds[island.name] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work(self, island, message)
+
+    monkeypatch.setattr(place, method, work_or_die)
+    _, records = ran(job, bridge.engine(sites=2, on_lost="drop"))
+    assert [row["replied"] for row in records] == [4, 2]

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from atoll.core.job import Job
 from atoll.core.requests.party import Roster
 from atoll.core.requests.results import Cost, Free
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn import Training
 from atoll.testing import killed_and_resumed
 from atoll.testing.crash import Life
 
 
 def killed_training(
-    job: Training, data: Any, folder: Path, *, points: int, cost: Callable[[], Cost] = Free, **world: Any
+    job: Job, data: Any, folder: Path, *, points: int, cost: Callable[[], Cost] = Free, **world: Any
 ) -> Life:
     """Return the undisturbed life of a training, after lives that were killed and resumed left the same model, to the bit.
 

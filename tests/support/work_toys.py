@@ -64,11 +64,12 @@ async def joined(names: list[str]) -> AsyncIterator[tuple[dict[str, Channel], di
 
 
 async def attempt(job: JobConfig, sites: Sites, folder: Path, **options: Any) -> dict[str, Any]:
-    """One attempt with all sites; the server's result, or its error; ``options["outcomes"]`` takes the sites' errors."""
+    """One attempt with all sites; the server's result, or its error; ``options["outcomes"]`` takes the sites' errors, ``options["results"]`` what stays there."""
     outcomes: dict[str, Any] = options.pop("outcomes", {})
+    results: Mapping[str, Any] = options.pop("results", {})
     async with joined(list(sites)) as (server, site):
         serving = {
-            name: asyncio.create_task(serve_job(site[name], job, load, folder / "at" / name))
+            name: asyncio.create_task(serve_job(site[name], job, load, folder / "at" / name, results=results.get(name)))
             for name, load in sites.items()
         }
         try:

@@ -186,14 +186,8 @@ def _rounds(seed: int, epochs: int, rounds: int) -> dict[str, float]:
     islands, rows = digits_of(seed)
     job = _digits_training(epochs, 0.2, rounds)
     plain = atoll.simulate(job, islands, seed=seed, progress=False).metrics.column("test/accuracy")
-    scores: list[float] = []
-
-    async def fuse(fed: Any) -> dict[str, float]:
-        model = await FedDF(training=job, rows=rows, rounds=rounds)(fed)
-        scores.extend(row["test/accuracy"] for row in fed.records if "test/accuracy" in row)
-        return {"right": _right(model, islands)}
-
-    atoll.simulate(fuse, islands, seed=seed, progress=False)
+    fused = atoll.simulate(job.replace(topology=FedDF(rows=rows)), islands, seed=seed, progress=False)
+    scores = fused.metrics.column("test/accuracy")
     last = f"{rounds} round{'s' if rounds > 1 else ''}"
     ends = {"1 round": 0, last: rounds - 1}
     return {f"{name}, {end}": 100 * found[at] for name, found in (("FedAvg", plain), ("FedDF", scores)) for end, at in ends.items()}  # fmt: skip

@@ -14,9 +14,9 @@ from .clusters import RandomClusters as RandomClusters
 from .distilling import Distillation as Distillation
 from .distilling import FedBE as FedBE
 from .distilling import FedDF as FedDF
-from .distilling import FedMD as FedMD
 from .distilling import average_models as average_models
 from .distilling import distil as distil
+from .fedmd import FedMD as FedMD
 from .job import Federated as Federated
 from .joining import JoinedLeaves as JoinedLeaves
 from .joining import OverArch as OverArch

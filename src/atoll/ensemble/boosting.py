@@ -6,11 +6,14 @@ one number for each of them travels up. Traffic follows the draw, not the size o
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,10 +22,17 @@ from torch import nn
 
 from atoll.core.algebra.aggregate import Aggregate, Mean
 from atoll.core.errors import CompositionError, ConfigError, DataError
-from atoll.core.federation.reducer import Reducer
+from atoll.core.event import Event, NonPrivate
+from atoll.core.exposure import Explanation, Exposure
+from atoll.core.federation.reducer import Plain, Reducer
+from atoll.core.job import Job, Prepared
+from atoll.core.requests.request import ReplyForm
 from atoll.core.requests.task import Task
+from atoll.core.rooms import Own
 from atoll.core.validation import Checked, require_parts
+from atoll.data.missing import labelled_rows
 from atoll.learn.checks import require_count, require_positive, require_share
+from atoll.torch.own_state import seed_generators
 
 from .accounting import EnsembleRelease
 from .joining import JoinedLeaves, log_probabilities
@@ -85,8 +95,8 @@ class BoostedEnsemble:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBoost(Checked):
-    """Weights of an ensemble of pretrained predictors, learnt by the clients (Hamer, Mohri, Suresh, ICML 2020), as a program for simulated clients: ``atoll.simulate(FedBoost(...), islands)`` gives a `BoostedEnsemble`.
+class FedBoost(Checked, Job):
+    """Weights of an ensemble of pretrained predictors, learnt by the clients (Hamer, Mohri, Suresh, ICML 2020); its outcome is a `BoostedEnsemble`.
 
     Minimises over weights ``w`` of sum 1 the mean over all clients' rows of ``-log sum_k w_k p_k(y | x)`` (``log``), ``-log sum_k w_k p_k(x)`` (``density``) or ``(sum_k w_k h_k(x) - y)^2`` (``squared``).
     In each round member k is drawn with chance ``q_k``, apart from the others, and a step of mirror descent follows the estimate
@@ -105,7 +115,9 @@ class FedBoost(Checked):
         found.ensemble.predict_proba(rows)
 
     Attributes:
-        members: what `Federated.of` returns, a list of models, or models by name. They answer classes, the log of a density ``(rows,)``, or a number ``(rows,)``.
+        members: what `Federated.of` returns, a list of models, or models by name; or a function that makes these, which a job file names as ``module:name``. They answer classes, the log of a density
+            ``(rows,)``, or a number ``(rows,)``.
+        saved: a folder where the program runs, with the numbers of each member as ``NAME.safetensors``; members of a list are ``0``, ``1``, ... Only the server reads it. ``None`` for the numbers that members have.
         sampled: members of a round, as drawn on average; 0 for all.
         sampling: ``"weighted"``: chances follow the weights, and half of each is equal for all; ``"uniform"``: chances are equal.
         loss: see above.
@@ -118,7 +130,11 @@ class FedBoost(Checked):
         reducer: how replies are added up; ``None`` for plainly.
     """
 
-    members: Any = field(repr=False)
+    kind: ClassVar[str] = "fedboost"
+    one_form: ClassVar[bool] = True
+
+    members: Annotated[Any, Own("members", always=True)] = field(repr=False)
+    saved: str | None = None
     sampled: int = 0
     sampling: Literal["weighted", "uniform"] = "weighted"
     loss: Loss = "log"
@@ -135,13 +151,13 @@ class FedBoost(Checked):
         require_positive("FedBoost", lr=self.lr)
         require_share("FedBoost", memory=self.memory)
         require_parts(self, {}, optional={"reducer": (Reducer, "atoll.reducers.SecureAggregation()")})
-        given = self.members
+        given = self.given
         listed = isinstance(given, FederatedEnsemble | Mapping | Sequence | nn.ModuleList) and not isinstance(
             given, str
         )
         if not listed:  # many a model is itself a list, of layers
             raise ConfigError(f"members is a {type(given).__name__}", where="FedBoost.members", remedy=_MEMBERS)
-        named = self._named()
+        named = self.named
         odd = next((name for name, one in named.items() if not isinstance(one, nn.Module)), None)
         if odd is not None or len(named) < 2:
             what = f"{len(named)} members" if odd is None else f"the member {odd!r} is a {type(named[odd]).__name__}"
@@ -152,51 +168,113 @@ class FedBoost(Checked):
                 where="FedBoost",
                 remedy=f"use 1 to {len(named)} members, and 0 or more clients; 0 takes all",
             )
-        if isinstance(self.members, FederatedEnsemble) and self.loss != "log":
+        if isinstance(given, FederatedEnsemble) and self.loss != "log":
             raise CompositionError(
                 f"loss={self.loss!r} of leaves that answer classes",
                 where="FedBoost.loss",
                 remedy="use loss='log'",
             )
 
-    def _named(self) -> dict[str, Any]:
-        """Return the members by name."""
-        if isinstance(self.members, FederatedEnsemble):
-            return dict(zip(self.members.clusters.names, self.members.leaves, strict=True))
-        if isinstance(self.members, Mapping):
-            return {str(name): one for name, one in self.members.items()}
-        return {str(place): one for place, one in enumerate(self.members)}
+    @functools.cached_property
+    def given(self) -> Any:
+        """The members, made if ``members`` is what makes them."""
+        if not inspect.isfunction(self.members):
+            return self.members
+        with seed_generators(0):  # numbers that it draws are those of every process
+            return self.members()
 
-    async def __call__(self, fed: Federation) -> BoostedEnsemble:
+    @functools.cached_property
+    def named(self) -> dict[str, Any]:
+        """The members by name."""
+        if isinstance(self.given, FederatedEnsemble):
+            return dict(zip(self.given.clusters.names, self.given.leaves, strict=True))
+        if isinstance(self.given, Mapping):
+            return {str(name): one for name, one in self.given.items()}
+        return {str(place): one for place, one in enumerate(self.given)}
+
+    @property
+    def most_rounds(self) -> int:
+        """The number of rounds."""
+        return self.rounds
+
+    def others(self, n: int) -> Mapping[str, str]:
+        """The parties that the reducer needs."""
+        del n
+        return {} if self.reducer is None else dict(self.reducer.others)
+
+    def explain(self, data: Any = None, clients: int = 0) -> Explanation:
+        """Return who sees members, weights and slopes."""
+        count = clients if data is None else len(data)
+        seen = [
+            *(self.reducer or Plain()).exposures(count or 2),
+            Exposure("every client", "the members that a round draws, and their weights"),
+            Exposure("whoever gets the result", "the weight of each member"),
+        ]
+        notes = [
+            "a reply is one number for each drawn member: how the loss of a client's rows changes with its weight",
+            "no noise is added to it",
+        ]
+        costs = {"rounds": self.rounds, "members": len(self.named), "members of a round": self.sampled or len(self.named)}  # fmt: skip
+        return Explanation(self.title, count, tuple(seen), costs, tuple(notes))
+
+    def prepare(self, data: Any) -> PreparedBoosting:
+        """Make the task for these clients."""
+        return PreparedBoosting(self, data)
+
+
+class PreparedBoosting(Prepared):
+    """A `FedBoost` for one population."""
+
+    def __init__(self, job: FedBoost, data: Any) -> None:
+        self.job, self.data = job, data
+        self.tasks = (self.slope,)
+
+    async def program(self, fed: Federation) -> BoostedEnsemble:
         """Run the rounds; each is recorded with the members that were drawn, and with the ensemble's loss on the test rows."""
-        named = self._named()
-        names, members = tuple(named), [deepcopy(one).eval().requires_grad_(False) for one in named.values()]
-        weights = np.full(len(names), 1 / len(names))
-        test = getattr(fed.world.population, "test", None)
-        total, look = np.zeros(len(names)), _TestLoss(dict(zip(names, members, strict=True)), self.loss, test)
-        asked = set[str]()
-        for number in range(1, self.rounds + 1):
-            chance = draw_chances(weights, self.sampled or len(names), self.sampling)
+        job, named = self.job, self._load_members()
+        names = tuple(named)
+        members = [deepcopy(one).eval().requires_grad_(False) for one in named.values()]
+        test = getattr(self.data, "test", None)
+        look = _TestLoss(dict(zip(names, members, strict=True)), job.loss, test)
+        start = np.full(len(names), 1 / len(names))
+        state = await fed.restore({"weights": start, "total": np.zeros(len(names)), "done": 0, "asked": []})
+        while state["done"] < job.rounds and fed.ending is None:
+            number, weights = state["done"] + 1, np.asarray(state["weights"])
+            chance = draw_chances(weights, job.sampled or len(names), job.sampling)
             drawn = draw_members(chance, fed.rng.child("members", number))
             parties = self._draw_clients(fed, number)
             row: dict[str, Any] = {"round": number, "members": len(drawn)}
+            asked = set(state["asked"])
             if len(drawn):
                 asked |= {str(name) for name in parties.names}
-                states = {
-                    names[k]: {name: value.numpy() for name, value in members[k].state_dict().items()} for k in drawn
-                }
-                message: Tree = {"members": states, "weights": weights[drawn], "chances": chance[drawn]}
-                reply = await fed.sum(parties, self.slope, message, at=("slope", number), reducer=self.reducer)
+                message = _show_members(names, members, drawn, weights, chance)
+                form = functools.partial(_form_slopes, len(drawn))
+                reply = await fed.sum(parties, self.slope, message, at=("slope", number), reducer=job.reducer, expects=form)  # fmt: skip
                 weights = self._step(weights, drawn, np.asarray(reply["slope"], np.float64))
-            total += weights
-            fed.record(row | look.of(total / number if self.averaged else weights))
-        found = total / self.rounds if self.averaged else weights
-        return self._join(fed, names, members, found / found.sum(), tuple(sorted(asked)))
+                row["replied"] = reply.n
+            total = np.asarray(state["total"]) + weights
+            fed.record(row | look.of(total / number if job.averaged else weights))
+            state = {"weights": weights, "total": total, "done": number, "asked": sorted(asked)}
+            await fed.checkpoint(state)
+        found = state["total"] / max(1, state["done"]) if job.averaged else state["weights"]
+        return self._join(names, members, found / found.sum(), tuple(map(str, state["asked"])))
+
+    def _load_members(self) -> dict[str, Any]:
+        """Return the members with the numbers of their files, if there are some.
+
+        Raises:
+            DataError: a file is missing, or is of another model.
+        """
+        if self.job.saved is None:
+            return self.job.named
+        return {
+            name: load_member(one, Path(self.job.saved) / f"{name}.safetensors") for name, one in self.job.named.items()
+        }
 
     def _draw_clients(self, fed: Federation, number: int) -> Any:
-        if not 0 < self.clients < len(fed.parties):
+        if not 0 < self.job.clients < len(fed.parties):
             return fed.parties
-        drawn = fed.rng.child("clients", number).generator().choice(len(fed.parties), self.clients, replace=False)
+        drawn = fed.rng.child("clients", number).generator().choice(len(fed.parties), self.job.clients, replace=False)
         return fed.parties[np.sort(drawn)]
 
     def _step(
@@ -211,29 +289,23 @@ class FedBoost(Checked):
             )
         full = np.zeros_like(weights)
         full[drawn] = slope
-        if self.geometry == "euclidean":
-            return project_on_simplex(weights - self.lr * full)
+        if self.job.geometry == "euclidean":
+            return project_on_simplex(weights - self.job.lr * full)
         with np.errstate(divide="ignore"):
-            logs = np.log(weights) - self.lr * full
+            logs = np.log(weights) - self.job.lr * full
         made = np.exp(logs - logs.max())
         return np.asarray(made / made.sum())
 
     def _join(
-        self,
-        fed: Federation,
-        names: tuple[str, ...],
-        members: list[nn.Module],
-        weights: NDArray[np.float64],
-        asked: tuple[str, ...],
+        self, names: tuple[str, ...], members: list[nn.Module], weights: NDArray[np.float64], asked: tuple[str, ...]
     ) -> BoostedEnsemble:
-        table = torch.from_numpy(weights)
-        if self.loss != "log":
-            return BoostedEnsemble(names, weights, WeightedMembers(members, table, self.loss).eval())
+        table, given = torch.from_numpy(np.asarray(weights)), self.job.given
+        if self.job.loss != "log":
+            return BoostedEnsemble(names, weights, WeightedMembers(members, table, self.job.loss).eval())
         model = JoinedLeaves(members, "weights", table.float()).eval()
-        if not isinstance(self.members, FederatedEnsemble):
+        if not isinstance(given, FederatedEnsemble):
             return BoostedEnsemble(names, weights, model)
-        given = self.members
-        scores = {**given.scores, **score_population({"weights": model}, fed.world.population, given.clusters)}
+        scores = {**given.scores, **score_population({"weights": model}, self.data, given.clusters)}
         loss = given.loss
         if loss is not None and asked:  # the slopes of their rows are released as they are
             more = EnsembleRelease.of("weights of the ensemble", asked, None)
@@ -244,33 +316,84 @@ class FedBoost(Checked):
         )
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
-        """The clients' task."""
-        return (self.slope,)
-
-    @property
     def slope(self) -> Task:
         """Answer how the loss of the client's rows changes with the weight of each drawn member."""
         return Task("atoll.ensemble.boosting:slope", self._slope)
 
     def _slope(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        forms, told = self._named(), []
-        x, y = np.asarray(island.data["x"]), np.asarray(island.data["y"]) if self.loss != "density" else None
+        job, told = self.job, []
+        x, y = np.asarray(island.data["x"]), None
+        if job.loss != "density":
+            known = labelled_rows(island.data)
+            x, y = x[known], np.asarray(island.data["y"])[known]
         for name, state in message["members"].items():
-            member = deepcopy(forms[name]).eval()  # its numbers are those of the message
+            member = deepcopy(job.named[name]).eval()  # its numbers are those of the message
             member.load_state_dict({key: torch.tensor(np.asarray(value)) for key, value in state.items()})
-            told.append(answers_of(member, x, y, self.loss, name))
+            told.append(answers_of(member, x, y, job.loss, name))
         chances = np.asarray(message["chances"], np.float64)
         weights, table = np.asarray(message["weights"], np.float64), np.stack(told)
         mixture = None
-        if self.loss != "squared" and self.memory and 0 < self.sampled < len(forms):
+        if job.loss != "squared" and job.memory and 0 < job.sampled < len(job.named):
             mixture = mix_logs(table, weights / chances)
             if island.state is not None:
                 before = np.asarray(island.state["mixture"])
-                mixture = np.logaddexp(np.log(self.memory) + before, np.log1p(-self.memory) + mixture)
+                mixture = np.logaddexp(np.log(job.memory) + before, np.log1p(-job.memory) + mixture)
             island.state = {"mixture": mixture}
-        found = slopes_of(table, y, weights, chances, self.loss, mixture)
+        found = slopes_of(table, y, weights, chances, job.loss, mixture)
         return {"slope": Mean(found, examples=float(len(x)))}
+
+    def most(self, rows: int) -> Sequence[Event]:
+        """Return that slopes leave without noise."""
+        del rows
+        return (NonPrivate(what="slopes of the loss by the weight of each member"),)
+
+    def reason(self, value: Any, fed: Any) -> str:
+        """Return why the rounds ended."""
+        del value
+        return str(fed.ending or f"all {self.job.rounds} rounds are done")
+
+    def facts(self, outcome: BoostedEnsemble) -> Mapping[str, Any]:
+        """Return the weights."""
+        return {"result": {"weights": dict(zip(outcome.names, outcome.weights.tolist(), strict=True))}}
+
+
+def _show_members(
+    names: Sequence[str],
+    members: Sequence[nn.Module],
+    drawn: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    chance: NDArray[np.float64],
+) -> Tree:
+    """Return what clients are sent: the numbers of the drawn members, with their weights and chances."""
+    states = {names[k]: {name: value.numpy() for name, value in members[k].state_dict().items()} for k in drawn}
+    return {"members": states, "weights": weights[drawn], "chances": chance[drawn]}
+
+
+def _form_slopes(drawn: int) -> ReplyForm:
+    """Return the form of a client's reply."""
+    return ReplyForm({"slope": Mean(np.zeros(drawn))}, weights={"slope": (1.0, 3.0)})
+
+
+def load_member(member: nn.Module, file: Path) -> nn.Module:
+    """Return a copy of a member with the numbers of a file.
+
+    Raises:
+        DataError: the file cannot be read, or is of another model.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load as load_tensors
+
+    made = deepcopy(member)
+    try:
+        made.load_state_dict(load_tensors(file.read_bytes()))
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
+        why = str(error).splitlines()[0]
+        raise DataError(
+            f"{file.name} is no file of this member's numbers: {why}",
+            where="FedBoost.saved",
+            remedy="write each member with safetensors.torch.save_file(model.state_dict(), 'NAME.safetensors')",
+        ) from error
+    return made
 
 
 def answers_of(

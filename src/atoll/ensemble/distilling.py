@@ -1,16 +1,16 @@
-"""One model from many: a student learns what an ensemble says of rows without labels, once or in every round.
+"""One model from many: a student learns what an ensemble says of rows without labels, once or after every round.
 
-One-shot federated learning trains every client alone, once, and joins the models (`IndividualClusters`). A student that imitates them is as small as one of them. FedDF does so in
-every round: it starts the next one from a student that imitates the clients' models, and not from the mean of their weights alone. In FedMD the students are the clients: each keeps a model of
-its own form, and only answers to public rows travel.
+One-shot federated learning trains every client alone, once, and joins the models (`IndividualClusters`). A student that imitates them is as small as one of them. FedDF does so after
+every round: the next one starts from a student that imitates the clients' models, and not from the mean of their weights alone.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,29 +18,44 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean
 from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import SINGLE_REPLIES, Need
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.federation.reducer import Reducer
-from atoll.core.job import members_of
-from atoll.core.requests.task import Task
+from atoll.core.requests.results import Combined
 from atoll.core.validation import Checked, require_parts
-from atoll.learn.checks import require_count, require_positive
-from atoll.learn.round.evaluation import Evaluation
-from atoll.learn.training import Training
-from atoll.torch import seeded
+from atoll.learn.aggregation.base import Aggregation
+from atoll.learn.aggregation.keep_local import SingleReplies
+from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.learn.capabilities import ONE_MODEL, PLAIN_MEAN
+from atoll.learn.checks import require_count, require_finite, require_positive
+from atoll.learn.round.state import global_model
+from atoll.learn.topology.base import Star, refuse
+from atoll.learn.wrapped import dry_reply
+from atoll.rounds.loop import Course, WrappedCourse
+from atoll.torch import TorchLearner, seeded
+from atoll.torch.models import array_of
+from atoll.torch.own_state import seed_generators
 
-from .clusters import IndividualClusters
-from .job import Federated
-from .joining import JoinedLeaves, descend, log_probabilities, probabilities_of
-from .model import score_probabilities
+from .joining import JoinedLeaves, descend, log_probabilities
 
 if TYPE_CHECKING:
-    from atoll.core.algebra.tree import Tree
     from atoll.core.federation.federation import Federation
-    from atoll.core.requests.island import Island
+    from atoll.learn.context import Context
 
-__all__ = ["Distillation", "FedBE", "FedDF", "FedMD", "average_models", "distil"]
+__all__ = [
+    "Distillation",
+    "FedBE",
+    "FedDF",
+    "answer_rows",
+    "average_models",
+    "distil",
+    "fit_labels",
+    "imitate",
+    "rows_for",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +106,7 @@ def distil(teacher: nn.Module, rows: NDArray[Any], student: Any, settings: Disti
         DataError: there is no row, or the models answer different classes.
     """
     how = settings or Distillation()
-    x = torch.tensor(np.asarray(rows))
+    x = rows_for(teacher, rows)
     if not len(x):
         raise DataError(
             "there is no row to learn from", where="distil", remedy="give rows without labels, which may be generated"
@@ -106,10 +121,10 @@ def distil(teacher: nn.Module, rows: NDArray[Any], student: Any, settings: Disti
             where="distil",
             remedy="give the student as many outputs as the teacher has classes",
         )
-    return _imitate(made, x, told, how, Rng.of(how.seed).child("distil"))
+    return imitate(made, x, told, how, Rng.of(how.seed).child("distil"))
 
 
-def _imitate(made: nn.Module, x: torch.Tensor, told: torch.Tensor, how: Distillation, rng: Rng) -> nn.Module:
+def imitate(made: nn.Module, x: torch.Tensor, told: torch.Tensor, how: Distillation, rng: Rng) -> nn.Module:
     """Train a model towards log probabilities of rows, ``(B, K)``, and return it."""
     target = (told / how.temperature).log_softmax(-1)
 
@@ -121,7 +136,7 @@ def _imitate(made: nn.Module, x: torch.Tensor, told: torch.Tensor, how: Distilla
     return _descend_rows(made, len(x), loss, how, rng)
 
 
-def _fit_labels(made: nn.Module, x: torch.Tensor, y: torch.Tensor, how: Distillation, rng: Rng) -> nn.Module:
+def fit_labels(made: nn.Module, x: torch.Tensor, y: torch.Tensor, how: Distillation, rng: Rng) -> nn.Module:
     """Train a model on labelled rows, and return it."""
 
     def loss(chosen: torch.Tensor) -> torch.Tensor:
@@ -131,12 +146,15 @@ def _fit_labels(made: nn.Module, x: torch.Tensor, y: torch.Tensor, how: Distilla
 
 
 def _descend_rows(made: nn.Module, rows: int, loss: Any, how: Distillation, rng: Rng) -> nn.Module:
-    """Take steps of Adam on a loss of mini-batches of rows."""
-    made.train().requires_grad_(True)
+    """Take steps of Adam on a loss of mini-batches of rows. What is frozen stays, in a model that is not frozen altogether."""
+    made.train()
+    if not any(one.requires_grad for one in made.parameters()):
+        made.requires_grad_(True)
     generator = rng.generator()
     size = rows if how.batch is None else min(how.batch, rows)
     moved = [one for one in made.parameters() if one.requires_grad]
-    descend(moved, lambda: loss(torch.from_numpy(generator.permutation(rows)[:size])), how.steps, how.lr, 0.0)
+    with seed_generators(rng.child("layers").key):  # of dropout
+        descend(moved, lambda: loss(torch.from_numpy(generator.permutation(rows)[:size])), how.steps, how.lr, 0.0)
     return made.eval().requires_grad_(False)
 
 
@@ -159,40 +177,55 @@ def average_models(models: Sequence[nn.Module], weights: Sequence[float]) -> nn.
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDF(Checked):
-    """Ensemble distillation for robust model fusion (Lin, Kong, Stich, Jaggi, NeurIPS 2020), as a program for simulated clients: ``atoll.simulate(FedDF(...), islands)`` gives the model.
+class FedDF(Star):
+    """Ensemble distillation for robust model fusion (Lin, Kong, Stich, Jaggi, NeurIPS 2020): one server, whose model imitates the clients' models after every round.
 
-    In each round the clients train from the server's model. The server takes the mean of their weights, and lets it imitate the mean of their logits on rows without
-    labels. It sees every client's model, so this is no method for secure sums.
+    A round is that of the training: clients start from the server's model, and its algorithm makes the mean ``w``. Then the server takes steps from ``w`` towards the mean of
+    the clients' logits on rows without labels, and the next round starts from there. It needs every client's model, so this is no method for secure sums. What clients send and
+    receive is what they do without it: one model each way.
+
+    Example::
+
+        job = Training(model=mlp(64, 10, (32,)), topology=FedDF(rows=unlabelled), rounds=10)
 
     Attributes:
-        training: the clients' work in a round: its model, algorithm and loss; its rounds do not count.
-        rows: rows without labels, at the server.
-        rounds: how many.
-        clients: clients of a round, drawn; 0 for all.
+        rows: rows without labels, at the server; ``None`` for ``islands.public``, and in a job between organisations for ``data.public`` of its file. They may be generated.
         distillation: how the server's model imitates.
     """
 
-    training: Training
-    rows: NDArray[Any] = field(repr=False)
-    rounds: int = 10
-    clients: int = 0
+    rows: Any = field(default=None, repr=False, compare=False)
     distillation: Distillation = field(default_factory=Distillation)
 
     def __post_init__(self) -> None:
-        require_parts(
-            self,
-            {
-                "training": (Training, "atoll.Training(model=...)"),
-                "distillation": (Distillation, "atoll.ensemble.Distillation()"),
-            },
+        require_parts(self, {"distillation": (Distillation, "atoll.ensemble.Distillation()")})
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Single replies of one round, and a plain mean."""
+        return (
+            *super().needs,
+            Need(SINGLE_REPLIES, "lets the server's model imitate each client's", "Star()"),
+            Need(ONE_MODEL, "joins models that were trained from one", "Star()"),
+            Need(PLAIN_MEAN, "starts from the mean of the clients' models", "Star()"),
         )
-        if self.rounds < 1 or self.clients < 0:
-            raise ConfigError(
-                f"rounds={self.rounds}, clients={self.clients}",
-                where="FedDF",
-                remedy="use at least one round, and 0 or more clients",
-            )
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """Return the base with its update as a single reply."""
+        return SingleReplies(base=base)
+
+    def check(self, context: Context) -> None:
+        """Refuse models that do not answer classes, and algorithms without a mean update of a model."""
+        super().check(context)
+        learner, task = context.learner, context.clients.task
+        if not isinstance(learner, TorchLearner):
+            refuse(self, f"a {type(learner).__name__} is no PyTorch model", "model", "use one, such as atoll.models.mlp(8, 2), or topology=Star()")  # fmt: skip
+        if task and task not in ("classification", "binary"):
+            refuse(self, f"labels of the task {task!r} are no classes", "topology", "use Star()")
+        base = context.algorithm
+        for stage in (stage for phase in base.phases for stage in context.uplink(phase).summand_stages):
+            refuse(self, f"{type(stage).__name__} acts on sums, and here single models are joined", "uplink", "use stages that act on values, such as atoll.stages.QSGD()")  # fmt: skip
+        if not isinstance(dry_reply(base, learner.init(Rng(0))).get("update"), Mean):
+            refuse(self, f"{type(base).__name__} does not reply with the mean update of a model", "algorithm", "use FedAvg() or FedProx()")  # fmt: skip
 
     def join_models(
         self, models: Sequence[nn.Module], mean: nn.Module, sizes: Sequence[float], rng: Rng
@@ -201,39 +234,111 @@ class FedDF(Checked):
 
         Args:
             models: the clients'.
-            mean: their weighted mean.
+            mean: the model that the algorithm has made of them.
             sizes: rows of each client.
             rng: of what is drawn.
         """
         del mean, sizes, rng
         return JoinedLeaves(models, "logits")
 
-    async def __call__(self, fed: Federation) -> nn.Module:
-        """Run the rounds; each is recorded with the model's scores on the test rows."""
-        model: Any = self.training.model
-        test = getattr(fed.world.population, "test", None)
-        for number in range(1, self.rounds + 1):
-            names = [str(name) for name in fed.parties.names]
-            if 0 < self.clients < len(names):
-                drawn = fed.rng.child("clients", number).generator().choice(len(names), self.clients, replace=False)
-                names = [names[place] for place in sorted(drawn.tolist())]
-            leaf = self.training.replace(model=model, rounds=1, evaluation=Evaluation(server=False))
-            job = Federated(clusters=IndividualClusters(), leaf=leaf, aggregate="logits", smallest=1)
-            found = await fed.run(job, names, scope=f"round-{number}")
-            sizes = [float(n) for n in getattr(members_of(fed.world.population, names), "sizes", [1] * len(names))]
-            mean = average_models(found.leaves, sizes)
-            teacher = self.join_models(found.leaves, mean, sizes, fed.rng.child("models", number))
-            model = distil(teacher, self.rows, mean, self.distillation).requires_grad_(True)
-            row: dict[str, Any] = {"round": number}
-            if test is not None and len(test):
-                with torch.no_grad():
-                    chances = probabilities_of(log_probabilities(model(torch.tensor(np.asarray(test.x)))))
-                row |= {
-                    f"test/{name}": value for name, value in score_probabilities(chances, np.asarray(test.y)).items()
-                }
-            fed.record(row)
-        made: nn.Module = model.requires_grad_(False)
-        return made
+    def course(self, context: Context) -> Course:
+        """Return the rounds of the training's pacing, each with a distillation at its end."""
+        rounds = super().course(replace(context, aggregation=_ModelsKept()))
+        return _FusedRounds(rounds, context, self)
+
+
+@dataclass(frozen=True)
+class _ModelsKept(Aggregation):
+    """The mean by examples, which keeps the single updates until they are joined."""
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        del info
+        if combined.kinds.get("update") != "parts":
+            return combined.value, memory
+        parts = combined.value["update"]
+        if not any(part.weight > 0 for part in parts):  # nobody has rows
+            return {**combined.value, "update": T.scale(parts[0].value, 0.0)}, None
+        parts = [part for part in parts if part.weight > 0]
+        whole = sum(float(part.weight) for part in parts)
+        mean = functools.reduce(T.add, [T.scale(part.value, float(part.weight) / whole) for part in parts])
+        models = [T.add(params, part.value) for part in parts]
+        kept = {"models": models, "sizes": [float(part.weight) for part in parts]}
+        return {**combined.value, "update": mean}, kept
+
+
+class _FusedRounds(WrappedCourse):
+    """Rounds whose model imitates the models of the round's clients."""
+
+    def __init__(self, course: Course, context: Context, rule: FedDF) -> None:
+        super().__init__(course)
+        self._context, self._rule = context, rule
+
+    @functools.cached_property
+    def _rows(self) -> NDArray[Any]:
+        """The rows without labels."""
+        given = self._rule.rows
+        if given is None and self._context.public is not None:
+            given = self._context.public.x
+        if given is None or not len(given):
+            raise DataError(
+                "there are no rows without labels to imitate models on",
+                where=f"{type(self._rule).__name__}.rows",
+                remedy="give rows=, which may be generated, or islands.with_public(rows); in a job file, a source as data.public",
+            )
+        return np.asarray(given)
+
+    def initial(self, fed: Federation) -> Tree:
+        """Start as the training does, once the model has answered one of the rows."""
+        state = super().initial(fed)
+        learner: Any = self._context.learner
+        answer_rows(learner.export(global_model(state)), self._rows[:1], f"{type(self._rule).__name__}.rows")
+        return state
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Run a round, and let its mean imitate its models."""
+        state, row = await super().round(fed, state, number)
+        kept, state = state["aggregation"], {**state, "aggregation": None}
+        if kept is None:
+            return state, row
+        learner: Any = self._context.learner
+        params, buffers = state["server"]["params"], state["buffers"]
+        models = [learner.export({**one, **buffers}).requires_grad_(False) for one in kept["models"]]
+        mean = learner.export(global_model(state))
+        for name, one in mean.named_parameters():
+            one.requires_grad_(name in params)  # what no client trains stays
+        rng = fed.rng.child("models", number)
+        teacher = self._rule.join_models(models, deepcopy(mean), kept["sizes"], rng)
+        made = distil(teacher, self._rows, mean, self._rule.distillation)
+        own = {**dict(made.named_parameters()), **dict(made.named_buffers())}
+        fused = {name: array_of(own[name]).astype(np.asarray(value).dtype) for name, value in params.items()}
+        require_finite(fused, number)
+        state = {**state, "buffers": {name: array_of(own[name]) for name in buffers}}
+        return {**state, "server": {**state["server"], "params": fused}}, row
+
+
+def answer_rows(model: nn.Module, rows: NDArray[Any], where: str) -> torch.Tensor:
+    """Return the log probabilities that a model gives rows, ``(B, K)``.
+
+    Raises:
+        DataError: it cannot answer rows of this form.
+    """
+    try:
+        with torch.no_grad():
+            return log_probabilities(model(rows_for(model, rows)))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise DataError(
+            f"the model cannot answer rows of shape {rows.shape[1:]}: {str(error).splitlines()[0]}",
+            where=where,
+            remedy="give rows of the form that clients have, without their labels",
+        ) from error
+
+
+def rows_for(model: nn.Module, rows: Any) -> torch.Tensor:
+    """Return rows as a tensor; fractions in the model's precision."""
+    made = torch.tensor(np.asarray(rows))
+    first = next(model.parameters(), None)
+    fractions = made.is_floating_point() and first is not None and first.is_floating_point()
+    return made.to(first.dtype) if fractions and first is not None else made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,182 +390,3 @@ def _draw_gaussian(
             noise = torch.from_numpy(draw.normal(size=tuple(own.shape))).to(own.dtype)
             own.copy_(own + torch.as_tensor(spread).sqrt() * noise)
     return made
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedMD(Checked):
-    """Model distillation between clients whose models may be of different forms (Li, Wang 2019), as a program for simulated clients: ``atoll.simulate(FedMD(...), islands)`` gives each client's model.
-
-    First every client trains on the public rows, if these have labels, and on its own. In each round it answers some public rows; the server takes the mean of the answers'
-    logits, and sends it to all. Every client imitates the mean (``digest``), and trains on its own rows again (``revisit``). A reply has ``rows x classes`` numbers, whatever
-    the model's size, and it is a mean of equal weights, so a secure reducer can add it up. The paper imitates class scores by their absolute difference; here a client
-    takes `Distillation`'s divergence.
-
-    Example::
-
-        models = {name: mlp(64, 10, (16 + 8 * place,)) for place, name in enumerate(islands.names)}
-        simulate(FedMD(models=models, rows=public), islands)
-
-    Attributes:
-        models: one model, or what makes one, for all clients; or by a client's name.
-        rows: public rows, which the server sends.
-        labels: their classes, as whole numbers; ``None`` if nobody knows them.
-        rounds: how many.
-        answered: public rows of a round, drawn; 0 for all.
-        begin: the training on labelled rows before the first round.
-        digest: how a client imitates the mean.
-        revisit: the training on a client's own rows in each round; its temperature does not count.
-        reducer: how answers are added up; ``None`` for plainly.
-    """
-
-    models: Any = field(repr=False)
-    rows: NDArray[Any] = field(repr=False)
-    labels: NDArray[Any] | None = field(default=None, repr=False)
-    rounds: int = 10
-    answered: int = 0
-    begin: Distillation = field(default_factory=Distillation)
-    digest: Distillation = field(default_factory=lambda: Distillation(steps=50))
-    revisit: Distillation = field(default_factory=lambda: Distillation(steps=50))
-    reducer: Reducer | None = None
-
-    def __post_init__(self) -> None:
-        settings = (Distillation, "atoll.ensemble.Distillation()")
-        require_parts(self, {"begin": settings, "digest": settings, "revisit": settings})
-        if self.rounds < 1 or self.answered < 0:
-            raise ConfigError(
-                f"rounds={self.rounds}, answered={self.answered}",
-                where="FedMD",
-                remedy="use at least one round, and 0 or more public rows",
-            )
-        if not len(self.rows):
-            raise DataError(
-                "there is no public row to answer", where="FedMD.rows", remedy="give rows, which may be generated"
-            )
-        if self.labels is not None and len(self.labels) != len(self.rows):
-            raise DataError(
-                f"{len(self.labels)} labels of {len(self.rows)} public rows",
-                where="FedMD.labels",
-                remedy="give each row its class, or labels=None",
-            )
-
-    async def __call__(self, fed: Federation) -> dict[str, nn.Module]:
-        """Run the rounds; each is recorded with the mean accuracy of the clients' models on the test rows, and that of their joined answers."""
-        self._require_models([str(name) for name in fed.parties.names])
-        chosen = self._draw(fed, 1)
-        message: Tree = {"seed": fed.rng.child("models").key % 2**31, "answer": np.asarray(self.rows)[chosen]}
-        if self.labels is not None:
-            message |= {"rows": np.asarray(self.rows), "labels": np.asarray(self.labels, np.int64)}
-        answers = await fed.sum(fed.parties, self.start, message, at="start", reducer=self.reducer)
-        for number in range(1, self.rounds + 1):
-            after = self._draw(fed, number + 1)
-            digested = {
-                "rows": np.asarray(self.rows)[chosen],
-                "mean": answers["answers"],
-                "answer": np.asarray(self.rows)[after],
-            }
-            answers = await fed.sum(fed.parties, self.turn, digested, at=("turn", number), reducer=self.reducer)
-            chosen = after
-            found = await self._show(fed, number, message["seed"])
-            fed.record({"round": number, **self._score(fed, found)})
-        return found
-
-    def _draw(self, fed: Federation, number: int) -> NDArray[np.int64]:
-        if not 0 < self.answered < len(self.rows):
-            return np.arange(len(self.rows))
-        return np.sort(fed.rng.child("rows", number).generator().choice(len(self.rows), self.answered, replace=False))
-
-    def _require_models(self, names: Sequence[str]) -> None:
-        lost = [name for name in names if isinstance(self.models, Mapping) and name not in self.models]
-        if lost:
-            raise ConfigError(
-                f"client {lost[0]!r} has no model",
-                where="FedMD.models",
-                remedy="give each client one, or one model for all",
-            )
-
-    def _model_of(self, name: str, seed: int) -> nn.Module:
-        given = self.models[name] if isinstance(self.models, Mapping) else self.models
-        return deepcopy(given) if isinstance(given, nn.Module) else seeded(given, seed)
-
-    def _restore(self, name: str, seed: int, kept: Mapping[str, Any]) -> nn.Module:
-        """Return a client's model with the values that it has kept."""
-        made = self._model_of(name, seed)
-        made.load_state_dict({key: torch.tensor(value) for key, value in kept.items()})
-        return made
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """The clients' tasks."""
-        return self.start, self.turn, self.show
-
-    @property
-    def start(self) -> Task:
-        """Train on labelled rows, and answer public ones."""
-        return Task("atoll.ensemble.distilling:start", self._start)
-
-    @property
-    def turn(self) -> Task:
-        """Imitate the mean answer, train on the client's own rows, and answer again."""
-        return Task("atoll.ensemble.distilling:turn", self._turn)
-
-    @property
-    def show(self) -> Task:
-        """Show the observer of a simulation a client's model."""
-        return Task("atoll.ensemble.distilling:show", lambda island, message: {"state": island.state["model"]})
-
-    def _start(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        made = self._model_of(island.name, int(message["seed"]))
-        if "labels" in message:
-            x, y = torch.tensor(np.asarray(message["rows"])), torch.tensor(np.asarray(message["labels"]))
-            made = _fit_labels(made, x, y, self.begin, island.rng.child("public"))
-        return self._keep(island, self._train_own(made, island, self.begin), int(message["seed"]), message["answer"])
-
-    def _turn(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        seed = int(island.state["seed"])
-        made = self._restore(island.name, seed, island.state["model"])
-        x, mean = torch.tensor(np.asarray(message["rows"])), torch.tensor(np.asarray(message["mean"]))
-        made = _imitate(made, x, mean.to(x.dtype), self.digest, island.rng.child("digest"))
-        return self._keep(island, self._train_own(made, island, self.revisit), seed, message["answer"])
-
-    def _train_own(self, made: nn.Module, island: Island, how: Distillation) -> nn.Module:
-        x, y = (
-            torch.tensor(np.asarray(island.data["x"])),
-            np.maximum(np.asarray(island.data["y"]), 0),
-        )  # of two classes also -1 and 1
-        return _fit_labels(made, x, torch.tensor(y.astype(np.int64)), how, island.rng.child("own")) if len(y) else made
-
-    def _keep(self, island: Island, made: nn.Module, seed: int, rows: Any) -> dict[str, Aggregate]:
-        """Keep a client's model as its private state, and return its answers to public rows."""
-        island.state = {
-            "seed": seed,
-            "model": {name: value.numpy().copy() for name, value in made.state_dict().items()},
-        }
-        with torch.no_grad():
-            answers = log_probabilities(made(torch.tensor(np.asarray(rows))))
-        return {"answers": Mean(answers.numpy())}
-
-    async def _show(self, fed: Federation, number: int, seed: int) -> dict[str, nn.Module]:
-        """Return the clients' models, as an observer sees them."""
-        watch = fed.scope("observer")
-        watch.settle_at(fed.parties, fed.hub, fed.home)
-        watch.observe()
-        told = (await watch.exchange(watch.parties, self.show, {}, at=("show", number))).by_name()
-        return {
-            str(name): self._restore(str(name), seed, reply["state"]).eval().requires_grad_(False)
-            for name, reply in told.items()
-        }
-
-    @staticmethod
-    def _score(fed: Federation, found: Mapping[str, nn.Module]) -> dict[str, float]:
-        test = getattr(fed.world.population, "test", None)
-        if test is None or not len(test):
-            return {}
-        x, y = torch.tensor(np.asarray(test.x)), np.asarray(test.y)
-        with torch.no_grad():
-            each = [probabilities_of(log_probabilities(one(x))) for one in found.values()]
-            joined = probabilities_of(JoinedLeaves(list(found.values()), "logits")(x))
-        alone = [score_probabilities(one, y)["accuracy"] for one in each]
-        return {
-            "test/accuracy": float(np.mean(alone)),
-            "test/joined_accuracy": score_probabilities(joined, y)["accuracy"],
-        }

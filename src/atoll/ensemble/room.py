@@ -1,4 +1,4 @@
-"""What the room of ensembles adds: a kind of job, and the rules that give users a leaf."""
+"""What the room of ensembles adds: kinds of jobs, and the rules that give users a leaf."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from atoll.core.rooms import PartKind, is_class
 
 __all__ = ["JOBS", "PARTS"]
 
-JOBS = {"ensemble": "atoll.ensemble.job:Federated"}
+JOBS = {
+    "ensemble": "atoll.ensemble.job:Federated",
+    "fedmd": "atoll.ensemble.fedmd:FedMD",
+    "fedboost": "atoll.ensemble.boosting:FedBoost",
+}
 """Maps ``job:`` of a configuration to its class."""
 
 PARTS = (

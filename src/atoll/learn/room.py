@@ -34,7 +34,7 @@ def _program(name: str) -> tuple[str, str] | None:
 PARTS = (
     PartKind(
         "algorithm", ("atoll.algorithms",), _whole, "What clients and the server compute.", "Algorithm",
-        instead=_program, further=("atoll.labels",), extra="torch",
+        instead=_program, further=("atoll.labels", "atoll.ensemble"), extra="torch",
     ),
     PartKind(
         "transform", ("atoll.learn.transforms",), is_class("atoll.learn.transforms:Transform"),
@@ -42,7 +42,7 @@ PARTS = (
     ),
     PartKind(
         "topology", ("atoll.topology",), is_class("atoll.topology:Topology"), "Which parties exchange messages.",
-        "Topology", further=("atoll.labels",), extra="torch",
+        "Topology", further=("atoll.labels", "atoll.ensemble"), extra="torch",
     ),
     PartKind(
         "graph", ("atoll.topology",), is_class("atoll.topology:Graph"), "The neighbours of each node.", "Graph"

@@ -1,0 +1,134 @@
+"""FedDF, FedMD, FedBoost and sub-models as job files between organisations: what a simulation of the same clients finds, with public rows that the server alone holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from safetensors.torch import save_file
+from torch import nn
+
+import atoll
+from atoll.core.errors import AtollError, ConfigError, PolicyError
+from atoll.core.persistence.named_results import NamedResults
+from atoll.data import Dataset
+from atoll.ensemble import FedBoost, FedMD
+from atoll.ensemble.fedmd import KEPT_MODEL
+from atoll.runtime.job_spec import JobConfig, parse_job, require_travels
+from tests.ensemble.test_distilling import ROWS
+from tests.support.work_toys import held, islands_of, sites_of
+
+SHORT = {"steps": 3, "lr": 0.05}
+MLP = {"name": "mlp", "features": 4, "outputs": 2, "hidden": [3]}
+
+
+def rows(seed: int) -> Dataset:
+    """Eight rows, whose label follows the first column."""
+    x = np.random.default_rng(seed).normal(size=(8, 4)).astype(np.float32)
+    return Dataset({"x": x, "y": (x[:, 0] > 0).astype(np.int64)}, features=["a", "b", "c", "d"])
+
+
+PARTS = {"east": rows(1), "west": rows(2)}
+
+
+def public(folder: Path, rows: np.ndarray = ROWS, columns: str = "a,b,c,d") -> dict[str, Any]:
+    """A source of public rows without labels, in another order of columns."""
+    file = folder / "public.csv"
+    order = [1, 0, 2, 3]
+    names = [columns.split(",")[place] for place in order]
+    np.savetxt(file, rows[:, order], delimiter=",", header=",".join(names), comments="")
+    return {"name": "read_csv", "path": str(file), "target": None}
+
+
+def members() -> list[nn.Module]:
+    """Two classifiers of four columns."""
+    return [nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))]
+
+
+def simulated(job: dict[str, Any]) -> Any:
+    """What a simulation of the same clients finds, with the public rows."""
+    islands = islands_of(PARTS).with_public(Dataset({"x": ROWS}, features=["a", "b", "c", "d"]))
+    return atoll.simulate(parse_job(dict(job)).made(), islands, seed=3, engine="inline", progress=False)
+
+
+def test_feddf_in_a_job_file_is_the_simulation(tmp_path: Path) -> None:
+    topology = {"name": "FedDF", "distillation": SHORT}
+    job = {"model": MLP, "topology": topology, "rounds": 2, "selection": "Everyone", "seed": 3}
+    there = held({**job, "data": {"public": public(tmp_path)}}, sites_of(PARTS), tmp_path / "job")
+    found = load_file(there["model"])
+    for name, value in simulated(job).params.items():
+        assert np.allclose(found[name], value, atol=1e-6)
+    with pytest.raises(AtollError, match=r"no rows without labels.*data\.public"):
+        held(job, sites_of(PARTS), tmp_path / "without")
+    with pytest.raises(AtollError, match=r"no column 'd' \(in data set 'public'\)"):
+        held({**job, "data": {"public": public(tmp_path, columns="a,b,c,z")}}, sites_of(PARTS), tmp_path / "other")
+
+
+def test_fedmd_in_a_job_file_leaves_models_at_their_sites(tmp_path: Path) -> None:
+    models = {"east": MLP, "west": {"name": "mlp", "features": 4, "outputs": 2, "hidden": [5]}}
+    steps = dict.fromkeys(("begin", "imitation", "revisit"), SHORT)
+    job = {"job": "fedmd", "models": models, "rounds": 2, "answered": 10, **steps, "seed": 3}
+    kept = {name: NamedResults() for name in PARTS}
+    there = held({**job, "data": {"public": public(tmp_path)}}, sites_of(PARTS), tmp_path / "job", results=kept)
+    assert there["result"] == {"clients": 2, "models": f"at each site, as the result {KEPT_MODEL}"}
+    assert there["model"] is None
+    for name, model in simulated(job).outcome.items():
+        mine = kept[name].get(name, KEPT_MODEL)
+        assert mine.keys() == model.state_dict().keys()
+        assert all(np.allclose(mine[key], value, atol=1e-6) for key, value in model.state_dict().items())
+    with pytest.raises(AtollError, match=r"no public row to answer.*data\.public"):
+        held(job, sites_of(PARTS), tmp_path / "without")
+    with pytest.raises(AtollError, match="'west' has no model"):
+        held({**job, "models": {"east": MLP}}, sites_of(PARTS), tmp_path / "lost")
+
+
+def test_no_server_of_another_organisation_sees_a_model_of_fedmd() -> None:
+    job = FedMD(models=atoll.models.mlp(4, 2, (3,)), rows=ROWS)
+    ready = job.prepare(islands_of(PARTS))
+    island: Any = SimpleNamespace(remote=True, state={"model": {}})
+    with pytest.raises(PolicyError, match=f"stays with it.*{KEPT_MODEL}"):
+        ready.show(island, {})
+    assert [event.kind for event in ready.most(8)] == ["non-private"]
+    seen = {(one.who, one.sees) for one in job.explain(islands_of(PARTS)).exposures}
+    assert ("every client", "the mean of answers to public rows, classes x rows numbers") in seen
+
+
+def test_fedboost_in_a_job_file_reads_members_at_the_server(tmp_path: Path) -> None:
+    """Sites have the forms of the members; numbers come with the draw."""
+    for place, one in enumerate(members()):
+        save_file({name: value + 0.5 for name, value in one.state_dict().items()}, tmp_path / f"{place}.safetensors")
+    name = f"{__name__}:members"
+    job = {"job": "fedboost", "members": name, "saved": str(tmp_path), "sampled": 1, "rounds": 3, "seed": 3}
+    there = held(job, sites_of(PARTS), tmp_path / "job")
+    weights = simulated(job).outcome.weights
+    assert list(there["result"]["weights"].values()) == pytest.approx(weights.tolist(), abs=1e-9)
+    plain = simulated({**job, "saved": None}).outcome.weights
+    assert abs(plain - weights).max() > 1e-4
+    with pytest.raises(AtollError, match=r"0\.safetensors is no file of this member"):
+        held({**job, "saved": str(tmp_path / "none")}, sites_of(PARTS), tmp_path / "lost")
+
+
+def test_what_makes_members_travels_by_its_name() -> None:
+    made = JobConfig.of(FedBoost(members=members, rounds=3))
+    assert made.plain()["members"] == f"{__name__}:members"
+    with pytest.raises(ConfigError, match=r"'tests' lies in .* which does not travel.*in job: members"):
+        require_travels(made)
+    with pytest.raises(ConfigError, match="lambda cannot travel"):
+        JobConfig.of(FedBoost(members=lambda: members()))
+    with pytest.raises(ConfigError, match="no module 'nowhere'"):
+        require_travels(made.model_copy(update={"members": "nowhere:members"}))
+
+
+def test_sub_models_can_be_named_in_a_job_file() -> None:
+    algorithm = {"name": "HeteroFL", "base": "FedAvg", "widths": [0.5, 1.0]}
+    job = parse_job(
+        {"model": MLP, "algorithm": algorithm, "topology": {"name": "DeviceWidths", "clients": {"east": 0.5}}}
+    )
+    made: Any = job.made()
+    assert made.algorithm.level(made.topology.clients["east"]) == 1
+    assert "HeteroFL" in made.names()
+    assert "HeteroFL" in atoll.Training.known_names()
