@@ -505,7 +505,7 @@ def test_three_answers_that_isolate_a_row_together_are_not_all_given(guarded: bo
     from atoll.statistics.combined import CellClasses
 
     if not guarded:
-        monkeypatch.setattr(CellClasses, "isolates", lambda classes, least: False)
+        monkeypatch.setattr(CellClasses, "isolates", lambda classes, least, of=(): False)
     with connected({"north": site(people(40), **PEOPLE), "south": site(people(40, 100), **PEOPLE)}, policy_of(5, **ALLOWED)) as db:  # fmt: skip
         told = [db.sql(text).rows[0][0] * sign for text, sign in THREE[:2]]
         if guarded:

@@ -317,3 +317,56 @@ async def _asked(place: Path, data: dict[str, list[str]], jobs: list[dict[str, A
             (manifest,) = [path for path in where if path.name == "manifest.json"] or [None]
             found.append({**ended, "result": json.loads(manifest.read_text())["result"] if manifest else None})
     return found
+
+
+def known_people(rows: int, first: int, offset: float = 0.0) -> pd.DataFrame:
+    """Pay that nobody should know, and what others know of people: ages, who is in intensive care, an old unit of the same (all but one are equal), and a total of two columns that is wrong once."""
+    draw = np.random.default_rng(first)
+    made = pd.DataFrame({"pay": draw.normal(3000, 400, rows).round(2), "age": draw.integers(20, 70, rows) / 10})
+    made["icu"] = offset + (np.arange(rows) == 3) * (1e-6 if offset else 1.0)
+    made["dead"] = np.arange(rows) // 2 % 2
+    made["sum"] = (made["age"] + made["dead"] + 0.3 * (np.arange(rows) == 7)).round(1)
+    return made
+
+
+@pytest.mark.parametrize("more", [{}, {"reducer": SecureAggregation(), "columns": ["pay", "age", "icu", "dead", "sum"]}], ids=["by site", "sums"])  # fmt: skip
+@pytest.mark.parametrize("offset", [0.0, 1e9])
+def test_correlations_with_what_others_know_isolate_nobody(more: dict[str, Any], offset: float) -> None:
+    """``sum pay`` and ``sum pay icu`` are the pay of the only one in intensive care; ``sum pay (sum - age - dead)`` that of the one whose total is wrong."""
+    site = {"north": known_people(60, 0, offset), "south": known_people(50, 1, offset)}
+    told = dict(zip(("few", "all"), (described(site, correlations=True, min_count=least, **more) for least in (5, 1)), strict=True))  # fmt: skip
+    names, matrix = told["few"].correlations or ((), np.zeros((0, 0)))
+    shown = {(a, b) for a, row in zip(names, matrix, strict=True) for b, r in zip(names, row, strict=True) if np.isfinite(r) and a < b}  # fmt: skip
+    assert shown == {("age", "pay"), ("dead", "pay"), ("age", "dead"), ("age", "sum"), ("dead", "sum")}
+    pooled = pd.concat(site.values()).corr()
+    for a, b in shown:
+        assert matrix[list(names).index(a), list(names).index(b)] == pytest.approx(pooled.loc[a, b], abs=1e-6)
+    assert sum("the correlation of pay and icu" in line for line in told["few"].withheld) == (1 if more else 2)
+    assert np.isfinite((told["all"].correlations or ((), np.zeros((0, 0))))[1]).all()
+
+
+@pytest.mark.parametrize("more", [{}, {"reducer": SecureAggregation()}], ids=["by site", "sums"])
+def test_correlations_of_several_requests_are_combined(more: dict[str, Any], tmp_path: Path) -> None:
+    """Each request tells what it may; that of the wrong total comes when the two columns that it adds are told already."""
+    site = {"north": known_people(60, 0), "south": known_people(50, 1)}
+    shown = []
+    for columns in (["pay", "age"], ["pay", "dead"], ["pay", "sum"]):
+        job = Statistics(columns=columns, correlations=True, min_count=5, request=" and ".join(columns), **more)
+        found = atoll.simulate(job, site, engine="inline", results=tmp_path).outcome
+        shown.append(bool(np.isfinite(found.correlations[1][0, 1])))
+    assert shown == [True, True, False]
+
+
+def test_a_server_that_asks_for_pairs_to_which_a_party_objects_gets_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    from atoll.statistics import by_sums
+
+    plain = by_sums._Sums._contact
+
+    async def asking(self: Any, name: str, task: Any, message: Any) -> Any:
+        if len(message.get("pairs", ())):
+            message = {**message, "pairs": np.ones_like(message["pairs"])}
+        return await plain(self, name, task, message)
+
+    monkeypatch.setattr(by_sums._Sums, "_contact", asking)
+    with pytest.raises(AtollError, match="sums of products of pay, icu and earlier answers together show fewer than min_count=5 rows"):  # fmt: skip
+        described({"north": known_people(60, 0), "south": known_people(50, 1)}, reducer=SecureAggregation(), columns=["pay", "icu"], correlations=True, min_count=5)  # fmt: skip

@@ -175,7 +175,7 @@ def _remember(island: Any, least: int, method: str) -> None:
     """
     table = table_of(island.data)
     plan = StatisticsPlan(request=f"fit of {method}", min_count=least)
-    remember(island, plan, table, plan.cells_of(table))
+    remember(island, plan, table, plan.cells_of(table)).keep(island)
 
 
 def _summands(made: Mapping[str, NDArray[Any]], message: Any) -> dict[str, Sum]:

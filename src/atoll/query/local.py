@@ -600,7 +600,7 @@ class AnsweredCells:
             for (place, cell), value in zip(pairs, values, strict=True):
                 if one.labels[place] >= 0 and one.keys[one.labels[place]] == json.dumps(self._told[cell]):
                     weights[place] = value
-            made.append(replace(one, weights=weights, of=covariate.column))
+            made.append(replace(one, weights=weights, of=(covariate.column,)))
         return made
 
     def _sets(self, condition: int, pairs: Sequence[tuple[int, int]]) -> list[RowSets]:

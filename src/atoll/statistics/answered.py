@@ -10,8 +10,8 @@ names, by which conditions or groups it reaches a set, who asks, and in which jo
   ``n_j`` of its rows in the earlier set ``j`` of ``N_j``. A difference of 1 to ``min_count - 1`` rows is refused.
 
 * Where other parties hold the rest of a set (``keys``), two sets of one key are compared even without a common row: the others' rows may be the same in both.
-* All sets together: no sum of them with any weights, nor of sums of products over them (``weights``), may rest on fewer than ``min_count`` rows (`atoll.statistics.combined`, which says what is proven and what is excused). Statistics as sums over
-  parties are left out: there the server withholds groups after it has the sums, and a party does not learn which.
+* All sets together: no sum of them with any weights, nor of sums of products over them (``weights``), may rest on fewer than ``min_count`` rows (`atoll.statistics.combined`, which says what is proven and what is excused). Groups as sums over
+  parties are left out: there the server withholds them after it has the sums, and a party does not learn which.
 
 Rows are compared by a hash of their content, so rows that were added to the table or changed are seen too. What people conclude from many answers by other means than sums, such as by which of them were
 refused, no record sees: against that only noise with a budget helps (``epsilon``).
@@ -66,7 +66,7 @@ class RowSets:
     keys: Sequence[str] = ()
     combined: bool = True
     weights: NDArray[Any] | None = None
-    of: str = ""
+    of: tuple[str, ...] = ()
 
     def packed(self) -> dict[str, Any]:
         """The sets as a message."""
@@ -74,7 +74,7 @@ class RowSets:
         squeezed = np.frombuffer(zlib.compress(small.tobytes(), 1), np.uint8)
         made = {"names": list(self.names), "labels": squeezed, "dtype": small.dtype.str, "described": self.described}
         if self.weights is not None:
-            made["of"] = self.of
+            made["of"] = list(self.of)
             made["weights"] = np.frombuffer(zlib.compress(self.weights.astype("<i4").tobytes(), 1), np.uint8)
         return made | ({"keys": list(self.keys)} if self.keys else {}) | ({} if self.combined else {"combined": False})
 
@@ -94,8 +94,13 @@ class RowSets:
             keys,
             combined,
             weights,
-            str(message.get("of", "")),
+            _read_names(message.get("of", ())),
         )
+
+
+def _read_names(of: Any) -> tuple[str, ...]:
+    """What is multiplied: a record of old has one name."""
+    return ((of,) if of else ()) if isinstance(of, str) else tuple(of)
 
 
 def row_hashes(table: DataTable) -> Hashes:
@@ -237,6 +242,23 @@ class AnswerRecord:
         self.made.append(sets)
         return True
 
+    def combines(self, sets: Sequence[RowSets], *, try_only: bool = False) -> bool:
+        """Take note of sums of products; false, and no note, if a combination of all sums shows too few rows.
+
+        Args:
+            sets: the sets, with weights.
+            try_only: take no note.
+        """
+        if self.least <= 1:
+            return True
+        before = self._classes
+        fits = not sets or self._combines(sets)
+        if try_only:
+            self._classes = before
+        elif fits:
+            self.made += sets
+        return fits
+
     def _combines(self, sets: Sequence[RowSets]) -> bool:
         """Take note of sets, unless a combination of all sets shows too few rows."""
         if self._classes is None:
@@ -247,7 +269,8 @@ class AnswerRecord:
             return True
         for one in (one for one in sets if one.combined):
             with_sets.add_cells(*_place_sets(one, places, classes.rows))
-        if with_sets.isolates(self.least):
+        of = {name for one in sets if one.combined for name in one.of or ("",)}
+        if with_sets.isolates(self.least, () if "" in of else sorted(of)):
             return False
         self._classes = with_sets, places
         return True
@@ -311,7 +334,7 @@ def _classes_of(record: Any, hashes: Hashes) -> tuple[CellClasses, NDArray[np.in
     return made, mine
 
 
-def _place_sets(sets: RowSets, places: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], int, NDArray[np.int64] | None, str]:  # fmt: skip
+def _place_sets(sets: RowSets, places: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], int, NDArray[np.int64] | None, tuple[str, ...]]:  # fmt: skip
     """Labels, number and weights of sets over the rows of all tables, ``(size,)`` each, and what they multiply."""
     labels = np.full(size, -1, np.int64)
     labels[places] = sets.labels
@@ -338,7 +361,7 @@ def _list_known(record: Any, version: str) -> set[Any]:
 
 def _key(packed: Mapping[str, Any]) -> tuple[Any, ...]:
     """What two equal packed sets have in common."""
-    plain = bytes(np.asarray(packed["labels"], np.uint8)), str(packed["dtype"]), bool(packed["described"]), bytes(np.asarray(packed.get("weights", ()), np.uint8)), str(packed.get("of", ""))  # fmt: skip
+    plain = bytes(np.asarray(packed["labels"], np.uint8)), str(packed["dtype"]), bool(packed["described"]), bytes(np.asarray(packed.get("weights", ()), np.uint8)), _read_names(packed.get("of", ()))  # fmt: skip
     return *plain, tuple(packed.get("keys", ())), bool(packed.get("combined", True))
 
 

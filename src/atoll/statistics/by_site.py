@@ -57,6 +57,7 @@ async def by_site(fed: Federation, job: Statistics) -> Summary:
             await fed.checkpoint(state)
         for reply, told in zip(replies, state["binned"], strict=True):
             withheld += reply.with_bins(told, edges)
+            withheld += [f"{reply.site}: the correlation of {a} and {b}: with other sums it shows fewer than min_count={job.least_rows} rows" for a, b in told.get("unrelated", ())]  # fmt: skip
         parts = [Relations.unpack(told["relations"]) for told in state["binned"] if told["relations"] is not None]
         for part in parts:
             related = part if related is None else related.merge(part)

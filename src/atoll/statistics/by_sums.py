@@ -69,7 +69,7 @@ class _Sums:
         self.plan = self.job.plan
         self.agreed = await agreed_columns(self.fed, self.job, self.state["kinds"])
         self.state["kinds"] = dict(self.agreed.kinds)
-        survey = await self._contact("survey", surveyed, {})
+        survey = await self._contact("survey", surveyed, {"correlations": self.job.correlations})
         counts = np.asarray(survey["counts"])
         self._sizes = np.asarray(survey["tops"]).sum(
             axis=2
@@ -185,7 +185,7 @@ class _Sums:
             "scales": spans,
             "bits": bits,
             "edges": edges,
-            "correlations": self.job.correlations,
+            "pairs": np.asarray(survey["objections"]) == 0 if self.job.correlations else np.zeros((0, 0), bool),
         }
         central = await self._contact("centred", central_sums, message)
         powers = np.asarray(central["powers"]) * 2.0**-bits
@@ -207,7 +207,7 @@ class _Sums:
         number, found = 0, scales
         while number == 0 or (number < _SPREADS and (found < scales * 2.0**-12).any()):
             scales = found
-            message = {"centres": means, "scales": scales, "bits": bits, "edges": {}, "correlations": False}
+            message = {"centres": means, "scales": scales, "bits": bits, "edges": {}, "pairs": np.zeros((0, 0), bool)}
             powers = (await self._contact(f"spread {number}", central_sums, message))["powers"]
             most = np.maximum(np.asarray(powers)[0], 0) + len(
                 self.state["sites"]
@@ -263,6 +263,9 @@ class _Sums:
         )
         if self._coarse:
             withheld += [f"min and max of {name}: they are values of single rows" for name in self.agreed.numbers]
+            objections = np.triu(np.asarray(survey.get("objections", np.zeros((0, 0)))))
+            names = self.agreed.numbers
+            withheld += [f"the correlation of {names[i]} and {names[j]}: with other sums it shows fewer than min_count={self.job.least_rows} rows of a site" for i, j in np.argwhere(objections).tolist()]  # fmt: skip
         precision = f"within {len(self.state['sites'])} x 2^-{central['fraction'] + 1} of the column's range a value's sum, from fixed point"
         return Summary(
             whole=parts.get(self.agreed.keys[0], RowsSummary(None)),
@@ -323,7 +326,8 @@ class _Sums:
             return None
         unit = 2.0 ** -int(central["fraction"])
         rows = [np.asarray(central[f"related {name}"]) * unit for name in ("sums", "squares", "products")]
-        related = Relations(np.asarray(central["both"], dtype=np.float64), *rows).hiding(self.job.least_rows)
+        related = Relations(np.asarray(central["both"], dtype=np.float64), *rows)
+        related = related.keeping(related.visible(self.job.least_rows))
         return self.agreed.numbers, related.correlations()
 
 

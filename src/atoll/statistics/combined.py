@@ -20,12 +20,14 @@ therefore excused: one class for each independent cell of them counts as hidden 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WEIGHTS", "CellClasses", "find_few"]
+__all__ = ["WEIGHTS", "CellClasses", "find_few", "weigh_values"]
 
 WEIGHTS = 8_388_593
 """Weights are residues modulo this prime."""
@@ -39,6 +41,33 @@ _CHUNK = 1 << 24
 """Entries that are multiplied at once."""
 Matrix = NDArray[np.float64]
 _GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
+_DIGITS = 15
+"""Digits of numbers with a fraction that count: what two computations of the same number agree in."""
+
+
+def weigh_values(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Numbers as weights modulo `WEIGHTS`, ``(rows,)``; 0 for one that is missing.
+
+    Whole numbers are themselves. Others count as multiples of a power of ten of which the largest has 15 digits, so that columns which add up in decimals do so here. Where that would make two
+    numbers one, as of 10^9 and 10^9 + 2^-20, all are the fractions ``m 2^e`` that they are: then they differ however far from 0 they lie.
+
+    Args:
+        values: numbers or truth values of one column, ``(rows,)``.
+    """
+    if values.dtype.kind in "bui":
+        return np.asarray(values.astype(np.int64) % WEIGHTS if values.dtype.kind != "u" else (values % WEIGHTS).astype(np.int64))  # fmt: skip
+    x = np.where(np.isfinite(values), values, 0.0).astype(np.float64)
+    largest = float(np.abs(x).max(initial=0.0))
+    if largest < 2.0**53 and (x == np.rint(x)).all():
+        return x.astype(np.int64) % WEIGHTS
+    power = _DIGITS - 1 - math.floor(math.log10(largest))
+    scaled = np.rint(x * 10.0 ** (power // 2) * 10.0 ** (power - power // 2))
+    if len(np.unique(scaled)) == len(np.unique(x)):
+        return scaled.astype(np.int64) % WEIGHTS
+    fraction, exponent = np.frexp(x)
+    powers = {int(e): pow(2, int(e) - 53, WEIGHTS) for e in np.unique(exponent)}
+    whole = np.ldexp(fraction, 53).astype(np.int64) % WEIGHTS
+    return np.asarray(whole * np.array([powers[int(e)] for e in exponent], np.int64) % WEIGHTS)
 
 
 class CellClasses:
@@ -54,7 +83,7 @@ class CellClasses:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        self.cells: list[tuple[NDArray[np.int64], int, NDArray[np.int64] | None, str]] = []
+        self.cells: list[tuple[NDArray[np.int64], int, NDArray[np.int64] | None, tuple[str, ...]]] = []
         self._codes: dict[str, NDArray[np.uint64]] = {}
 
     def copy(self) -> CellClasses:
@@ -63,14 +92,14 @@ class CellClasses:
         made.cells, made._codes = list(self.cells), dict(self._codes)
         return made
 
-    def add_cells(self, labels: NDArray[np.int64], count: int, weights: NDArray[np.int64] | None = None, of: str = "") -> None:  # fmt: skip
+    def add_cells(self, labels: NDArray[np.int64], count: int, weights: NDArray[np.int64] | None = None, of: tuple[str, ...] = ()) -> None:  # fmt: skip
         """Take in a family of disjoint cells.
 
         Args:
             labels: the place of each row's cell, -1 for none.
             count: the number of cells.
             weights: what the rows are multiplied by.
-            of: what is multiplied: sums of it are combined with each other and with sums without weights. Empty for anything.
+            of: what is multiplied: sums of each of these are combined with each other and with sums without weights. Empty for anything.
         """
         # The sum of a random-looking word for each cell that a row is in: 64 bits tell the classes apart as they tell rows.
         words = _spread(np.arange(count + 1, dtype=np.uint64) + np.uint64(1 + len(self.cells) * (1 << 32)))
@@ -78,12 +107,18 @@ class CellClasses:
         more = words[labels]
         if weights is not None:
             more = np.where((labels < 0) | (weights == 0), np.uint64(0), _spread(more + weights.astype(np.uint64)))
-        self._codes[of] = self._codes.get(of, np.zeros(self.rows, np.uint64)) + more
+        for one in of or ("",):
+            self._codes[one] = self._codes.get(one, np.zeros(self.rows, np.uint64)) + more
         self.cells.append((labels, count, weights, of))
 
-    def isolates(self, least: int) -> bool:
-        """Whether a combination of the cells shows fewer rows than ``least``."""
-        return any(self._isolates(of, least) for of in ([one for one in self._codes if one] or [""]))
+    def isolates(self, least: int, of: Collection[str] = ()) -> bool:
+        """Whether a combination of the cells shows fewer rows than ``least``.
+
+        Args:
+            least: the minimum count.
+            of: only of these, if anything else was looked at before.
+        """
+        return any(self._isolates(one, least) for one in (of or [one for one in self._codes if one] or [""]))
 
     def _isolates(self, of: str, least: int) -> bool:
         """The same of what sums of one thing show."""
@@ -94,7 +129,7 @@ class CellClasses:
             return False
         parts, few = [], []
         for labels, count, weights, added in self.cells:
-            if added not in ("", of):
+            if added and of not in added:
                 continue
             inside = labels[first][None] == np.arange(count)[:, None]
             parts.append(inside if weights is None else inside * weights[first].astype(np.float64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -17,13 +17,14 @@ from atoll.data.table import DataTable
 
 from .answered import AnswerRecord, RowSets, base_sets
 from .columns import TableColumn, table_of
+from .combined import weigh_values
 from .disclosure import coarsen, hidden, show_counts
 from .histogram import counts_in
 from .moments import CentralMoments, Relations
 from .plan import Cell, StatisticsPlan
 from .sketch import Sketch, refine_counts
 
-__all__ = ["binned", "described", "next_bits", "remember"]
+__all__ = ["binned", "described", "next_bits", "remember", "tell_products"]
 
 
 def _read_promise(message: Any) -> Disclosure:
@@ -75,16 +76,82 @@ def visible(cells: list[Cell], least: int, of: int) -> tuple[list[Cell], list[An
     return kept, withheld
 
 
-def remember(island: Any, plan: StatisticsPlan, table: DataTable, cells: list[Cell]) -> None:
-    """Refuse a request for sums over parties whose rows differ from answered ones by too few; else add them to the record, before the reply is made.
+def remember(island: Any, plan: StatisticsPlan, table: DataTable, cells: list[Cell]) -> AnswerRecord:
+    """The record with a request for sums over parties, unless its rows differ from answered ones by too few. Keep it before the reply is made.
 
     Raises:
         PolicyError: names the earlier request.
     """
     record = AnswerRecord.opened(island, plan.request, plan.min_count, table)
-    sets = [replace(one, combined=False) for one in base_sets(cells, plan.base, len(table))]
-    record.describe(sets, alone=False)
-    record.keep(island)
+    # Whether all rows are told a party knows, if it has enough of them; whether a group is, it does not learn.
+    for family in dict.fromkeys(cell.family for cell in cells):
+        sets = base_sets([cell for cell in cells if cell.family == family], plan.base, len(table))
+        record.describe([replace(one, combined=not family) for one in sets], alone=False)
+    return record
+
+
+def tell_products(record: AnswerRecord, plan: StatisticsPlan, cell: Cell, columns: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_], of: int) -> NDArray[np.bool_]:  # fmt: skip
+    """The pairs of columns whose sums of products may be told: those that show few rows neither by themselves nor with all other sums. The record takes note of them.
+
+    What a column is multiplied with others may know. Then each sum is an equation for the column: ``sum (pay - a) (icu - b)`` and ``sum pay`` give the pay of the only one in intensive care.
+    If a column lacks values, sums of the other one over the rows that have both are equations too.
+
+    Args:
+        record: what was answered.
+        plan: the settings.
+        cell: the rows.
+        columns: name -> the cell's values.
+        wanted: the pairs that are asked for, ``(columns, columns)``, symmetric.
+        of: rows of the table.
+    """
+    if plan.min_count <= 1 or len(columns) < 2:
+        return wanted
+    labels = _within(np.zeros(of, np.int64), cell)
+    names = list(columns)
+    factors = [_list_factors(labels, values) for values in columns.values()]
+
+    def make_sets(pairs: NDArray[np.bool_]) -> list[RowSets]:
+        made = []
+        for j, own in enumerate(factors):
+            multiplied = tuple(
+                name for name, asked in zip(names, pairs[:, j], strict=True) if asked and name != names[j]
+            )
+            made += [RowSets([f"{plan.base} times {names[j]}"], labels, weights=one, of=multiplied) for one in own if multiplied]  # fmt: skip
+        return made
+
+    if record.combines(make_sets(wanted)):
+        return wanted
+    told = np.diag(np.diag(wanted))
+    left = [(i, j) for j in range(len(names)) for i in range(j) if wanted[i, j]]
+    parts = [[pair for pair in left if record.combines(make_sets(_pairs_of([pair], len(names))), try_only=True)]]
+    while parts:  # in halves, until one pair shows too much with those before it
+        part = parts.pop()
+        more = told | _pairs_of(part, len(names))
+        if record.combines(make_sets(more), try_only=True):
+            told = more
+        elif len(part) > 1:
+            parts += [part[len(part) // 2 :], part[: len(part) // 2]]
+    record.combines(make_sets(told))
+    return told
+
+
+def _list_factors(labels: NDArray[np.int64], values: NDArray[Any]) -> list[NDArray[np.int64]]:
+    """What rows are multiplied by in sums with a column: its value, and whether there is one if it lacks some."""
+    made = []
+    there = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
+    for one in (weigh_values(values), *([] if there.all() else [there.astype(np.int64)])):
+        weights = np.zeros(len(labels), np.int64)
+        weights[labels >= 0] = one
+        made.append(weights)
+    return made
+
+
+def _pairs_of(pairs: Sequence[tuple[int, int]], size: int) -> NDArray[np.bool_]:
+    """Pairs as a symmetric matrix."""
+    made = np.zeros((size, size), bool)
+    for i, j in pairs:
+        made[i, j] = made[j, i] = True
+    return made
 
 
 class _Cell:
@@ -209,13 +276,19 @@ def binned(island: Any, message: Any) -> Tree:
                     columns[name], cell, np.asarray(edges), plan.min_count, record, len(table)
                 )
         told.append({"family": cell.family, "label": cell.label, "counts": counts, "withheld": hides})
-    record.keep(island)
     means = message["means"]
     related: Tree = None
+    unrelated: list[Tree] = []
     if means and cells and not cells[0].family:
-        sums = Relations.of([columns[name].numbers(cells[0].rows) for name in means], list(means.values()))
-        related = sums.hiding(plan.min_count).pack()
-    return {"cells": told, "relations": related}
+        values = {name: columns[name].numbers(cells[0].rows) for name in means}
+        sums = Relations.of(list(values.values()), list(means.values()))
+        wanted = sums.visible(plan.min_count)
+        pairs = tell_products(record, plan, cells[0], values, wanted, len(table))
+        related = sums.keeping(pairs).pack()
+        names = list(values)
+        unrelated = [[names[i], names[j]] for i, j in np.argwhere(np.triu(wanted & ~pairs)).tolist()]
+    record.keep(island)
+    return {"cells": told, "relations": related, "unrelated": unrelated}
 
 
 def _bins(

@@ -270,15 +270,22 @@ class Relations:
         """The sums over both sets of rows."""
         return Relations(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    def hiding(self, least: int) -> Relations:
-        """The same without pairs that fewer than ``least`` rows have, and without pairs that lack only so few of the rows that have one of them.
+    def visible(self, least: int) -> NDArray[np.bool_]:
+        """The pairs that ``least`` rows have, without those that lack only fewer of the rows that have one of them.
 
         Sums over the rows with both columns, and over those with one, differ by the rows between.
         """
         alone = np.diag(self.both)
         lacks = np.minimum(*(np.where(gap > 0, gap, np.inf) for gap in (alone[:, None] - self.both, alone - self.both)))
-        keep = (self.both >= least) & (lacks >= least)
-        return Relations(*(np.where(keep, getattr(self, f.name), 0.0) for f in fields(self)))
+        return np.asarray((self.both >= least) & (lacks >= least))
+
+    def keeping(self, pairs: NDArray[np.bool_]) -> Relations:
+        """The same with zeros for all other pairs.
+
+        Args:
+            pairs: which are kept, ``(columns, columns)``.
+        """
+        return Relations(*(np.where(pairs, getattr(self, f.name), 0.0) for f in fields(self)))
 
     def correlations(self) -> Matrix:
         """Pearson's correlations, ``(columns, columns)``; NaN where fewer than two rows have both or a column is constant."""

@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.algebra.aggregate import Sum
-from atoll.core.errors import DataError
+from atoll.core.errors import DataError, PolicyError
 from atoll.core.requests.disclosure import Disclosure
 from atoll.core.requests.task import task
 
+from .answered import AnswerRecord
 from .columns import TableColumn, settle_kind, table_of
-from .described import remember
+from .described import remember, tell_products
 from .disclosure import coarsen, reach
 from .histogram import counts_in
 from .moments import Relations
@@ -72,15 +73,17 @@ def _read_promise(message: Any) -> Disclosure:
     return Disclosure(int(message["plan"]["min_count"]))
 
 
-def _read_request(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, TableColumn], list[Cell]]:
-    """The plan, the rows, the agreed columns and the agreed cells of a party.
+def _read_request(island: Any, message: Any) -> tuple[StatisticsPlan, int, dict[str, TableColumn], list[Cell], AnswerRecord]:  # fmt: skip
+    """The plan, the rows, the agreed columns and the agreed cells of a party, and its record, which is kept.
 
     Raises:
         DataError: a column is of another kind here.
+        PolicyError: the rows differ from answered ones by too few.
     """
     plan, table, columns, cells = agreed_parts(island, message)
-    remember(island, plan, table, [cell for cell in cells if cell.size(len(table))])
-    return plan, len(table), columns, cells
+    record = remember(island, plan, table, [cell for cell in cells if cell.size(len(table))])
+    record.keep(island)
+    return plan, len(table), columns, cells, record
 
 
 def _numbers(columns: Mapping[str, TableColumn]) -> list[TableColumn]:
@@ -101,7 +104,7 @@ def named(island: Any, message: Any) -> Any:
 @task(discloses=_read_promise)
 def surveyed(island: Any, message: Any) -> Sums:
     """Rows, values and missing values of each cell, the first bits of the values' keys, and counts of the agreed categories."""
-    plan, of, columns, cells = _read_request(island, message)
+    plan, of, columns, cells, record = _read_request(island, message)
     numbers = _numbers(columns)
     counts = np.zeros((2, len(cells), len(numbers)), np.int64)
     tops = np.zeros((len(cells), len(numbers), 1 << STEP), np.int64)
@@ -120,7 +123,16 @@ def surveyed(island: Any, message: Any) -> Sums:
     for name, column in columns.items():
         if column.kind != "number":
             found[f"values {name}"] = _whole([_count_agreed(column, cell, plan, of) for cell in cells])
+    if message.get("correlations"):
+        related = _list_related(columns, cells[0], plan)
+        every = np.ones((len(related), len(related)), bool)
+        found["objections"] = _whole(~tell_products(record, plan, cells[0], related, every, of))
     return found
+
+
+def _list_related(columns: Mapping[str, TableColumn], cell: Cell, plan: StatisticsPlan) -> dict[str, NDArray[np.float64]]:  # fmt: skip
+    """The values of the columns that may correlate."""
+    return {column.name: _clip_values(column, cell, plan.min_count) for column in _numbers(columns) if column.single}
 
 
 def _count_agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int) -> list[int]:
@@ -134,7 +146,7 @@ def _count_agreed(column: TableColumn, cell: Cell, plan: StatisticsPlan, of: int
 @task(discloses=_read_promise)
 def next_sums(island: Any, message: Any) -> Sums:
     """How many values have which next bits, for each target: place of a cell, column, and the known bits."""
-    plan, _, columns, cells = _read_request(island, message)
+    plan, _, columns, cells, _ = _read_request(island, message)
     known, bits = int(message["known"]), int(message["bits"])
     values = {(k, name): _order_values(columns[name], cells[k], plan) for k, name, _ in message["targets"]}
     rows = [refine_counts(values[k, name], int(prefix), known, bits) for k, name, prefix in message["targets"]]
@@ -150,7 +162,7 @@ def _order_values(column: TableColumn, cell: Cell, plan: StatisticsPlan) -> NDAr
 @task(discloses=_read_promise)
 def first_sums(island: Any, message: Any) -> Sums:
     """Sums of ``(x - centre) / scale`` of each cell and column, in fixed point."""
-    _, _, columns, cells = _read_request(island, message)
+    _, _, columns, cells, _ = _read_request(island, message)
     found = np.zeros((len(cells), len(message["centres"][0]) if len(cells) else 0), np.int64)
     for k, cell in enumerate(cells):
         for j, column in enumerate(_numbers(columns)):
@@ -161,8 +173,12 @@ def first_sums(island: Any, message: Any) -> Sums:
 
 @task(discloses=_read_promise)
 def central_sums(island: Any, message: Any) -> Sums:
-    """Sums of squares and cubes around the common means, histograms over common bins, and sums for correlations."""
-    plan, _, columns, cells = _read_request(island, message)
+    """Sums of squares and cubes around the common means, histograms over common bins, and sums for the correlations of the pairs that no party objects to.
+
+    Raises:
+        PolicyError: it objects to a pair.
+    """
+    plan, of, columns, cells, record = _read_request(island, message)
     numbers, bits = _numbers(columns), message["bits"]
     found = np.zeros((2, len(cells), len(numbers)), np.int64)
     edges = {name: np.asarray(row) for name, row in message["edges"].items()}
@@ -174,13 +190,19 @@ def central_sums(island: Any, message: Any) -> Sums:
     made["powers"] = _whole(found)
     for name, row in edges.items():
         made[f"bins {name}"] = _whole([counts_in(_order_values(columns[name], cell, plan), row) for cell in cells])
-    if message["correlations"]:
+    pairs = np.asarray(message["pairs"], bool)
+    if pairs.size:
         single = [j for j, column in enumerate(numbers) if column.single]
-        related = Relations.of(
-            [_clip_values(numbers[j], cells[0], plan.min_count) for j in single],
-            [float(message["centres"][0][j]) for j in single],
-            [float(message["scales"][0][j]) for j in single],
-        )
+        values = _list_related(columns, cells[0], plan)
+        if not np.array_equal(tell_products(record, plan, cells[0], values, pairs, of), pairs):
+            raise PolicyError(
+                f"sums of products of {', '.join(values)} and earlier answers together show fewer than min_count={plan.min_count} rows",
+                where=island.name,
+                remedy="leave out correlations, or columns that are nearly the same in all rows",
+            )
+        record.keep(island)
+        centres, scales = ([float(message[name][0][j]) for j in single] for name in ("centres", "scales"))
+        related = Relations.of(list(values.values()), centres, scales).keeping(pairs)
         made["both"] = _whole(related.both)
         for name in ("sums", "squares", "products"):
             made[f"related {name}"] = _whole(_to_fixed_point(getattr(related, name), bits))

@@ -52,7 +52,7 @@ def test_a_constant_column_correlates_with_nothing_and_few_rows_are_hidden() -> 
     found = Relations.of(list(x), [2.0, 0.1, 1.5])
     assert np.isnan(found.correlations()[0, 1])
     assert found.correlations()[0, 2] == pytest.approx(1.0)
-    assert np.isnan(found.hiding(3).correlations()[0, 2])
+    assert np.isnan(found.keeping(found.visible(3)).correlations()[0, 2])
 
 
 @given(p=st.lists(st.integers(0, 50), min_size=3, max_size=3), q=st.lists(st.integers(1, 50), min_size=3, max_size=3))
