@@ -31,6 +31,7 @@ from .aggregates import (
 )
 from .databases.silo import quote
 from .policy import LEVELS, QueryPolicy
+from .rules.trajectories import is_steps
 from .scopes import Scopes, find_outermost, group_keys, has_grouping_sets, merge_derived
 from .spatial import distance_of, nearest_of
 from .statement import Catalog, SqlStatement, shadow
@@ -392,9 +393,41 @@ class QueryPlanner:
                     unit = self.policy.table(table).unit
                     local = lone or not unit or self.policy.table(table).column(unit).local
                     found.append(Released(table, alias, unit, len(sources) == 1, local))
+            elif divided and self.strict and (steps := self._table_of_steps(source)):
+                unit = self.policy.table(steps).unit
+                found.append(Released(steps, alias, unit, False, lone or self.policy.table(steps).column(unit).local))
             elif divided and self.strict:
                 raise CompositionError(f"the subquery {alias} cannot be merged into the statement, and min_count={self.policy.min_count} counts rows of tables", where=self.where, remedy="write it without a subquery in FROM")  # fmt: skip
         return tuple(found)
+
+    def _table_of_steps(self, source: Any) -> str:
+        """The table of whose points a derived table has the steps (`atoll.query.rules.trajectories`): they are rows of its units; empty for another one."""
+        exp, select = self.exp, source.expression
+        base = select.args["from_"].this if isinstance(select, exp.Select) and select.args.get("from_") else None
+        if not isinstance(base, exp.Table) or self.scopes.is_cte(base):
+            return ""
+        table = base.name.lower()
+        types = {name.lower(): kind for name, kind in self.catalog.tables[table].items()}
+        unit = self.policy.table(table).unit
+        return table if unit and is_steps(select, unit, types, self.policy.table(table).points) else ""
+
+    def _number_steps(self, tree: Any, alias: str, *, keys: bool = False) -> None:
+        """Give derived steps the number of the row where each begins, in place.
+
+        Args:
+            tree: a tree as local SQL has it.
+            alias: of the derived table.
+            keys: whether only the columns of its table are kept, of all rows: which rows are points at all may not show in keys.
+        """
+        exp = self.exp
+        item = next(one for one in (tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or ())) if one.alias_or_name == alias)  # fmt: skip
+        select = item.this
+        if keys:
+            select.set("where", None)
+            select.set("expressions", [one for one in select.expressions if isinstance(one.unalias(), exp.Column)])
+        else:
+            row = exp.column(ROW, table=select.args["from_"].this.alias_or_name, quoted=True)
+            select.append("expressions", exp.alias_(row, ROW, quoted=True))
 
     # ------------------------------------------------------------------ keys
 
@@ -438,14 +471,19 @@ class QueryPlanner:
         for join in tree.args.get("joins") or ():
             if join.args.get("on") is not None:
                 join.set("on", self._guarded_node(join.args["on"]))
-        parts = [tree.args["from_"].sql("duckdb"), *(one.sql("duckdb") for one in tree.args.get("joins") or ())]
-        body = parts[0] + "".join(part if part.startswith(",") else f" {part}" for part in parts[1:])
         prefix = f"WITH {self.with_text} " if self.with_text else ""
-        self.origin = prefix, body
+        self.origin = prefix, _from_text(tree)
+        for alias in self._steps() if self.strict else ():
+            self._number_steps(tree, alias)
+        body = _from_text(tree)
         if tree.args.get("where"):
             parts = split_conditions(self.exp, tree.args["where"])
             body += f" WHERE {' AND '.join(f'({self._guarded(part)})' for part in parts)}"
         return body, f" GROUP BY {', '.join(self._guarded(node) for _, node in keys)}" if keys else ""
+
+    def _steps(self) -> list[str]:
+        """The derived tables that are steps."""
+        return [alias for alias, (_, source) in self.root.selected_sources.items() if not isinstance(source, self.exp.Table) and self._table_of_steps(source)]  # fmt: skip
 
     def _guarded_node(self, node: Any) -> Any:
         """An expression, NULL where it fails if few rows must not show."""
@@ -457,10 +495,13 @@ class QueryPlanner:
             return ""
         exp = self.exp
         wanted = {column.table for _, node in keys for column in node.find_all(exp.Column)}
+        steps = self._steps()
         for alias in sorted(wanted):
-            if not isinstance(self.root.selected_sources[alias][1], exp.Table):
+            if not isinstance(self.root.selected_sources[alias][1], exp.Table) and alias not in steps:
                 raise CompositionError(f"groups by a column of the subquery {alias}", where=self.where, remedy="write it without a subquery in FROM")  # fmt: skip
         tree = self._renamed()
+        for alias in steps:
+            self._number_steps(tree, alias, keys=True)
         joins = list(zip(self.tree.args.get("joins") or (), tree.args.get("joins") or (), strict=True))
         base = tree.args["from_"].this
         read = set(self.root.selected_sources)
@@ -476,9 +517,14 @@ class QueryPlanner:
         kept = [
             f"({self._guarded(part)})"
             for mine, part in zip(split_conditions(exp, self.tree.args.get("where")), split_conditions(exp, tree.args.get("where")), strict=True)
-            if self._is_public(mine) and mine.find(exp.Query) is None and {c.table for c in mine.find_all(exp.Column)} <= read
+            if self._is_public(mine) and mine.find(exp.Query) is None and {c.table for c in mine.find_all(exp.Column)} <= read and all(c.table not in steps or self._is_plain(c) for c in mine.find_all(exp.Column))
         ]  # fmt: skip
         return text + (f" WHERE {' AND '.join(kept)}" if kept else "")
+
+    def _is_plain(self, column: Any) -> bool:
+        """Whether a column of a derived table is one of a table."""
+        source = self.root.selected_sources[column.table][1]
+        return all(isinstance(one, self.exp.Column) for one in self.scopes.projections_of(source, column.name))
 
     def _reads_tables(self) -> bool:
         """Whether the statement reads tables alone, and no derived ones."""
@@ -716,6 +762,12 @@ def require_points(scopes: Scopes) -> None:
             for table, column in sorted(scopes.bases(node, scope)):
                 if scopes.column_policy((table, column)).level == "private":
                     raise PolicyError(f"shows rows by their distance, and {table}.{column} is private", where="policies of the sites", remedy="ask for COUNT(*), or let the sites make the coordinates protected")  # fmt: skip
+
+
+def _from_text(tree: Any) -> str:
+    """What FROM reads, without the word."""
+    parts = [tree.args["from_"].sql("duckdb"), *(one.sql("duckdb") for one in tree.args.get("joins") or ())]
+    return str(parts[0] + "".join(part if part.startswith(",") else f" {part}" for part in parts[1:]))
 
 
 def try_casts(exp: Any, tree: Any) -> None:

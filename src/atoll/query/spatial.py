@@ -30,7 +30,17 @@ from .databases.silo import quote
 if TYPE_CHECKING:
     from .policy import PointPolicy
 
-__all__ = ["RADIUS", "DistanceRange", "NearestRows", "break_ties", "distance_of", "expand_points", "nearest_of"]
+__all__ = [
+    "RADIUS",
+    "DistanceRange",
+    "NearestRows",
+    "break_ties",
+    "distance_of",
+    "expand_points",
+    "nearest_of",
+    "write_coordinates",
+    "write_distance",
+]
 
 RADIUS = 6_371_008.8
 """Metres: the mean radius of the earth."""
@@ -146,15 +156,43 @@ def _parse(text: str) -> Any:
     return made
 
 
-def _distance(a: _Point, b: _Point, *, sphere: bool) -> Any:
-    if sphere:
-        across = f"pow(sin(radians({a.y} - {b.y}) / 2), 2) + cos(radians({a.y})) * cos(radians({b.y})) * pow(sin(radians({a.x} - {b.x}) / 2), 2)"
-        # LEAST takes a NULL for no value at all: without the condition a missing coordinate would lie at the antipode.
-        made = _parse(
-            f"CASE WHEN isfinite({a.x} + {a.y} + {b.x} + {b.y}) THEN try({2 * RADIUS!r} * asin(least(1.0, sqrt({across})))) END"
-        )
+def write_distance(a: tuple[str, str], b: tuple[str, str], *, sphere: bool, windows: bool = False) -> str:
+    """SQL of the distance of two points.
+
+    Args:
+        a: SQL of the coordinates of one.
+        b: of the other.
+        sphere: whether it is in metres, of degrees.
+        windows: whether coordinates are those of rows before or after, which DuckDB does not try: then points beyond a pole have no distance.
+    """
+    (ax, ay), (bx, by) = a, b
+    if not sphere:
+        return f"sqrt(({ax} - {bx}) * ({ax} - {bx}) + ({ay} - {by}) * ({ay} - {by}))"  # faster than pow
+    across = f"pow(sin(radians({ay} - {by}) / 2), 2) + cos(radians({ay})) * cos(radians({by})) * pow(sin(radians({ax} - {bx}) / 2), 2)"
+    # LEAST takes a NULL for no value at all: without the condition a missing coordinate would lie at the antipode.
+    if windows:
+        return f"CASE WHEN isfinite({ax} + {bx}) AND abs({ay}) <= 90 AND abs({by}) <= 90 THEN {2 * RADIUS!r} * asin(least(1.0, sqrt({across}))) END"  # fmt: skip
+    return f"CASE WHEN isfinite({ax} + {ay} + {bx} + {by}) THEN try({2 * RADIUS!r} * asin(least(1.0, sqrt({across})))) END"  # fmt: skip
+
+
+def write_coordinates(policy: PointPolicy, table: str) -> tuple[str, str]:
+    """SQL of the coordinates of a declared point, NULL where they are no numbers.
+
+    Args:
+        policy: its columns.
+        table: what the statement calls its table.
+    """
+    if not policy.wkt:
+        x, y = (f"try_cast({quote(table)}.{quote(column)} AS DOUBLE)" for column in policy.columns)
     else:
-        made = _parse(f"sqrt(({a.x} - {b.x}) * ({a.x} - {b.x}) + ({a.y} - {b.y}) * ({a.y} - {b.y}))")  # faster than pow
+        text = f"CAST({quote(table)}.{quote(policy.wkt)} AS VARCHAR)"  # a column of a file without a point has another type
+        x, y = (f"try_cast(regexp_extract({text}, '{_WKT}', {k}, 'i') AS DOUBLE)" for k in (1, 2))
+    return x, y
+
+
+def _distance(a: _Point, b: _Point, *, sphere: bool) -> Any:
+    made = _parse(write_distance((a.x, a.y), (b.x, b.y), sphere=sphere))
+    if not sphere:
         made.meta["between"] = [(one.alias, one.x, one.y) for one in (a, b)]
     told = [one.policy for one in (a, b) if one.policy is not None]
     extent, precision = max(one.extent for one in told), max(one.precision for one in told)
@@ -196,13 +234,7 @@ def _declared(node: Any, points: Points, at: At) -> _Point:
             raise ConfigError(f"{node.name} is a point of {' and of '.join(own for own, _ in fitting)}{at(node)}", where="sql", remedy=f"name its table: {fitting[0][0]}.{node.name}")  # fmt: skip
         if fitting:
             own, policy = fitting[0]
-            shown = ".".join((quote(own), ""))
-            if policy.wkt:
-                text = f"CAST({shown}{quote(policy.wkt)} AS VARCHAR)"  # a column of a file without a point has another type
-                x, y = (f"try_cast(regexp_extract({text}, '{_WKT}', {k}, 'i') AS DOUBLE)" for k in (1, 2))
-            else:
-                x, y = (f"try_cast({shown}{quote(column)} AS DOUBLE)" for column in policy.columns)
-            return _Point(x, y, own, policy)
+            return _Point(*write_coordinates(policy, own), own, policy)
         known += [point for _, declared in here for point in declared]
         select = select.find_ancestor(exp.Select)
     near = nearest(name, known).replace("'", "")

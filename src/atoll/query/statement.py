@@ -286,7 +286,7 @@ def _parsed(
     if not isinstance(tree, selects):
         raise ConfigError(f"{type(tree).__name__.upper()} is not allowed: silos are only read", where="sql", remedy="write a SELECT")  # fmt: skip
     _set_params(sqlglot, tree, params, named)
-    calls = expand_rules(tree, catalog.named_tables(), lambda node: _at(node, text, offset))
+    calls = expand_rules(tree, catalog.named_tables(), lambda node: _at(node, text, offset), catalog.points)
     _require_limits(sqlglot.exp, tree, text, offset)
     _require_allowed(sqlglot, tree, text, offset)
     _require_short_texts(sqlglot.exp, tree, text, offset)

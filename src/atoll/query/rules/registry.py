@@ -16,14 +16,18 @@ Beside the functions of SQL a rule may use the spatial ones (`atoll.query.spatia
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError, nearest
 
 from ..databases.silo import quote
+
+if TYPE_CHECKING:
+    from ..policy import PointPolicy
 
 __all__ = [
     "QueryRule",
@@ -40,6 +44,7 @@ __all__ = [
 _MOST_CALLS = 100
 """Most calls in one statement, those that rules write included: a rule may write another rule's call, and none may write its own for ever."""
 Tables = Mapping[str, Mapping[str, str]]
+Points = Mapping[str, "Mapping[str, PointPolicy]"]
 MORE = "…"
 """Stands behind the last argument of a signature that may be repeated."""
 _SIGNATURE = re.compile(r"\s*(\w+)\((\w+(?:,\s*\w+)*)(,\s*…)?\)\s*")
@@ -67,16 +72,20 @@ class RuleSource:
         alias: its name in the statement.
         inner: SQL of it without a name, to read it once more.
         columns: its columns, in lower case.
+        types: the types of those that are columns of a table, or casts.
+        points: the points of its tables whose columns it has.
     """
 
     text: str
     alias: str
     inner: str
     columns: tuple[str, ...]
+    types: Mapping[str, str] = field(default_factory=dict)
+    points: Mapping[str, PointPolicy] = field(default_factory=dict)
 
     def named(self, alias: str) -> RuleSource:
         """The same rows under another name, to read them once more or as the statement calls them."""
-        return RuleSource(f"{self.inner} AS {quote(alias)}", alias, self.inner, self.columns)
+        return replace(self, text=f"{self.inner} AS {quote(alias)}", alias=alias)
 
 
 class RuleCall:
@@ -87,14 +96,15 @@ class RuleCall:
         node: sqlglot's node of the call.
         tables: the tables of the catalog: table -> column -> type.
         at: the line of a node, and a caret below it, for errors.
+        points: table -> point -> its columns.
 
     Attributes:
         alias: the name that the statement gives the call; empty without one.
         arguments: sqlglot's nodes of the arguments.
     """
 
-    def __init__(self, known: QueryRule, node: Any, tables: Tables, at: Callable[[Any], str]) -> None:
-        self.rule, self.node, self.tables, self._at = known, node, tables, at
+    def __init__(self, known: QueryRule, node: Any, tables: Tables, at: Callable[[Any], str], points: Points) -> None:
+        self.rule, self.node, self.tables, self._at, self._points = known, node, tables, at, points
         self.alias: str = node.alias
         self.arguments: list[Any] = list(node.this.expressions)
 
@@ -102,6 +112,18 @@ class RuleCall:
     def text(self) -> str:
         """The call as SQL."""
         return f"{self.rule.name}({', '.join(one.sql('duckdb') for one in self.arguments)})"
+
+    def asks(self, name: str) -> bool:
+        """Whether the statement may read a column of this name: it has the word, or a star.
+
+        A rule leaves out what nobody asks for, so that no strategy has to compute it.
+        """
+        from sqlglot import exp
+
+        root = self.node.root()
+        if any(not isinstance(star.parent, exp.Count) for star in root.find_all(exp.Star)):
+            return True
+        return any(one.name.lower() == name.lower() for one in root.find_all(exp.Identifier))
 
     def refuse(self, what: str, remedy: str, place: int | None = None) -> ConfigError:
         """An error that shows the call, or one of its arguments.
@@ -133,14 +155,37 @@ class RuleCall:
             if not name:
                 raise self.refuse("a subquery without a name", f"write (SELECT …) AS {self.rule.arguments[place]}", place)  # fmt: skip
             inner = f"({node.this.sql('duckdb')})"
-            return RuleSource(f"{inner} AS {quote(name)}", name, inner, self._names_of(node.this))
+            columns = self._names_of(node.this)
+            read = {table.name.lower() for table in node.this.find_all(exp.Table)}
+            points = {point: policy for one in sorted(read) for point, policy in self._points.get(one, {}).items() if {*policy.columns} <= {*columns}}  # fmt: skip
+            return RuleSource(
+                f"{inner} AS {quote(name)}", name, inner, columns, self._types_of(node.this, read), points
+            )
         table = node.name.lower() if isinstance(node, exp.Column) and not node.table else ""
         if table not in self.tables:
             near = nearest(table, self.tables).replace("'", "")
             raise self.refuse(f"{node.sql('duckdb')} is no table.{near}", f"use {', '.join(self.tables)}, or a subquery in parentheses", place)  # fmt: skip
         name = name or alias or table
         columns = tuple(one.lower() for one in self.tables[table])
-        return RuleSource(f"{quote(table)} AS {quote(name)}", name, quote(table), columns)
+        types = {one.lower(): kind for one, kind in self.tables[table].items()}
+        return RuleSource(f"{quote(table)} AS {quote(name)}", name, quote(table), columns, types, self._points.get(table, {}))  # fmt: skip
+
+    def _types_of(self, query: Any, read: set[str]) -> dict[str, str]:
+        """The types of the columns of a subquery that are columns of its tables by their own name, or casts."""
+        from sqlglot import exp
+
+        known: dict[str, set[str]] = {}
+        for table in read:
+            for name, kind in self.tables.get(table, {}).items():
+                known.setdefault(name.lower(), set()).add(kind)
+        found = {name: next(iter(kinds)) for name, kinds in known.items() if len(kinds) == 1}
+        for one in query.selects:
+            name, value = one.alias_or_name.lower(), one.unalias()
+            if isinstance(value, exp.Cast | exp.TryCast):
+                found[name] = value.to.sql("duckdb")
+            elif not (isinstance(value, exp.Column | exp.Star) and value.name.lower() in (name, "*")):
+                found.pop(name, None)
+        return found
 
     def _names_of(self, query: Any) -> tuple[str, ...]:
         """The columns of a subquery; ``*`` stands for those of all tables that it reads."""
@@ -207,6 +252,20 @@ class RuleCall:
         if not getattr(node, "is_string", False):
             raise self.refuse(f"{node.sql('duckdb')} is no text", "write it in quotes", place)
         return str(node.name)
+
+    def number(self, place: int, least: float, example: str) -> float:
+        """A number of at least so much.
+
+        Raises:
+            ConfigError: the argument is none, or is less.
+        """
+        from sqlglot import exp
+
+        node = self.arguments[place]
+        value = float(node.name) if isinstance(node, exp.Literal) and not node.is_string else -1.0
+        if not (math.isfinite(value) and value >= least):
+            raise self.refuse(f"{self.rule.arguments[place]} is {node.sql('duckdb')}", f"use a number of at least {least:g}, such as {example}", place)  # fmt: skip
+        return value
 
     def whole(self, place: int, low: int, high: int) -> int:
         """A whole number.
@@ -294,13 +353,14 @@ def known_rules() -> Mapping[str, QueryRule]:
 # ---------------------------------------------------------------- calls as SQL
 
 
-def expand_rules(tree: Any, tables: Tables, at: Callable[[Any], str]) -> tuple[tuple[str, str], ...]:
+def expand_rules(tree: Any, tables: Tables, at: Callable[[Any], str], points: Points) -> tuple[tuple[str, str], ...]:
     """Write the calls of rules in a statement out, in place, those inside others first.
 
     Args:
         tree: the statement, before names are resolved.
         tables: the tables of the catalog: table -> column -> type.
         at: the line of a node, and a caret below it, for errors.
+        points: table -> point -> its columns.
 
     Returns:
         Each call, and what stands in its place.
@@ -320,7 +380,7 @@ def expand_rules(tree: Any, tables: Tables, at: Callable[[Any], str]) -> tuple[t
         found = known[name.lower()]
         if len(made) == _MOST_CALLS:
             raise ConfigError(f"more than {_MOST_CALLS} calls of rules, the last of {found.name}", where="sql", remedy="correct the rule: it writes its own call again")  # fmt: skip
-        call = RuleCall(found, node, tables, at)
+        call = RuleCall(found, node, tables, at, points)
         if not found.accepts(len(call.arguments)):
             raise call.refuse(f"{len(call.arguments)} arguments", f"write {found.signature}")
         text = call.text
